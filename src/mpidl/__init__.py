@@ -1,0 +1,1 @@
+"""DistBelief on MPI."""

@@ -1,0 +1,23 @@
+"""Errors that are told to a person in one line."""
+
+from __future__ import annotations
+
+
+class MpidlError(Exception):
+    """Something that the run met and can't go on from; its text is one line for a person (exit code 1)."""
+
+    exit_code = 1
+
+
+class UsageError(MpidlError):
+    """What a user asked for can't be done as asked: which key or file, what was found, what would be right (exit 2)."""
+
+    exit_code = 2
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """Return ``", did you mean 'x'?"`` for the known word closest to `word`, else the list of known words."""
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known))}"
