@@ -1,0 +1,55 @@
+"""Synchronous training with PyTorch's DistributedDataParallel over gloo, on the processes of this host."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import common
+import torch
+import torch.distributed as dist
+from torch import multiprocessing, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+
+def epoch(model: nn.Module, optimizer, images, labels, order, batch: int) -> None:
+    """Train on the samples of ``order``, ``batch`` at a time."""
+    for indices in order.split(batch):
+        loss = functional.cross_entropy(model(images[indices]), labels[indices])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def process(rank: int, options: argparse.Namespace, port: int) -> None:
+    """Be one of the processes: train, and on rank 0 evaluate and report."""
+    torch.set_num_threads(1)
+    workers = options.workers
+    dist.init_process_group("gloo", init_method=f"tcp://{common.HOST}:{port}", rank=rank, world_size=workers)
+    images, labels = common.load(options.data, "train")
+    test = common.load(options.data, "t10k") if rank == 0 else None
+    network = common.network()
+    common.warm(network, images[: options.batch], labels[: options.batch])
+    model = DistributedDataParallel(network, gradient_as_bucket_view=True, forward_sync_buffers=False)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=options.rate, fused=True)
+    report = common.Report("PyTorch DDP", workers, options.target)
+    for number in range(options.epochs):
+        order = common.shard(len(images), rank, workers, number)
+        dist.barrier()
+        start = time.perf_counter()
+        epoch(model, optimizer, images, labels, order, options.batch)
+        dist.barrier()
+        seconds = time.perf_counter() - start
+        if test is not None:
+            report.add(len(order) * workers, seconds, common.accuracy(network, *test))
+    if rank == 0:
+        report.print(options.json)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    options = common.arguments(__doc__)
+    multiprocessing.spawn(process, (options, common.free_port()), nprocs=options.workers)

@@ -1,0 +1,86 @@
+"""Downpour SGD (Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1 and appendix)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
+from mpidl.errors import UsageError
+from mpidl.rules import Sgd
+
+
+@dataclass(frozen=True)
+class Downpour(Algorithm):
+    """Replicas push gradients to the shards and fetch parameters from them, each at its own pace.
+
+    Parameters
+    ----------
+    n_fetch : int
+        Steps between fetches.
+    n_push : int
+        Steps between pushes; a push is the sum of the gradients since the last one.
+    schedule : {"aligned", "literal"}
+        "aligned" pushes after steps n_push, 2 n_push, ..., so that a fetch never overtakes the push before it. "literal" is
+        the paper's pseudocode: it pushes after steps 1, n_push + 1, ..., and for n_fetch = n_push > 1 each fetch overwrites local
+        progress that was not pushed yet.
+    rate : float, optional
+        Learning rate of the local step between fetches (plain SGD, whatever rule the shards run). None: no local step.
+    warm_start : float
+        Epochs that the first replica trains alone before the others join.
+    overlap : bool
+        Fetch in the background, one request ahead: hides the network, and adds n_fetch steps of staleness.
+    """
+
+    name: ClassVar[str] = "downpour"
+
+    n_fetch: Annotated[int, Meta(ge=1)] = 1
+    n_push: Annotated[int, Meta(ge=1)] = 1
+    schedule: Literal["aligned", "literal"] = "aligned"
+    rate: Annotated[float, Meta(gt=0)] | None = None
+    warm_start: Annotated[float, Meta(ge=0)] = 0.0
+    overlap: bool = False
+
+    def replica(self, number: int, parameters: Any) -> Replica:
+        """Return the paper's client (algorithm 7.1 of its appendix); see `Algorithm.replica`."""
+        if number > 0 and self.warm_start > 0:
+            yield WaitForEpoch(self.warm_start)
+        local = Sgd(self.rate) if self.rate is not None else None
+        accrued = parameters.copy()
+        unpushed = 0
+        for step in count():
+            batch = yield NextBatch()
+            if batch is None:
+                break
+            if step % self.n_fetch == 0:
+                yield Fetch(parameters, ahead=self.overlap)
+            gradient = yield Gradient(parameters, batch)
+            # A local step before a fetch would be overwritten by it.
+            if local is not None and (step + 1) % self.n_fetch:
+                local.update(parameters, (), gradient, step + 1)
+            if self.n_push == 1:
+                yield Push(gradient)
+                continue
+            if unpushed:
+                accrued += gradient
+            else:
+                accrued[:] = gradient
+            unpushed += 1
+            if self._pushes_after(step):
+                yield Push(accrued)
+                unpushed = 0
+        if unpushed:
+            yield Push(accrued)
+
+    def _pushes_after(self, step: int) -> bool:
+        return (step if self.schedule == "literal" else step + 1) % self.n_push == 0
+
+    def check(self, deterministic: bool) -> None:
+        """See `Algorithm.check`."""
+        if deterministic and (self.overlap or self.warm_start > 0):
+            key = "overlap" if self.overlap else "warm_start"
+            raise UsageError(f"algorithm.{key}: its timing decides the result, so it can't go with run.deterministic = true")

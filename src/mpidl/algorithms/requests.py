@@ -1,0 +1,52 @@
+"""What an algorithm may ask of the engine that runs it.
+
+A replica's generator yields these and receives the answer as the value of the `yield`. Vectors are flat arrays as long as
+the model's parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class NextBatch:
+    """Take the next minibatch. Answer: a handle for `Gradient`, or None when there is no more data for this replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Bring the servers' parameters into `parameters`, this replica's own pushes included. Answer: None.
+
+    With `ahead`, bring what the previous such request began to fetch and begin the next fetch, which goes on while the
+    replica computes: what arrives is then one request old, and need not include the replica's latest pushes.
+    """
+
+    parameters: Any
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """Compute the gradient of the mean loss over a batch at `parameters`. Answer: a vector, valid until the next Gradient."""
+
+    parameters: Any
+    batch: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Send a vector to the servers. Answer: None, once it is on its way and the vector may be changed again."""
+
+    vector: Any
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForEpoch:
+    """Wait until the replicas together have taken `epoch` (a float) epochs of data. Answer: None."""
+
+    epoch: float
+
+
+Request = NextBatch | Fetch | Gradient | Push | WaitForEpoch

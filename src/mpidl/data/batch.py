@@ -1,0 +1,20 @@
+"""The samples of one step."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Batch(NamedTuple):
+    """Samples that a gradient or an evaluation is taken over.
+
+    Attributes
+    ----------
+    inputs : array (n, *input_shape), float32 or float64
+        NumPy or CuPy.
+    targets : array (n,) int64 of class ids, or (n, outputs) of floats
+        Of the same array package as `inputs`.
+    """
+
+    inputs: Any
+    targets: Any

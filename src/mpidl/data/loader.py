@@ -1,0 +1,82 @@
+"""A worker's supply of minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mpidl.data.dataset import Split
+from mpidl.data.schedule import Assignment, Schedule
+
+
+class Loader:
+    """Takes portions and hands out their batches; where reading is slow, the next portion is read ahead.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    split : Split
+    take : callable
+        Takes a ticket: the shared counter's value, each value given to one worker only.
+    on_epoch : callable
+        Called with the epoch's number (from 1) by the one worker that takes the first portion after it.
+
+    Attributes
+    ----------
+    current : Assignment or None
+        The portion in work.
+    done : int
+        How many of its batches (counted from the portion's first) have been handed out.
+    ahead : Assignment or None
+        A portion that was taken in advance.
+    """
+
+    def __init__(
+        self, schedule: Schedule, split: Split, take: Callable[[], int], on_epoch: Callable[[int], None]
+    ) -> None:
+        self._schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
+        self.current: Assignment | None = None
+        self.ahead: Assignment | None = None
+        self.done = 0
+        self._batches: list[np.ndarray] = []
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Hand out no more batches; `unfinished` then tells what remains."""
+        self._stopped = True
+
+    def next(self) -> np.ndarray | None:
+        """Return the indices of the next batch's samples, or None if there are no more for this worker."""
+        if self._stopped:
+            return None
+        if self.current is None or self.done == self.current.last:
+            self._advance()
+            if self.current is None:
+                return None
+        self.done += 1
+        return self._batches[self.done - 1]
+
+    def unfinished(self) -> list[tuple[int, int]]:
+        """Return the portions taken but not used up, each with the number of its batches that are done."""
+        rest = []
+        if self.current is not None and self.done < self.current.last:
+            rest.append((self.current.portion, self.done))
+        if self.ahead is not None:
+            rest.append((self.ahead.portion, self.ahead.first))
+        return rest
+
+    def _advance(self) -> None:
+        self.current = self.ahead if self.ahead is not None else self._schedule.assignment(self._take())
+        self.ahead = None
+        if self.current is None:
+            return
+        self.done = self.current.first
+        epoch = self._schedule.opens_epoch(self.current)
+        if epoch is not None:
+            self._on_epoch(epoch)
+        self._batches = self._schedule.portions.batches(self.current.portion)
+        if self._split.contiguous:
+            self.ahead = self._schedule.assignment(self._take())
+            if self.ahead is not None:
+                self._split.prefetch(self._schedule.portions.indices(self.ahead.portion))

@@ -1,0 +1,55 @@
+"""Ranges of elements of a flat vector."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Range(NamedTuple):
+    """The elements `start` up to, not including, `stop` of a flat vector."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.stop - self.start
+
+    def intersect(self, other: Range) -> Range | None:
+        """Return the elements that both ranges have, or None if they share none."""
+        start, stop = max(self.start, other.start), min(self.stop, other.stop)
+        return Range(start, stop) if start < stop else None
+
+    def shift(self, by: int) -> Range:
+        """Return the range moved by `by` elements."""
+        return Range(self.start + by, self.stop + by)
+
+
+def split(size: int, parts: int) -> list[Range]:
+    """Cut `size` elements into `parts` consecutive ranges; sizes differ by at most one, larger first.
+
+    Raises
+    ------
+    ValueError
+        If `size` is negative or `parts` is less than one.
+    """
+    if size < 0 or parts < 1:
+        raise ValueError(f"can't split {size} elements into {parts} parts")
+    each, larger = divmod(size, parts)
+    starts = [part * each + min(part, larger) for part in range(parts + 1)]
+    return [Range(start, stop) for start, stop in pairwise(starts)]
+
+
+def chunks(whole: Range, chunk: int) -> list[Range]:
+    """Cut a range into consecutive pieces of `chunk` elements; the last may be shorter.
+
+    Raises
+    ------
+    ValueError
+        If `chunk` is less than one.
+    """
+    if chunk < 1:
+        raise ValueError(f"a chunk of {chunk} elements, expected at least 1")
+    return [Range(start, min(start + chunk, whole.stop)) for start in range(whole.start, whole.stop, chunk)]

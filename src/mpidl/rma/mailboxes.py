@@ -1,0 +1,251 @@
+"""Mailboxes: how pushes travel from a worker into a server's window.
+
+Each worker has a ring of chunk slots in each server's window. Two counters make it a queue with one writer and one
+reader, without locks: `published` (chunks that the worker has written, set by the worker after their data have arrived) and
+`consumed` (chunks that the server has applied, set by the server). The worker learns of free slots, and that its pushes
+are applied, by reading `consumed`: nothing is ever written to a worker, who does not enter MPI while it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpidl.errors import MpidlError
+from mpidl.parameters.ranges import Range
+from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.windows import Window
+
+#: Bytes of a chunk: it stays in the server's cache between arrival and update.
+CHUNK_BYTES = 256 * 1024
+#: Bytes that the rings of all workers may take in one server's window, and the slots a ring has at most and at least.
+MAILBOX_BYTES = 256 << 20
+MOST_SLOTS, FEWEST_SLOTS = 32, 2
+#: Chunks that a worker publishes at once: each publication costs two round trips.
+GROUP = 4
+#: Chunk number of the message that says that a worker pushes no more.
+END = -1
+
+PUSH, CHUNK, FETCHED, COUNT = range(4)
+
+
+class Message(NamedTuple):
+    """What lies in a slot."""
+
+    worker: int
+    push: int  # ordinal of the worker's push, from 0
+    chunk: int  # number of the chunk within the shard, or END
+    fetched: int  # the shard's clock when the worker fetched what the gradient was computed on
+    values: np.ndarray  # 1-D, in the window's memory; valid until released
+
+
+class Geometry(NamedTuple):
+    """How the rings of one server look."""
+
+    workers: int
+    slots: int
+    chunk: int  # elements in a slot
+    chunks: int  # chunks in a whole push
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, shard: Range, workers: int, dtype: Any, chunk_bytes: int = CHUNK_BYTES) -> Geometry:
+        """Return the geometry for a shard: chunks of `chunk_bytes`, as many slots as memory allows."""
+        dtype = np.dtype(dtype)
+        chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize))
+        chunks = -(-shard.size // chunk)
+        affordable = MAILBOX_BYTES // (workers * chunk * dtype.itemsize)
+        slots = max(FEWEST_SLOTS, min(MOST_SLOTS, chunks + 1, affordable))
+        return cls(workers, slots, chunk, chunks, dtype)
+
+    def regions(self) -> dict[str, tuple[Any, int]]:
+        """Return the window regions that the server offers."""
+        return {
+            "published": (np.int64, self.workers),
+            "consumed": (np.int64, self.workers),
+            "headers": (np.int64, self.workers * self.slots * 4),
+            "slots": (self.dtype, self.workers * self.slots * self.chunk),
+        }
+
+
+class Outbox:
+    """A worker's end of its ring in one server's window.
+
+    Parameters
+    ----------
+    window : Window
+    server : int
+        World rank of the server.
+    worker : int
+        Index of this worker's ring.
+    geometry : Geometry
+    doorbells : Doorbells
+    """
+
+    def __init__(self, window: Window, server: int, worker: int, geometry: Geometry, doorbells: Doorbells) -> None:
+        self._window, self._server, self._worker, self._doorbells = window, server, worker, doorbells
+        self._geometry = geometry
+        self._first_slot = worker * geometry.slots
+        self._published = np.zeros(1, np.int64)
+        self._consumed = np.zeros(1, np.int64)
+        self._headers = np.zeros((GROUP, 4), np.int64)
+        self.pushes = 0
+        self._chunk = 0
+
+    def begin(self) -> None:
+        """Start a push; `send` until it returns True."""
+        self._chunk = 0
+
+    def send(self, values: np.ndarray, fetched: int) -> bool:
+        """Deliver as many chunks of the push as there are free slots for, at most a group.
+
+        Parameters
+        ----------
+        values : array, shape (shard size,)
+            The whole push for this server.
+        fetched : int
+            The shard's clock at the last fetch.
+
+        Returns
+        -------
+        bool
+            Whether the whole push has been delivered.
+        """
+        geometry = self._geometry
+        room = self._room(min(GROUP, geometry.chunks - self._chunk))
+        if room:
+            headers = self._headers[:room]
+            headers[:, PUSH] = self.pushes
+            headers[:, FETCHED] = fetched
+            start = self._chunk * geometry.chunk
+            part = values[start : start + room * geometry.chunk]
+            for i in range(room):
+                headers[i, CHUNK] = self._chunk + i
+                headers[i, COUNT] = min(geometry.chunk, part.size - i * geometry.chunk)
+            self._publish(headers, part)
+            self._chunk += room
+        if self._chunk < geometry.chunks:
+            return False
+        self.pushes += 1
+        return True
+
+    def end(self) -> bool:
+        """Say that no push follows; False if there is no free slot yet."""
+        if not self._room(1):
+            return False
+        self._headers[0] = (self.pushes, END, 0, 0)
+        self._publish(self._headers[:1], None)
+        return True
+
+    def applied(self) -> bool:
+        """Tell whether the server has applied everything that was sent."""
+        return self._read_consumed() == self._published[0]
+
+    def _read_consumed(self) -> int:
+        if self._consumed[0] != self._published[0]:
+            self._window.get(self._consumed, self._server, "consumed", self._worker)
+            self._window.flush(self._server)
+        return int(self._consumed[0])
+
+    def _room(self, wanted: int) -> int:
+        """Return how many slots in a row, at most `wanted`, may be written."""
+        slots = self._geometry.slots
+        sent = int(self._published[0])
+        free = slots - (sent - int(self._consumed[0]))
+        if free < wanted:
+            free = slots - (sent - self._read_consumed())
+        return min(wanted, free, slots - sent % slots)
+
+    def _publish(self, headers: np.ndarray, values: np.ndarray | None) -> None:
+        window, server = self._window, self._server
+        slot = self._first_slot + int(self._published[0]) % self._geometry.slots
+        if values is not None:
+            window.put(values, server, "slots", slot * self._geometry.chunk)
+        window.put(headers, server, "headers", slot * 4)
+        window.flush(server)
+        self._published[0] += len(headers)
+        window.put(self._published, server, "published", self._worker)
+        window.flush(server)
+        self._doorbells.ring(server)
+
+
+class Inbox:
+    """A server's end of the rings of all workers.
+
+    Parameters
+    ----------
+    window : Window
+    geometry : Geometry
+    ranks : list of int
+        World rank of each worker, to wake it.
+    doorbells : Doorbells
+    """
+
+    def __init__(self, window: Window, geometry: Geometry, ranks: list[int], doorbells: Doorbells) -> None:
+        self._window, self._geometry, self._ranks, self._doorbells = window, geometry, ranks, doorbells
+        self._published = window.local("published")
+        self._consumed = window.local("consumed")
+        workers, slots, chunk = geometry.workers, geometry.slots, geometry.chunk
+        headers = window.local("headers").reshape(workers, slots, 4)
+        payloads = window.local("slots").reshape(workers, slots, chunk)
+        self._headers = [[headers[w, s] for s in range(slots)] for w in range(workers)]
+        self._payloads = [[payloads[w, s] for s in range(slots)] for w in range(workers)]
+        self._taken = [0] * workers
+        self._seen = self._published.tobytes()
+        self._expected = [(0, 0)] * workers
+
+    def waiting(self) -> list[int]:
+        """Return the workers that have chunks waiting; nearly free if nothing has arrived."""
+        now = self._published.tobytes()
+        if now == self._seen:
+            return []
+        self._window.sync()
+        snapshot = np.frombuffer(now, np.int64).tolist()
+        ready = [w for w, (published, taken) in enumerate(zip(snapshot, self._taken, strict=True)) if published > taken]
+        if not ready:
+            self._seen = now
+        return ready
+
+    def pending(self, worker: int) -> int:
+        """Return how many chunks of `worker` wait."""
+        return int(self._published[worker]) - self._taken[worker]
+
+    def head(self, worker: int) -> Message:
+        """Return the oldest waiting chunk of `worker`, which must have one.
+
+        Raises
+        ------
+        MpidlError
+            The chunk is not the one that must follow the last: this MPI let a counter overtake its data.
+        """
+        slot = self._taken[worker] % self._geometry.slots
+        push, chunk, fetched, count = self._headers[worker][slot].tolist()
+        if (push, chunk) != self._expected[worker] and (chunk != END or push != self._expected[worker][0]):
+            raise MpidlError(
+                f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {self._expected[worker][1]} of "
+                f"push {self._expected[worker][0]} belongs: this MPI delivers one-sided writes out of order here"
+            )
+        return Message(worker, push, chunk, fetched, self._payloads[worker][slot][:count])
+
+    def release(self, worker: int) -> None:
+        """Free the slot of the oldest waiting chunk of `worker`, which has been applied."""
+        self._taken[worker] += 1
+        push, chunk = self._expected[worker]
+        self._expected[worker] = (push, chunk + 1) if chunk + 1 < self._geometry.chunks else (push + 1, 0)
+
+    def acknowledge(self, worker: int) -> None:
+        """Let `worker` see what has been released, and wake it if it may be waiting for that."""
+        taken = self._taken[worker]
+        self._window.sync()
+        self._consumed[worker] = taken
+        if self._expected[worker][1] == 0 or 2 * self.pending(worker) < self._geometry.slots:
+            self._doorbells.ring(self._ranks[worker])
+
+    def drain(self, worker: int, most: int) -> Iterator[Message]:
+        """Yield up to `most` waiting chunks of `worker`, releasing each after use and acknowledging at the end."""
+        for _ in range(min(most, self.pending(worker))):
+            yield self.head(worker)
+            self.release(worker)
+        self.acknowledge(worker)

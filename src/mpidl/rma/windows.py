@@ -1,0 +1,149 @@
+"""An MPI window whose memory is cut into named regions, different on each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.errors import MpidlError
+
+#: MPI counts are C ints on many paths: longer transfers are cut into pieces of this many bytes.
+LONGEST_MESSAGE = 1 << 30
+CACHE_LINE = 64
+PAGE = 4096
+
+#: The ways of getting window memory. MPI_Win_allocate lets MPI choose shared memory and is the fastest; MPI_Alloc_mem
+#: + MPI_Win_create avoids faults that some MPI releases have in the former.
+ALLOCATIONS = ("allocate", "create")
+
+
+class Region(NamedTuple):
+    """Where a region lies in its rank's window."""
+
+    dtype: np.dtype
+    count: int
+    displacement: int
+
+    @property
+    def bytes(self) -> int:
+        """Length in bytes."""
+        return self.dtype.itemsize * self.count
+
+
+def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int]:
+    """Place regions one behind the other, large ones on page and small ones on cache-line boundaries.
+
+    Parameters
+    ----------
+    shapes : mapping of name to (dtype, count)
+
+    Returns
+    -------
+    regions : dict of name to Region
+    size : int
+        Bytes that the window needs.
+    """
+    regions, end = {}, 0
+    for name, (kind, count) in shapes.items():
+        dtype = np.dtype(kind)
+        alignment = PAGE if dtype.itemsize * count >= PAGE else CACHE_LINE
+        start = -(-end // alignment) * alignment
+        regions[name] = Region(dtype, count, start)
+        end = start + dtype.itemsize * count
+    return regions, end
+
+
+class Window:
+    """A window over all ranks of a communicator, open for passive-target access from creation to `free`.
+
+    Creation and `free` are collective. Offsets and counts are in elements of the region's dtype. Nothing that
+    `put`, `get` or `fetch_add` start is complete before `flush`.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+    shapes : mapping of name to (dtype, count)
+        The regions that this rank offers; other ranks may offer others.
+    allocation : {"allocate", "create"}
+        MPI_Win_allocate, or MPI_Alloc_mem + MPI_Win_create.
+
+    Raises
+    ------
+    MpidlError
+        The MPI library offers no unified memory model: a local store would not become visible to remote reads.
+    """
+
+    def __init__(self, comm: MPI.Comm, shapes: Mapping[str, tuple[Any, int]], allocation: str = "allocate") -> None:
+        regions, size = place(shapes)
+        if allocation not in ALLOCATIONS:
+            raise ValueError(f"allocation: {allocation!r}, known: {', '.join(ALLOCATIONS)}")
+        self.comm = comm
+        self._allocated: MPI.buffer | None = None
+        if allocation == "allocate":
+            self._window = MPI.Win.Allocate(size, 1, comm=comm)
+        else:
+            self._allocated = MPI.Alloc_mem(max(size, 1))
+            self._window = MPI.Win.Create(self._allocated if size else None, 1, comm=comm)
+        self._window.Set_errhandler(MPI.ERRORS_RETURN)
+        if self._window.Get_attr(MPI.WIN_MODEL) != MPI.WIN_UNIFIED:
+            raise MpidlError("this MPI's windows have separate public and private memory; mpidl needs the unified model")
+        self._memory = np.frombuffer(self._allocated if self._allocated is not None else self._window.tomemory(), np.uint8)
+        self._memory[:size] = 0
+        self._regions: list[dict[str, Region]] = comm.allgather(regions)
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+        self.sync()
+        comm.Barrier()
+
+    def region(self, rank: int, name: str) -> Region:
+        """Return where the region `name` of `rank` lies."""
+        return self._regions[rank][name]
+
+    def local(self, name: str) -> np.ndarray:
+        """Return this rank's region as a 1-D array on the window's memory."""
+        region = self._regions[self.comm.rank][name]
+        return self._memory[region.displacement : region.displacement + region.bytes].view(region.dtype)
+
+    def put(self, values: np.ndarray, rank: int, name: str, offset: int = 0) -> None:
+        """Start writing contiguous `values` into a region of `rank`."""
+        region = self._regions[rank][name]
+        self._transfer(self._window.Put, values, rank, region.displacement + offset * region.dtype.itemsize)
+
+    def get(self, values: np.ndarray, rank: int, name: str, offset: int = 0) -> None:
+        """Start reading a part of a region of `rank` into contiguous `values`."""
+        region = self._regions[rank][name]
+        self._transfer(self._window.Get, values, rank, region.displacement + offset * region.dtype.itemsize)
+
+    def _transfer(self, operation: Any, values: np.ndarray, rank: int, displacement: int) -> None:
+        size = values.nbytes
+        if size <= LONGEST_MESSAGE:
+            operation((values, size, MPI.BYTE), rank, (displacement, size, MPI.BYTE))
+            return
+        data = values.reshape(-1).view(np.uint8)
+        for start in range(0, size, LONGEST_MESSAGE):
+            piece = data[start : start + LONGEST_MESSAGE]
+            operation((piece, piece.size, MPI.BYTE), rank, (displacement + start, piece.size, MPI.BYTE))
+
+    def fetch_and_op(self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op) -> None:
+        """Start an atomic operation on one int64; `before` receives the value it had."""
+        region = self._regions[rank][name]
+        self._window.Fetch_and_op(value, before, rank, region.displacement + offset * region.dtype.itemsize, op)
+
+    def flush(self, rank: int) -> None:
+        """Complete every operation on `rank`, here and there."""
+        self._window.Flush(rank)
+
+    def sync(self) -> None:
+        """Order local loads and stores on window memory with what other ranks read and write."""
+        self._window.Sync()
+
+    def free(self) -> None:
+        """Close and free the window; collective. Arrays from `local` are invalid afterwards."""
+        self._window.Unlock_all()
+        self._memory = np.empty(0, np.uint8)
+        self._window.Free()
+        if self._allocated is not None:
+            MPI.Free_mem(self._allocated)
+            self._allocated = None

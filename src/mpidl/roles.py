@@ -1,0 +1,116 @@
+"""Which rank of the job plays which role: a pure function of the ranks' nodes and of `[topology]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpidl.errors import UsageError
+
+__all__ = ["Roles", "assign"]
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """World ranks by role.
+
+    Attributes
+    ----------
+    servers : tuple of int
+        ``servers[k]`` is the rank that holds shard k.
+    replicas : tuple of tuple of int
+        ``replicas[r][p]`` is the rank that holds partition p of replica r; all have as many partitions.
+    standby : tuple of int
+        Ranks without work until a rank dies: those asked for, and those too few for one more replica.
+    coordinator : int
+        Always rank 0.
+    """
+
+    servers: tuple[int, ...]
+    replicas: tuple[tuple[int, ...], ...]
+    standby: tuple[int, ...] = ()
+    coordinator: int = 0
+
+    def role(self, rank: int) -> str:
+        """Return the role of world rank `rank` for people: ``"server 0"``, ``"worker 1"``, ``"worker 1.0"``.
+
+        Raises
+        ------
+        IndexError
+            `rank` is not a rank of this world.
+        """
+        if rank == self.coordinator:
+            return "coordinator"
+        if rank in self.servers:
+            return f"server {self.servers.index(rank)}"
+        for number, ranks in enumerate(self.replicas):
+            if rank in ranks:
+                return f"worker {number}" if len(ranks) == 1 else f"worker {number}.{ranks.index(rank)}"
+        if rank in self.standby:
+            return f"standby {self.standby.index(rank)}"
+        raise IndexError(f"rank {rank} is not of this world")
+
+
+def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standby: int = 0) -> Roles:
+    """Give every rank a role: servers spread over the nodes, the partitions of a replica kept together.
+
+    The coordinator is rank 0. Each server goes to the node with the fewest servers yet, among those to the
+    one with most ranks left (the first named, if equal), and takes that node's lowest rank. Each replica goes
+    to the first node that has `partitions` ranks left; when none has, it takes the ranks of the nodes with
+    most left, so that it spans few. Replicas are numbered by their lowest rank. What remains is standby.
+
+    Parameters
+    ----------
+    nodes : sequence of str or int
+        ``nodes[r]`` is the node of world rank r (any name or number that is equal on the same node).
+    servers, partitions : int
+        Shards of the parameters, and ranks of one replica; at least 1.
+    standby : int
+        Ranks to hold back, besides those that can't form a whole replica.
+
+    Raises
+    ------
+    UsageError
+        The world is too small for one replica.
+    """
+    needed = 1 + servers + partitions + standby
+    if len(nodes) < needed:
+        raise UsageError(_too_few(len(nodes), needed, servers, partitions, standby))
+
+    free: dict[str | int, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        free.setdefault(node, [])
+        if rank > 0:
+            free[node].append(rank)
+
+    placed = dict.fromkeys(free, 0)
+    server_ranks = []
+    for _ in range(servers):
+        node = min((n for n in free if free[n]), key=lambda n: (placed[n], -len(free[n])))
+        placed[node] += 1
+        server_ranks.append(free[node].pop(0))
+
+    replicas = []
+    for _ in range((len(nodes) - 1 - servers - standby) // partitions):
+        together = next((ranks for ranks in free.values() if len(ranks) >= partitions), None)
+        by_most_left = [together] if together else sorted(free.values(), key=len, reverse=True)
+        replica: list[int] = []
+        for ranks in by_most_left:
+            taken = min(len(ranks), partitions - len(replica))
+            replica += ranks[:taken]
+            del ranks[:taken]
+        replicas.append(tuple(replica))
+
+    left = sorted(rank for ranks in free.values() for rank in ranks)
+    return Roles(tuple(server_ranks), tuple(sorted(replicas, key=min)), tuple(left))
+
+
+def _too_few(ranks: int, needed: int, servers: int, partitions: int, standby: int) -> str:
+    """Return the line that says what a world of `ranks` lacks."""
+    parts = ["a coordinator", f"{servers} server{'s' * (servers > 1)}"]
+    parts.append("1 worker" if partitions == 1 else f"1 replica of {partitions} workers")
+    if standby:
+        parts.append(f"{standby} standby")
+    text = f"{', '.join(parts[:-1])} and {parts[-1]}"
+    few = "1 rank is" if ranks == 1 else f"{ranks} ranks are"
+    return f"{few} too few: {text} need {needed} (or run without mpirun for one process)"
