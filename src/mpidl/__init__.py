@@ -1,1 +1,32 @@
-"""DistBelief on MPI."""
+"""DistBelief on MPI: asynchronous training of neural networks through a sharded parameter server on one-sided windows."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from mpidl.version import VERSION as __version__
+
+# Imported at first use, so that `import mpidl` and the command line start at once.
+_HOMES = {
+    "train": "mpidl.training",
+    "evaluate": "mpidl.evaluation",
+    "Downpour": "mpidl.algorithms",
+    "Network": "mpidl.nn",
+    "Dense": "mpidl.nn",
+    **dict.fromkeys(("Batch", "Dataset", "Digits", "Hdf5", "Idx", "Synthetic"), "mpidl.data"),
+    **dict.fromkeys(("Adagrad", "Adam", "Adamw", "Momentum", "Nesterov", "Rmsprop", "Sgd"), "mpidl.rules"),
+    **dict.fromkeys(("MpidlError", "UsageError"), "mpidl.errors"),
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mpidl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

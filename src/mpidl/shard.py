@@ -56,6 +56,11 @@ class Shard:
         """Tell whether a push of `worker` has arrived in part."""
         return worker in self._ordinals
 
+    def vectors(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: "parameters" and "rule/STATE", each of shape (range.size,)."""
+        state = zip(self.rule.states, self.state, strict=True)
+        return {"parameters": self.parameters} | {f"rule/{name}": vector for name, vector in state}
+
     def restore(self, state: dict[str, Any], clock: int) -> None:
         """Take over the rule's state vectors, by name, and the clock of a checkpoint."""
         for name, vector in zip(self.rule.states, self.state, strict=True):

@@ -56,8 +56,8 @@ class Split(ABC):
         Returns
         -------
         Batch
-            Inputs (n, *input_shape) float32, bytes scaled to [0, 1]; targets (n,) int64 or (n, outputs) float32.
-            The split owns both: the next call with the same number of indices writes over them.
+            Inputs (n, *input_shape) float32, bytes scaled to [0, 1]; targets (n,) int64 or (n, outputs)
+            float32. The split owns both: the next call with the same number of indices writes over them.
 
         Raises
         ------
@@ -134,15 +134,21 @@ class Gatherer:
         rows, raw, out, labels = buffers
         np.subtract(indices, first, out=rows)
         if rows.min() < 0 or rows.max() >= len(inputs):
-            raise IndexError(f"samples {indices.min()} to {indices.max()}: outside [{first}, {first + len(inputs)})")
+            raise outside(indices, first, first + len(inputs))
         # take() copies its output once more where it checks the indices itself: hence mode="clip".
         np.take(targets, rows, axis=0, out=labels, mode="clip")
         if raw is None:
             np.take(inputs, rows, axis=0, out=out, mode="clip")
         else:
             np.take(inputs, rows, axis=0, out=raw, mode="clip")
-            np.multiply(raw, BYTE_SCALE, out=out)
+            np.copyto(out, raw)  # multiplying the bytes would convert them in buffers allocated by each call
+            np.multiply(out, BYTE_SCALE, out=out)
         return Batch(out, labels)
+
+
+def outside(indices: NDArray[np.int64], start: int, stop: int) -> IndexError:
+    """Return the error for indices that aren't all in [start, stop)."""
+    return IndexError(f"samples {indices.min()} to {indices.max()}: outside [{start}, {stop})")
 
 
 def _allocate(size: int, inputs: NDArray[Any], targets: NDArray[Any]) -> _Buffers:
@@ -186,7 +192,7 @@ def _inputs(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def input_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in which inputs of `dtype` are kept in memory: bytes as they are, floats as float32."""
+    """Return the dtype that inputs of `dtype` have in memory: bytes as they are, floats as float32."""
     return np.dtype(np.uint8 if dtype == np.uint8 else np.float32)
 
 
@@ -232,7 +238,7 @@ def check(
         samples = inputs.values.shape[0]
         if targets.values.shape[0] != samples:
             found = targets.values.shape[0]
-            raise UsageError(f"{targets.name}: {found} targets, expected {samples}, one per sample of {inputs.name}")
+            raise UsageError(f"{targets.name}: {found} targets, expected {samples} as in {inputs.name}")
         if samples == 0:
             raise UsageError(f"{inputs.name}: no samples, expected at least one")
     for of_test, of_train in zip(test, train, strict=True):
@@ -240,7 +246,7 @@ def check(
     input_shape = tuple(int(size) for size in train[0].values.shape[1:])
     if train[1].values.dtype.kind == "f":
         if classes is not None:
-            raise UsageError(f"data.classes: {classes}, but the targets of {train[1].name} are floats; leave it out")
+            raise UsageError(f"data.classes: {classes}, expected none: {train[1].name} holds floats")
         return input_shape, None
     largest = _check_labels(train[1], classes)
     classes = largest + 1 if classes is None else classes
@@ -251,7 +257,7 @@ def check(
 def _check_inputs(inputs: Column) -> None:
     shape, dtype = inputs.values.shape, inputs.values.dtype
     if len(shape) < 2 or 0 in shape[1:]:
-        raise UsageError(f"{inputs.name}: shape {shape}, expected (samples, ...), a non-empty array per sample")
+        raise UsageError(f"{inputs.name}: shape {shape}, expected (samples, ...) with no size 0 per sample")
     if dtype != np.uint8 and dtype.kind != "f":
         raise UsageError(f"{inputs.name}: {dtype}, expected floats or bytes (uint8)")
 
@@ -264,11 +270,12 @@ def _check_targets(targets: Column) -> None:
 
 
 def _check_alike(test: Column, train: Column) -> None:
-    found, expected = test.values.shape[1:], train.values.shape[1:]
-    if found != expected:
-        raise UsageError(f"{test.name}: samples of shape {found}, expected {expected} as in {train.name}")
-    if (test.values.dtype.kind == "f") != (train.values.dtype.kind == "f"):
-        raise UsageError(f"{test.name}: {test.values.dtype}, expected {train.values.dtype} as in {train.name}")
+    found, expected = test.values, train.values
+    if (found.dtype.kind == "f") != (expected.dtype.kind == "f"):
+        raise UsageError(f"{test.name}: {found.dtype}, expected {expected.dtype} as in {train.name}")
+    if found.shape[1:] != expected.shape[1:]:
+        shapes = f"shape {found.shape[1:]} per sample, expected {expected.shape[1:]}"
+        raise UsageError(f"{test.name}: {shapes} as in {train.name}")
 
 
 def _check_labels(labels: Column, classes: int | None) -> int:

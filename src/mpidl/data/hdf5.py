@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.dataset import Column, Dataset, Gatherer, Split, check, input_dtype, target_dtype
+from mpidl.data.dataset import Column, Dataset, Gatherer, Split, check, input_dtype, outside, target_dtype
 from mpidl.errors import MpidlError, UsageError
 
 KEYS = ("train/x", "train/y", "test/x", "test/y")
@@ -22,8 +22,9 @@ KEYS = ("train/x", "train/y", "test/x", "test/y")
 class Hdf5:
     """A file with train/x, train/y, test/x and test/y; it may be larger than memory.
 
-    x is (samples, ...) of floats, used as they are (as float32), or of bytes, scaled to [0, 1]. y is (samples,) of
-    integers, class ids, or (samples, outputs) of floats. In memory are two portions per split.
+    x is (samples, ...) of floats, used as they are (as float32), or of bytes, scaled to [0, 1]. y is
+    (samples,) of integers, class ids, or (samples, outputs) of floats. Two portions of a split are in memory
+    at a time.
 
     Attributes
     ----------
@@ -38,9 +39,13 @@ class Hdf5:
     classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def open(self) -> Dataset:
-        columns = open_columns(Path(self.path).expanduser())
+        path = Path(self.path).expanduser()
+        columns = open_columns(path)
         train, test = (columns["train/x"], columns["train/y"]), (columns["test/x"], columns["test/y"])
-        input_shape, classes = check(train, test, self.classes)
+        try:
+            input_shape, classes = check(train, test, self.classes)
+        except OSError as error:
+            raise UsageError(f"data.path: {path}: labels can't be read ({_line(error)})") from None
         return Dataset(self.name, input_shape, classes, Hdf5Split(*train), Hdf5Split(*test))
 
 
@@ -68,15 +73,26 @@ def open_columns(path: Path) -> dict[str, Column]:
     return {key: Column(f"{path}: {key}", file[key]) for key in KEYS}
 
 
-@dataclass
 class _Block:
-    """Samples [start, stop) in memory, once `reading` is done."""
+    """Memory for samples [start, stop) of a split, grown to the largest block that was read into it."""
 
-    start: int = 0
-    stop: int = 0
-    inputs: NDArray[Any] = field(default_factory=lambda: np.empty(0))
-    targets: NDArray[Any] = field(default_factory=lambda: np.empty(0))
-    reading: Future[None] | None = None
+    def __init__(self, inputs: Column, targets: Column) -> None:
+        self.start = self.stop = 0
+        self.reading: Future[None] | None = None
+        self._columns = inputs, targets
+        self.inputs = np.empty((0, *inputs.values.shape[1:]), input_dtype(inputs.values.dtype))
+        self.targets = np.empty((0, *targets.values.shape[1:]), target_dtype(targets.values.dtype))
+
+    def read(self, start: int, stop: int) -> None:
+        size = stop - start
+        if size > len(self.inputs):
+            self.inputs = np.empty((size, *self.inputs.shape[1:]), self.inputs.dtype)
+            self.targets = np.empty((size, *self.targets.shape[1:]), self.targets.dtype)
+        for column, memory in zip(self._columns, (self.inputs, self.targets), strict=True):
+            try:
+                column.values.read_direct(memory, np.s_[start:stop], np.s_[:size])
+            except OSError as error:
+                raise _unreadable(column, start, stop, error) from None
 
 
 class Hdf5Split(Split):
@@ -91,52 +107,59 @@ class Hdf5Split(Split):
     contiguous = True
 
     def __init__(self, inputs: Column, targets: Column) -> None:
-        self._inputs = inputs
-        self._targets = targets
         self.samples = inputs.values.shape[0]
+        self._columns = inputs, targets
         self._gatherer = Gatherer()
-        # The last one was used last; a new block is read over the first.
-        self._blocks = [_Block(), _Block()]
+        # The last one was hinted at last: it is needed next or in use; a new portion is read over the first.
+        self._portions = [_Block(inputs, targets), _Block(inputs, targets)]
+        self._other = _Block(inputs, targets)
         self._reader: ThreadPoolExecutor | None = None
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
-        """Start to read a contiguous portion in the background; other sets of samples are left to `gather`."""
+        """Start to read a contiguous portion in the background; any other set is left to `gather`."""
         start, stop = int(indices.min()), int(indices.max()) + 1
-        if stop - start != len(indices) or any(block.start == start and block.stop == stop for block in self._blocks):
+        if stop - start != len(indices):
+            return
+        newest = self._portions[-1]
+        if (newest.start, newest.stop) == (start, stop):
+            return
+        self._portions.reverse()
+        block = self._portions[-1]
+        if (block.start, block.stop) == (start, stop):
             return
         if self._reader is None:
             self._reader = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        block = self._blocks[0]
-        self._blocks.reverse()
         block.start, block.stop = start, stop
-        block.reading = self._reader.submit(self._fill, block, start, stop)
+        block.reading = self._reader.submit(block.read, start, stop)
 
     def gather(self, indices: NDArray[np.int64]) -> Batch:
         low, high = int(indices.min()), int(indices.max())
-        for block in self._blocks:
+        for block in self._portions:
             if block.reading is not None and block.start <= low and high < block.stop:
-                if block is not self._blocks[-1]:
-                    self._blocks.reverse()
                 block.reading.result()
                 return self._gatherer.take(block.inputs, block.targets, indices, block.start)
-        return self._gather_directly(indices, low, high)
-
-    def _gather_directly(self, indices: NDArray[np.int64], low: int, high: int) -> Batch:
         if low < 0 or high >= self.samples:
-            raise IndexError(f"samples {low} to {high}: outside [0, {self.samples})")
-        rows: Any = slice(low, high + 1)
-        if high - low >= len(indices):
-            rows, indices = np.unique(indices, return_inverse=True)
-            low = 0
-        inputs, targets = (
-            _read(column, rows, dtype)
-            for column, dtype in (
-                (self._inputs, input_dtype(self._inputs.values.dtype)),
-                (self._targets, target_dtype(self._targets.values.dtype)),
-            )
-        )
-        return self._gatherer.take(inputs, targets, indices, low)
+            raise outside(indices, 0, self.samples)
+        if high - low < len(indices):
+            self._other.read(low, high + 1)
+            return self._gatherer.take(self._other.inputs, self._other.targets, indices, low)
+        return self._gather_scattered(indices)
 
-    def _fill(self, block: _Block, start: int, stop: int) -> None:
-        block.inputs = _read_into(block.inputs, self._inputs, start, stop, input_dtype)
-        block.targets = _read_into(block.targets, self._targets, start, stop, target_dtype)
+    def _gather_scattered(self, indices: NDArray[np.int64]) -> Batch:
+        rows, places = np.unique(indices, return_inverse=True)
+        arrays = []
+        for column, like in zip(self._columns, (self._other.inputs, self._other.targets), strict=True):
+            try:
+                arrays.append(column.values[rows].astype(like.dtype))
+            except OSError as error:
+                raise _unreadable(column, rows[0], rows[-1] + 1, error) from None
+        inputs, targets = arrays
+        return self._gatherer.take(inputs, targets, places)
+
+
+def _unreadable(column: Column, start: int, stop: int, error: OSError) -> MpidlError:
+    return MpidlError(f"{column.name}: samples {start} to {stop - 1} can't be read ({_line(error)})")
+
+
+def _line(error: OSError) -> str:
+    return str(error).splitlines()[0]

@@ -21,14 +21,15 @@ from mpidl.data.dataset import ArraySplit, Column, Dataset, check
 from mpidl.errors import UsageError
 
 BYTES_MAGIC = 0x0800
+BYTES_PER_READ = 1 << 18
 
 
 @dataclass(frozen=True)
 class Idx:
     """The four files of MNIST, Fashion-MNIST or another of their family.
 
-    Labels are read and checked when it is opened; images, whose headers are checked then, are read by the first
-    `gather` or `load`.
+    Labels, and the headers of the images, are read and checked when it is opened; the images themselves are
+    read by the first `gather` or `load`.
 
     Attributes
     ----------
@@ -48,25 +49,16 @@ class Idx:
         if not directory.is_dir():
             found = "not a directory" if directory.exists() else "no such directory"
             raise UsageError(f"data.path: {self.path}: {found}, expected one with the four idx files")
-        (train_images, train_labels), (test_images, test_labels) = (
-            (IdxFile(find(directory, f"{part}-images-idx3-ubyte"), 3),
-             IdxFile(find(directory, f"{part}-labels-idx1-ubyte"), 1))
-            for part in ("train", "t10k")
-        )  # fmt: skip
-        train = Column(str(train_labels.path), train_labels.read())
-        test = Column(str(test_labels.path), test_labels.read())
-        input_shape, classes = check(
-            (Column(str(train_images.path), train_images), train),
-            (Column(str(test_images.path), test_images), test),
-            self.classes,
-        )
-        return Dataset(
-            self.name,
-            input_shape,
-            classes,
-            ArraySplit(train_images.read, train.values),
-            ArraySplit(test_images.read, test.values),
-        )
+        train, test = _columns(directory, "train"), _columns(directory, "t10k")
+        input_shape, classes = check(train, test, self.classes)
+        splits = (ArraySplit(images.values.read, labels.values) for images, labels in (train, test))
+        return Dataset(self.name, input_shape, classes, *splits)
+
+
+def _columns(directory: Path, part: str) -> tuple[Column, Column]:
+    images = IdxFile(find(directory, f"{part}-images-idx3-ubyte"), 3)
+    labels = IdxFile(find(directory, f"{part}-labels-idx1-ubyte"), 1)
+    return Column(str(images.path), images), Column(str(labels.path), labels.read())
 
 
 def find(directory: Path, name: str) -> Path:
@@ -95,7 +87,7 @@ class IdxFile:
     Raises
     ------
     UsageError
-        Not such a file, or (where this can be told from the header and the file's end) not of the size it says.
+        Not such a file, or not of the size it says, where its header and its end show that.
     """
 
     dtype = np.dtype(np.uint8)
@@ -138,17 +130,24 @@ class IdxFile:
         UsageError
             Damaged, truncated or longer than the header says.
         """
-        array = np.empty(self.shape, np.uint8)
+        found = 0
         try:
+            array = np.empty(self.shape, np.uint8)
+            memory = array.reshape(-1).data
             with self._stream() as stream:
                 stream.seek(self._header)
-                found = stream.readinto(array.reshape(-1).data)  # type: ignore[attr-defined]
-                longer = stream.read(1) != b""
+                while block := stream.read(BYTES_PER_READ):
+                    found += len(block)
+                    if found > array.size:
+                        break
+                    memory[found - len(block) : found] = block
+        except (MemoryError, ValueError):
+            raise UsageError(f"{self.path}: its header says shape {self.shape}, expected what fits in memory") from None
         except (OSError, EOFError, zlib.error) as error:
             raise self._unreadable(error) from None
-        if found < array.size or longer:
-            what = "is longer" if longer else f"truncated: {found} bytes of data"
-            raise UsageError(f"{self.path}: {what}, expected {array.size} for the shape {self.shape} of its header")
+        if found != array.size:
+            what = f"truncated: {found} bytes" if found < array.size else "more bytes"
+            raise UsageError(f"{self.path}: {what}, expected {array.size} as its header says {self.shape}")
         return array
 
     def _unreadable(self, error: Exception) -> UsageError:

@@ -30,6 +30,8 @@ class Loader:
         How many of its batches (counted from the portion's first) have been handed out.
     ahead : Assignment or None
         A portion that was taken in advance.
+    tickets : int
+        How many portions this worker has taken.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Loader:
         self.current: Assignment | None = None
         self.ahead: Assignment | None = None
         self.done = 0
+        self.tickets = 0
         self._batches: list[np.ndarray] = []
         self._stopped = False
 
@@ -50,7 +53,7 @@ class Loader:
         """Return the indices of the next batch's samples, or None if there are no more for this worker."""
         if self._stopped:
             return None
-        if self.current is None or self.done == self.current.last:
+        if self.current is None or self.done >= self.current.last:
             self._advance()
             if self.current is None:
                 return None
@@ -66,8 +69,13 @@ class Loader:
             rest.append((self.ahead.portion, self.ahead.first))
         return rest
 
+    def _assignment(self) -> Assignment | None:
+        assignment = self._schedule.assignment(self._take())
+        self.tickets += assignment is not None
+        return assignment
+
     def _advance(self) -> None:
-        self.current = self.ahead if self.ahead is not None else self._schedule.assignment(self._take())
+        self.current = self.ahead if self.ahead is not None else self._assignment()
         self.ahead = None
         if self.current is None:
             return
@@ -77,6 +85,6 @@ class Loader:
             self._on_epoch(epoch)
         self._batches = self._schedule.portions.batches(self.current.portion)
         if self._split.contiguous:
-            self.ahead = self._schedule.assignment(self._take())
+            self.ahead = self._assignment()
             if self.ahead is not None:
                 self._split.prefetch(self._schedule.portions.indices(self.ahead.portion))

@@ -13,9 +13,10 @@ CACHED_EPOCHS = 2  # a worker asks for the next epoch's first portion while it s
 class Portions:
     """Cuts every epoch's seeded order of the samples into portions, and these into batches.
 
-    An epoch takes every sample exactly once. Without `contiguous` its order is one permutation of all samples, and
-    depends on nothing but the seed and the epoch. With it, a portion is a block of neighbours: the blocks come in a
-    permuted order (a shorter block at the end of the data comes last), and the samples within each are permuted.
+    An epoch takes every sample exactly once. Without `contiguous` its order is one permutation of all
+    samples, and depends on nothing but the seed and the epoch. With it, a portion is a block of neighbours:
+    the blocks come in a permuted order (a shorter block at the end of the data comes last), and the samples
+    within each are permuted.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ class Portions:
         return _fixed(start + self._random(epoch, block).permutation(size))
 
     def batches(self, number: int) -> list[NDArray[np.int64]]:
-        """Return the batches of portion `number`: views of its indices, `batch` each but for an epoch's last."""
+        """Return the batches of portion `number`: views of its indices, in order."""
         indices = self.indices(number)
         return [indices[start : start + self.batch] for start in range(0, len(indices), self.batch)]
 

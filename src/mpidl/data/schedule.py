@@ -41,25 +41,19 @@ class Schedule:
     ) -> None:
         self.portions = portions
         self._next, self._unfinished = next_portion, tuple(unfinished)
-        self._batches_per_epoch = sum(self._batches(n) for n in range(portions.per_epoch))
-        steps = steps if steps is not None else (epochs or 0) * self._batches_per_epoch
-        self.steps = steps
-        self.epochs = -(-steps // self._batches_per_epoch)
-        self.end, self._short = self._find_end(steps)
+        self._per_portion = portions.portion // portions.batch
+        self.steps_per_epoch = -(-portions.samples // portions.batch)
+        self.steps = steps if steps is not None else (epochs or 0) * self.steps_per_epoch
+        self.epochs = -(-self.steps // self.steps_per_epoch)
+        whole, rest = divmod(self.steps, self.steps_per_epoch)
+        self.end = whole * portions.per_epoch + -(-rest // self._per_portion)
 
     def _batches(self, portion: int) -> int:
-        return len(self.portions.batches(portion))
-
-    def _find_end(self, steps: int) -> tuple[int, int]:
-        """Return the number of portions that `steps` batches need, and the batches of the last one."""
-        whole, rest = divmod(steps, self._batches_per_epoch)
-        portion = whole * self.portions.per_epoch
-        if not rest:
-            return portion, self._batches(portion - 1) if portion else 0
-        while rest > self._batches(portion):
-            rest -= self._batches(portion)
-            portion += 1
-        return portion + 1, rest
+        """Return how many batches a portion has: an epoch's last may have fewer, and so may the run's last."""
+        epoch, place = divmod(portion, self.portions.per_epoch)
+        done = place * self._per_portion
+        left = min(self.steps_per_epoch - done, self.steps - epoch * self.steps_per_epoch - done)
+        return min(self._per_portion, left)
 
     @property
     def tickets(self) -> int:
@@ -74,7 +68,7 @@ class Schedule:
             portion, first = self._next + ticket - len(self._unfinished), 0
         if portion >= self.end:
             return None
-        return Assignment(portion, first, self._short if portion == self.end - 1 else self._batches(portion))
+        return Assignment(portion, first, self._batches(portion))
 
     def position(self, taken: int) -> tuple[int, list[tuple[int, int]]]:
         """Return the next portion, and the unfinished ones that nobody took, after `taken` tickets."""

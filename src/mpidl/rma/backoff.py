@@ -51,9 +51,13 @@ class Backoff:
         if self._spin:
             self._spin_until = time.perf_counter() + self._spin
 
+    def progress(self) -> None:
+        """Let MPI make progress without waiting."""
+        self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+
     def pause(self) -> None:
         """Let MPI make progress and wait a moment; call it in a loop that looks for work each time."""
-        self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        self.progress()
         if self._spin and time.perf_counter() < self._spin_until:
             return
         if self._cleared:

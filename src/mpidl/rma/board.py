@@ -15,6 +15,9 @@ from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.windows import Window
 from mpidl.staleness import BINS
 
+#: A ticket number beyond every run: taking it means that there are no more portions.
+NO_MORE = 1 << 60
+
 
 class State(IntEnum):
     """How far a rank has come."""
@@ -35,8 +38,8 @@ WORKER_ROW = np.dtype(
         ("fetches", np.int64),
         ("bytes_pushed", np.int64),
         ("bytes_fetched", np.int64),
-        ("portion", np.int64),  # the portion in work, or -1
-        ("portion_batches", np.int64),  # how many of its batches are done
+        ("tickets", np.int64),  # portions taken
+        ("unfinished", np.int64, (2, 2)),  # portions in work and taken ahead, each with its batches done; -1 for none
         ("first_fetch", np.float64),  # seconds since the epoch
         ("last_push", np.float64),
         ("evaluation_seconds", np.float64),
@@ -72,9 +75,9 @@ EVALUATION = np.dtype(
 class Desk(IntEnum):
     """Elements of the coordinator's `desk`, where workers look for what to do after training."""
 
-    PORTION = 0  # tickets taken so far
+    TICKETS = 0  # portions taken so far
     PHASE = 1
-    STOP = 2  # ranks that were asked by a signal to stop
+    SIGNALS = 2  # ranks that a signal asked to stop
 
 
 class Phase(IntEnum):

@@ -82,6 +82,11 @@ class Outbox:
         Index of this worker's ring.
     geometry : Geometry
     doorbells : Doorbells
+
+    Attributes
+    ----------
+    pushes : int
+        Whole pushes delivered.
     """
 
     def __init__(self, window: Window, server: int, worker: int, geometry: Geometry, doorbells: Doorbells) -> None:
@@ -93,6 +98,11 @@ class Outbox:
         self._headers = np.zeros((GROUP, 4), np.int64)
         self.pushes = 0
         self._chunk = 0
+
+    @property
+    def sent(self) -> int:
+        """Chunks delivered."""
+        return int(self._published[0])
 
     def begin(self) -> None:
         """Start a push; `send` until it returns True."""

@@ -1,0 +1,105 @@
+"""A world of one: the whole run in this process, without MPI, as the serial baseline."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from mpidl import checkpoint
+from mpidl.checkpoint import Position
+from mpidl.engines.virtual import VirtualEngine
+from mpidl.evaluation import evaluate_split
+from mpidl.job import Job
+from mpidl.metrics import Recorder
+from mpidl.parameters import shards
+from mpidl.report.progress import on_terminal
+from mpidl.report.reporter import Reporter
+from mpidl.signals import stopping
+from mpidl.version import VERSION
+
+
+class Alone:
+    """One process that plays every role.
+
+    Parameters
+    ----------
+    job : Job
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._recorder = Recorder(job.config, resume=job.checkpoint is not None)
+        job.directory = self._recorder.directory
+        ranges = shards(job.layout.size, job.config.topology.servers)
+        self._shards = [job.fill(range, np.empty(range.size, job.dtype), range.size) for range in ranges]
+        job.dataset.train.load()
+        job.dataset.test.load()
+        self._reporter = Reporter(job, self._recorder, on_terminal())
+        self._evaluation_seconds = 0.0
+        self._saved_at = time.time()
+        self._interrupted = self._reached = False
+        self._engine = VirtualEngine(
+            job.algorithm, job.model, job.dataset.train, job.schedule, self._shards, replicas=1,
+            clock=time.time, on_epoch=self._evaluate_epoch, on_batch=self._watch,
+        )  # fmt: skip
+
+    def run(self) -> dict[str, Any]:
+        """Train, and return the run's summary."""
+        with stopping(self._interrupt):
+            if self._job.checkpoint is None:
+                self._save()
+            totals = self._engine.run()
+            self._save()
+            if not self._interrupted:
+                loss, accuracy = self._evaluate()
+                self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy)
+            return self._reporter.close(
+                totals, ranks=1, servers=len(self._shards), replicas=1, partitions=1, interrupted=self._interrupted
+            )
+
+    def _interrupt(self) -> None:
+        self._interrupted = True
+
+    def _watch(self) -> None:
+        """Between two batches: report, save or stop if it is time to."""
+        if self._interrupted or self._reached:
+            self._engine.stop()
+        totals = self._engine.look()
+        self._reporter.look(totals)
+        if totals.now - self._saved_at >= self._job.config.checkpoint.every:
+            self._save()
+
+    def _evaluate_epoch(self, epoch: int) -> None:
+        started = time.time()
+        loss, accuracy = self._evaluate()
+        self._engine.totals.evaluation_seconds += time.time() - started
+        self._reached = self._reporter.evaluated(self._engine.look(), epoch, loss, accuracy)
+
+    def _evaluate(self) -> tuple[float, float]:
+        model, test = self._job.model, self._job.dataset.test
+        own = model.parameters.copy()
+        model.parameters[:] = self._engine.parameters()
+        loss, correct = evaluate_split(model, test, 0, test.samples)
+        model.parameters[:] = own
+        return loss / test.samples, correct / test.samples
+
+    def _save(self) -> None:
+        """Write a checkpoint, unless this step has one."""
+        job, engine = self._job, self._engine
+        self._saved_at = time.time()
+        step = job.position.step + engine.totals.batches
+        if step in checkpoint.steps(job.checkpoints):
+            return
+        samples = job.position.samples + engine.totals.samples
+        next_portion, waiting = job.schedule.position(engine.tickets)
+        unfinished = sorted(waiting + engine.unfinished())
+        position = Position(step, samples, samples / job.dataset.train.samples, next_portion, unfinished)
+        directory = checkpoint.scratch(job.checkpoints, step)
+        for number, shard in enumerate(self._shards):
+            for _ in checkpoint.save_shard(directory, number, shard.range, shard.vectors(), shard.clock):
+                pass
+        checkpoint.save_index(directory, job.layout, len(self._shards), position, job.config.to_toml(), VERSION)
+        checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
+        self._recorder.event("checkpoint", rank=0, role="coordinator", step=step)

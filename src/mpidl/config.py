@@ -1,0 +1,298 @@
+"""The configuration of a run: TOML in, checked dataclasses out, and TOML again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from msgspec import Meta
+
+from mpidl import sections, toml
+from mpidl.algorithms import ALGORITHMS, Algorithm
+from mpidl.data import SOURCES, Source
+from mpidl.errors import UsageError, nearest
+from mpidl.nn import LOSSES
+from mpidl.nn.build import layer_from_section
+from mpidl.rules import RULES, Rule
+
+__all__ = ["Checkpoint", "Config", "Data", "Device", "Model", "Run", "Topology", "from_dict", "load"]
+
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+Named = TypeVar("Named")
+
+
+@dataclass(frozen=True)
+class Run:
+    """``[run]``: how long, and where its files go.
+
+    Attributes
+    ----------
+    name : str
+        Directory of the run within `dir`.
+    epochs, steps : int, optional
+        Length of the run: passes over the training data, or minibatches of all replicas together. One of them
+        is set; 10 epochs if neither is given.
+    seed : int
+        Decides the initial parameters and the order of the data.
+    deterministic : bool
+        Make the whole run, not just its start, independent of the number of servers and of timing.
+    target_accuracy : float, optional
+        Stop when the test accuracy reaches it.
+    report : float
+        Seconds between the reports of a batch log.
+    """
+
+    name: Annotated[str, Meta(min_length=1)] = "run"
+    dir: Annotated[str, Meta(min_length=1)] = "runs"
+    epochs: Count | None = None
+    steps: Count | None = None
+    seed: Annotated[int, Meta(ge=0)] = 0
+    deterministic: bool = False
+    target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+    report: Seconds = 10.0
+
+    def __post_init__(self) -> None:
+        if "/" in self.name or "\0" in self.name or self.name in (".", ".."):
+            raise UsageError(f"name: {self.name!r} can't name a directory within run.dir")
+        if self.epochs is not None and self.steps is not None:
+            raise UsageError("steps: run.epochs is given too, expected one of them")
+        if self.epochs is None and self.steps is None:
+            object.__setattr__(self, "epochs", 10)
+
+
+@dataclass(frozen=True)
+class Data:
+    """``[data]``, without the keys of the source itself.
+
+    Attributes
+    ----------
+    batch : int
+        Samples of a minibatch of one replica.
+    portion : int
+        Samples handed to a replica at a time, a multiple of `batch`; four batches if not given.
+    """
+
+    batch: Count = 128
+    portion: Count = None  # type: ignore[assignment]  # resolved below
+
+    def __post_init__(self) -> None:
+        if self.portion is None:
+            object.__setattr__(self, "portion", 4 * self.batch)
+        elif self.portion % self.batch:
+            raise UsageError(f"portion: {self.portion}, expected a multiple of data.batch ({self.batch})")
+
+
+@dataclass(frozen=True)
+class Model:
+    """``[model]``: a network's layers and its loss, or a factory of any other model.
+
+    Attributes
+    ----------
+    layer : list of dict, optional
+        The ``[[model.layer]]`` sections, checked, as they stand.
+    factory : str, optional
+        ``"module:function"``, which returns a model.
+    loss : str, optional
+        A name in `mpidl.nn.LOSSES`; None with a factory, whose model has its own.
+    """
+
+    layer: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
+    factory: str | None = None
+    loss: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.layer is None) == (self.factory is None):
+            found = "neither" if self.layer is None else "both"
+            raise UsageError(f"layer: expected [[model.layer]] sections or model.factory, found {found}")
+        if self.layer is not None:
+            for number, section in enumerate(self.layer):
+                layer_from_section(section, f"layer[{number}]")
+            object.__setattr__(self, "loss", self.loss or "softmax_cross_entropy")
+            sections.choose(LOSSES, "loss", self.loss)
+        elif self.loss is not None:
+            raise UsageError("loss: model.factory is given, whose model has its own loss")
+        if self.factory is not None and not re.fullmatch(r"[\w.]+:\w+", self.factory):
+            raise UsageError(f"factory: expected module:function, found {self.factory!r}")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """``[topology]``: how the ranks share the work. The replicas are what the ranks left can form."""
+
+    servers: Count = 1
+    partitions: Count = 1
+    standby: Annotated[int, Meta(ge=0)] = 0
+    transport: Literal["windows", "messages"] = "windows"
+
+    def __post_init__(self) -> None:
+        if self.partitions > 1:
+            raise UsageError(f"partitions: {self.partitions}, this version trains whole models (1)")
+        if self.standby > 0:
+            raise UsageError(f"standby: {self.standby}, this version gives every rank work (0)")
+        if self.transport != "windows":
+            raise UsageError(f"transport: {self.transport!r}, this version has 'windows'")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """``[checkpoint]``: seconds between checkpoints, and how many to keep besides the first and the last."""
+
+    every: Seconds = 60.0
+    keep: Count = 3
+
+
+@dataclass(frozen=True)
+class Device:
+    """``[device]``: where workers compute; "auto" is the CPU in this version."""
+
+    kind: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.kind == "cuda":
+            raise UsageError("kind: 'cuda', this version computes on the CPU ('cpu' or 'auto')")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A resolved configuration.
+
+    Attributes
+    ----------
+    data_source : Source
+        What ``data.source`` names, with its own keys of ``[data]``.
+    algorithm : Algorithm
+        What ``algorithm.name`` names, with its own keys.
+    rule : Rule
+        What ``server.rule`` names, with its own keys.
+    """
+
+    run: Run
+    data: Data
+    data_source: Source
+    model: Model
+    algorithm: Algorithm
+    rule: Rule
+    topology: Topology
+    checkpoint: Checkpoint
+    device: Device
+
+    def to_toml(self) -> str:
+        """Return the configuration as TOML text, which `load` turns into an equal one."""
+        data = {"source": self.data_source.name, **_fields(self.data_source), **_fields(self.data)}
+        return toml.dump(
+            {
+                "run": _fields(self.run),
+                "data": data,
+                "model": _fields(self.model),
+                "algorithm": {"name": self.algorithm.name, **_fields(self.algorithm)},
+                "server": {"rule": self.rule.name, **_fields(self.rule)},
+                "topology": _fields(self.topology),
+                "checkpoint": _fields(self.checkpoint),
+                "device": _fields(self.device),
+            }
+        )
+
+
+SECTIONS = ("run", "data", "model", "algorithm", "server", "topology", "checkpoint", "device")
+INSTEAD = {
+    ("run", "epochs"): "steps",
+    ("run", "steps"): "epochs",
+    ("model", "factory"): "layer",
+}
+"""Keys that a ``--set`` of another key takes the place of."""
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration from a TOML file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file; its name without suffix names the run unless ``run.name`` does.
+    overrides : sequence of str
+        ``"section.key=value"``: each takes the place of the file's. The value is TOML, or else a bare string.
+
+    Raises
+    ------
+    UsageError
+        No such file, not TOML, or what `from_dict` raises.
+    """
+    values = toml.read(Path(path))
+    for override in overrides:
+        _override(values, override)
+    run = values.get("run", {})
+    if isinstance(run, Mapping):
+        values["run"] = {"name": Path(path).stem, **run}
+    return from_dict(values)
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+    """Check a configuration given as a mapping of sections, and fill in the defaults.
+
+    Raises
+    ------
+    UsageError
+        Unknown section, key or name; wrong type; value out of bounds; a required key missing; something that
+        this version doesn't have.
+    """
+    for section in values:
+        if section not in SECTIONS:
+            raise UsageError(f"{section}: unknown section{nearest(section, list(SECTIONS))}")
+    config = Config(
+        run=sections.build(Run, "run", values.get("run", {})),
+        data_source=_named(SOURCES, "data", "source", values, beside=sections.keys(Data)),
+        data=sections.build(Data, "data", _only(sections.keys(Data), values["data"])),
+        model=sections.build(Model, "model", values.get("model", {})),
+        algorithm=_named(ALGORITHMS, "algorithm", "name", values, default="downpour"),
+        rule=_named(RULES, "server", "rule", values, default="adagrad"),
+        topology=sections.build(Topology, "topology", values.get("topology", {})),
+        checkpoint=sections.build(Checkpoint, "checkpoint", values.get("checkpoint", {})),
+        device=sections.build(Device, "device", values.get("device", {})),
+    )
+    config.algorithm.check(config.run.deterministic)
+    return config
+
+
+def _named(
+    registry: Mapping[str, type[Named]],
+    section: str,
+    key: str,
+    values: Mapping[str, Any],
+    default: str | None = None,
+    beside: Sequence[str] = (),
+) -> Named:
+    """Return what a section's `key` names, built from its own keys there; those of `beside` are others'."""
+    table = values.get(section, {})
+    sections.check_table(section, table)
+    if key not in table and default is None:
+        raise UsageError(f"{section}.{key}: missing; known: {', '.join(sorted(registry))}")
+    cls = sections.choose(registry, f"{section}.{key}", table.get(key, default))
+    own = sections.keys(cls)
+    sections.check_keys(section, table, [key, *beside, *own])
+    return sections.build(cls, section, _only(own, table))
+
+
+def _only(keys: Sequence[str], table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: table[key] for key in keys if key in table}
+
+
+def _fields(instance: Any) -> dict[str, Any]:
+    return {key: getattr(instance, key) for key in sections.keys(type(instance))}
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    """Put one ``section.key=value`` into `values`."""
+    name, equals, text = override.partition("=")
+    section, _, key = name.strip().partition(".")
+    if not (equals and section and key):
+        raise UsageError(f"--set {override}: expected section.key=value")
+    if section == "model" and key.partition(".")[0].partition("[")[0] == "layer":
+        raise UsageError(f"--set {override}: layers can't be set here, only in the file")
+    table = values.setdefault(section, {})
+    sections.check_table(section, table)
+    table[key] = toml.parse(text.strip())
+    table.pop(INSTEAD.get((section, key)), None)

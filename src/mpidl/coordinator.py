@@ -1,0 +1,196 @@
+"""The role of the coordinator: watch the board, order checkpoints, report, and end the run."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpidl import checkpoint
+from mpidl.checkpoint import Position
+from mpidl.report.reporter import Reporter
+from mpidl.rma.board import NO_MORE, Desk, Phase, State
+from mpidl.rma.fabric import ORDER_LEAVE, ORDER_NUMBER, Fabric
+from mpidl.totals import Totals, from_board
+from mpidl.version import VERSION
+
+if TYPE_CHECKING:
+    from mpidl.job import Job
+
+#: Seconds between two looks at the board.
+LOOK_EVERY = 0.05
+
+
+class Coordinator:
+    """Drives one run; computes nothing itself, since every rank's counters wait for it.
+
+    Parameters
+    ----------
+    job : Job
+    fabric : Fabric
+    reporter : Reporter
+    """
+
+    def __init__(self, job: Job, fabric: Fabric, reporter: Reporter) -> None:
+        self._job, self._fabric, self._reporter = job, fabric, reporter
+        window = fabric.window
+        self._desk = window.local("desk")
+        self._workers, self._servers = window.local("workers"), window.local("servers")
+        self._evaluations, self._evaluated = window.local("evaluations"), window.local("evaluated")
+        self._reported = np.zeros(len(self._evaluated), bool)
+        self._tickets = fabric.tickets()
+        self._taken: int | None = None
+        self._backoff = fabric.backoff()
+        self._order = np.zeros(1, np.int64)
+        self._saving: Position | None = None
+        self._saved_at = time.time()
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Stop the run as soon as the batches in work are done."""
+        self._interrupted = True
+
+    def run(self) -> dict[str, Any]:
+        """See the run through and return its summary."""
+        if self._job.checkpoint is None:
+            self._save(self._position(0, self._job.schedule.position(0)))
+        totals = self._watch()
+        self._finish_saving()
+        position = self._current_position(totals)
+        if position.step not in checkpoint.steps(self._job.checkpoints):
+            self._save(position)
+            self._finish_saving()
+        if not self._interrupted:
+            self._evaluate(totals)
+        roles = self._fabric.roles
+        summary = self._reporter.close(
+            totals,
+            ranks=self._fabric.comm.size,
+            servers=len(roles.servers),
+            replicas=len(roles.replicas),
+            partitions=1,
+            interrupted=self._interrupted,
+        )
+        self._leave()
+        return summary
+
+    def _watch(self) -> Totals:
+        """Follow the training until every worker has finished; return the final totals."""
+        while True:
+            totals = self._look()
+            if (self._interrupted or self._desk[Desk.SIGNALS]) and self._taken is None:
+                self._interrupted = True
+                self._stop()
+            self._advance_checkpoint(totals)
+            if all(self._workers["state"] >= State.TRAINED):
+                return self._look()
+            self._pause(LOOK_EVERY)
+
+    def _look(self) -> Totals:
+        self._fabric.window.sync()
+        totals = from_board(time.time(), self._workers, self._servers)
+        for index in np.flatnonzero((self._evaluated != 0) & ~self._reported):
+            self._reported[index] = True
+            result = self._evaluations[index]
+            accuracy = float(result["accuracy"])
+            if self._reporter.evaluated(totals, int(index) + 1, float(result["loss"]), accuracy):
+                self._stop()
+        self._reporter.look(totals)
+        return totals
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, keeping MPI going; a doorbell ends it early."""
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            self._backoff.pause()
+
+    def _stop(self) -> None:
+        """Hand out no more portions."""
+        if self._taken is None:
+            self._taken = self._tickets.swap(NO_MORE)
+
+    # Checkpoints: one at a time, ordered here, written by the servers.
+
+    def _position(self, step: int, data: tuple[int, list[tuple[int, int]]], samples: int = 0) -> Position:
+        samples += self._job.position.samples
+        return Position(step, samples, samples / self._job.dataset.train.samples, *data)
+
+    def _current_position(self, totals: Totals) -> Position:
+        """Return where the run is in its data: portions taken and not used up are to be done again, from their next batch."""
+        schedule = self._job.schedule
+        if self._job.config.run.deterministic:
+            # Worker w's i-th ticket is w + i * workers: some took more of theirs than others.
+            count = len(self._workers)
+            own = [{w + i * count for i in range(int(n))} for w, n in enumerate(self._workers["tickets"])]
+            taken = max((max(tickets, default=-1) for tickets in own), default=-1) + 1
+            missed = sorted(set(range(taken)).difference(*own))
+        else:
+            taken, missed = self._taken if self._taken is not None else self._tickets.read(), []
+        next_portion, unfinished = schedule.position(taken)
+        unfinished += [part[:2] for part in map(schedule.assignment, missed) if part is not None]
+        rows = self._workers["unfinished"].reshape(-1, 2).tolist()
+        unfinished += [(portion, done) for portion, done in rows if portion >= 0]
+        step = self._job.position.step + totals.batches
+        return self._position(step, (next_portion, sorted(unfinished)), totals.samples)
+
+    def _advance_checkpoint(self, totals: Totals) -> None:
+        if self._saving is not None:
+            self._finish_if_saved()
+        elif totals.now - self._saved_at >= self._job.config.checkpoint.every:
+            position = self._current_position(totals)
+            if position.step in checkpoint.steps(self._job.checkpoints):
+                self._saved_at = totals.now
+            else:
+                self._save(position)
+
+    def _save(self, position: Position) -> None:
+        self._saving = position
+        self._order[0] += 1
+        order = np.array([self._order[0], position.step, 0], np.int64)
+        for rank in self._fabric.roles.servers:
+            self._fabric.window.put(order[1:2], rank, "orders", 1)
+            self._fabric.window.flush(rank)
+            self._fabric.window.put(order[:1], rank, "orders", ORDER_NUMBER)
+            self._fabric.window.flush(rank)
+            self._fabric.doorbells.ring(rank)
+
+    def _finish_if_saved(self) -> None:
+        self._fabric.window.sync()
+        if self._saving is None or not all(self._servers["saved"] == self._order[0]):
+            return
+        job, position = self._job, self._saving
+        self._saving, self._saved_at = None, time.time()
+        directory = checkpoint.scratch(job.checkpoints, position.step)
+        checkpoint.save_index(directory, job.layout, len(self._fabric.shards), position, job.config.to_toml(), VERSION)
+        checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
+        self._reporter.recorder.event("checkpoint", rank=self._fabric.comm.rank, role="coordinator", step=position.step)
+
+    def _finish_saving(self) -> None:
+        while self._saving is not None:
+            self._finish_if_saved()
+            self._backoff.pause()
+
+    # The end.
+
+    def _evaluate(self, totals: Totals) -> None:
+        """Let the workers evaluate the final parameters, each a part of the test data."""
+        self._desk[Desk.PHASE] = Phase.EVALUATE
+        self._fabric.window.sync()
+        while not all(self._workers["state"] == State.DONE):
+            self._backoff.pause()
+            self._fabric.window.sync()
+        samples = self._workers["test_samples"].sum()
+        loss = float(self._workers["test_loss"].sum() / samples)
+        accuracy = float(self._workers["test_correct"].sum() / samples)
+        self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy)
+
+    def _leave(self) -> None:
+        """Send everybody home."""
+        self._desk[Desk.PHASE] = Phase.LEAVE
+        self._fabric.window.sync()
+        leave = np.ones(1, np.int64)
+        for rank in self._fabric.roles.servers:
+            self._fabric.window.put(leave, rank, "orders", ORDER_LEAVE)
+            self._fabric.window.flush(rank)
+            self._fabric.doorbells.ring(rank)

@@ -1,0 +1,142 @@
+"""Samples made up as they are asked for: any number of any shape, in little memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.data.batch import Batch
+from mpidl.data.dataset import Dataset, Split, outside
+
+NOISE_ELEMENTS = 1 << 20
+LEAST_NOISE_ROWS = 256
+HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth, TAOCP 3, 6.4, multiplicative hashing
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Classes with normally distributed means, each sample its class's mean plus noise.
+
+    The label of sample i is i modulo the classes. The mean of class c is the sum of two rows of a table of 2q
+    normal rows, q = sqrt(classes) rounded up, those of c // q and c mod q, so that many classes need little
+    memory; the noise is one of some hundreds or thousands of normal rows, chosen by a hash of i. The same
+    keys give the same samples.
+
+    Attributes
+    ----------
+    samples, test_samples : int
+        To train and to test with. The samples to test with are none of those to train with.
+    shape : tuple of int
+        Of a sample's inputs, which are float32.
+    classes : int
+    noise : float
+        Standard deviation of the noise; that of the means is 1.
+    seed : int
+        Of the table.
+    """
+
+    name: ClassVar[str] = "synthetic"
+    samples: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    test_samples: Annotated[int, msgspec.Meta(ge=1)] = 1_000
+    shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=1)], ...], msgspec.Meta(min_length=1)] = (64,)
+    classes: Annotated[int, msgspec.Meta(ge=1)] = 10
+    noise: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    def open(self) -> Dataset:
+        table = Table(self)
+        train = SyntheticSplit(table, 0, self.samples)
+        test = SyntheticSplit(table, self.samples, self.test_samples)
+        return Dataset(self.name, self.shape, self.classes, train, test)
+
+
+class Table:
+    """The rows that samples are sums of.
+
+    Attributes
+    ----------
+    codes : int
+        The q of `Synthetic`: rows 0 to q - 1 are for c // q, rows q to 2q - 1 for c mod q.
+    noises : int
+        Rows from 2q on.
+    rows : array (2q + noises, size of a sample) of float32
+        Made when first used.
+    """
+
+    def __init__(self, source: Synthetic) -> None:
+        self.source = source
+        self.codes = math.isqrt(source.classes - 1) + 1
+        self.noises = max(LEAST_NOISE_ROWS, NOISE_ELEMENTS // math.prod(source.shape))
+
+    @cached_property
+    def rows(self) -> NDArray[np.float32]:
+        random = np.random.default_rng(self.source.seed)
+        size = math.prod(self.source.shape)
+        rows = random.standard_normal((2 * self.codes + self.noises, size), dtype=np.float32)
+        rows[: 2 * self.codes] *= np.float32(math.sqrt(0.5))
+        rows[2 * self.codes :] *= np.float32(self.source.noise)
+        return rows
+
+
+class _Buffers(NamedTuple):
+    labels: NDArray[np.int64]
+    row: NDArray[np.int64]
+    hashes: NDArray[np.uint64]  # the memory of `row`
+    total: NDArray[np.float32]
+    term: NDArray[np.float32]
+    inputs: NDArray[np.float32]  # the memory of `total`
+
+
+class SyntheticSplit(Split):
+    """Samples `first` to `first` + `samples` - 1 of all those that a table gives."""
+
+    def __init__(self, table: Table, first: int, samples: int) -> None:
+        self.samples = samples
+        self._table = table
+        self._first = first
+        self._buffers: dict[int, _Buffers] = {}
+
+    def gather(self, indices: NDArray[np.int64]) -> Batch:
+        if indices.min() < 0 or indices.max() >= self.samples:
+            raise outside(indices, 0, self.samples)
+        table = self._table
+        labels, row, hashes, total, term, inputs = self._buffers_for(len(indices))
+        np.add(indices, self._first, out=row)
+        np.remainder(row, table.source.classes, out=labels)
+        np.multiply(hashes, HASH, out=hashes)
+        np.right_shift(hashes, np.uint64(32), out=hashes)
+        np.remainder(hashes, np.uint64(table.noises), out=hashes)
+        np.add(row, 2 * table.codes, out=row)
+        np.take(table.rows, row, axis=0, out=total, mode="clip")
+        np.floor_divide(labels, table.codes, out=row)
+        np.take(table.rows, row, axis=0, out=term, mode="clip")
+        np.add(total, term, out=total)
+        np.remainder(labels, table.codes, out=row)
+        np.add(row, table.codes, out=row)
+        np.take(table.rows, row, axis=0, out=term, mode="clip")
+        np.add(total, term, out=total)
+        return Batch(inputs, labels)
+
+    def load(self) -> None:
+        _ = self._table.rows
+
+    def _buffers_for(self, size: int) -> _Buffers:
+        buffers = self._buffers.get(size)
+        if buffers is None:
+            row = np.empty(size, np.int64)
+            total = np.empty((size, self._table.rows.shape[1]), np.float32)
+            buffers = self._buffers[size] = _Buffers(
+                labels=np.empty(size, np.int64),
+                row=row,
+                hashes=row.view(np.uint64),
+                total=total,
+                term=np.empty_like(total),
+                inputs=total.reshape(size, *self._table.source.shape),
+            )
+        return buffers

@@ -1,0 +1,134 @@
+"""A job: everything that one run is made of, put together before any rank begins to work."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpidl.checkpoint import Checkpoint, Position
+from mpidl.config import Config
+from mpidl.data import Dataset, Portions
+from mpidl.data.schedule import Schedule
+from mpidl.errors import UsageError
+from mpidl.nn import Network, from_config
+from mpidl.nn.model import Model, layout_of
+from mpidl.nn.network import check
+from mpidl.parameters import Layout, Range
+from mpidl.shard import Shard
+
+#: ``model.factory`` of a run whose model was given as a Python object.
+PYTHON_MODEL = "python:object"
+
+
+class Job:
+    """One run's parts.
+
+    Parameters
+    ----------
+    config : Config
+    dataset : Dataset
+    model : Model
+    checkpoint : Checkpoint, optional
+        Where to go on from.
+
+    Raises
+    ------
+    UsageError
+        The parts don't fit together.
+    """
+
+    def __init__(self, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None) -> None:
+        self.config, self.dataset, self.model, self.checkpoint = config, dataset, model, checkpoint
+        self.algorithm, self.rule = config.algorithm, config.rule
+        self.directory = Path(config.run.dir) / config.run.name
+        if isinstance(model, Network):
+            check(model, dataset.classes)
+        if checkpoint is not None:
+            self._check_checkpoint(checkpoint)
+        data, run = config.data, config.run
+        portions = Portions(dataset.train.samples, data.batch, data.portion, run.seed, dataset.train.contiguous)
+        self.position = checkpoint.position if checkpoint is not None else Position(0, 0, 0.0, 0, [])
+        self.schedule = Schedule(
+            portions, run.epochs, run.steps, self.position.next_portion, self.position.unfinished
+        )
+
+    def _check_checkpoint(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.size != self.layout.size:
+            raise UsageError(f"{checkpoint.path}: {checkpoint.size} parameters, the model has {self.layout.size}")
+        if set(checkpoint.states) != set(self.rule.states):
+            kept, needed = (", ".join(states) or "nothing" for states in (checkpoint.states, self.rule.states))
+            raise UsageError(f"server.rule: {self.rule.name} keeps {needed}, {checkpoint.path} was saved with {kept}")
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of the run's checkpoints."""
+        return self.directory / "checkpoints"
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the model's tensors lie in its flat vector."""
+        return layout_of(self.model)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the parameters."""
+        return np.dtype(self.model.dtype if isinstance(self.model, Network) else self.model.parameters.dtype)
+
+    def fill(self, range: Range, parameters: np.ndarray, chunk: int) -> Shard:
+        """Return a shard whose `parameters` and rule's state are the initial ones, or those of the checkpoint.
+
+        Parameters
+        ----------
+        range : Range
+            What the shard holds.
+        parameters : array, shape (range.size,)
+            Its memory, overwritten.
+        chunk : int
+            Elements of a chunk.
+        """
+        shard = Shard(range, parameters, self.rule, self.algorithm.policy(), chunk)
+        if self.checkpoint is not None:
+            parameters[:] = self.checkpoint.read("parameters", range)
+            state = {name: self.checkpoint.read(f"rule/{name}", range) for name in self.rule.states}
+            shard.restore(state, self.checkpoint.clock(range))
+        elif isinstance(self.model, Network):
+            parameters[:] = self.model.initial(range)
+        else:
+            parameters[:] = self.model.parameters[range.start : range.stop]
+        return shard
+
+
+def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:
+    """Open the data and build the model of a configuration.
+
+    Raises
+    ------
+    UsageError
+        A file is missing, or the parts don't fit together.
+    """
+    dataset = config.data_source.open()
+    return Job(config, dataset, build_model(config, dataset), checkpoint)
+
+
+def build_model(config: Config, dataset: Dataset) -> Model:
+    """Build the model of a configuration: its layers, or what ``model.factory`` returns for (dataset, seed)."""
+    section = config.model
+    if section.layer is not None:
+        return from_config(section.layer, section.loss, dataset.input_shape, config.run.seed)
+    assert section.factory is not None
+    if section.factory == PYTHON_MODEL:
+        raise UsageError(f"model.factory: {PYTHON_MODEL}, the run's model was an object of a Python script; use it there")
+    module, _, function = section.factory.partition(":")
+    sys.path.insert(0, ".")
+    try:
+        factory: Any = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"model.factory: {section.factory} can't be imported: {error}") from error
+    finally:
+        sys.path.remove(".")
+    return factory(dataset, config.run.seed)

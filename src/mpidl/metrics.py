@@ -1,0 +1,177 @@
+"""A run's directory and the files in it that people and programs read; statistics of staleness."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from io import FileIO
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mpidl.config import Config
+from mpidl.errors import MpidlError, UsageError
+
+__all__ = ["Recorder", "staleness_statistics"]
+
+
+class Recorder:
+    """Writes ``config.toml``, ``metrics.jsonl``, ``events.jsonl`` and ``summary.json`` of one run.
+
+    A new run gets a directory of its own: NAME, or NAME-2, NAME-3, ... where that is taken, so that no run ever
+    writes over another. A resumed run goes on in its own.
+
+    Parameters
+    ----------
+    config : Config
+        Written as ``config.toml``, with the directory's name as ``run.name``.
+    resume : bool
+        Go on in the directory that ``run.dir`` and ``run.name`` name.
+
+    Attributes
+    ----------
+    directory : Path
+
+    Raises
+    ------
+    UsageError
+        The directory can't be made or written.
+    """
+
+    def __init__(self, config: Config, resume: bool = False) -> None:
+        parent, name = Path(config.run.dir), config.run.name
+        try:
+            self.directory = parent / name if resume else _new_directory(parent, name)
+            resolved = replace(config, run=replace(config.run, name=self.directory.name))
+            _write_whole(self.directory / "config.toml", resolved.to_toml().encode())
+            self._metrics = _open_lines(self.directory / "metrics.jsonl")
+            self._events = _open_lines(self.directory / "events.jsonl")
+        except OSError as error:
+            raise UsageError(f"run.dir: can't write in {parent / name}: {error.strerror}") from None
+
+    def metric(self, record: Mapping[str, Any]) -> None:
+        """Append a report to ``metrics.jsonl``; numbers that aren't finite become null.
+
+        Raises
+        ------
+        MpidlError
+            The line can't be written, such as on a full disk.
+        """
+        self._append(self._metrics, record)
+
+    def event(self, kind: str, rank: int, role: str, **details: Any) -> None:
+        """Append something that happened to ``events.jsonl``, with the time in seconds since the epoch.
+
+        Parameters
+        ----------
+        kind : str
+            "checkpoint", "failure", "recovery", ...
+        rank, role
+            To whom it happened.
+        details
+            What else there is to say.
+
+        Raises
+        ------
+        MpidlError
+            The line can't be written.
+        """
+        self._append(self._events, {"time": time.time(), "event": kind, "rank": rank, "role": role, **details})
+
+    def summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``, whole or not at all.
+
+        Raises
+        ------
+        MpidlError
+            It can't be written.
+        """
+        path = self.directory / "summary.json"
+        try:
+            _write_whole(path, msgspec.json.format(_encode(summary), indent=2) + b"\n")
+        except OSError as error:
+            raise MpidlError(f"{path}: {error.strerror}") from None
+
+    def _append(self, file: FileIO, record: Mapping[str, Any]) -> None:
+        line = _encode(record) + b"\n"
+        try:
+            while line:
+                line = line[file.write(line) :]
+        except OSError as error:
+            raise MpidlError(f"{file.name}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Close the files."""
+        self._metrics.close()
+        self._events.close()
+
+
+def _new_directory(parent: Path, name: str) -> Path:
+    parent.mkdir(parents=True, exist_ok=True)
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(directory for directory in map(parent.joinpath, names) if _made(directory))
+
+
+def _made(directory: Path) -> bool:
+    """Make a directory; False if there is one."""
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Write a file beside, and rename it when it is on disk."""
+    beside = path.with_name(f".{path.name}")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _open_lines(path: Path) -> FileIO:
+    """Open a file of lines for appending, without a last line that was cut off when its writer died."""
+    file = FileIO(path, "a")
+    file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    return file
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(record, enc_hook=lambda value: value.tolist())
+
+
+def staleness_statistics(counts: Sequence[int], total: int, maximum: int) -> dict[str, float]:
+    """Return mean, p50, p99 and max of a histogram of staleness.
+
+    Parameters
+    ----------
+    counts : sequence or array of int
+        ``counts[s]`` pushes had staleness s, in updates; the last also counts all larger ones.
+    total, maximum : int
+        Exact sum and largest of all values.
+
+    Returns
+    -------
+    dict
+        ``{"mean", "p50", "p99", "max"}``; a percentile is the least value that at least so many of the pushes
+        don't exceed, and `maximum` where only the last count's values would tell. All 0 without pushes.
+    """
+    cumulative = np.cumsum(counts)
+    pushes = int(cumulative[-1])
+    if pushes == 0:
+        return {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}
+    p50, p99 = (int(np.searchsorted(100 * cumulative[:-1], percent * pushes)) for percent in (50, 99))
+    exact = len(counts) - 1
+    return {
+        "mean": int(total) / pushes,
+        "p50": p50 if p50 < exact else int(maximum),
+        "p99": p99 if p99 < exact else int(maximum),
+        "max": int(maximum),
+    }

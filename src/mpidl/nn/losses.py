@@ -1,0 +1,136 @@
+"""Losses: means over the batch, with their gradients.
+
+Targets are class ids, integers of shape (n,), or floats of the outputs' shape (n, outputs). A class id
+stands for the row that is one at it and zero elsewhere. Vectors of n elements are all that a loss allocates.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from math import inf, nan
+from typing import Any, ClassVar
+
+from mpidl.nn.activations import sigmoid
+
+
+def are_classes(targets: Any) -> bool:
+    """Whether targets are class ids, and not rows of floats."""
+    return bool(targets.dtype.kind in "iu")
+
+
+def _subtract(xp: Any, values: Any, targets: Any) -> None:
+    """Subtract the rows that `targets` stands for from `values` (n, outputs), in place."""
+    if are_classes(targets):
+        values[xp.arange(len(values)), targets] -= 1
+    else:
+        xp.subtract(values, targets, out=values)
+
+
+def _inner(xp: Any, values: Any, targets: Any) -> Any:
+    """Inner products (n,) of the rows of `values` (n, outputs) with those that `targets` stands for."""
+    if are_classes(targets):
+        return values[xp.arange(len(values)), targets]
+    return xp.einsum("ij,ij->i", values, targets)
+
+
+class Loss(ABC):
+    """A loss over a network's outputs (n, outputs)."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
+        """Return the mean loss over the batch.
+
+        Parameters
+        ----------
+        xp
+            The arrays' package, NumPy or CuPy.
+        outputs : array (n, outputs)
+            What the network's last layer gives; kept as they are.
+        targets : array (n,) of integers, or (n, outputs) of floats
+            Class ids, or target values.
+        gradient : array (n, outputs)
+            Overwritten with the gradient of the mean with respect to `outputs`.
+        """
+
+    def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
+        """Return for how many samples the highest output is at the class with the highest target."""
+        predictions = outputs.argmax(axis=1)
+        if are_classes(targets):
+            return int((predictions == targets).sum())
+        return int((targets[xp.arange(len(targets)), predictions] == targets.max(axis=1)).sum())
+
+
+class SoftmaxCrossEntropy(Loss):
+    """Minus the targets' inner product with log softmax(outputs).
+
+    The highest output of a row is subtracted from it first, so that no exponential overflows. A sample's
+    loss is ``-sum(t * log p)`` with ``p = exp(z) / sum(exp(z))`` and its gradient ``sum(t) * p - t`` (Bishop
+    2006, Pattern Recognition and Machine Learning, equations 4.108 and 4.109, there for rows t that sum to
+    one).
+    """
+
+    name = "softmax_cross_entropy"
+
+    def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
+        """See `Loss`."""
+        total = 1 if are_classes(targets) else targets.sum(axis=1)
+        xp.subtract(outputs, outputs.max(axis=1, keepdims=True), out=gradient)
+        chosen = _inner(xp, gradient, targets)
+        xp.exp(gradient, out=gradient)
+        normaliser = gradient.sum(axis=1)
+        loss = (total * xp.log(normaliser) - chosen).mean()
+        xp.multiply(gradient, (total / normaliser)[:, None], out=gradient)
+        _subtract(xp, gradient, targets)
+        xp.multiply(gradient, 1 / len(gradient), out=gradient)
+        return float(loss)
+
+
+class OneVsAllLogistic(Loss):
+    """Logistic regression of each output on its own, summed over the outputs.
+
+    A sample's loss is ``sum(log(1 + exp(z)) - t * z)`` and its gradient ``sigmoid(z) - t`` (Bishop 2006,
+    equations 4.90 and 4.91), with ``log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|))``, which can't
+    overflow.
+    """
+
+    name = "one_vs_all_logistic"
+
+    def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
+        """See `Loss`."""
+        xp.clip(outputs, 0, inf, out=gradient)
+        total = float(gradient.sum()) - float(_inner(xp, outputs, targets).sum())
+        xp.absolute(outputs, out=gradient)
+        xp.negative(gradient, out=gradient)
+        xp.exp(gradient, out=gradient)
+        xp.log1p(gradient, out=gradient)
+        total += float(gradient.sum())
+        xp.copyto(gradient, outputs)
+        sigmoid(xp, gradient)
+        _subtract(xp, gradient, targets)
+        xp.multiply(gradient, 1 / len(gradient), out=gradient)
+        return total / len(gradient)
+
+
+class MeanSquaredError(Loss):
+    """Squared difference of outputs and targets, mean over the outputs."""
+
+    name = "mean_squared_error"
+
+    def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
+        """See `Loss`."""
+        xp.copyto(gradient, outputs)
+        _subtract(xp, gradient, targets)
+        loss = float(xp.vdot(gradient, gradient)) / gradient.size
+        xp.multiply(gradient, 2 / gradient.size, out=gradient)
+        return loss
+
+    def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
+        """See `Loss`; NaN where targets are floats."""
+        return super().correct(xp, outputs, targets) if are_classes(targets) else nan
+
+
+LOSSES: dict[str, type[Loss]] = {
+    loss.name: loss for loss in (SoftmaxCrossEntropy, OneVsAllLogistic, MeanSquaredError)
+}

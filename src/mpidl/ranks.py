@@ -1,0 +1,165 @@
+"""A run on the ranks of an MPI job: agree that all can begin, give out the roles, and end together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+from mpidl.config import Config
+from mpidl.coordinator import Coordinator
+from mpidl.errors import MpidlError, UsageError
+from mpidl.job import Job
+from mpidl.metrics import Recorder
+from mpidl.parameters import shards
+from mpidl.report.progress import on_terminal
+from mpidl.report.reporter import Reporter
+from mpidl.rma.fabric import Fabric
+from mpidl.roles import Roles, assign
+from mpidl.server import Server
+from mpidl.signals import stopping
+from mpidl.worker import Worker
+
+T = TypeVar("T")
+
+
+def run(config: Config, build: Callable[[], Job], comm: MPI.Comm | None = None) -> dict[str, Any]:
+    """Run a job on all ranks of a communicator; collective.
+
+    Parameters
+    ----------
+    config : Config
+    build : callable
+        Puts the job together; called on every rank.
+    comm : MPI.Comm, optional
+        MPI.COMM_WORLD by default.
+
+    Returns
+    -------
+    dict
+        The run's summary, on every rank.
+
+    Raises
+    ------
+    MpidlError, UsageError
+        Something that a rank met before the work began: raised on every rank, so that all end alike.
+    """
+    comm = MPI.COMM_WORLD if comm is None else comm
+    roles = assign(_nodes(comm), config.topology.servers, config.topology.partitions, config.topology.standby)
+    with _failing_together(comm, roles):
+        job = _agree(comm, roles, build)
+        ranges = shards(job.layout.size, len(roles.servers))
+        role = _RankRole(comm, roles, job)
+        _agree(comm, roles, role.open_files)
+        fabric = Fabric(comm, roles, ranges, job.dtype, max(1, job.schedule.epochs), allocation())
+        _agree(comm, roles, lambda: role.prepare(fabric))
+        summary = comm.bcast(role.work(), root=roles.coordinator)
+        fabric.free()
+    return summary
+
+
+def allocation() -> str:
+    """Return the way of getting window memory: the environment's ``MPIDL_WINDOWS``, "allocate" or "create"."""
+    return os.environ.get("MPIDL_WINDOWS", "allocate")
+
+
+def _nodes(comm: MPI.Comm) -> list[int]:
+    """Return for each rank the lowest rank of its node."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    lowest = node.allreduce(comm.rank, op=MPI.MIN)
+    node.Free()
+    return comm.allgather(lowest)
+
+
+def _agree(comm: MPI.Comm, roles: Roles, action: Callable[[], T]) -> T:
+    """Do something on every rank; if it fails on any, raise the first rank's error on all of them."""
+    error: MpidlError | None = None
+    try:
+        result = action()
+    except MpidlError as caught:
+        error = caught
+    errors = [(rank, found) for rank, found in enumerate(comm.allgather(error)) if found is not None]
+    if errors:
+        rank, first = errors[0]
+        everywhere = len(errors) == comm.size
+        raise first if everywhere else type(first)(f"{first} (rank {rank}, {roles.role(rank)})")
+    return result
+
+
+@contextlib.contextmanager
+def _failing_together(comm: MPI.Comm, roles: Roles) -> Iterator[None]:
+    """End the whole job if this rank raises what the others don't know of, naming rank, role and cause once."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except BaseException as error:
+        if isinstance(error, SystemExit) and not error.code:
+            raise
+        cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
+        print(f"mpidl: rank {comm.rank} ({roles.role(comm.rank)}) failed: {cause}", file=sys.stderr, flush=True)
+        if os.environ.get("MPIDL_DEBUG"):
+            traceback.print_exc()
+        # Time for the line to pass through the launcher before it tears the job down.
+        time.sleep(0.2)
+        comm.Abort(1)
+
+
+class _RankRole:
+    """What this rank does in its role, step by step, the same steps on every rank."""
+
+    def __init__(self, comm: MPI.Comm, roles: Roles, job: Job) -> None:
+        self._comm, self._roles, self._job = comm, roles, job
+        self._reporter: Reporter | None = None
+        self._work: Callable[[], dict[str, Any] | None] = lambda: None
+
+    def open_files(self) -> None:
+        """The coordinator opens the run's directory and tells the others which it is."""
+        job = self._job
+        directory: Path | None = None
+        error: MpidlError | None = None
+        if self._comm.rank == self._roles.coordinator:
+            try:
+                recorder = Recorder(job.config, resume=job.checkpoint is not None)
+                self._reporter = Reporter(job, recorder, on_terminal())
+                directory = recorder.directory
+            except MpidlError as caught:
+                error = caught
+        directory, error = self._comm.bcast((directory, error), root=self._roles.coordinator)
+        if error is not None:
+            raise error
+        assert directory is not None
+        job.directory = directory
+
+    def prepare(self, fabric: Fabric) -> None:
+        """Do what may fail or takes long before the clock starts."""
+        rank = self._comm.rank
+        if self._reporter is not None:
+            coordinator = Coordinator(self._job, fabric, self._reporter)
+            self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
+        elif rank in self._roles.servers:
+            number = self._roles.servers.index(rank)
+            parameters = fabric.window.local("parameters")
+            shard = self._job.fill(fabric.shards[number], parameters, fabric.geometries[number].chunk)
+            self._job.rule.warm(self._job.dtype)
+            server = Server(fabric, number, shard, self._job.checkpoints, self._job.config.run.deterministic)
+            self._work = lambda: _interruptible(server.serve, server.interrupt)
+        elif rank in fabric.workers:
+            worker = Worker(self._job, fabric, fabric.workers.index(rank))
+            self._work = lambda: _interruptible(worker.run, worker.interrupt)
+
+    def work(self) -> dict[str, Any] | None:
+        """Play the role to its end; the coordinator returns the summary."""
+        return self._work()
+
+
+def _interruptible(action: Callable[[], T], interrupt: Callable[[], None]) -> T:
+    with stopping(interrupt):
+        return action()

@@ -1,0 +1,202 @@
+"""What a person sees of a run: a bar on a terminal, lines in a batch log; both on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from math import exp
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Progress", "on_terminal"]
+
+#: What may stand between a rank and the terminal that it was started from, as the kernel cuts the names.
+LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr")
+
+#: Seconds over which the rate is averaged.
+MEMORY = 10.0
+
+#: Characters of the bar that figures leave it at least.
+BAR = 12
+
+
+def on_terminal() -> bool:
+    """Return whether what this process writes to stderr appears on a terminal, also through a launcher."""
+    return _columns() is not None
+
+
+def _columns() -> int | None:
+    """Return the width of the terminal that stderr ends on; None if it ends elsewhere.
+
+    `mpidl train -n` says it in ``MPIDL_TERMINAL``. Otherwise it is the stderr of this process, or of the nearest
+    launcher above it (a launcher reads its ranks' stderr through pipes) that has a terminal.
+    """
+    if "MPIDL_TERMINAL" in os.environ:
+        return int(os.environ["MPIDL_TERMINAL"])
+    process = os.getpid()
+    while True:
+        columns = _columns_of(process)
+        if columns is not None:
+            return columns
+        process, name = _parent(process)
+        if name not in LAUNCHERS:
+            return None
+
+
+def _columns_of(process: int) -> int | None:
+    try:
+        descriptor = os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return os.get_terminal_size(descriptor).columns or 80
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _parent(process: int) -> tuple[int, str]:
+    """Return the process that started `process`, and its name; (0, "") if there is none to be seen."""
+    try:
+        parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        return parent, Path(f"/proc/{parent}/comm").read_text().strip()
+    except OSError:
+        return 0, ""
+
+
+class Progress:
+    """Shows a run's reports on stderr as they come.
+
+    Parameters
+    ----------
+    total_samples : int
+        Of the whole run.
+    terminal : bool
+        Draw a bar, with a line above it for each evaluation; else write a line for each report.
+    """
+
+    def __init__(self, total_samples: int, terminal: bool) -> None:
+        self._total = total_samples
+        self._rate: float | None = None
+        self._time = 0.0
+        self._evaluation: tuple[Any, Any] = (None, None)
+        self._bar = _bar(total_samples) if terminal else None
+
+    def update(self, report: Mapping[str, Any]) -> None:
+        """Show a report.
+
+        Parameters
+        ----------
+        report : mapping
+            time (training seconds so far), samples and epoch so far; train_loss, test_loss, test_accuracy,
+            samples_per_second, server_load (0 to 1) and staleness (mean, p50, p99, max), each of which may be
+            None or absent.
+        """
+        self._average(report)
+        if self._bar is None:
+            print(f"{time.strftime('%H:%M:%S')}  {'  '.join(self._line(report))}", file=sys.stderr, flush=True)
+            return
+        evaluation = (report.get("test_loss"), report.get("test_accuracy"))
+        if evaluation not in ((None, None), self._evaluation):
+            self._evaluation = evaluation
+            self._bar.write("  ".join(_evaluation_line(report)), file=sys.stderr)
+        width = (_columns() or 80) - 1
+        self._bar.ncols = width
+        self._bar.n = min(report["samples"], self._total)
+        self._bar.set_description_str(self._figures(report, width), refresh=True)
+
+    def close(self) -> None:
+        """Leave the last state standing."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _average(self, report: Mapping[str, Any]) -> None:
+        """Take the report's rate into the mean, by the time that it stands for."""
+        rate, seconds = report.get("samples_per_second"), report["time"] - self._time
+        if rate is None:
+            return
+        self._time = report["time"]
+        kept = exp(-seconds / MEMORY) if self._rate is not None else 0.0
+        self._rate = kept * (self._rate or 0.0) + (1 - kept) * rate
+
+    def _left(self, report: Mapping[str, Any]) -> str | None:
+        if not self._rate:
+            return None
+        return f"{_duration(max(0, self._total - report['samples']) / self._rate)} left"
+
+    def _figures(self, report: Mapping[str, Any], width: int) -> str:
+        """Return as many figures as leave room for the bar, the dearest first to stay."""
+        rate = f"{self._rate:.0f}/s" if self._rate is not None else None
+        staleness = report.get("staleness")
+        by_place = [
+            f"epoch {report['epoch']:.1f}",
+            rate,
+            _figure("loss {:.3f}", report.get("train_loss")),
+            _figure("acc {:.3f}", report.get("test_accuracy")),
+            _figure("stale {:.1f}", staleness and staleness["mean"]),
+            _figure("load {:.0%}", report.get("server_load")),
+            self._left(report),
+        ]
+        room = width - len("100%||  ") - BAR
+        for dropped in ((), (0,), (0, 5), (0, 4, 5), (0, 3, 4, 5), (0, 2, 3, 4, 5), range(6), range(7)):
+            texts = [text for place, text in enumerate(by_place) if text and place not in dropped]
+            for gap in ("  ", " "):
+                if len(gap.join(texts)) <= room:
+                    return gap.join(texts)
+        return ""
+
+    def _line(self, report: Mapping[str, Any]) -> list[str]:
+        staleness = report.get("staleness")
+        texts = [
+            f"epoch {report['epoch']:.2f}",
+            f"{min(1.0, report['samples'] / self._total):4.0%}",
+            _figure("{:.0f} samples/s", report.get("samples_per_second")),
+            _figure("train loss {:.4f}", report.get("train_loss")),
+            _figure("test loss {:.4f}", report.get("test_loss")),
+            _figure("test accuracy {:.4f}", report.get("test_accuracy")),
+            "staleness {mean:.2f} (p99 {p99}, max {max})".format(**staleness) if staleness else None,
+            _figure("server load {:.0%}", report.get("server_load")),
+            self._left(report),
+        ]
+        return [text for text in texts if text]
+
+
+def _bar(total_samples: int) -> Any:
+    from tqdm import tqdm
+
+    # A bar among MPI ranks needs neither tqdm's watching thread nor its lock between processes.
+    tqdm.monitor_interval = 0
+    tqdm.set_lock(threading.RLock())
+    return tqdm(
+        total=total_samples,
+        desc="starting",
+        bar_format="{percentage:3.0f}%|{bar}| {desc}",
+        ncols=(_columns() or 80) - 1,
+        file=sys.stderr,
+    )
+
+
+def _evaluation_line(report: Mapping[str, Any]) -> list[str]:
+    texts = [
+        f"epoch {report['epoch']:5.1f}",
+        _figure("test accuracy {:.4f}", report.get("test_accuracy")),
+        _figure("test loss {:.4f}", report.get("test_loss")),
+        _figure("train loss {:.4f}", report.get("train_loss")),
+        f"after {_duration(report['time'])}",
+    ]
+    return [text for text in texts if text]
+
+
+def _figure(form: str, value: float | None) -> str | None:
+    return None if value is None else form.format(value)
+
+
+def _duration(seconds: float) -> str:
+    """Return seconds as ``m:ss`` or ``h:mm:ss``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

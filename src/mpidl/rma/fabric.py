@@ -1,0 +1,115 @@
+"""Everything that a set of ranks shares through MPI: communicator, doorbells, window, and what lies in the window.
+
+It is owned in this one place so that it can be freed and made anew, for other ranks or other shards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.parameters.ranges import Range
+from mpidl.rma import board
+from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff, sharpen_sleeps
+from mpidl.rma.counters import Counter
+from mpidl.rma.doorbells import Doorbells, cores
+from mpidl.rma.mailboxes import Geometry, Inbox, Outbox
+from mpidl.rma.windows import Window
+from mpidl.roles import Roles
+
+#: Seconds that a rank spins before it sleeps, if it has a core of its own.
+SPIN = 50e-6
+#: Elements of a server's `orders` region, written by the coordinator.
+ORDER_NUMBER, ORDER_STEP, ORDER_LEAVE = range(3)
+
+
+class Fabric:
+    """The shared memory of one job; creation and `free` are collective over `comm`.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+        The ranks that `roles` speaks of; duplicated.
+    roles : Roles
+    shards : list of Range
+        What each server holds.
+    dtype : dtype
+        Of the parameters.
+    evaluations : int
+        How many epochs can be evaluated.
+    allocation : {"allocate", "create"}
+        See `Window`.
+    chunk_bytes : int
+        See `mailboxes.Geometry`.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        roles: Roles,
+        shards: list[Range],
+        dtype: Any,
+        evaluations: int,
+        allocation: str = "allocate",
+        chunk_bytes: int | None = None,
+    ) -> None:
+        self.comm = comm.Dup()
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.roles, self.shards = roles, shards
+        self.workers = [replica[0] for replica in roles.replicas]
+        options = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
+        self.geometries = [Geometry.of(shard, len(self.workers), dtype, **options) for shard in shards]
+        self.doorbells = Doorbells(self.comm)
+        self.window = Window(self.comm, self._regions(np.dtype(dtype), evaluations), allocation)
+        # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
+        self._direct = self.doorbells.alone and allocation == "allocate"
+        self._crowded = self.comm.size > cores()
+        sharpen_sleeps()
+
+    def _regions(self, dtype: np.dtype, evaluations: int) -> dict[str, tuple[Any, int]]:
+        rank = self.comm.rank
+        if rank == self.roles.coordinator:
+            return board.regions(len(self.workers), len(self.shards), evaluations)
+        if rank in self.roles.servers:
+            number = self.roles.servers.index(rank)
+            return {
+                "parameters": (dtype, self.shards[number].size),
+                "clock": (np.int64, 1),
+                "orders": (np.int64, 3),
+                **self.geometries[number].regions(),
+            }
+        return {}
+
+    def backoff(self) -> Backoff:
+        """Return a back-off for this rank's waiting."""
+        sleep = RUNG_SLEEP if self._direct else BLIND_SLEEP
+        return Backoff(self.comm, self.doorbells, sleep, 0.0 if self._crowded else SPIN)
+
+    def tickets(self) -> Counter:
+        """Return the counter that hands out portions."""
+        return Counter(self.window, self.roles.coordinator, "desk", board.Desk.TICKETS)
+
+    def signals(self) -> Counter:
+        """Return the counter of ranks that a signal asked to stop."""
+        return Counter(self.window, self.roles.coordinator, "desk", board.Desk.SIGNALS)
+
+    def outboxes(self, worker: int) -> list[Outbox]:
+        """Return the worker's ends of its rings, one for each server."""
+        pairs = zip(self.roles.servers, self.geometries, strict=True)
+        return [Outbox(self.window, rank, worker, geometry, self.doorbells) for rank, geometry in pairs]
+
+    def inbox(self, server: int) -> Inbox:
+        """Return the server's end of the rings of all workers."""
+        return Inbox(self.window, self.geometries[server], self.workers, self.doorbells)
+
+    def row(self, name: str, index: int) -> board.Row:
+        """Return a worker's or server's row on the board."""
+        return board.Row(self.window, self.roles.coordinator, name, index, self.doorbells)
+
+    def free(self) -> None:
+        """Give everything back; collective."""
+        self.window.free()
+        self.doorbells.close()
+        self.comm.Free()

@@ -1,0 +1,91 @@
+"""A rule's scalar form as a CuPy kernel over device vectors."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpidl.rules.scalar import read
+
+if TYPE_CHECKING:
+    from mpidl.rules.rule import Rule
+
+OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+
+
+class Text(NamedTuple):
+    """What a `cupy.ElementwiseKernel` is made from: what it reads, what it changes in place, and its body."""
+
+    inputs: str
+    outputs: str
+    body: str
+
+
+def kernel(rule: type[Rule]) -> Callable[..., None]:
+    """Return the function; it takes the parameters, the states, the gradient, then the coefficients.
+
+    CuPy compiles the kernel for a dtype when it first sees it and caches it on disk. It is compiled without
+    contraction to fused multiply-add, so it rounds as the CPU does.
+    """
+    import cupy
+
+    elementwise = cupy.ElementwiseKernel(*text(rule), name=f"mpidl_{rule.name}", options=("--fmad=false",))
+    changed = 1 + len(rule.states)
+
+    def apply(*arguments: Any) -> None:
+        elementwise(*arguments[changed:], *arguments[:changed])
+
+    return apply
+
+
+def text(rule: type[Rule]) -> Text:
+    """Return the kernel's text; `T` is the vectors' type."""
+    scalar = read(rule)
+    changed = [scalar.element, *scalar.states]
+    known = set(changed)
+    lines = []
+    for name, value in scalar.assignments:
+        lines.append(f"{'' if name in known else 'T '}{name} = {_expression(value)};")
+        known.add(name)
+    # Every result is computed before any is stored: a result may read what another one changes.
+    lines += [
+        f"T new_{name} = {_expression(result)};" for name, result in zip(changed, scalar.results, strict=True)
+    ]
+    lines += [f"{name} = new_{name};" for name in changed]
+    return Text(
+        inputs=", ".join(f"T {name}" for name in (scalar.gradient, *scalar.coefficients)),
+        outputs=", ".join(f"T {name}" for name in changed),
+        body="\n".join(lines),
+    )
+
+
+def _expression(node: ast.expr) -> str:
+    """Return a Python expression as CUDA C++, in parentheses so that it is evaluated in Python's order."""
+    match node:
+        case ast.Name(name):
+            return name
+        case ast.Constant(value):
+            return f"T({value!r})"
+        case ast.UnaryOp(ast.USub(), operand):
+            return f"(-{_expression(operand)})"
+        case ast.BinOp(left, operator, right) if type(operator) in OPERATORS:
+            return f"({_expression(left)} {OPERATORS[type(operator)]} {_expression(right)})"
+        case ast.Compare(left, [operator], [right]) if type(operator) in OPERATORS:
+            return f"({_expression(left)} {OPERATORS[type(operator)]} {_expression(right)})"
+        case ast.IfExp(test, body, orelse):
+            return f"({_expression(test)} ? {_expression(body)} : {_expression(orelse)})"
+        case ast.Call(ast.Name("sqrt"), [argument]):
+            return f"sqrt({_expression(argument)})"
+    raise TypeError(f"{ast.unparse(node)!r} has no CUDA translation")

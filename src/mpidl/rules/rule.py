@@ -1,0 +1,122 @@
+"""What every update rule offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+Positive = Annotated[float, Meta(gt=0)]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+
+
+class Rule:
+    """An update rule: a frozen dataclass of hyperparameters and one scalar form.
+
+    The scalar form says what happens to one element, and is compiled for NumPy and for CuPy vectors. Its
+    arguments are the element, its states, its gradient, and the `coefficients`; it returns the new element
+    and states as a tuple. It is made of assignments, arithmetic, comparisons, conditional expressions and
+    `sqrt`, all in the vectors' precision, constants too. It is compiled without any liberty over rounding: a
+    result doesn't depend, bit for bit, on how the vectors are cut into shards and chunks.
+
+    Attributes
+    ----------
+    name
+        The rule's name in a configuration.
+    states
+        Names of its state vectors, each as long as the parameters.
+    rate
+        The learning rate, each rule's first hyperparameter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rule = Adagrad(rate=0.5)
+    >>> parameters = np.zeros(3, np.float32)
+    >>> state = rule.init(parameters)
+    >>> rule.update(parameters, state, np.array([4, 0, -1], np.float32), step=1)
+    >>> parameters
+    array([-0.5,  0. ,  0.5], dtype=float32)
+    """
+
+    name: ClassVar[str]
+    states: ClassVar[tuple[str, ...]] = ()
+    scalar: ClassVar[Callable[..., tuple[float, ...]]]
+    rate: float
+
+    def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
+        """Return the scalar form's last arguments for this step, counted from 1, and this rate."""
+        raise NotImplementedError
+
+    def init(self, parameters: Any) -> tuple[Any, ...]:
+        """Return the state before the first step.
+
+        Parameters
+        ----------
+        parameters
+            NumPy or CuPy vector.
+
+        Returns
+        -------
+        tuple
+            A vector of zeros like `parameters` for each name in `states`.
+        """
+        import numpy as np
+
+        return tuple(np.zeros_like(parameters) for _ in self.states)
+
+    def update(
+        self, parameters: Any, state: tuple[Any, ...], gradient: Any, step: int, rate: float | None = None
+    ) -> None:
+        """Apply one gradient to a slice of the parameters and of their state, in place.
+
+        Parameters
+        ----------
+        parameters
+            Contiguous vector of shape (n,), float32 or float64, NumPy or CuPy. Changed.
+        state
+            A vector like `parameters` for each name in `states`. Changed.
+        gradient
+            Vector like `parameters`.
+        step
+            Which update of these parameters this is, counted from 1.
+        rate
+            Used instead of the rule's own rate, if given.
+
+        Raises
+        ------
+        ValueError
+            If the vectors differ in shape or dtype.
+        """
+        for vector in (*state, gradient):
+            if vector.shape != parameters.shape or vector.dtype != parameters.dtype:
+                raise ValueError(
+                    f"{self.name}: {vector.dtype} vector of shape {vector.shape}, "
+                    f"the parameters are {parameters.dtype} of shape {parameters.shape}"
+                )
+        apply = _compiled(type(self), type(parameters))  # type: ignore[arg-type]
+        coefficients = self.coefficients(step, self.rate if rate is None else rate)
+        apply(parameters, *state, gradient, *coefficients)
+
+    def warm(self, dtype: Any) -> None:
+        """Compile for NumPy vectors of this dtype, or load from the cache, ahead of the first update."""
+        import numpy as np
+
+        parameters = np.zeros(1, dtype)
+        self.update(parameters, self.init(parameters), np.zeros(1, dtype), step=1)
+
+
+@cache
+def _compiled(rule: type[Rule], array: type) -> Callable[..., None]:
+    """Return the function that applies a rule to vectors of this array type."""
+    import numpy as np
+
+    if issubclass(array, np.ndarray):
+        from mpidl.rules.cpu import loop
+
+        return loop(rule)
+    from mpidl.rules.device import kernel
+
+    return kernel(rule)

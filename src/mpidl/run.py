@@ -1,0 +1,57 @@
+"""Starting a run: on the ranks of an MPI job if there is one, else in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mpidl import launcher
+from mpidl.checkpoint import Checkpoint, latest
+from mpidl.config import Config
+from mpidl.job import Job, build
+
+
+def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
+    """Train as a configuration says.
+
+    Parameters
+    ----------
+    config : Config
+    resume : Path, optional
+        A run's directory: go on from its newest checkpoint, there.
+
+    Returns
+    -------
+    dict
+        The run's summary, on every rank; ``interrupted`` is True if a signal ended it early.
+
+    Raises
+    ------
+    MpidlError
+        What the run met; one line.
+    """
+    if resume is None:
+        return start(config, lambda: build(config))
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, dir=str(resume.parent), name=resume.name))
+
+    def go_on() -> Job:
+        checkpoint: Checkpoint = latest(resume)
+        return build(config, checkpoint)
+
+    return start(config, go_on)
+
+
+def start(config: Config, build_job: Callable[[], Job]) -> dict[str, Any]:
+    """Run a job on the ranks of this MPI world, or alone if this process is not of one."""
+    if launcher.world()[1] == 1:
+        from mpidl.alone import Alone
+
+        return Alone(build_job()).run()
+    from mpi4py import MPI
+
+    from mpidl import ranks
+
+    launcher.check_world(MPI.COMM_WORLD.size)
+    return ranks.run(config, build_job)

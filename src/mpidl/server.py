@@ -1,0 +1,140 @@
+"""The role of a server: apply what arrives in its mailboxes to its shard, and write checkpoints between."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from mpidl.checkpoint import Writing, save_shard, scratch
+from mpidl.rma.board import State
+from mpidl.rma.fabric import ORDER_LEAVE, ORDER_NUMBER, ORDER_STEP, Fabric
+from mpidl.rma.mailboxes import END, GROUP, Inbox, Message
+from mpidl.shard import Shard
+
+#: Seconds between two posts of a server's figures to the board.
+POST_EVERY = 0.1
+
+
+class Server:
+    """Serves one shard until the coordinator says leave.
+
+    Parameters
+    ----------
+    fabric : Fabric
+    number : int
+        This server's number.
+    shard : Shard
+        Its parameters lie in the window.
+    checkpoints : Path
+        Where checkpoints go.
+    deterministic : bool
+        Apply pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order.
+    """
+
+    def __init__(self, fabric: Fabric, number: int, shard: Shard, checkpoints: Path, deterministic: bool) -> None:
+        self.number, self.shard, self._checkpoints = number, shard, checkpoints
+        self._inbox: Inbox = fabric.inbox(number)
+        self._clock = fabric.window.local("clock")
+        self._clock[0] = shard.clock
+        self._orders = fabric.window.local("orders")
+        self._obeyed = 0
+        self._writing: Writing | None = None
+        self._quiescing = False
+        self._signals = fabric.signals()
+        self._interrupted = False
+        self._backoff = fabric.backoff()
+        self._row = fabric.row("servers", number)
+        self._posted = 0.0
+        self._training = set(range(len(fabric.workers)))
+        self._round = self._lockstep_round if deterministic else self._free_round
+        self._turn = 0
+
+    def interrupt(self) -> None:
+        """Tell the coordinator that a signal asked to stop."""
+        self._interrupted = True
+
+    def serve(self) -> None:
+        """Apply pushes and obey orders until told to leave."""
+        self._row.figures["state"] = State.WORKING
+        while not self._orders[ORDER_LEAVE]:
+            started = time.perf_counter()
+            worked = self._round()
+            self._checkpoint()
+            if self._interrupted:
+                self._interrupted = False
+                self._signals.fetch_add()
+            if worked:
+                self._row.figures["busy_seconds"] += time.perf_counter() - started
+                self._backoff.reset()
+            if worked or self._writing is not None:
+                self._backoff.progress()
+            else:
+                self._backoff.pause()
+            if started - self._posted > POST_EVERY:
+                self._posted = started
+                self._post()
+
+    def _free_round(self) -> bool:
+        """Apply a group of chunks of each worker that has any; return whether there was one."""
+        ready = self._inbox.waiting()
+        self._turn += 1
+        worked = False
+        for i in range(len(ready)):
+            # Whoever comes first in one round comes last in another.
+            worker = ready[(i + self._turn) % len(ready)]
+            if self._quiescing and not self.shard.is_open(worker):
+                continue
+            for message in self._inbox.drain(worker, GROUP):
+                self._apply(message)
+            worked = True
+        return worked
+
+    def _lockstep_round(self) -> bool:
+        """Apply the next chunk of every worker that still trains, once all of them have one; return whether they had."""
+        workers = sorted(self._training)
+        if not workers or not all(self._inbox.pending(worker) for worker in workers):
+            return False
+        if self._quiescing and self.shard.at_rest:
+            return False
+        for worker in workers:
+            self._apply(self._inbox.head(worker))
+            self._inbox.release(worker)
+        for worker in workers:
+            self._inbox.acknowledge(worker)
+        return True
+
+    def _apply(self, message: Message) -> None:
+        if message.chunk == END:
+            self._training.discard(message.worker)
+        elif self.shard.receive(message.worker, message.chunk, message.fetched, message.values):
+            self._clock[0] = self.shard.clock
+
+    def _checkpoint(self) -> None:
+        """Take up the coordinator's order to save, and carry a piece of it out."""
+        if self._writing is None:
+            if self._orders[ORDER_NUMBER] == self._obeyed:
+                return
+            self._quiescing = not self.shard.at_rest
+            if self._quiescing:
+                return
+            self._obeyed = int(self._orders[ORDER_NUMBER])
+            self._writing = self._save(scratch(self._checkpoints, int(self._orders[ORDER_STEP])))
+        if next(self._writing, StopIteration) is StopIteration:
+            self._writing = None
+            self._row.figures["saved"] = self._obeyed
+            self._post(ring=True)
+
+    def _save(self, directory: Path) -> Writing:
+        # A copy, because the shard goes on changing while it is written.
+        snapshot = {name: np.array(vector) for name, vector in self.shard.vectors().items()}
+        return save_shard(directory, self.number, self.shard.range, snapshot, self.shard.clock)
+
+    def _post(self, ring: bool = False) -> None:
+        figures, shard = self._row.figures, self.shard
+        figures["pushes"] = shard.pushes
+        figures["staleness"] = shard.staleness.counts
+        figures["staleness_sum"] = shard.staleness.sum
+        figures["staleness_max"] = shard.staleness.max
+        self._row.post(ring)

@@ -1,0 +1,27 @@
+"""Signals that ask a run to save and stop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+#: Ctrl-C, a cluster's notice that time is up, and what schedulers are told to send before it.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextmanager
+def stopping(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Call `interrupt` at the first stopping signal; a second Ctrl-C ends the process at once."""
+
+    def handle(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        interrupt()
+
+    before = {number: signal.signal(number, handle) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,96 @@
+"""Training from a Python script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mpidl import config as sections
+from mpidl.algorithms import Algorithm, Downpour
+from mpidl.checkpoint import latest
+from mpidl.config import Config
+from mpidl.data import Dataset, Source
+from mpidl.job import PYTHON_MODEL, Job
+from mpidl.nn.model import Model
+from mpidl.rules import Adagrad, Rule
+from mpidl.run import start
+
+
+@dataclass(frozen=True)
+class PythonData:
+    """Data that a script made itself."""
+
+    name: ClassVar[str] = "python"
+
+
+def train(
+    model: Model,
+    data: Dataset | Source,
+    *,
+    algorithm: Algorithm | None = None,
+    rule: Rule | None = None,
+    servers: int = 1,
+    batch: int = 128,
+    portion: int | None = None,
+    checkpoint_every: float = 60.0,
+    keep: int = 3,
+    resume: bool = False,
+    **run: Any,
+) -> dict[str, Any]:
+    """Train a model on the ranks of the MPI job that runs this script, or in this process alone.
+
+    Every rank runs the same script and calls this with the same arguments; which role it plays is decided here. Afterwards
+    ``model.parameters`` holds the trained parameters on every worker, and in a world of one.
+
+    Parameters
+    ----------
+    model : Model
+        A `mpidl.nn.Network`, or any object with ``parameters`` and ``loss_and_gradient(batch)``.
+    data : Dataset or Source
+        Such as ``Idx("data/fashion-mnist")``.
+    algorithm : Algorithm, optional
+        Downpour with n_push = n_fetch = 1 by default.
+    rule : Rule, optional
+        What shards do with a gradient; Adagrad(0.01) by default.
+    servers : int
+        Shards of the parameters.
+    batch, portion : int
+        Samples of a minibatch; samples handed to a worker at a time (four batches by default).
+    checkpoint_every : float
+        Seconds between checkpoints.
+    keep : int
+        How many checkpoints to keep beside the first and the last.
+    resume : bool
+        Go on from the newest checkpoint of the run's directory.
+    **run
+        Keys of ``[run]``: name, dir, epochs or steps, seed, deterministic, target_accuracy, report.
+
+    Returns
+    -------
+    dict
+        The run's summary, on every rank.
+
+    Raises
+    ------
+    MpidlError
+        What the run met, in one line.
+    """
+    config = Config(
+        run=sections.section(sections.Run, "run", run),
+        data=sections.section(sections.Data, "data", {"batch": batch} | ({"portion": portion} if portion else {})),
+        data_source=PythonData() if isinstance(data, Dataset) else data,
+        model=sections.Model(factory=PYTHON_MODEL),
+        algorithm=algorithm if algorithm is not None else Downpour(),
+        rule=rule if rule is not None else Adagrad(0.01),
+        topology=sections.Topology(servers=servers),
+        checkpoint=sections.Checkpoint(every=checkpoint_every, keep=keep),
+        device=sections.Device(),
+    )
+    config.algorithm.check(config.run.deterministic)
+
+    def build() -> Job:
+        dataset = data if isinstance(data, Dataset) else data.open()
+        job = Job(config, dataset, model)
+        return Job(config, dataset, model, latest(job.directory)) if resume else job
+
+    return start(config, build)

@@ -1,0 +1,267 @@
+"""Configurations: what is right comes back equal, what is wrong is one line that names its key."""
+
+import copy
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mpidl import toml
+from mpidl.config import SECTIONS, from_dict, load
+from mpidl.data import Digits
+from mpidl.errors import UsageError
+from mpidl.rules import Adagrad
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+counts = st.integers(1, 2**70)
+positive = st.floats(0, exclude_min=True, allow_nan=False)
+words = st.text(st.characters(codec="utf-8"), min_size=1)
+layers = st.fixed_dictionaries(
+    {"type": st.just("dense"), "units": counts},
+    optional={"activation": st.sampled_from(["relu", "sigmoid", "tanh", "identity"]), "name": words},
+)
+batches = st.integers(1, 1000)
+
+UNSET = {
+    "run": ("epochs", "steps", "target_accuracy"),
+    "model": ("layer", "factory", "loss"),
+    "algorithm": ("rate",),
+}  # keys whose default isn't written
+
+
+def section(required=None, **optional):
+    return st.fixed_dictionaries(required or {}, optional=optional)
+
+
+run_length = st.sampled_from(["epochs", "steps"]).flatmap(lambda key: section(**{key: counts}))
+run = st.builds(
+    lambda length, rest: {**length, **rest},
+    run_length,
+    section(
+        name=words.filter(lambda name: "/" not in name and "\0" not in name and name not in (".", "..")),
+        dir=words,
+        seed=st.integers(0, 2**70),
+        deterministic=st.booleans(),
+        target_accuracy=st.floats(0, 1, exclude_min=True),
+        report=positive,
+    ),
+)
+data = st.builds(
+    lambda source, batch: {**source, **batch},
+    st.one_of(
+        section({"source": st.just("digits")}),
+        section({"source": st.just("idx"), "path": words}),
+        section(
+            {"source": st.just("synthetic")},
+            shape=st.lists(counts, min_size=1),
+            noise=st.floats(0, allow_nan=False),
+        ),
+    ),
+    batches.flatmap(lambda n: section({"batch": st.just(n)}, portion=st.integers(1, 9).map(lambda k: k * n))),
+)
+server = st.one_of(
+    section(),
+    section({"rule": st.just("sgd"), "rate": positive}),
+    section({"rule": st.just("adam")}, rate=positive, beta1=st.floats(0, 1, exclude_max=True)),
+)
+configs = st.fixed_dictionaries(
+    {
+        "data": data,
+        "model": st.one_of(
+            section({"layer": st.lists(layers, min_size=1)}, loss=st.just("mean_squared_error")),
+            st.just({"factory": "package.models:network"}),
+        ),
+    },
+    optional={
+        "run": run,
+        "algorithm": section(n_fetch=counts, n_push=counts, schedule=st.sampled_from(["aligned", "literal"])),
+        "server": server,
+        "topology": section(servers=counts, transport=st.just("windows")),
+        "checkpoint": section(every=positive, keep=counts),
+        "device": section(kind=st.sampled_from(["auto", "cpu"])),
+    },
+)
+
+
+def minimal():
+    return {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
+
+
+def line(values):
+    with pytest.raises(UsageError) as error:
+        from_dict(values)
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+@given(configs)
+def test_a_configuration_written_and_read_is_the_same(values):
+    config = from_dict(values)
+    written = tomllib.loads(config.to_toml())
+    assert from_dict(written) == config
+    assert list(written) == list(SECTIONS)
+    for name, table in values.items():
+        for key, value in table.items():
+            assert written[name][key] == value
+
+
+@given(configs, st.sampled_from(SECTIONS), st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1))
+def test_an_unknown_key_anywhere_is_named(values, name, key):
+    assume(key not in tomllib.loads(from_dict(values).to_toml())[name])
+    assume(key not in UNSET.get(name, ()))
+    values = copy.deepcopy(values)
+    values.setdefault(name, {})[key] = 1
+    assert line(values).startswith(f"{name}.{key}: unknown key")
+
+
+@given(configs, st.data())
+def test_a_wrong_type_anywhere_is_named(values, draw):
+    written = tomllib.loads(from_dict(values).to_toml())
+    name = draw.draw(st.sampled_from(SECTIONS))
+    key = draw.draw(st.sampled_from(list(written[name])))
+    written[name][key] = {"a": 1}
+    assert line(written).startswith(f"{name}.{key}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "text"),
+    [
+        ("run", {"epoch": 3}, "run.epoch: unknown key, did you mean 'epochs'?"),
+        ("run", {"epochs": 3, "steps": 3}, "run.steps: run.epochs is given too, expected one of them"),
+        ("run", {"epochs": 0}, "run.epochs: expected int >= 1, found 0"),
+        ("run", {"epochs": True}, "run.epochs: expected int >= 1, found True"),
+        ("run", {"name": "a/b"}, "run.name: 'a/b' can't name a directory within run.dir"),
+        ("run", {"name": ""}, "run.name: expected non-empty str, found ''"),
+        ("run", {"target_accuracy": 88}, "run.target_accuracy: expected float > 0 and <= 1, found 88"),
+        ("data", {"source": "idx"}, "data.path: missing, expected str"),
+        ("data", {"source": "digit"}, "data.source: unknown name 'digit', did you mean 'digits'?"),
+        ("data", {"source": 3}, "data.source: unknown name 3; known: digits, hdf5, idx, synthetic"),
+        ("data", {}, "data.source: missing; known: digits, hdf5, idx, synthetic"),
+        ("data", {"source": "digits", "bach": 3}, "data.bach: unknown key, did you mean 'batch'?"),
+        ("data", {"source": "digits", "batch": "abc"}, "data.batch: expected int >= 1, found 'abc'"),
+        (
+            "data",
+            {"source": "digits", "batch": 32, "portion": 100},
+            "data.portion: 100, expected a multiple of data.batch (32)",
+        ),
+        (
+            "data",
+            {"source": "synthetic", "shape": [8, 0]},
+            "data.shape: expected non-empty list of int >= 1, found [8, 0]",
+        ),
+        ("server", {"rule": "adagard"}, "server.rule: unknown name 'adagard', did you mean 'adagrad'?"),
+        ("server", {"rate": -0.1}, "server.rate: expected float > 0, found -0.1"),
+        ("server", {"rate": float("nan")}, "server.rate: expected float > 0, found nan"),
+        ("server", 3, "server: expected a section, [server], found 3"),
+        ("algorithm", {"n_fetch": "x" * 99}, f"algorithm.n_fetch: expected int >= 1, found '{'x' * 56}..."),
+        (
+            "algorithm",
+            {"schedule": "late"},
+            "algorithm.schedule: expected 'aligned' or 'literal', found 'late'",
+        ),
+        ("topology", {"partitions": 2}, "topology.partitions: 2, this version trains whole models (1)"),
+        ("topology", {"standby": 1}, "topology.standby: 1, this version gives every rank work (0)"),
+        ("topology", {"transport": "messages"}, "topology.transport: 'messages', this version has 'windows'"),
+        (
+            "device",
+            {"kind": "cuda"},
+            "device.kind: 'cuda', this version computes on the CPU ('cpu' or 'auto')",
+        ),
+        ("model", {}, "model.layer: expected [[model.layer]] sections or model.factory, found neither"),
+        ("model", {"layer": []}, "model.layer: expected non-empty list of table, found []"),
+        ("model", {"factory": "a.b"}, "model.factory: expected module:function, found 'a.b'"),
+        (
+            "model",
+            {"factory": "a:b", "loss": "c"},
+            "model.loss: model.factory is given, whose model has its own loss",
+        ),
+        ("checkpont", {}, "checkpont: unknown section, did you mean 'checkpoint'?"),
+    ],
+)
+def test_what_is_wrong_is_one_line(name, table, text):
+    assert line({**minimal(), name: table}) == text
+
+
+@pytest.mark.parametrize(
+    ("layer", "start"),
+    [
+        ({"type": "dense", "unit": 3}, "model.layer[1].unit: unknown key, did you mean 'units'?"),
+        ({"type": "dens", "units": 3}, "model.layer[1].type: unknown name 'dens', did you mean 'dense'?"),
+        ({"type": "dense", "units": 0}, "model.layer[1].units: expected int >= 1, found 0"),
+    ],
+)
+def test_layers_are_checked_with_the_rest(layer, start):
+    values = minimal()
+    values["model"]["layer"].append(layer)
+    assert line(values).startswith(start)
+
+
+def test_an_algorithm_checks_itself_against_the_run():
+    values = {**minimal(), "run": {"deterministic": True}, "algorithm": {"overlap": True}}
+    assert line(values).startswith("algorithm.overlap: ")
+
+
+def test_defaults():
+    config = from_dict(minimal())
+    assert (config.run.epochs, config.run.steps) == (10, None)
+    assert (config.data.batch, config.data.portion) == (128, 512)
+    assert config.data_source == Digits()
+    assert config.rule == Adagrad()
+    assert config.algorithm.name == "downpour"
+    assert config.model.loss == "softmax_cross_entropy"
+    assert from_dict({**minimal(), "data": {"source": "digits", "batch": 7}}).data.portion == 28
+
+
+def test_the_file_names_the_run(tmp_path):
+    path = tmp_path / "my job.toml"
+    path.write_text(toml.dump(minimal()))
+    assert load(path).run.name == "my job"
+    assert load(path, ["run.name=other"]).run.name == "other"
+
+
+def test_overrides(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(toml.dump({**minimal(), "run": {"epochs": 3}}))
+    config = load(
+        path, ["run.steps=7", "server.rule=sgd", " server.rate = 0.5", 'run.dir="a=b"', "data.batch=64"]
+    )
+    assert (config.run.epochs, config.run.steps) == (None, 7)
+    assert (config.rule.name, config.rule.rate) == ("sgd", 0.5)
+    assert (config.run.dir, config.data.portion) == ("a=b", 256)
+    assert load(path, ["data.source=synthetic", "data.shape=[3, 5]"]).data_source.shape == (3, 5)
+    assert load(path, ["model.factory=package:model"]).model.layer is None
+    assert load(path, ["run.steps=7", "run.epochs=2"]).run.steps is None
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("run", "--set run: expected section.key=value"),
+        ("epochs=3", "--set epochs=3: expected section.key=value"),
+        ("run.=3", "--set run.=3: expected section.key=value"),
+        ("model.layer=[]", "--set model.layer=[]: layers can't be set here, only in the file"),
+        (
+            "model.layer[0].units=3",
+            "--set model.layer[0].units=3: layers can't be set here, only in the file",
+        ),
+        ("rum.epochs=3", "rum: unknown section, did you mean 'run'?"),
+        ("run.epoch=3", "run.epoch: unknown key, did you mean 'epochs'?"),
+        ("run.epochs=a\nseed = 3", "run.epochs: expected int >= 1, found 'a\\nseed = 3'"),
+        ("run.epochs=1\nseed = 3", "run.epochs: expected int >= 1, found '1\\nseed = 3'"),
+    ],
+)
+def test_wrong_overrides(tmp_path, override, text):
+    path = tmp_path / "job.toml"
+    path.write_text(toml.dump(minimal()))
+    with pytest.raises(UsageError) as error:
+        load(path, [override])
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize("job", sorted(JOBS.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_jobs_of_the_repository(job):
+    assert load(job).run.name == job.stem

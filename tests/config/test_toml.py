@@ -1,0 +1,72 @@
+"""TOML in and out."""
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl import toml
+from mpidl.errors import UsageError
+
+text = st.text(st.characters(codec="utf-8"))
+scalars = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), text)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(text, inner, max_size=3), max_leaves=8
+)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.dictionaries(text, values)))
+def test_what_is_written_reads_back(sections):
+    assert tomllib.loads(toml.dump(sections)) == sections
+
+
+def test_shape():
+    model = {"layer": [{"units": 3}, {"units": 4}], "loss": "l", "absent": None}
+    lines = toml.dump({"model": model, "data": {"s": (1, 2)}}).splitlines()
+    assert lines[:3] == ["[model]", 'loss = "l"', ""]
+    assert lines[3:9] == ["[[model.layer]]", "units = 3", "", "[[model.layer]]", "units = 4", ""]
+    assert lines[9:] == ["[data]", "s = [1, 2]"]
+
+
+def test_no_toml_form():
+    with pytest.raises(TypeError, match="no TOML form"):
+        toml.dump({"a": {"b": object()}})
+
+
+@given(scalars)
+def test_a_value_on_the_command_line(value):
+    written = toml.dump({"a": {"b": value}}).partition(" = ")[2].strip()
+    assert toml.parse(written) == value
+
+
+@pytest.mark.parametrize("bare", ["", "abc", "../data/x.h5", "1.2.3", "1\nb = 2", "[1, 2"])
+def test_a_bare_string_on_the_command_line(bare):
+    assert toml.parse(bare) == bare
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[run]\nepochs = = 3\n", "line 2: invalid value"),
+        (b"[run]\nepochs = 3\n[run]\n", "line 3: cannot declare"),
+        (b"[run]\nname = [1,\n\n", "line 2: "),
+        (b"name = '\xff'\n", "not UTF-8 text, expected a TOML file"),
+    ],
+)
+def test_files_that_are_not_toml(tmp_path, content, message):
+    path = tmp_path / "job.toml"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as error:
+        toml.read(path)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(UsageError) as error:
+        toml.read(tmp_path / "absent.toml")
+    assert str(error.value) == f"{tmp_path / 'absent.toml'}: No such file or directory"
+    with pytest.raises(UsageError, match="Is a directory"):
+        toml.read(tmp_path)

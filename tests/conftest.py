@@ -1,0 +1,109 @@
+"""What all tests share: small models whose results are known, and a watch over ranks that hang."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from mpidl.data import Batch
+from mpidl.data.dataset import ArraySplit
+
+#: Seconds after which a test that is still running prints its stack, on every rank; pytest-timeout ends it later.
+STUCK_AFTER = 90
+
+
+@pytest.fixture(autouse=True)
+def stack_if_stuck():
+    """Print this rank's stack if the test hangs: the others then do so too, before any is ended."""
+    faulthandler.dump_traceback_later(STUCK_AFTER, file=sys.__stderr__)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_report_header(config):
+    """Name the MPI library."""
+    if not config.getoption("--with-mpi", default=False):
+        return "without MPI"
+    from mpi4py import MPI
+
+    return f"rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}, {MPI.Get_library_version().splitlines()[0]}"
+
+
+class LeastSquares:
+    """Linear regression: a model of a user's own, with a gradient that depends on the parameters."""
+
+    def __init__(self, size: int, dtype: str = "float64") -> None:
+        self.parameters = np.random.default_rng(5).normal(size=size).astype(dtype)
+
+    def loss_and_gradient(self, batch: Batch):
+        inputs = batch.inputs.astype(self.parameters.dtype)
+        error = inputs @ self.parameters - batch.targets[:, 0].astype(self.parameters.dtype)
+        return float(np.mean(error**2) / 2), inputs.T @ error / len(error)
+
+
+class Tally:
+    """A model whose gradient is made of integers, so that sums don't depend on their order.
+
+    Element i of a batch's gradient is the sum of (i + 1) x (sample + 1) over the batch's samples.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.parameters = np.zeros(size)
+
+    def loss_and_gradient(self, batch: Batch):
+        return 0.0, (1.0 + np.arange(self.parameters.size)) * np.sum(batch.inputs[:, 0] + 1)
+
+    def total(self, samples: int, epochs: int) -> np.ndarray:
+        """Return the sum of all gradients of a run over samples numbered 0 to samples - 1."""
+        return (1.0 + np.arange(self.parameters.size)) * epochs * samples * (samples + 1) / 2
+
+
+@pytest.fixture
+def least_squares():
+    """Return a function that makes a least-squares problem: (model, split of 101 samples)."""
+
+    def make(size: int = 13, dtype: str = "float64"):
+        random = np.random.default_rng(3)
+        inputs = random.normal(size=(101, size)).astype(np.float32)
+        targets = (inputs @ random.normal(size=(size, 1)) + 1).astype(np.float32)
+        return LeastSquares(size, dtype), ArraySplit(inputs, targets)
+
+    return make
+
+
+@pytest.fixture
+def tally():
+    """Return a function that makes a tally: (model, split of 101 numbered samples)."""
+
+    def make(size: int = 13, samples: int = 101):
+        inputs = np.arange(samples, dtype=np.float32)[:, None]
+        return Tally(size), ArraySplit(inputs, np.zeros((samples, 1), np.float32))
+
+    return make
+
+
+@pytest.fixture
+def environment():
+    """Return the variables that let a test start mpirun of its own, whatever started the tests."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_"))}
+    allowed = {f"{p}_ALLOW_RUN_AS_ROOT{s}": "1" for p in ("OMPI", "PRTE") for s in ("", "_CONFIRM")}
+    return kept | allowed | {"OMPI_MCA_osc": "^ucx", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Let a test of several ranks fail on all of them if it fails on one, so that none goes on alone."""
+    report = yield
+    if call.when == "call" and item.get_closest_marker("mpi") and item.config.getoption("--with-mpi"):
+        from mpi4py import MPI
+
+        verdicts = MPI.COMM_WORLD.allgather(report.outcome)
+        if report.outcome == "passed" and "failed" in verdicts:
+            report.outcome = "failed"
+            report.longrepr = f"failed on rank {verdicts.index('failed')}"
+    return report

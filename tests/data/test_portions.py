@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl.data import Portions
+from mpidl.errors import UsageError
+
+sizes = st.integers(1, 200)
+few = st.integers(1, 7)
+seeds = st.integers(0, 2**40)
+
+
+def epoch_of(portions: Portions, epoch: int) -> list[np.ndarray]:
+    first = epoch * portions.per_epoch
+    return [portions.indices(number) for number in range(first, first + portions.per_epoch)]
+
+
+@given(sizes, few, few, seeds, st.booleans(), st.integers(0, 3))
+def test_every_epoch_takes_every_sample_once(samples, batch, batches, seed, contiguous, epoch):
+    portions = Portions(samples, batch, batch * batches, seed, contiguous)
+    taken = epoch_of(portions, epoch)
+    assert np.array_equal(np.sort(np.concatenate(taken)), np.arange(samples))
+    assert [len(indices) for indices in taken[:-1]] == [portions.portion] * (portions.per_epoch - 1)
+    assert {portions.epoch(epoch * portions.per_epoch + k) for k in range(portions.per_epoch)} == {epoch}
+
+
+@given(sizes, few, few, seeds, st.booleans())
+def test_batches_are_the_portion_in_order(samples, batch, batches, seed, contiguous):
+    portions = Portions(samples, batch, batch * batches, seed, contiguous)
+    lengths = []
+    for number in range(portions.per_epoch):
+        cut = portions.batches(number)
+        assert np.array_equal(np.concatenate(cut), portions.indices(number))
+        lengths += [len(indices) for indices in cut]
+    assert lengths[:-1] == [batch] * (len(lengths) - 1)
+    assert 1 <= lengths[-1] <= batch
+
+
+@given(sizes, few, few, few, seeds)
+def test_order_does_not_depend_on_the_portion(samples, batch, one, other, seed):
+    orders = [np.concatenate(epoch_of(Portions(samples, batch, batch * batches, seed), 1)) for batches in (one, other)]
+    assert np.array_equal(*orders)
+
+
+@given(sizes, few, few, seeds)
+def test_contiguous_portions_are_blocks_of_the_data(samples, batch, batches, seed):
+    portions = Portions(samples, batch, batch * batches, seed, contiguous=True)
+    for indices in epoch_of(portions, 2):
+        assert indices.min() % portions.portion == 0
+        assert indices.max() - indices.min() == len(indices) - 1
+
+
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_epochs_and_seeds_differ(contiguous):
+    def order(seed: int, epoch: int) -> list[int]:
+        return np.concatenate(epoch_of(Portions(301, 5, 15, seed, contiguous), epoch)).tolist()
+
+    orders = [order(seed, epoch) for seed in (0, 1, 2**33) for epoch in (0, 1, 2)]
+    assert len({tuple(each) for each in orders}) == len(orders)
+    assert order(1, 2) == order(1, 2)
+
+
+def test_contiguous_portions_are_shuffled_within_and_among_each_other():
+    taken = epoch_of(Portions(300, 10, 50, seed=3, contiguous=True), 0)
+    assert [int(indices.min()) for indices in taken] != [0, 50, 100, 150, 200, 250]
+    assert len({tuple(indices - indices.min()) for indices in taken}) == len(taken)
+
+
+def test_neighbouring_epochs_are_drawn_once(monkeypatch):
+    drawn = []
+    original = Portions._permutation
+    monkeypatch.setattr(Portions, "_permutation", lambda self, epoch: drawn.append(epoch) or original(self, epoch))
+    portions = Portions(100, 5, 10, seed=0)
+    for number in range(10, 40):
+        portions.indices(number)
+        portions.indices(number - 10)
+    assert drawn == [1, 0, 2, 3]
+
+
+def test_order_is_the_same_on_every_machine():
+    # Ranks on other machines, and a resumed run, must agree: these numbers are part of what a run is.
+    assert Portions(11, 2, 4, seed=5).indices(4).tolist() == [5, 4, 7, 1]
+    assert Portions(11, 2, 4, seed=5, contiguous=True).indices(3).tolist() == [5, 4, 6, 7]
+
+
+def test_indices_can_not_be_written_over():
+    for contiguous in (False, True):
+        with pytest.raises(ValueError, match="read-only"):
+            Portions(11, 2, 4, seed=5, contiguous=contiguous).indices(0)[0] = 0
+
+
+@pytest.mark.parametrize("portion", [0, 31, 33, -32])
+def test_portion_must_be_whole_batches(portion):
+    with pytest.raises(UsageError, match=rf"^data\.portion: {portion}, expected a multiple of data\.batch \(32\)$"):
+        Portions(100, 32, portion, seed=0)

@@ -1,0 +1,89 @@
+"""Losses against their definitions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from mpidl.nn import LOSSES
+
+RANDOM = np.random.default_rng(2)
+OUTPUTS = RANDOM.normal(size=(11, 7)) * 3
+CLASSES = RANDOM.integers(0, 7, 11)
+ROWS = RANDOM.uniform(size=(11, 7))
+
+
+def softmax_cross_entropy(z, t):
+    return -(t * np.log(np.exp(z) / np.exp(z).sum())).sum()
+
+
+def one_vs_all_logistic(z, t):
+    p = 1 / (1 + np.exp(-z))
+    return -(t * np.log(p) + (1 - t) * np.log(1 - p)).sum()
+
+
+def mean_squared_error(z, t):
+    return ((z - t) ** 2).mean()
+
+
+DEFINITIONS = {f.__name__: f for f in (softmax_cross_entropy, one_vs_all_logistic, mean_squared_error)}
+
+
+def value_and_gradient(name, outputs, targets):
+    gradient = np.full_like(outputs, np.nan)
+    return LOSSES[name]().loss_and_gradient(np, outputs, targets, gradient), gradient
+
+
+def test_every_loss_has_a_definition_here():
+    assert DEFINITIONS.keys() == LOSSES.keys()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("targets", "rows"), [(CLASSES, np.eye(7)[CLASSES]), (ROWS, ROWS)])
+def test_mean_over_the_batch(name, targets, rows):
+    loss, _ = value_and_gradient(name, OUTPUTS, targets)
+    expected = np.mean([DEFINITIONS[name](z, t) for z, t in zip(OUTPUTS, rows, strict=True)])
+    assert isinstance(loss, float)
+    assert loss == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+def test_class_ids_stand_for_rows_of_zeros_and_a_one(name, dtype):
+    loss, gradient = value_and_gradient(name, OUTPUTS, CLASSES.astype(dtype))
+    same_loss, same_gradient = value_and_gradient(name, OUTPUTS, np.eye(7)[CLASSES])
+    assert loss == pytest.approx(same_loss, rel=1e-12)
+    np.testing.assert_allclose(gradient, same_gradient, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_outputs_are_kept_and_float32_stays_close(name):
+    outputs = OUTPUTS.astype(np.float32)
+    before = outputs.copy()
+    loss, gradient = value_and_gradient(name, outputs, CLASSES)
+    expected_loss, expected = value_and_gradient(name, OUTPUTS, CLASSES)
+    np.testing.assert_array_equal(outputs, before)
+    assert gradient.dtype == np.float32
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+def test_logistic_losses_take_large_outputs():
+    outputs = np.array([[1e4, -1e4], [1e4, -1e4]], np.float32)
+    for name, expected in [("softmax_cross_entropy", 2e4), ("one_vs_all_logistic", 2e4)]:
+        wrong, gradient = value_and_gradient(name, outputs[:1], np.array([1]))
+        right, no_gradient = value_and_gradient(name, outputs[1:], np.array([0]))
+        assert (wrong, right) == (expected, 0)
+        np.testing.assert_array_equal(gradient, [[1, -1]])
+        np.testing.assert_array_equal(no_gradient, [[0, 0]])
+
+
+def test_correct_counts_the_highest_output():
+    outputs = np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
+    classes, rows = np.array([1, 1, 2]), np.array([[0, 0.6, 0.4], [0.2, 0.3, 0.5], [0.5, 0, 0.5]])
+    for loss in LOSSES.values():
+        assert loss().correct(np, outputs, classes) == 2
+    for name in ("softmax_cross_entropy", "one_vs_all_logistic"):
+        assert LOSSES[name]().correct(np, outputs, rows) == 2
+    assert math.isnan(LOSSES["mean_squared_error"]().correct(np, outputs, rows))

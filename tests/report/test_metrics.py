@@ -1,0 +1,129 @@
+"""The files of a run, and statistics of staleness."""
+
+import json
+import resource
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl.config import from_dict, load
+from mpidl.errors import MpidlError, UsageError
+from mpidl.metrics import Recorder, staleness_statistics
+
+
+def configuration(directory, name="name"):
+    return from_dict(
+        {
+            "run": {"dir": str(directory), "name": name},
+            "data": {"source": "digits"},
+            "model": {"layer": [{"type": "dense", "units": 10}]},
+        }
+    )
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_files_of_a_run(tmp_path):
+    config = configuration(tmp_path / "a" / "runs")
+    recorder = Recorder(config)
+    assert recorder.directory == tmp_path / "a" / "runs" / "name"
+    recorder.metric({"time": 1.5, "loss": float("nan"), "samples": np.int64(3)})
+    assert lines(recorder.directory / "metrics.jsonl") == [{"time": 1.5, "loss": None, "samples": 3}]
+    recorder.metric({"histogram": np.arange(3), "loss": np.float32(0.5)})
+    assert lines(recorder.directory / "metrics.jsonl")[1] == {"histogram": [0, 1, 2], "loss": 0.5}
+    recorder.event("checkpoint", rank=1, role="server 0", step=7)
+    (event,) = lines(recorder.directory / "events.jsonl")
+    assert event.pop("time") > 1e9
+    assert event == {"event": "checkpoint", "rank": 1, "role": "server 0", "step": 7}
+    recorder.summary({"seconds": 1.0, "staleness": {"mean": np.float64(0.5)}})
+    assert json.loads((recorder.directory / "summary.json").read_text()) == {
+        "seconds": 1.0,
+        "staleness": {"mean": 0.5},
+    }
+    recorder.close()
+    assert load(recorder.directory / "config.toml") == config
+    assert sorted(path.name for path in recorder.directory.iterdir()) == [
+        "config.toml",
+        "events.jsonl",
+        "metrics.jsonl",
+        "summary.json",
+    ]
+
+
+def test_no_run_writes_over_another(tmp_path):
+    names = [Recorder(configuration(tmp_path)).directory.name for _ in range(3)]
+    assert names == ["name", "name-2", "name-3"]
+    assert load(tmp_path / "name-3" / "config.toml").run.name == "name-3"
+
+
+def test_a_resumed_run_goes_on_in_its_directory(tmp_path):
+    first = Recorder(configuration(tmp_path))
+    first.metric({"samples": 1})
+    first.close()
+    with (first.directory / "metrics.jsonl").open("a") as file:
+        file.write('{"samples": 2, "lo')
+    longer = configuration(tmp_path)
+    longer = replace(longer, run=replace(longer.run, epochs=99))
+    second = Recorder(longer, resume=True)
+    second.metric({"samples": 3})
+    assert second.directory == first.directory
+    assert lines(second.directory / "metrics.jsonl") == [{"samples": 1}, {"samples": 3}]
+    assert load(second.directory / "config.toml").run.epochs == 99
+
+
+@pytest.mark.parametrize("kind", ["file", "dangling"])
+def test_a_directory_that_cannot_be_made(tmp_path, kind):
+    runs = tmp_path / "runs"
+    if kind == "file":
+        runs.touch()
+    else:
+        runs.symlink_to(tmp_path / "absent" / "deeper")
+    with pytest.raises(UsageError) as error:
+        Recorder(configuration(runs))
+    assert str(error.value).startswith(f"run.dir: can't write in {runs / 'name'}: ")
+
+
+def test_resuming_what_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match="No such file or directory"):
+        Recorder(configuration(tmp_path), resume=True)
+    assert not (tmp_path / "name").exists()
+
+
+@pytest.fixture
+def full_disk():
+    """Let no file of this process grow beyond a kilobyte."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk(tmp_path, full_disk):
+    recorder = Recorder(configuration(tmp_path))
+    recorder.summary({"first": 1})
+    full_disk()
+    with pytest.raises(MpidlError) as error:
+        recorder.metric({"text": "x" * 2000})
+    assert str(error.value) == f"{tmp_path / 'name' / 'metrics.jsonl'}: File too large"
+    with pytest.raises(MpidlError, match=r"summary.json: File too large"):
+        recorder.summary({"text": "x" * 2000})
+    assert json.loads((recorder.directory / "summary.json").read_text()) == {"first": 1}
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(1, 40))
+def test_statistics_of_staleness(values, bins):
+    counts = np.bincount(np.minimum(values, bins - 1), minlength=bins)
+    statistics = staleness_statistics(counts, sum(values), max(values))
+    assert statistics["mean"] == pytest.approx(np.mean(values))
+    assert statistics["max"] == max(values)
+    for name, fraction in (("p50", 0.5), ("p99", 0.99)):
+        exact = np.percentile(values, 100 * fraction, method="inverted_cdf")
+        assert statistics[name] == (exact if exact < bins - 1 else max(values))
+
+
+def test_statistics_without_pushes():
+    assert staleness_statistics(np.zeros(8, np.int64), 0, 0) == {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}

@@ -1,0 +1,151 @@
+"""Pushes through mailboxes on real ranks: nothing lost, nothing twice, nothing out of order."""
+
+import time
+
+import numpy as np
+import pytest
+
+from mpidl.parameters import Range
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+class Post:
+    """Rank 0 serves, all others push; the fixture's parts in one place."""
+
+    def __init__(self, comm, size, chunk_bytes):
+        from mpidl.rma.backoff import RUNG_SLEEP, Backoff
+        from mpidl.rma.doorbells import Doorbells
+        from mpidl.rma.mailboxes import Geometry, Inbox, Outbox
+        from mpidl.rma.windows import Window
+
+        self.comm, self.workers = comm, comm.size - 1
+        geometry = Geometry.of(Range(0, size), self.workers, np.float64, chunk_bytes)
+        self.geometry = geometry
+        self.doorbells = Doorbells(comm)
+        self.window = Window(comm, geometry.regions() if comm.rank == 0 else {})
+        self.backoff = Backoff(comm, self.doorbells, RUNG_SLEEP)
+        if comm.rank == 0:
+            self.inbox = Inbox(self.window, geometry, list(range(1, comm.size)), self.doorbells)
+        else:
+            self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, self.doorbells)
+
+    def wait(self, ready):
+        while not ready():
+            self.backoff.pause()
+        self.backoff.reset()
+
+    def push(self, values, fetched=0):
+        self.outbox.begin()
+        self.wait(lambda: self.outbox.send(values, fetched))
+
+    def serve(self, handle):
+        """Give every message to `handle` until all workers have said that they push no more."""
+        from mpidl.rma.mailboxes import END, GROUP
+
+        training = set(range(self.workers))
+        while training:
+            ready = self.inbox.waiting()
+            for worker in ready:
+                for message in self.inbox.drain(worker, GROUP):
+                    if message.chunk == END:
+                        training.discard(worker)
+                    else:
+                        handle(message)
+            if ready:
+                self.backoff.reset()
+            else:
+                self.backoff.pause()
+
+    def close(self):
+        self.comm.Barrier()
+        self.window.free()
+        self.doorbells.close()
+
+
+@pytest.mark.parametrize(("size", "chunk_bytes"), [(1, 8), (7, 8), (13, 24), (1000, 1 << 18), (4099, 800)])
+def test_every_chunk_arrives_once_and_in_order(comm, size, chunk_bytes):
+    post = Post(comm, size, chunk_bytes)
+    pushes = 25
+    if comm.rank == 0:
+        total, seen = np.zeros(size), [0] * post.workers
+
+        def handle(message):
+            assert message.push * post.geometry.chunks + message.chunk == seen[message.worker]
+            assert message.fetched == message.push * 3
+            seen[message.worker] += 1
+            start = message.chunk * post.geometry.chunk
+            total[start : start + message.values.size] += message.values
+
+        post.serve(handle)
+        assert seen == [pushes * post.geometry.chunks] * post.workers
+        ranks = sum(range(1, comm.size))
+        assert np.array_equal(total, (np.arange(size) * ranks) * pushes * (pushes + 1) / 2)
+    else:
+        for push in range(pushes):
+            post.push(np.arange(size) * comm.rank * (push + 1.0), push * 3)
+            if push % 7 == 0:
+                time.sleep(0.002 * comm.rank)
+        post.wait(post.outbox.end)
+        assert post.outbox.pushes == pushes
+    post.close()
+
+
+def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(comm):
+    post = Post(comm, 50, 8)
+    slots, chunks = post.geometry.slots, post.geometry.chunks
+    assert slots < chunks
+    if comm.rank == 0:
+        comm.Barrier()
+        post.serve(lambda message: None)
+    else:
+        post.outbox.begin()
+        while not post.outbox.send(np.zeros(50), 0):
+            if post.outbox.sent == slots:
+                break
+        assert post.outbox.sent == slots
+        assert not post.outbox.send(np.zeros(50), 0)
+        assert post.outbox.sent == slots
+        assert not post.outbox.applied()
+        comm.Barrier()
+        post.wait(lambda: post.outbox.send(np.zeros(50), 0))
+        post.wait(post.outbox.applied)
+        assert post.outbox.sent == chunks
+        post.wait(post.outbox.end)
+    post.close()
+
+
+def test_a_chunk_that_is_not_the_next_is_an_error(comm):
+    from mpidl.errors import MpidlError
+    from mpidl.rma.mailboxes import CHUNK
+
+    post = Post(comm, 10, 8)
+    if comm.rank == 1:
+        post.outbox.begin()
+        post.outbox.send(np.zeros(10), 0)
+    comm.Barrier()
+    if comm.rank == 0:
+        post.window.sync()
+        post.window.local("headers").reshape(post.workers, -1, 4)[0, 0, CHUNK] = 5
+        with pytest.raises(MpidlError, match="worker 0's mailbox holds chunk 5 of push 0 where chunk 0"):
+            post.inbox.head(0)
+    post.close()
+
+
+def test_an_idle_rank_is_cheap_and_wakes_when_rung(comm):
+    """Counted, not timed: a sleeping rank looks a few times a second, and a ring makes it look at once."""
+    post = Post(comm, 10, 8)
+    if comm.rank == 0:
+        looks, until = 0, time.perf_counter() + 0.3
+        while time.perf_counter() < until:
+            post.backoff.pause()
+            looks += 1
+        assert looks < 0.3 / 1e-3
+        comm.Barrier()
+        post.serve(lambda message: None)
+    else:
+        comm.Barrier()
+        post.push(np.zeros(10))
+        post.wait(post.outbox.end)
+        post.wait(post.outbox.applied)
+    post.close()

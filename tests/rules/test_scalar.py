@@ -1,0 +1,192 @@
+"""The compiled forms are what the scalar form says: both texts, and what they compute."""
+
+import re
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy import sqrt
+
+from mpidl.rules import RULES, Adagrad, Rule, Sgd, cpu, device
+from mpidl.rules.scalar import read
+
+DTYPES = (np.float32, np.float64)
+
+
+def python(expression):
+    """A CUDA expression as NumPy's: conditional operators become `where`."""
+    while (mark := expression.find(" ? ")) >= 0:
+        depth, start = 0, mark
+        while depth >= 0:
+            start -= 1
+            depth += {")": 1, "(": -1}.get(expression[start], 0)
+        depth, stop, colon = 0, mark, None
+        while depth >= 0:
+            stop += 1
+            depth += {"(": 1, ")": -1}.get(expression[stop], 0)
+            if depth == 0 and expression[stop] == ":":
+                colon = stop
+        condition, first, second = (
+            expression[start + 1 : mark],
+            expression[mark + 3 : colon],
+            expression[colon + 1 : stop],
+        )
+        expression = f"{expression[:start]}where({condition}, {first}, {second}){expression[stop + 1 :]}"
+    return expression
+
+
+class FakeKernel:
+    """Runs a kernel's text on NumPy vectors, as `cupy.ElementwiseKernel` would on the device's."""
+
+    def __init__(self, inputs, outputs, operation, name, options):
+        self.inputs, self.outputs = ([p.split()[1] for p in text.split(", ")] for text in (inputs, outputs))
+        self.lines = [re.fullmatch(r"(?:T )?(\w+) = (.*);", line).groups() for line in operation.split("\n")]
+        assert name.isidentifier()
+        assert options == ("--fmad=false",)
+
+    def __call__(self, *arguments):
+        real = arguments[0].dtype.type
+        values = dict(zip((*self.inputs, *self.outputs), arguments, strict=True))
+        for name in self.inputs[1:]:
+            values[name] = real(values[name])
+        scope = {"T": real, "sqrt": np.sqrt, "where": np.where}
+        with np.errstate(invalid="ignore", under="ignore", over="ignore", divide="ignore"):
+            for name, expression in self.lines:
+                result = eval(python(expression), scope, values)
+                if name in self.outputs:
+                    values[name][...] = result
+                else:
+                    values[name] = result.copy()
+
+
+@pytest.fixture
+def _fake_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(ElementwiseKernel=FakeKernel))
+
+
+@pytest.mark.usefixtures("_fake_cupy")
+@pytest.mark.parametrize("rule", RULES.values())
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_device_kernel_and_cpu_loop_are_equal_bit_for_bit(rule, dtype):
+    rng = np.random.default_rng(4)
+    w = rng.normal(size=1003).astype(dtype)
+    kernel, loop = device.kernel(rule), cpu.loop(rule)
+    vectors = [w, *rule().init(w)]
+    device_vectors = [vector.copy() for vector in vectors]
+    for step in range(1, 6):
+        g = (rng.normal(size=w.size) * 10.0 ** rng.integers(-30, 10, w.size)).astype(dtype)
+        g[::7] = 0
+        coefficients = rule().coefficients(step, 0.1)
+        loop(*vectors, g, *coefficients)
+        kernel(*device_vectors, g, *coefficients)
+    assert np.isfinite(w).all()
+    assert [vector.tobytes() for vector in device_vectors] == [vector.tobytes() for vector in vectors]
+
+
+def test_device_text():
+    assert device.text(Adagrad) == (
+        "T g, T rate",
+        "T w, T sum",
+        "sum = (sum + (g * g));\n"
+        "T new_w = (w - ((sum == T(0.0)) ? T(0.0) : ((rate * g) / sqrt(sum))));\n"
+        "T new_sum = sum;\n"
+        "w = new_w;\n"
+        "sum = new_sum;",
+    )
+
+
+def test_cpu_text():
+    assert cpu.text(Sgd) == (
+        "def sgd(w_vector, g_vector, rate):\n"
+        "    real = w_vector.dtype.type\n"
+        "    rate = real(rate)\n"
+        "    for i in range(w_vector.size):\n"
+        "        w = w_vector[i]\n"
+        "        g = g_vector[i]\n"
+        "        w_vector[i] = w - rate * g\n"
+    )
+
+
+@dataclass(frozen=True)
+class Odd(Rule):
+    """Names of its own, constants, every operator, and results that read each other."""
+
+    name = "odd"
+    states = ("first", "second")
+    rate: float = 0.1
+
+    def coefficients(self, step, rate):
+        return (rate,)
+
+    @staticmethod
+    def scalar(w, first, second, g, rate):
+        half = g / 2
+        larger = first if half >= first else -half
+        larger = larger if larger != 0.25 else 1.5
+        w = w - 0.1 * larger
+        larger = sqrt(larger * larger) if first > -1 else w
+        larger = larger if second < 3 else 7
+        return (w if w <= 2 else rate), second + larger, first + 0.1
+
+
+@pytest.mark.usefixtures("_fake_cupy")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_construct_is_translated_in_the_vectors_precision(dtype):
+    rng = np.random.default_rng(5)
+    vectors = rng.normal(size=(4, 101)).astype(dtype)
+    by_element = np.array([Odd.scalar(*elements, dtype(0.1)) for elements in vectors.T], dtype).T
+    on_device = vectors.copy()
+    cpu.loop(Odd)(*vectors, 0.1)
+    device.kernel(Odd)(*on_device, 0.1)
+    assert vectors[:3].tolist() == on_device[:3].tolist() == by_element.tolist()
+
+
+def rule_of(form):
+    return type("Wrong", (Rule,), {"name": "wrong", "states": (), "scalar": staticmethod(form)})
+
+
+def loops(w, g, rate):
+    for _ in range(3):
+        w = w - rate * g
+    return (w,)
+
+
+def gives_no_tuple(w, g, rate):
+    return w - rate * g
+
+
+def gives_too_much(w, g, rate):
+    return w - rate * g, g
+
+
+def changes_the_gradient(w, g, rate):
+    g = rate * g
+    return (w - g,)
+
+
+def returns_nothing(w, g, rate):
+    w = w - rate * g
+
+
+def returns_early(w, g, rate):
+    return (w,)
+    return (w - rate * g,)
+
+
+@pytest.mark.parametrize(
+    "form", [loops, gives_no_tuple, gives_too_much, changes_the_gradient, returns_nothing, returns_early]
+)
+def test_forms_that_cannot_be_read(form):
+    with pytest.raises(TypeError, match="wrong: the scalar form must be assignments"):
+        read(rule_of(form))
+
+
+def raises_to_a_power(w, g, rate):
+    return (w - rate * g**2,)
+
+
+def test_what_has_no_cuda_translation():
+    with pytest.raises(TypeError, match=r"'g \*\* 2' has no CUDA translation"):
+        device.text(rule_of(raises_to_a_power))
