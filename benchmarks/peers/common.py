@@ -1,6 +1,6 @@
 """What the PyTorch peers share: the network, the data, the evaluation and the report.
 
-Import this module before torch: it fixes one thread a process, in the environment that spawned processes inherit.
+Importing it sets one thread a process, in the environment that spawned processes inherit.
 """
 
 from __future__ import annotations

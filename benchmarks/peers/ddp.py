@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Sequence
 
 import common
 import torch
 import torch.distributed as dist
-from torch import multiprocessing, nn
+from torch import Tensor, multiprocessing, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 
-def epoch(model: nn.Module, optimizer, images, labels, order, batch: int) -> None:
-    """Train on the samples of ``order``, ``batch`` at a time."""
-    for indices in order.split(batch):
+def epoch(model: nn.Module, optimizer: Optimizer, images: Tensor, labels: Tensor, batches: Sequence[Tensor]) -> None:
+    """Train on the samples of each batch."""
+    for indices in batches:
         loss = functional.cross_entropy(model(images[indices]), labels[indices])
         loss.backward()
         optimizer.step()
@@ -39,7 +41,7 @@ def process(rank: int, options: argparse.Namespace, port: int) -> None:
         order = common.shard(len(images), rank, workers, number)
         dist.barrier()
         start = time.perf_counter()
-        epoch(model, optimizer, images, labels, order, options.batch)
+        epoch(model, optimizer, images, labels, order.split(options.batch))
         dist.barrier()
         seconds = time.perf_counter() - start
         if test is not None:

@@ -1,7 +1,7 @@
 """Asynchronous training with a parameter server over PyTorch's RPC (TensorPipe), on the processes of this host.
 
-The pattern of PyTorch's parameter-server tutorials: a worker computes a gradient on its copy of the parameters and sends
-it in one call; the server applies it under a lock, whoever comes first, and answers with the new parameters.
+The pattern of PyTorch's parameter-server tutorials: a worker computes a gradient on its copy of the parameters and
+sends it in one call; the server applies it under a lock, whoever comes first, and answers with the new parameters.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ class Worker:
         self.parameters = list(self.model.parameters())
         common.warm(self.model, self.images[: options.batch], self.labels[: options.batch])
 
+    def ready(self) -> None:
+        """Return once the worker has been made."""
+
     def epoch(self, number: int) -> int:
         """Train on this worker's shard of the epoch and return its number of samples."""
         order = common.shard(len(self.images), self.number, self.options.workers, number)
@@ -80,7 +83,7 @@ def serve(options: argparse.Namespace) -> None:
     numbers = range(options.workers)
     workers = [rpc.remote(f"worker{k + 1}", Worker, args=(server, k, options)) for k in numbers]
     for worker in workers:
-        worker.rpc_sync().__str__()
+        worker.rpc_sync().ready()
     report = common.Report("PyTorch RPC", options.workers, options.target)
     for number in range(options.epochs):
         start = time.perf_counter()

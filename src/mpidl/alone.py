@@ -34,6 +34,7 @@ class Alone:
         job.directory = self._recorder.directory
         ranges = shards(job.layout.size, job.config.topology.servers)
         self._shards = [job.fill(range, np.empty(range.size, job.dtype), range.size) for range in ranges]
+        job.rule.warm(job.dtype)
         job.dataset.train.load()
         job.dataset.test.load()
         self._reporter = Reporter(job, self._recorder, on_terminal())
@@ -52,6 +53,7 @@ class Alone:
                 self._save()
             totals = self._engine.run()
             self._save()
+            self._job.model.parameters[:] = self._engine.parameters()
             if not self._interrupted:
                 loss, accuracy = self._evaluate()
                 self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +47,9 @@ class Coordinator:
         self._saving: Position | None = None
         self._saved_at = time.time()
         self._interrupted = False
+        if job.checkpoint is None:
+            # Ordered before any rank begins to work: servers obey before they look into their mailboxes.
+            self._save(self._position(0, job.schedule.position(0)))
 
     def interrupt(self) -> None:
         """Stop the run as soon as the batches in work are done."""
@@ -53,8 +57,6 @@ class Coordinator:
 
     def run(self) -> dict[str, Any]:
         """See the run through and return its summary."""
-        if self._job.checkpoint is None:
-            self._save(self._position(0, self._job.schedule.position(0)))
         totals = self._watch()
         self._finish_saving()
         position = self._current_position(totals)
@@ -76,14 +78,14 @@ class Coordinator:
         return summary
 
     def _watch(self) -> Totals:
-        """Follow the training until every worker has finished; return the final totals."""
+        """Follow the training until every push has been applied; return the final totals."""
         while True:
             totals = self._look()
             if (self._interrupted or self._desk[Desk.SIGNALS]) and self._taken is None:
                 self._interrupted = True
                 self._stop()
             self._advance_checkpoint(totals)
-            if all(self._workers["state"] >= State.TRAINED):
+            if all(self._workers["state"] >= State.TRAINED) and all(self._servers["state"] >= State.TRAINED):
                 return self._look()
             self._pause(LOOK_EVERY)
 
@@ -93,8 +95,8 @@ class Coordinator:
         for index in np.flatnonzero((self._evaluated != 0) & ~self._reported):
             self._reported[index] = True
             result = self._evaluations[index]
-            accuracy = float(result["accuracy"])
-            if self._reporter.evaluated(totals, int(index) + 1, float(result["loss"]), accuracy):
+            then = replace(totals, now=float(result["time"]))
+            if self._reporter.evaluated(then, int(index) + 1, float(result["loss"]), float(result["accuracy"])):
                 self._stop()
         self._reporter.look(totals)
         return totals

@@ -17,7 +17,7 @@ import numpy as np
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError
 
-__all__ = ["Recorder", "staleness_statistics"]
+__all__ = ["Recorder", "encode", "staleness_statistics"]
 
 
 class Recorder:
@@ -93,12 +93,12 @@ class Recorder:
         """
         path = self.directory / "summary.json"
         try:
-            _write_whole(path, msgspec.json.format(_encode(summary), indent=2) + b"\n")
+            _write_whole(path, msgspec.json.format(encode(summary), indent=2) + b"\n")
         except OSError as error:
             raise MpidlError(f"{path}: {error.strerror}") from None
 
     def _append(self, file: FileIO, record: Mapping[str, Any]) -> None:
-        line = _encode(record) + b"\n"
+        line = encode(record) + b"\n"
         try:
             while line:
                 line = line[file.write(line) :]
@@ -143,7 +143,8 @@ def _open_lines(path: Path) -> FileIO:
     return file
 
 
-def _encode(record: Mapping[str, Any]) -> bytes:
+def encode(record: Mapping[str, Any]) -> bytes:
+    """Return a record as one line of JSON: NumPy's numbers and arrays too; what isn't finite as null."""
     return msgspec.json.encode(record, enc_hook=lambda value: value.tolist())
 
 

@@ -60,8 +60,8 @@ class Server:
         self._row.figures["state"] = State.WORKING
         while not self._orders[ORDER_LEAVE]:
             started = time.perf_counter()
-            worked = self._round()
             self._checkpoint()
+            worked = self._round()
             if self._interrupted:
                 self._interrupted = False
                 self._signals.fetch_add()
@@ -108,6 +108,9 @@ class Server:
     def _apply(self, message: Message) -> None:
         if message.chunk == END:
             self._training.discard(message.worker)
+            if not self._training:
+                self._row.figures["state"] = State.TRAINED
+                self._post(ring=True)
         elif self.shard.receive(message.worker, message.chunk, message.fetched, message.values):
             self._clock[0] = self.shard.clock
 

@@ -67,9 +67,7 @@ def dump(sections: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _is_array_of_tables(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(item, dict) for item in value)
-    )
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(item, dict) for item in value)
 
 
 def _block(header: str, values: Mapping[str, Any]) -> str:

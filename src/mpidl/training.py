@@ -14,6 +14,7 @@ from mpidl.job import PYTHON_MODEL, Job
 from mpidl.nn.model import Model
 from mpidl.rules import Adagrad, Rule
 from mpidl.run import start
+from mpidl.sections import build
 
 
 @dataclass(frozen=True)
@@ -75,22 +76,23 @@ def train(
     MpidlError
         What the run met, in one line.
     """
+    data_keys = {"batch": batch} if portion is None else {"batch": batch, "portion": portion}
     config = Config(
-        run=sections.section(sections.Run, "run", run),
-        data=sections.section(sections.Data, "data", {"batch": batch} | ({"portion": portion} if portion else {})),
+        run=build(sections.Run, "run", run),
+        data=build(sections.Data, "data", data_keys),
         data_source=PythonData() if isinstance(data, Dataset) else data,
         model=sections.Model(factory=PYTHON_MODEL),
         algorithm=algorithm if algorithm is not None else Downpour(),
         rule=rule if rule is not None else Adagrad(0.01),
-        topology=sections.Topology(servers=servers),
-        checkpoint=sections.Checkpoint(every=checkpoint_every, keep=keep),
+        topology=build(sections.Topology, "topology", {"servers": servers}),
+        checkpoint=build(sections.Checkpoint, "checkpoint", {"every": checkpoint_every, "keep": keep}),
         device=sections.Device(),
     )
     config.algorithm.check(config.run.deterministic)
 
-    def build() -> Job:
+    def make() -> Job:
         dataset = data if isinstance(data, Dataset) else data.open()
         job = Job(config, dataset, model)
         return Job(config, dataset, model, latest(job.directory)) if resume else job
 
-    return start(config, build)
+    return start(config, make)

@@ -67,9 +67,9 @@ class Worker:
     def _evaluate_epoch(self, epoch: int) -> None:
         """Evaluate on the test data what the servers hold now, and post the result as that epoch's."""
         started = time.perf_counter()
-        figures = self._engine.row.figures
+        self._engine.row.post()
         result = np.zeros(1, EVALUATION)
-        result["time"], result["samples"] = time.time(), figures["samples"]
+        result["time"] = time.time()
         test, model = self._job.dataset.test, self._job.model
         own = model.parameters.copy()
         self._engine.fetch(model.parameters)
@@ -82,7 +82,7 @@ class Worker:
         window.put(np.ones(1, np.int64), coordinator, "evaluated", epoch - 1)
         window.flush(coordinator)
         self._fabric.doorbells.ring(coordinator)
-        figures["evaluation_seconds"] += time.perf_counter() - started
+        self._engine.row.figures["evaluation_seconds"] += time.perf_counter() - started
 
     def _follow_desk(self) -> None:
         """Evaluate this worker's part of the test data when the coordinator says so, and stay until it says leave."""

@@ -226,9 +226,7 @@ def test_the_file_names_the_run(tmp_path):
 def test_overrides(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text(toml.dump({**minimal(), "run": {"epochs": 3}}))
-    config = load(
-        path, ["run.steps=7", "server.rule=sgd", " server.rate = 0.5", 'run.dir="a=b"', "data.batch=64"]
-    )
+    config = load(path, ["run.steps=7", "server.rule=sgd", " server.rate = 0.5", 'run.dir="a=b"', "data.batch=64"])
     assert (config.run.epochs, config.run.steps) == (None, 7)
     assert (config.rule.name, config.rule.rate) == ("sgd", 0.5)
     assert (config.run.dir, config.data.portion) == ("a=b", 256)

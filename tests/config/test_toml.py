@@ -11,9 +11,7 @@ from mpidl.errors import UsageError
 
 text = st.text(st.characters(codec="utf-8"))
 scalars = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), text)
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(text, inner, max_size=3), max_leaves=8
-)
+values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(text, inner, max_size=3), max_leaves=8)
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.dictionaries(text, values)))

@@ -8,6 +8,7 @@ import pytest
 from data_files import IDX_NAMES, TEST, TRAIN, idx_bytes
 
 from mpidl.data import Idx, open_dataset
+from mpidl.data.idx import IdxFile
 from mpidl.errors import UsageError
 
 both = pytest.mark.parametrize("zipped", [False, True])
@@ -31,7 +32,9 @@ def put(path, contents: bytes, zipped: bool) -> None:
 
 
 @both
-def test_reads_what_was_written(arrays, write_idx, zipped):
+@pytest.mark.parametrize("bytes_per_read", [7, 1 << 18])
+def test_reads_what_was_written(arrays, write_idx, zipped, bytes_per_read, monkeypatch):
+    monkeypatch.setattr("mpidl.data.idx.BYTES_PER_READ", bytes_per_read)
     dataset = open_dataset({"source": "idx", "path": str(write_idx(arrays, zipped)), "batch": 4, "portion": 8})
     assert (dataset.name, dataset.input_shape, dataset.classes) == ("idx", (5, 3), 10)
     assert (dataset.train.samples, dataset.test.samples) == (TRAIN, TEST)
@@ -63,8 +66,8 @@ def test_gzip_of_several_members_is_sound(arrays, write_idx):
 def test_images_are_not_read_to_open(arrays, write_idx, zipped, monkeypatch):
     directory = write_idx(arrays, zipped)
     read = []
-    original = __import__("mpidl.data.idx", fromlist=["IdxFile"]).IdxFile.read
-    monkeypatch.setattr("mpidl.data.idx.IdxFile.read", lambda self: read.append(self.path.name) or original(self))
+    original = IdxFile.read
+    monkeypatch.setattr(IdxFile, "read", lambda self: read.append(self.path.name) or original(self))
     dataset = Idx(str(directory)).open()
     assert all("labels" in name for name in read)
     dataset.test.load()
@@ -203,5 +206,5 @@ def test_unreadable_file(arrays, write_idx, monkeypatch):
     def refuse(self, *_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("mpidl.data.idx.IdxFile._stream", refuse)
+    monkeypatch.setattr(IdxFile, "_stream", refuse)
     fails(directory, r"train-images-idx3-ubyte: can't be read: Permission denied$")

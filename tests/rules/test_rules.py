@@ -34,9 +34,7 @@ def momentum(w, gradients, rate, mu):
 
 
 def nesterov(w, gradients, rate, mu):
-    velocity = np.zeros_like(
-        w
-    )  # theirs is the point behind; ours, where the gradient is taken, the one ahead
+    velocity = np.zeros_like(w)  # theirs is the point behind; ours, where the gradient is taken, the one ahead
     behind = w
     for g in gradients:
         velocity = mu * velocity - rate * g
@@ -204,9 +202,7 @@ def test_update_allocates_nothing(rule):
 
 
 def run(code):
-    return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout.split()
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 
 def test_a_second_process_compiles_nothing():
@@ -225,9 +221,7 @@ def test_a_second_process_compiles_nothing():
 
 
 def test_importing_the_rules_imports_neither_numpy_nor_numba():
-    assert (
-        run("import sys, mpidl.rules; print('numpy' in sys.modules, 'numba' in sys.modules)") == ["False"] * 2
-    )
+    assert run("import sys, mpidl.rules; print('numpy' in sys.modules, 'numba' in sys.modules)") == ["False"] * 2
 
 
 def test_warm_is_what_the_first_update_needs():

@@ -114,9 +114,7 @@ class Gatherer:
     def __init__(self) -> None:
         self._buffers: dict[int, _Buffers] = {}
 
-    def take(
-        self, inputs: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64], first: int = 0
-    ) -> Batch:
+    def take(self, inputs: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64], first: int = 0) -> Batch:
         """Return the batch of `indices`.
 
         Parameters

@@ -74,8 +74,16 @@ class Loader:
         self.tickets += assignment is not None
         return assignment
 
+    def _prefetch(self, assignment: Assignment | None) -> None:
+        if self._split.contiguous and assignment is not None:
+            self._split.prefetch(self._schedule.portions.indices(assignment.portion))
+
     def _advance(self) -> None:
-        self.current = self.ahead if self.ahead is not None else self._assignment()
+        if self.ahead is not None:
+            self.current = self.ahead
+        else:
+            self.current = self._assignment()
+            self._prefetch(self.current)
         self.ahead = None
         if self.current is None:
             return
@@ -86,5 +94,4 @@ class Loader:
         self._batches = self._schedule.portions.batches(self.current.portion)
         if self._split.contiguous:
             self.ahead = self._assignment()
-            if self.ahead is not None:
-                self._split.prefetch(self._schedule.portions.indices(self.ahead.portion))
+            self._prefetch(self.ahead)

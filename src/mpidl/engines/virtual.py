@@ -7,6 +7,7 @@ with one replica and no durations it is the serial baseline, a world of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ class VirtualEngine:
         self._stopped = False
         streams = np.random.default_rng(seed).spawn(replicas + len(shards))
         self._servers = [_Server(self._environment, shard, streams.pop()) for shard in shards]
-        self.totals = Totals(0.0, busy_seconds=[0.0] * len(shards))
+        self.totals = Totals(0.0)
         self._replicas = []
         for number in range(replicas):
             loader = Loader(schedule, split, self._take, on_epoch)
@@ -132,13 +133,14 @@ class VirtualEngine:
 
     def look(self) -> Totals:
         """Return the totals so far."""
-        totals = self.totals
-        totals.now = self._clock()
-        totals.busy_seconds = [server.busy_seconds for server in self._servers]
-        totals.staleness = np.sum([server.shard.staleness.counts for server in self._servers], axis=0)
-        totals.staleness_sum = sum(server.shard.staleness.sum for server in self._servers)
-        totals.staleness_max = max(server.shard.staleness.max for server in self._servers)
-        return totals
+        return replace(
+            self.totals,
+            now=self._clock(),
+            busy_seconds=[server.busy_seconds for server in self._servers],
+            staleness=np.sum([server.shard.staleness.counts for server in self._servers], axis=0),
+            staleness_sum=sum(server.shard.staleness.sum for server in self._servers),
+            staleness_max=max(server.shard.staleness.max for server in self._servers),
+        )
 
     def parameters(self) -> np.ndarray:
         """Return a copy of what the shards hold, as one vector."""

@@ -1,12 +1,12 @@
 """Models: layers, activations, losses, and the protocol that a user's own model meets."""
 
 from mpidl.nn.activations import ACTIVATIONS
-from mpidl.nn.build import check, from_config
+from mpidl.nn.build import from_config
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.nn.layers import LAYERS, Dense, Layer
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, SoftmaxCrossEntropy
 from mpidl.nn.model import Model, layout_of
-from mpidl.nn.network import Network
+from mpidl.nn.network import Network, check
 
 __all__ = [
     "ACTIVATIONS",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from math import prod
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -88,16 +87,3 @@ def _describe(annotation: Any) -> str:
     base, meta = get_args(annotation)
     limits = {">": meta.gt, ">=": meta.ge, "<": meta.lt, "<=": meta.le}
     return f"{_describe(base)} {' and '.join(f'{sign} {x}' for sign, x in limits.items() if x is not None)}"
-
-
-def check(network: Network, classes: int | None) -> None:
-    """Check that a network has as many outputs as the data has classes; data without classes (None) fits any.
-
-    Raises
-    ------
-    UsageError
-        Saying both numbers.
-    """
-    outputs = prod(network.output_shape)
-    if classes is not None and outputs != classes:
-        raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")

@@ -131,6 +131,4 @@ class MeanSquaredError(Loss):
         return super().correct(xp, outputs, targets) if are_classes(targets) else nan
 
 
-LOSSES: dict[str, type[Loss]] = {
-    loss.name: loss for loss in (SoftmaxCrossEntropy, OneVsAllLogistic, MeanSquaredError)
-}
+LOSSES: dict[str, type[Loss]] = {loss.name: loss for loss in (SoftmaxCrossEntropy, OneVsAllLogistic, MeanSquaredError)}

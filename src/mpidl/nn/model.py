@@ -45,7 +45,9 @@ class Model(Protocol):
     (5.0, array([-1., -2.]))
     """
 
-    parameters: Any
+    @property
+    def parameters(self) -> Any:
+        """Flat vector of parameters."""
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch and its gradient with respect to `parameters`.

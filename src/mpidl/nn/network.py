@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,19 @@ class Network:
     def predict(self, inputs: Any) -> Any:
         """Return the last layer's outputs (n, *output_shape) for inputs (n, *input_shape), as a new array."""
         return self._forward(inputs)[-1].copy()
+
+
+def check(network: Network, classes: int | None) -> None:
+    """Check that a network has as many outputs as the data has classes; data without classes (None) fits any.
+
+    Raises
+    ------
+    UsageError
+        Saying both numbers.
+    """
+    outputs = prod(network.output_shape)
+    if classes is not None and outputs != classes:
+        raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")
 
 
 def layer_names(layers: Sequence[Layer]) -> list[str]:

@@ -176,6 +176,7 @@ def _bar(total_samples: int) -> Any:
         desc="starting",
         bar_format="{percentage:3.0f}%|{bar}| {desc}",
         ncols=(_columns() or 80) - 1,
+        nrows=24,  # a terminal that says it has no rows would hide the bar
         file=sys.stderr,
     )
 

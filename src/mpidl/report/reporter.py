@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two redraws of the progress bar.
 REDRAW_EVERY = 0.5
+#: Rates are taken over at least this long (seconds): ranks post their figures ten times a second.
+SHORTEST_SPAN = 0.3
 
 
 class Reporter:
@@ -34,60 +37,72 @@ class Reporter:
         total = job.schedule.steps * job.config.data.batch
         self._progress = Progress(min(total, job.schedule.epochs * self._samples_per_epoch), terminal)
         self._every = REDRAW_EVERY if terminal else job.config.run.report
-        self._shown = self._recorded = Totals(0.0)
-        self._latest: dict[str, Any] = {"train_loss": None, "test_loss": None, "test_accuracy": None}
+        self._shown_at = self._recorded_at = 0.0
+        self._rated = Totals(0.0)
+        self._losses: dict[str, Any] = {"train_loss": None, "test_loss": None, "test_accuracy": None}
+        self._rates: dict[str, Any] = {"samples_per_second": None, "server_load": None}
 
     def epoch(self, totals: Totals) -> float:
         """Return how many epochs of data have been used, those before a resume included."""
         return (self._done_before + totals.samples) / self._samples_per_epoch
 
     def look(self, totals: Totals) -> None:
-        """Show the totals if it is time to."""
+        """Show and record the totals if it is time to."""
         if not totals.first_fetch:
             return
-        if totals.now - max(self._shown.now, totals.first_fetch) >= self._every:
-            self._progress.update(self._report(totals, self._shown))
-            self._shown = totals
-        if totals.now - max(self._recorded.now, totals.first_fetch) >= self._job.config.run.report:
-            self._record(totals)
-
-    def _record(self, totals: Totals, **more: Any) -> None:
-        self.recorder.metric(self._report(totals, self._recorded) | more)
-        self._recorded = totals
+        if totals.now - max(self._shown_at, totals.first_fetch) >= self._every:
+            self._show(self._report(totals))
+        if totals.now - max(self._recorded_at, totals.first_fetch) >= self._job.config.run.report:
+            self._record(self._report(totals))
 
     def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float) -> bool:
         """Record an evaluation on the test data; return whether it reached the run's target accuracy.
 
         `accuracy` is NaN where correctness means nothing.
         """
-        self._latest |= {"test_loss": loss, "test_accuracy": None if isnan(accuracy) else accuracy}
-        self._record(totals, epoch=epoch)
-        self._progress.update(self._report(totals, self._shown))
-        self._shown = totals
+        self._losses |= {"test_loss": loss, "test_accuracy": None if isnan(accuracy) else accuracy}
+        report = self._report(totals) | {"epoch": epoch}
+        self._record(report)
+        self._show(report)
         target = self._job.config.run.target_accuracy
         return target is not None and accuracy >= target
 
-    def _report(self, totals: Totals, before: Totals) -> dict[str, Any]:
-        samples = totals.samples - before.samples
-        seconds = totals.seconds - before.seconds
-        if samples > 0:
-            self._latest["train_loss"] = (totals.loss - before.loss) / samples
-        busy = sum(totals.busy_seconds) - sum(before.busy_seconds)
-        servers = len(totals.busy_seconds)
+    def _show(self, report: dict[str, Any]) -> None:
+        self._progress.update(report)
+        self._shown_at = time.time()
+
+    def _record(self, report: dict[str, Any]) -> None:
+        self.recorder.metric(report)
+        self._recorded_at = time.time()
+
+    def _report(self, totals: Totals) -> dict[str, Any]:
+        self._rate(totals)
         return {
             "time": totals.seconds,
             "samples": self._done_before + totals.samples,
             "epoch": self.epoch(totals),
-            **self._latest,
-            "samples_per_second": samples / seconds if seconds > 0 else None,
+            **self._losses,
+            **self._rates,
             "staleness": self._staleness(totals),
             "pushes": totals.pushes,
             "fetches": totals.fetches,
             "bytes_pushed": totals.bytes_pushed,
             "bytes_fetched": totals.bytes_fetched,
-            "server_load": min(1.0, busy / servers / seconds) if servers and seconds > 0 else None,
             "waiting": totals.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
+
+    def _rate(self, totals: Totals) -> None:
+        """Take loss, speed and load since the last time they were taken, if that is long enough ago."""
+        before = self._rated
+        samples, seconds = totals.samples - before.samples, totals.seconds - before.seconds
+        if seconds < SHORTEST_SPAN:
+            return
+        if samples > 0:
+            self._losses["train_loss"] = (totals.loss - before.loss) / samples
+        busy = sum(totals.busy_seconds) - sum(before.busy_seconds)
+        load = min(1.0, busy / len(totals.busy_seconds) / seconds)
+        self._rates = {"samples_per_second": samples / seconds, "server_load": load}
+        self._rated = totals
 
     @staticmethod
     def _staleness(totals: Totals) -> dict[str, float]:
@@ -104,6 +119,8 @@ class Reporter:
             What the engine adds: ranks, servers, replicas, partitions, interrupted.
         """
         self._progress.close()
+        if self._losses["train_loss"] is None and totals.samples:
+            self._losses["train_loss"] = totals.loss / totals.samples
         seconds = totals.trained_seconds
         summary = {
             "algorithm": self._job.config.algorithm.name,
@@ -112,7 +129,7 @@ class Reporter:
             "samples": totals.samples,
             "seconds": seconds,
             "samples_per_second": totals.samples / seconds if seconds > 0 else 0.0,
-            **self._latest,
+            **self._losses,
             "staleness": self._staleness(totals),
             "staleness_histogram": totals.staleness[: min(totals.staleness_max + 1, len(totals.staleness))].tolist(),
             "pushes": totals.pushes,

@@ -66,8 +66,7 @@ EVALUATION = np.dtype(
     [
         ("loss", np.float64),
         ("accuracy", np.float64),
-        ("time", np.float64),  # seconds since the epoch
-        ("samples", np.int64),
+        ("time", np.float64),  # when it was begun, seconds since the epoch
     ]
 )
 

@@ -203,7 +203,8 @@ class Inbox:
         self._headers = [[headers[w, s] for s in range(slots)] for w in range(workers)]
         self._payloads = [[payloads[w, s] for s in range(slots)] for w in range(workers)]
         self._taken = [0] * workers
-        self._seen = self._published.tobytes()
+        # What `published` was when nothing was waiting; a worker may have published before this end exists.
+        self._seen = bytes(self._published.nbytes)
         self._expected = [(0, 0)] * workers
 
     def waiting(self) -> list[int]:

@@ -9,8 +9,6 @@ from mpidl.rules.rmsprop import Rmsprop
 from mpidl.rules.rule import Rule
 from mpidl.rules.sgd import Sgd
 
-RULES: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw)
-}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw)}
 
 __all__ = ["RULES", "Adagrad", "Adam", "Adamw", "Momentum", "Nesterov", "Rmsprop", "Rule", "Sgd"]

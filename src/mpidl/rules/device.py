@@ -60,9 +60,7 @@ def text(rule: type[Rule]) -> Text:
         lines.append(f"{'' if name in known else 'T '}{name} = {_expression(value)};")
         known.add(name)
     # Every result is computed before any is stored: a result may read what another one changes.
-    lines += [
-        f"T new_{name} = {_expression(result)};" for name, result in zip(changed, scalar.results, strict=True)
-    ]
+    lines += [f"T new_{name} = {_expression(result)};" for name, result in zip(changed, scalar.results, strict=True)]
     lines += [f"{name} = new_{name};" for name in changed]
     return Text(
         inputs=", ".join(f"T {name}" for name in (scalar.gradient, *scalar.coefficients)),

@@ -51,9 +51,7 @@ class Dense(Layer):
         """See `Layer`."""
         return {"weight": (prod(input_shape), self.units), "bias": (self.units,)}
 
-    def initial(
-        self, parameter: str, shape: tuple[int, ...], generator: np.random.Generator, dtype: str
-    ) -> np.ndarray:
+    def initial(self, parameter: str, shape: tuple[int, ...], generator: np.random.Generator, dtype: str) -> np.ndarray:
         """See `Layer`."""
         initialiser = self.initialiser if parameter == "weight" else "zeros"
         return INITIALISERS[initialiser](generator, shape, dtype)

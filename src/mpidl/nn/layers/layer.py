@@ -43,9 +43,7 @@ class Layer(ABC):
         """Return the shape of each parameter tensor, in their order in the flat vector."""
         return {}
 
-    def initial(
-        self, parameter: str, shape: tuple[int, ...], generator: np.random.Generator, dtype: str
-    ) -> np.ndarray:
+    def initial(self, parameter: str, shape: tuple[int, ...], generator: np.random.Generator, dtype: str) -> np.ndarray:
         """Return the initial values of a parameter tensor, from `generator` alone."""
         raise NotImplementedError
 

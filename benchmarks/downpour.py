@@ -1,0 +1,127 @@
+"""Downpour against PyTorch: DistributedDataParallel over gloo, and a parameter server over PyTorch's RPC.
+
+Each trains 784-1024-1024-10 on Fashion-MNIST with two workers, batches of 128, Adagrad, one thread a process:
+
+    pip install -r benchmarks/requirements.txt
+    python benchmarks/downpour.py --data DIRECTORY
+
+All run in turn, round after round. Prints a table of samples/s and of the seconds until the test accuracy reached the
+target, and writes it to results/downpour.json with every run's figures. Seconds are of training alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness import save, table
+
+HERE = Path(__file__).resolve().parent
+MPIDL = "mpidl"
+WORKERS = 2
+
+Run = dict[str, Any]
+
+
+def main() -> None:
+    """Run all in turn, print the table and save it."""
+    options = parse()
+    cases: dict[str, Callable[[], Run]] = {
+        MPIDL: partial(downpour, options),
+        "PyTorch DDP": partial(peer, "ddp.py", options),
+        "PyTorch RPC": partial(peer, "rpc.py", options),
+    }
+    runs: dict[str, list[Run]] = {name: [] for name in cases}
+    for number in range(options.rounds):
+        for name, case in cases.items():
+            run = case()
+            runs[name].append(run)
+            print(f"round {number + 1}, {name}: {run['samples_per_second']:.0f} samples/s", file=sys.stderr, flush=True)
+    rows = [row(name, runs, options.target) for name in cases]
+    print(table(rows))
+    print(save("downpour", [shown | {"runs": runs[name]} for shown, name in zip(rows, cases, strict=True)]))
+
+
+def parse() -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(description="Downpour against PyTorch, on this machine's cores.")
+    parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each")
+    parser.add_argument("--target", type=float, default=0.88, help="test accuracy whose time is measured")
+    return parser.parse_args()
+
+
+def downpour(options: argparse.Namespace) -> Run:
+    """Train with mpidl on a coordinator, a server and the workers."""
+    job = HERE.parent / "jobs" / "fashion_mnist.toml"
+    with tempfile.TemporaryDirectory() as directory:
+        settings = {
+            "data.path": options.data.resolve(),
+            "run.dir": directory,
+            "run.epochs": options.epochs,
+            "topology.servers": 1,
+        }
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        summary = last_json([sys.executable, "-m", "mpidl", "train", job, "-n", WORKERS + 2, *sets, "--json"])
+        evaluations = accuracies(Path(summary["run_dir"]) / "metrics.jsonl")
+    return {
+        "samples_per_second": summary["samples_per_second"],
+        "seconds": summary["seconds"],
+        "test_accuracy": summary["test_accuracy"],
+        "seconds_to_target": next((time for time, accuracy in evaluations if accuracy >= options.target), None),
+    }
+
+
+def accuracies(metrics: Path) -> list[tuple[float, float]]:
+    """Return training seconds and test accuracy of each record, which is the last evaluation's until the next."""
+    records = map(json.loads, metrics.read_text().splitlines())
+    return [(record["time"], record["test_accuracy"]) for record in records if record["test_accuracy"] is not None]
+
+
+def peer(script: str, options: argparse.Namespace) -> Run:
+    """Train with one of PyTorch's ways."""
+    settings = {
+        "--data": options.data,
+        "--workers": WORKERS,
+        "--epochs": options.epochs,
+        "--target": options.target,
+    }
+    words = [word for setting in settings.items() for word in setting]
+    return last_json([sys.executable, HERE / "peers" / script, *words, "--json"])
+
+
+def last_json(command: list[Any]) -> Run:
+    """Run a command, one thread a process, and return the JSON object on the last line of its stdout."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{done.stderr}\n{command}: exit code {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row(name: str, runs: dict[str, list[Run]], target: float) -> dict[str, Any]:
+    """Return a line of the table: medians over the rounds."""
+    speed = median(run["samples_per_second"] for run in runs[name])
+    ours = median(run["samples_per_second"] for run in runs[MPIDL])
+    times = [run["seconds_to_target"] for run in runs[name]]
+    return {
+        "case": name,
+        "samples/s": speed,
+        f"{MPIDL} is": ours / speed,
+        f"s to {target:g}": None if None in times else median(times),
+        "accuracy": median(run["test_accuracy"] for run in runs[name]),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What the benchmarks share: timing in turn, a table for people, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def interleave(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Time the cases in turn, A B C A B C ..., so that a slow spell of the machine falls on all of them.
+
+    Parameters
+    ----------
+    cases
+        What to call, by name.
+    rounds
+        How often to call each.
+
+    Returns
+    -------
+    dict
+        Seconds of each call, by name.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            start = time.perf_counter()
+            case()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as text: a column for each key of the first row, numbers to the right, "-" for None."""
+    columns = list(rows[0])
+    cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    numeric = [all(isinstance(row.get(column), (int, float, type(None))) for row in rows) for column in columns]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in cells
+    ]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def save(name: str, rows: list[dict[str, Any]]) -> Path:
+    """Write the rows, and what machine they are from, to ``results/NAME.json``; return its path."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    record = {"benchmark": name, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "machine": _machine(), "rows": rows}
+    path.write_text(json.dumps(record, indent=2) + "\n")
+    return path
+
+
+def _cell(value: Any) -> str:
+    """Return a value as text: three digits of a float, unless it has more before the point."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
+    return str(value)
+
+
+def _machine() -> dict[str, Any]:
+    """Return what is known of this machine's processor and Python."""
+    processor = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return {"processor": processor, "cores": os.cpu_count(), "python": platform.python_version()}

@@ -1,0 +1,7 @@
+"""``python -m mpidl``."""
+
+import sys
+
+from mpidl.cli import main
+
+sys.exit(main())

@@ -1,0 +1,203 @@
+"""The command ``mpidl``. What a command needs is imported when it runs: NumPy only once threads are limited."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpidl import launcher
+from mpidl.errors import MpidlError, UsageError
+from mpidl.version import VERSION
+
+if TYPE_CHECKING:
+    from mpidl.config import Config
+
+__all__ = ["main"]
+
+#: Exit code of a run that a signal stopped after it was saved (EX_TEMPFAIL: schedulers take it as "requeue me").
+INTERRUPTED = 75
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments after the command's name; those of the process if not given.
+
+    Returns
+    -------
+    int
+        0 done; 1 failed; 2 wrong arguments or configuration; 75 stopped by a signal after saving.
+    """
+    arguments: argparse.Namespace | None = None
+    try:
+        arguments = _parser().parse_args(argv)
+        command: Callable[[argparse.Namespace], int] = arguments.command
+        return command(arguments)
+    except MpidlError as error:
+        if _first_rank():
+            _complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        if _first_rank():
+            _complain("interrupted")
+        return 1
+    except BrokenPipeError:
+        # The reader of stdout is gone; nothing may be flushed into its pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("MPIDL_DEBUG"):
+            traceback.print_exc()
+        rank, size, _ = launcher.world()
+        who = f"rank {rank}: " if size > 1 else ""
+        _complain(f"{who}{type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)")
+        return 1
+
+
+def _first_rank() -> bool:
+    return launcher.world().rank == 0
+
+
+def _complain(text: str) -> None:
+    print(f"mpidl: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="mpidl", description="DistBelief on MPI: training through a sharded parameter server.")
+    parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    train = commands.add_parser(
+        "train",
+        help="train a model",
+        description="Train a model. Without -n and mpirun: in one process, no MPI needed.",
+    )
+    train.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file, such as jobs/digits.toml")
+    train.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="start so many ranks with mpirun")
+    train.add_argument(
+        "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
+        help="use VALUE instead of the configuration's; may be repeated",
+    )  # fmt: skip
+    train.add_argument(
+        "--resume", metavar="RUN_DIR", type=Path,
+        help="go on from a run's last checkpoint, on any number of ranks; CONFIG is the run's own if not given",
+    )  # fmt: skip
+    train.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    train.set_defaults(command=_train)
+
+    evaluate = commands.add_parser(
+        "evaluate", help="test a trained model", description="Test the model of a run's last checkpoint."
+    )
+    evaluate.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="such as runs/digits")
+    evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    evaluate.set_defaults(command=_evaluate)
+
+    doctor = commands.add_parser(
+        "doctor", help="test this machine's MPI", description="Test what this machine's MPI can do, and how fast."
+    )
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    started = launcher.world()
+    ranks = started.size if arguments.ranks is None else arguments.ranks
+    if ranks < 1:
+        raise UsageError(f"-n: expected int >= 1, found {ranks}")
+    if started.size > 1 and ranks != started.size:
+        raise UsageError(f"-n {ranks}: there are {started.size} ranks already, leave -n out")
+    if ranks > started.size:
+        return _launch(arguments, ranks)
+    launcher.limit_threads()
+    config = _config(arguments)
+    from mpidl.run import run
+
+    summary = run(config, resume=arguments.resume)
+    if started.rank == 0:
+        _show(summary, arguments.json, _summary_lines)
+    return INTERRUPTED if summary.get("interrupted") else 0
+
+
+def _launch(arguments: argparse.Namespace, ranks: int) -> int:
+    from mpidl.mpiexec import launch
+    from mpidl.roles import assign
+
+    topology = _config(arguments).topology
+    assign([0] * ranks, topology.servers, topology.partitions, topology.standby)
+    passed = ["train"]
+    if arguments.config is not None:
+        passed.append(str(arguments.config))
+    passed += [f"--set={override}" for override in arguments.overrides]
+    if arguments.resume is not None:
+        passed.append(f"--resume={arguments.resume}")
+    if arguments.json:
+        passed.append("--json")
+    return launch(ranks, passed)
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    if arguments.config is None and arguments.resume is None:
+        raise UsageError("train: expected CONFIG or --resume RUN_DIR (see `mpidl train --help`)")
+    from mpidl.config import load
+
+    return load(arguments.config or arguments.resume / "config.toml", arguments.overrides)
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    launcher.limit_threads()
+    from mpidl.evaluation import evaluate
+
+    _show(evaluate(arguments.run_dir), arguments.json, _evaluation_lines)
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    launcher.limit_threads()
+    from mpidl import doctor
+
+    return doctor.main()
+
+
+def _show(result: Mapping[str, Any], as_json: bool, lines: Callable[[Mapping[str, Any]], list[str]]) -> None:
+    from mpidl.metrics import encode
+
+    print(encode(result).decode() if as_json else "\n".join(lines(result)), flush=True)
+
+
+def _summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    staleness = "staleness mean {mean:.2f}, p50 {p50}, p99 {p99}, max {max}".format(**summary["staleness"])
+    lines = [
+        _quality(summary, ("test_accuracy", "test_loss", "train_loss")),
+        f"{summary['samples']} samples in {summary['seconds']:.1f} s, {summary['samples_per_second']:.0f} samples/s",
+        f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}, {staleness}",
+        f"{summary['run_dir']}: {summary['epochs']:.4g} epochs done",
+    ]
+    if summary.get("interrupted"):
+        lines[-1] += f"; go on with `mpidl train --resume {summary['run_dir']}`"
+    return [line for line in lines if line]
+
+
+def _evaluation_lines(result: Mapping[str, Any]) -> list[str]:
+    return [_quality(result, ("test_accuracy", "test_loss")), f"{result['run_dir']}, step {result['step']}"]
+
+
+def _quality(result: Mapping[str, Any], names: Sequence[str]) -> str:
+    known = [(name.replace("_", " "), result[name]) for name in names if result.get(name) is not None]
+    return ", ".join(f"{name} {value:.4f}" for name, value in known)
+
+
+def _count(summary: Mapping[str, Any], name: str) -> str:
+    return f"{summary[name]} {name if summary[name] != 1 else name.removesuffix('s')}"

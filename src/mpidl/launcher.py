@@ -1,0 +1,107 @@
+"""What started this process, and starting an MPI job; knows the environment, never imports MPI or NumPy."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mpidl.errors import UsageError
+
+__all__ = ["World", "check_world", "limit_threads", "threads", "world"]
+
+
+class World(NamedTuple):
+    """This process's place among those started with it.
+
+    Attributes
+    ----------
+    rank, size : int
+    variable : str
+        The variable of the environment that says the size; empty if none does.
+    """
+
+    rank: int
+    size: int
+    variable: str = ""
+
+
+#: Variables in which a launcher says rank, size, and the number of ranks on this node.
+LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+)
+
+#: Slurm's numbers for what isn't a step of srun (batch script, interactive shell, ...) begin here.
+SPECIAL_STEPS = 0xFFFFFFF0
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def world(environment: Mapping[str, str] = os.environ) -> World:
+    """Return rank and size as the launcher's environment says; rank 0 of 1 if there is no launcher.
+
+    ``mpirun`` and ``mpiexec`` are believed before Slurm, whose variables also stand around them inside an
+    allocation. Slurm's count in a step that ``srun`` started: a batch script is one process, whatever
+    ``SLURM_NTASKS`` says of its steps.
+    """
+    for rank, size, _ in LAUNCHERS:
+        if rank in environment and size in environment:
+            return World(int(environment[rank]), int(environment[size]), size)
+    step = environment.get("SLURM_STEP_ID", "")
+    if "SLURM_PROCID" in environment and step.isdigit() and int(step) < SPECIAL_STEPS:
+        size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+        return World(int(environment["SLURM_PROCID"]), int(environment.get(size, 1)), size)
+    return World(0, 1)
+
+
+def check_world(size: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Check that MPI sees as many ranks as the launcher started.
+
+    Parameters
+    ----------
+    size : int
+        Of MPI.COMM_WORLD.
+
+    Raises
+    ------
+    UsageError
+        MPI sees one rank alone, though there are more: this Python's MPI isn't the launcher's.
+    """
+    started = world(environment)
+    if size > 1 or started.size == 1:
+        return
+    if started.variable.startswith("SLURM"):
+        remedy = "try `srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH, Intel MPI)"
+    else:
+        remedy = "start it with the mpirun of the MPI that this Python uses, or with `mpidl train -n`"
+    raise UsageError(f"{started.variable}={started.size}, but MPI says that each of these ranks is alone: {remedy}")
+
+
+def threads(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many threads this rank may use: its cores, shared with the other ranks of its node."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, cores // _local_ranks(environment))
+
+
+def _local_ranks(environment: Mapping[str, str]) -> int:
+    """Return the number of ranks on this node; those of the whole world if nothing says how many are here."""
+    size = world(environment).size
+    if size == 1:
+        return 1
+    for rank, _, local in LAUNCHERS:
+        if rank in environment and local in environment:
+            return int(environment[local])
+    per_node = environment.get("SLURM_STEP_TASKS_PER_NODE", environment.get("SLURM_TASKS_PER_NODE", ""))
+    counts = [
+        int(count) for count, nodes in re.findall(r"(\d+)(?:\(x(\d+)\))?", per_node) for _ in range(int(nodes or 1))
+    ]
+    node = int(environment.get("SLURM_NODEID", 0))
+    return counts[node] if node < len(counts) else size
+
+
+def limit_threads() -> None:
+    """Tell the maths libraries how many threads to use; call before NumPy is imported. The user's word wins."""
+    for variable in THREAD_VARIABLES:
+        os.environ.setdefault(variable, str(threads()))

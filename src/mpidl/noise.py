@@ -1,0 +1,72 @@
+"""What mpirun adds to the stderr of a job that already said by itself how it ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+__all__ = ["quieten"]
+
+#: Open MPI writes its messages between two of these lines.
+RULE = b"-" * 74
+
+#: Longest message to wait for the end of.
+LONGEST = 4096
+
+#: Exit codes that come after a line that says why, or that need none.
+CODE = rb"(?:1|2|75)\b"
+
+NOISE = (
+    re.compile(rb"processes exited with non-zero status.*Exit code:\s+" + CODE, re.DOTALL),
+    re.compile(rb"returned\s+a non-zero exit code"),
+    re.compile(rb"MPI_ABORT was invoked on rank.*rrorcode:? " + CODE, re.DOTALL),
+    re.compile(rb"exited on\s+signal 10 \(User defined signal 1\)"),  # asked to stop, before it could listen
+    re.compile(rb'has exited due to process rank \d+.*calling\s+"abort"', re.DOTALL),
+)
+
+#: MPICH and Intel MPI say it in one line.
+ABORT_START = b"Abort("
+ABORT = re.compile(re.escape(ABORT_START) + CODE + rb"\) on node \d+ .*: application called MPI_Abort\(.*\n")
+
+
+def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a job's stderr as it comes, without the launcher's messages about exit codes of the run itself.
+
+    Parameters
+    ----------
+    chunks : iterable of bytes
+        As read. A progress bar has no line ends; what another rank or the launcher has to say begins a new line.
+    """
+    pending, at_start = b"", True
+    for chunk in chunks:
+        if not at_start and chunk.startswith((RULE, b"mpidl: ", ABORT_START)):
+            yield b"\n"
+            at_start = True
+        pending += chunk
+        while pending:
+            length, shown = _next(pending) if at_start else _line(pending)
+            if length == 0:
+                break
+            if shown:
+                yield pending[:length]
+            at_start = pending[length - 1 : length] == b"\n"
+            pending = pending[length:]
+    if pending:
+        yield pending
+
+
+def _next(text: bytes) -> tuple[int, bool]:
+    """Return length of what stands at a line's start, 0 to wait for its end, and whether it is to be shown."""
+    if len(text) < LONGEST:
+        if RULE.startswith(text[: len(RULE)]):
+            end = text.find(b"\n" + RULE + b"\n", len(RULE))
+            length = end + len(RULE) + 2 if end >= 0 else 0
+            return length, not any(noise.search(text[:length]) for noise in NOISE)
+        if ABORT_START.startswith(text[: len(ABORT_START)]) and b"\n" not in text:
+            return 0, True
+    length, _ = _line(text)
+    return length, not ABORT.fullmatch(text[:length])
+
+
+def _line(text: bytes) -> tuple[int, bool]:
+    return text.find(b"\n") + 1 or len(text), True

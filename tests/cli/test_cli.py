@@ -1,0 +1,174 @@
+"""The command line: one line and exit code 2 for what a user did wrong, quickly."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpidl.cli import main
+from mpidl.errors import MpidlError
+
+JOBS = Path(__file__).parents[2] / "jobs"
+DIGITS = JOBS / "digits.toml"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["train", DIGITS, "--set", "run.epoch=3"], "run.epoch: unknown key, did you mean 'epochs'?"),
+        (["train", DIGITS, "--set", "data.batch=abc"], "data.batch: expected int >= 1, found 'abc'"),
+        (["train", DIGITS, "--set", "epochs"], "--set epochs: expected section.key=value"),
+        (["train", "absent.toml"], "absent.toml: No such file or directory"),
+        (["train", "."], ".: Is a directory"),
+        (["train"], "train: expected CONFIG or --resume RUN_DIR (see `mpidl train --help`)"),
+        (["train", "--resume", "absent"], "absent/config.toml: No such file or directory"),
+        (["train", DIGITS, "-n", "0"], "-n: expected int >= 1, found 0"),
+        (["train", DIGITS, "-n", "x"], "argument -n: invalid int value: 'x' (see `mpidl train --help`)"),
+        (
+            ["train", DIGITS, "-n", "2"],
+            "2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)",
+        ),
+        (
+            ["train", DIGITS, "-n", "4", "--set", "topology.servers=3"],
+            "4 ranks are too few: a coordinator, 3 servers and 1 worker need 5 (or run without mpirun for one process)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_user_did_wrong_is_one_line(mpidl, arguments, line):
+    ended = mpidl(*arguments)
+    assert ended.stderr == f"mpidl: {line}\n"
+    assert ended.stdout == ""
+    assert ended.returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["trian"], ["train", DIGITS, "--jsn"], ["evaluate"]])
+def test_arguments_that_are_not_known(mpidl, arguments):
+    ended = mpidl(*arguments)
+    assert ended.stderr.startswith("mpidl: ")
+    assert ended.stderr.count("\n") == 1
+    assert ended.returncode == 2
+
+
+def test_only_the_first_rank_says_what_all_found(mpidl):
+    ranks = [
+        mpidl("train", "absent.toml", OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE="2") for rank in range(2)
+    ]
+    assert [rank.stderr.count("\n") for rank in ranks] == [1, 0]
+    assert [rank.returncode for rank in ranks] == [2, 2]
+
+
+def test_ranks_that_are_there_already(mpidl):
+    ended = mpidl("train", DIGITS, "-n", "4", PMI_RANK="0", PMI_SIZE="3")
+    assert ended.stderr == "mpidl: -n 4: there are 3 ranks already, leave -n out\n"
+    assert ended.returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+def test_help(mpidl, arguments):
+    ended = mpidl(*arguments)
+    assert ended.stdout.startswith(("usage: mpidl", "mpidl 0."))
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_help_loads_nothing_heavy(bare_environment):
+    heavy = ("numpy", "msgspec", "numba", "h5py", "mpi4py", "tqdm", "simpy", "ctypes", "subprocess")
+    code = (
+        "import sys; from mpidl.cli import main\n"
+        "try: main(['--help'])\n"
+        f"finally: print(*[name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=bare_environment, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == "\n"
+
+
+def test_threads_are_limited_before_numpy_is_loaded(bare_environment):
+    code = (
+        "import os, sys; from mpidl.cli import main; from mpidl.launcher import THREAD_VARIABLES\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'numpy': print(*(os.environ.get(v) for v in THREAD_VARIABLES))\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        f"main(['train', '{DIGITS}', '--set', 'run.epoch=1'])"
+    )
+    variables = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "")
+    bare_environment = {name: value for name, value in bare_environment.items() if name not in variables}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=bare_environment | {"OMP_NUM_THREADS": "7", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "9999"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stdout.split() == ["7", "1", "1"]
+
+
+def raising(error):
+    def command(arguments):
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (MpidlError("the disk is full"), 1, "mpidl: the disk is full\n"),
+        (
+            ValueError("two\nlines"),
+            1,
+            "mpidl: ValueError: two lines (MPIDL_DEBUG=1 shows where)\n",
+        ),
+        (KeyboardInterrupt(), 1, "mpidl: interrupted\n"),
+    ],
+)
+def test_what_a_command_raises(monkeypatch, capsys, error, code, line):
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "MPIDL_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("mpidl.cli._evaluate", raising(error))
+    assert main(["evaluate", "runs/x"]) == code
+    assert capsys.readouterr().err == line
+
+
+def test_debugging_shows_where(monkeypatch, capsys):
+    monkeypatch.setenv("MPIDL_DEBUG", "1")
+    monkeypatch.setattr("mpidl.cli._evaluate", raising(ValueError("what")))
+    assert main(["evaluate", "runs/x"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def summary(**more):
+    return {
+        "algorithm": "downpour",
+        "servers": 1,
+        "replicas": 2,
+        "epochs": 2.5,
+        "samples": 100,
+        "seconds": 2.0,
+        "samples_per_second": 50.0,
+        "train_loss": 0.25,
+        "test_loss": float("nan"),
+        "test_accuracy": None,
+        "staleness": {"mean": 0.5, "p50": 0, "p99": 3, "max": 4},
+        "run_dir": "runs/x",
+        **more,
+    }
+
+
+@pytest.mark.parametrize(("interrupted", "code"), [(False, 0), (True, 75)])
+def test_the_summary(monkeypatch, capsys, interrupted, code):
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    given = []
+    result = summary(interrupted=interrupted)
+    monkeypatch.setattr("mpidl.run.run", lambda config, resume: given.append((config, resume)) or result)
+    assert main(["train", str(DIGITS), "-n", "1", "--set", "run.epochs=3", "--json"]) == code
+    assert '"test_loss":null' in capsys.readouterr().out.splitlines()[-1]
+    assert main(["train", str(DIGITS), "--resume", "runs/x"]) == code
+    assert [(config.run.epochs, resume) for config, resume in given] == [(3, None), (30, Path("runs/x"))]
+    text = capsys.readouterr().out
+    assert "100 samples in 2.0 s, 50 samples/s\n" in text
+    assert "downpour: 1 server, 2 replicas, staleness mean 0.50, p50 0, p99 3, max 4\n" in text
+    assert ("--resume runs/x" in text) == interrupted
