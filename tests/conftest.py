@@ -5,12 +5,20 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mpidl.data import Batch
 from mpidl.data.dataset import ArraySplit
+
+# Ranks make their temporary directories at the same time: each in a place of its own.
+if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
+    own = Path(tempfile.gettempdir()) / f"mpidl-rank-{os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK'))}"
+    own.mkdir(exist_ok=True)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
 
 #: Seconds after which a test that is still running prints its stack, on every rank; pytest-timeout ends it later.
 STUCK_AFTER = 90

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -62,8 +61,8 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         environment.setdefault("OMPI_MCA_osc", "^ucx")
         _permit_root(environment)
     command = [str(mpiexec), "-n", str(ranks), *options, sys.executable, "-P", "-m", "mpidl", *arguments]
-    with (
-        subprocess.Popen(
+    with _Forwarding() as forwarding:
+        process = subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -71,19 +70,19 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
             bufsize=0,
             start_new_session=True,
             preexec_fn=_end_with_parent(),
-        ) as process,
-        _forwarding(process) as asked,
-    ):
+        )
         assert process.stderr is not None
-        try:
-            for text in quieten(_chunks(process.stderr)):
-                os.write(2, text)
-            code = process.wait()
-        finally:
-            _end_session(process.pid)
+        with process.stderr:
+            try:
+                forwarding.to(process)
+                for text in quieten(_chunks(process.stderr)):
+                    os.write(2, text)
+                code = process.wait()
+            finally:
+                _end_session(process.pid)
     if code in OWN_CODES:
         return code
-    _say("ended without saving" if asked else f"a rank died; {mpiexec.name} returned {code}")
+    _say("ended without saving" if forwarding.came else f"a rank died; {mpiexec.name} returned {code}")
     return 1
 
 
@@ -132,31 +131,55 @@ def _end_with_parent() -> Callable[[], Any] | None:
     return prctl and (lambda: prctl(set_death_signal, signal.SIGTERM))
 
 
-@contextmanager
-def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Pass on to the job what asks this process to stop; yield the signals that came."""
-    came: list[int] = []
+class _Forwarding:
+    """Passes on to a job what asks this process to stop, while entered.
 
-    def handle(number: int, frame: Any) -> None:
-        again = number == signal.SIGINT and number in came
-        came.append(number)
-        if again:
-            process.terminate()
-            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
-        elif len(came) == 1:
-            process.send_signal(signal.SIGUSR1)
+    Attributes
+    ----------
+    came : list of int
+        The signals that did.
+    """
+
+    def __init__(self) -> None:
+        self.came: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> _Forwarding:
+        handlers: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), self._handle)
+        handlers[signal.SIGALRM] = self._lose_patience
+        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def to(self, process: subprocess.Popen[bytes]) -> None:
+        """Name the job's launcher, which also gets what came before it was there."""
+        self._process = process
+        if self.came:
+            self._pass_on()
+
+    def _handle(self, number: int, frame: Any) -> None:
+        self.came.append(number)
+        if len(self.came) == 1:
             hint = "; Ctrl-C again to end at once" if number == signal.SIGINT else ""
             _say(f"{signal.Signals(number).name}, saving and stopping{hint}")
+        self._pass_on()
 
-    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), handle)
-    handlers[signal.SIGALRM] = lambda number, frame: _end_session(process.pid)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield came
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def _pass_on(self) -> None:
+        if self._process is None:
+            return
+        if self.came.count(signal.SIGINT) > 1:
+            self._process.terminate()
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        else:
+            self._process.send_signal(signal.SIGUSR1)
+
+    def _lose_patience(self, number: int, frame: Any) -> None:
+        assert self._process is not None
+        _end_session(self._process.pid)
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:

