@@ -57,13 +57,15 @@ def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _next(text: bytes) -> tuple[int, bool]:
     """Return length of what stands at a line's start, 0 to wait for its end, and whether it is to be shown."""
-    if len(text) < LONGEST:
-        if RULE.startswith(text[: len(RULE)]):
-            end = text.find(b"\n" + RULE + b"\n", len(RULE))
-            length = end + len(RULE) + 2 if end >= 0 else 0
+    if RULE.startswith(text[: len(RULE)]):
+        end = text.find(b"\n" + RULE + b"\n", len(RULE))
+        if end >= 0:
+            length = end + len(RULE) + 2
             return length, not any(noise.search(text[:length]) for noise in NOISE)
-        if ABORT_START.startswith(text[: len(ABORT_START)]) and b"\n" not in text:
+        if len(text) < LONGEST:
             return 0, True
+    if ABORT_START.startswith(text[: len(ABORT_START)]) and b"\n" not in text and len(text) < LONGEST:
+        return 0, True
     length, _ = _line(text)
     return length, not ABORT.fullmatch(text[:length])
 

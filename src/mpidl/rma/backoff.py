@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 
 from mpi4py import MPI
 
 from mpidl.rma.doorbells import Doorbells
 
-_PR_SET_TIMERSLACK = 29
 #: Longest sleep where everything that concerns a rank rings its doorbell, and where it does not (seconds).
 RUNG_SLEEP = 5e-3
 BLIND_SLEEP = 200e-6
-
-
-def sharpen_sleeps() -> None:
-    """Let this process' short sleeps end on time: Linux rounds them up by 50 us unless asked not to."""
-    try:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
-    except (AttributeError, OSError):
-        return
 
 
 class Backoff:

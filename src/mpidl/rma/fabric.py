@@ -12,10 +12,11 @@ from mpi4py import MPI
 
 from mpidl.parameters.ranges import Range
 from mpidl.rma import board
-from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff, sharpen_sleeps
+from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
 from mpidl.rma.counters import Counter
 from mpidl.rma.doorbells import Doorbells, cores
 from mpidl.rma.mailboxes import Geometry, Inbox, Outbox
+from mpidl.rma.scheduling import run_promptly, sharpen_sleeps
 from mpidl.rma.windows import Window
 from mpidl.roles import Roles
 
@@ -67,6 +68,8 @@ class Fabric:
         self._direct = self.doorbells.alone and allocation == "allocate"
         self._crowded = self.comm.size > cores()
         sharpen_sleeps()
+        if self.comm.rank == roles.coordinator or self.comm.rank in roles.servers:
+            run_promptly()
 
     def _regions(self, dtype: np.dtype, evaluations: int) -> dict[str, tuple[Any, int]]:
         rank = self.comm.rank

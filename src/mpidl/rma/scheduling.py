@@ -1,0 +1,35 @@
+"""Asking the operating system to run a rank at once when it has work: servers share cores with workers that always compute."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+_PR_SET_TIMERSLACK = 29
+_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
+#: Seconds that a sleep may end late; Linux allows itself 50 us unless told otherwise.
+SLACK = 1e-6
+#: Seconds of processor time that a server asks for at a time: who asks for little is run sooner (Linux 6.12 and newer).
+SLICE = 1e-4
+
+
+def sharpen_sleeps() -> None:
+    """Let this process' short sleeps end on time, where the system can."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, int(SLACK * 1e9), 0, 0, 0)
+    except (AttributeError, OSError):
+        return
+
+
+def run_promptly() -> None:
+    """Let this process run as soon as it wakes, even where others compute on every core; older systems ignore it."""
+    number = _SYS_SCHED_SETATTR.get(os.uname().machine)
+    if number is None:
+        return
+    # struct sched_attr: size, policy (normal), flags, nice, priority, then the slice as runtime, deadline, period.
+    attributes = struct.pack("=IIQiIQQQ", 48, 0, 0, os.nice(0), 0, int(SLICE * 1e9), 0, 0)
+    try:
+        ctypes.CDLL(None).syscall(number, 0, attributes, 0)
+    except (AttributeError, OSError):
+        return
