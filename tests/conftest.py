@@ -94,15 +94,6 @@ def tally():
     return make
 
 
-@pytest.fixture
-def environment():
-    """Return the variables that let a test start mpirun of its own, whatever started the tests."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_"))}
-    allowed = {f"{p}_ALLOW_RUN_AS_ROOT{s}": "1" for p in ("OMPI", "PRTE") for s in ("", "_CONFIRM")}
-    return kept | allowed | {"OMPI_MCA_osc": "^ucx", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """Let a test of several ranks fail on all of them if it fails on one, so that none goes on alone."""

@@ -56,7 +56,7 @@ class Alone:
             self._job.model.parameters[:] = self._engine.parameters()
             if not self._interrupted:
                 loss, accuracy = self._evaluate()
-                self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy)
+                self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy, final=True)
             return self._reporter.close(
                 totals, ranks=1, servers=len(self._shards), replicas=1, partitions=1, interrupted=self._interrupted
             )

@@ -185,7 +185,7 @@ class Coordinator:
         samples = self._workers["test_samples"].sum()
         loss = float(self._workers["test_loss"].sum() / samples)
         accuracy = float(self._workers["test_correct"].sum() / samples)
-        self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy)
+        self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy, final=True)
 
     def _leave(self) -> None:
         """Send everybody home."""

@@ -67,7 +67,7 @@ def test_the_bar_fits_its_terminal(terminal, columns):
     assert bars[-1].startswith("100%|")
     if columns >= 80:
         figures = bars[-1].rpartition("| ")[2].split()
-        assert figures[-11:] == "50/s loss 0.100 acc 0.875 stale 1.2 load 34% 0:00 left".split()
+        assert " ".join(figures[-11:]) == "50/s loss 0.100 acc 0.875 stale 1.2 load 34% 0:00 left"
         assert "0:18 left" in bars[1]
     (evaluation,) = [line for line in shown if line.startswith("epoch")]
     assert evaluation == "epoch   1.0  test accuracy 0.8750  test loss 0.5000  train loss 0.2000  after 0:10"

@@ -55,15 +55,19 @@ class Reporter:
         if totals.now - max(self._recorded_at, totals.first_fetch) >= self._job.config.run.report:
             self._record(self._report(totals))
 
-    def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float) -> bool:
+    def evaluated(
+        self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False
+    ) -> bool:
         """Record an evaluation on the test data; return whether it reached the run's target accuracy.
 
-        `accuracy` is NaN where correctness means nothing.
+        `accuracy` is NaN where correctness means nothing. Of evaluations that follow each other faster than people
+        read, only the `final` one is sure to be shown.
         """
         self._losses |= {"test_loss": loss, "test_accuracy": None if isnan(accuracy) else accuracy}
         report = self._report(totals) | {"epoch": epoch}
         self._record(report)
-        self._show(report)
+        if final or time.time() - self._shown_at >= SHORTEST_SPAN:
+            self._show(report)
         target = self._job.config.run.target_accuracy
         return target is not None and accuracy >= target
 

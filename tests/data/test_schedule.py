@@ -1,0 +1,121 @@
+"""The order of a run's data, by any number of workers, stopped anywhere and resumed."""
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl.data import Portions
+from mpidl.data.dataset import ArraySplit
+from mpidl.data.loader import Loader
+from mpidl.data.schedule import Assignment, Schedule
+
+sizes = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4))
+
+
+def make(samples, batch, batches, contiguous=False, **options):
+    return Schedule(Portions(samples, batch, batch * batches, seed=3, contiguous=contiguous), **options)
+
+
+def numbered(samples, contiguous=False):
+    split = ArraySplit(np.zeros((samples, 1), np.float32), np.arange(samples))
+    split.contiguous = contiguous
+    return split
+
+
+def loaders(schedule, workers, contiguous=False, on_epoch=lambda epoch: None):
+    """Return the loaders of workers that share one counter."""
+    tickets = iter(range(1 << 30))
+    split = numbered(schedule.portions.samples, contiguous)
+    return [Loader(schedule, split, lambda: next(tickets), on_epoch) for _ in range(workers)]
+
+
+@given(size=sizes, epochs=st.integers(1, 4), workers=st.integers(1, 4), contiguous=st.booleans(), data=st.data())
+def test_workers_of_any_speed_use_every_sample_once_an_epoch(size, epochs, workers, contiguous, data):
+    seen = []
+    schedule = make(*size, contiguous, epochs=epochs)
+    active = loaders(schedule, workers, contiguous, seen.append)
+    used: Counter[int] = Counter()
+    while active:
+        loader = data.draw(st.sampled_from(active))
+        batch = loader.next()
+        if batch is None:
+            active.remove(loader)
+        else:
+            used.update(batch.tolist())
+    assert used == {sample: epochs for sample in range(size[0])}
+    assert sorted(seen) == list(range(1, epochs))
+
+
+@given(size=sizes, steps=st.integers(1, 90))
+def test_a_run_of_steps_ends_after_that_many_batches(size, steps):
+    schedule = make(*size, steps=steps)
+    (loader,) = loaders(schedule, 1)
+    batches = 0
+    while loader.next() is not None:
+        batches += 1
+    assert batches == steps
+    assert schedule.epochs == -(-steps // schedule.steps_per_epoch)
+
+
+@given(
+    size=sizes, epochs=st.integers(1, 3), workers=st.integers(1, 3), contiguous=st.booleans(), data=st.data()
+)
+def test_a_resumed_run_uses_what_the_stopped_one_left(size, epochs, workers, contiguous, data):
+    """Stopped twice, anywhere."""
+    used: Counter[int] = Counter()
+    position = {"next_portion": 0, "unfinished": []}
+    for _ in range(3):
+        schedule = make(*size, contiguous, epochs=epochs, **position)
+        active = loaders(schedule, workers, contiguous)
+        running, taken = list(active), data.draw(st.integers(0, 40))
+        for _ in range(taken):
+            if running:
+                loader = data.draw(st.sampled_from(running))
+                batch = loader.next()
+                if batch is None:
+                    running.remove(loader)
+                else:
+                    used.update(batch.tolist())
+        next_portion, waiting = schedule.position(min(schedule.tickets, sum(loader.tickets for loader in active)))
+        unfinished = [pair for loader in active for pair in loader.unfinished()]
+        position = {"next_portion": next_portion, "unfinished": sorted(waiting + unfinished)}
+    (loader,) = loaders(make(*size, contiguous, epochs=epochs, **position), 1, contiguous)
+    while (batch := loader.next()) is not None:
+        used.update(batch.tolist())
+    assert used == {sample: epochs for sample in range(size[0])}
+
+
+def test_a_stopped_loader_hands_out_nothing_and_knows_the_rest():
+    (loader,) = loaders(make(20, 2, 3, contiguous=True, epochs=1), 1, contiguous=True)
+    loader.next()
+    loader.stop()
+    assert loader.next() is None
+    assert loader.unfinished() == [(0, 1), (1, 0)]
+
+
+def test_the_next_portion_is_prefetched_where_portions_are_contiguous(monkeypatch):
+    schedule = make(20, 2, 2, contiguous=True, epochs=1)
+    hints = []
+    (loader,) = loaders(schedule, 1, contiguous=True)
+    monkeypatch.setattr(loader._split, "prefetch", lambda indices: hints.append(indices.tolist()))
+    loader.next()
+    assert hints == [schedule.portions.indices(0).tolist(), schedule.portions.indices(1).tolist()]
+
+
+def test_epochs_open_with_their_first_portion_once():
+    schedule = make(10, 2, 2, epochs=3, next_portion=4, unfinished=[(3, 1)])
+    assert schedule.portions.per_epoch == 3
+    assignments = [schedule.assignment(ticket) for ticket in range(7)]
+    assert assignments[0] == Assignment(3, 1, 2)
+    assert [schedule.opens_epoch(a) for a in assignments[:4]] == [None, None, None, 2]
+    assert assignments[6] is None
+    assert schedule.tickets == 6
+
+
+def test_tickets_before_an_epoch_tell_a_warm_start():
+    schedule = make(10, 2, 1, epochs=4)
+    assert [schedule.tickets_before(e) for e in (0, 0.5, 1.0, 3.9, 9)] == [0, 2, 5, 19, 20]
+    resumed = make(10, 2, 1, epochs=4, next_portion=7, unfinished=[(5, 0)])
+    assert [resumed.tickets_before(e) for e in (1.0, 2.0)] == [0, 4]

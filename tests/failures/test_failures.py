@@ -1,0 +1,219 @@
+"""What goes wrong in a job: each test starts an mpirun of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+SAMPLES = 101
+EPOCHS = 6
+
+#: A model whose gradients are integers, so that its parameters count what was applied; it takes its time.
+TALLY = """
+import os, time
+import numpy as np
+
+class Tally:
+    def __init__(self):
+        self.parameters = np.zeros(13)
+
+    def loss_and_gradient(self, batch):
+        time.sleep(float(os.environ.get("TALLY_SECONDS", 0)))
+        if os.environ.get("OMPI_COMM_WORLD_RANK") == os.environ.get("TALLY_FAILS", "none"):
+            raise RuntimeError("out of luck")
+        return 0.0, (1.0 + np.arange(13)) * np.sum(batch.inputs[:, 0] + 1)
+
+def make(dataset, seed):
+    return Tally()
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job on the tally: its configuration's path. Sample i of the data is the number i."""
+    (tmp_path / "tally.py").write_text(TALLY)
+    numbers = np.arange(SAMPLES, dtype=np.float32)[:, None]
+    with h5py.File(tmp_path / "numbers.h5", "w") as file:
+        for split in ("train", "test"):
+            file[f"{split}/x"], file[f"{split}/y"] = numbers, np.zeros((SAMPLES, 1), np.float32)
+    path = tmp_path / "tally.toml"
+    path.write_text(
+        f"""
+        [run]
+        epochs = {EPOCHS}
+        [data]
+        source = "hdf5"
+        path = "numbers.h5"
+        batch = 4
+        portion = 12
+        [model]
+        factory = "tally:make"
+        [server]
+        rule = "sgd"
+        rate = 1.0
+        """
+    )
+    return path
+
+
+@pytest.fixture
+def start(bare_environment, tmp_path):
+    """Start ``mpidl ARGUMENTS``; whatever still runs at the end is killed."""
+    started = []
+
+    def run(*arguments, **variables):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mpidl", *map(str, arguments)],
+            cwd=tmp_path,
+            env=bare_environment | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+
+
+def wait_for(condition, seconds=60):
+    """Wait until something is true of a job, and return it."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("the job didn't come so far")
+
+
+def process_of_rank(rank, directory):
+    """Return the process number of a rank of the job that runs in a directory."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            if f"OMPI_COMM_WORLD_RANK={rank}".encode() in variables and (entry / "cwd").resolve() == directory:
+                return int(entry.name)
+        except OSError:
+            continue
+    return None
+
+
+def trains(directory):
+    """Tell whether the run's first checkpoint is there, which says that its ranks are at work."""
+    return (directory / "runs" / "tally" / "checkpoints" / "0").exists()
+
+
+def parameters(directory):
+    """Return the parameters of the tally's last checkpoint."""
+    checkpoints = directory / "runs" / "tally" / "checkpoints"
+    newest = max(checkpoints.iterdir(), key=lambda path: int(path.name))
+    with h5py.File(newest / "index.h5") as index:
+        return index["parameters/parameters"][...]
+
+
+def test_a_rank_that_raises_ends_the_job_and_is_named_once(job, start, tmp_path):
+    process = start("train", job, "-n", 4, TALLY_FAILS="3")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    lines = [line for line in errors.splitlines() if "out of luck" in line]
+    assert lines == ["mpidl: rank 3 (worker 1) failed: RuntimeError: out of luck"]
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank):
+    process = start("train", job, "-n", 4, "--set", "run.epochs=100000", TALLY_SECONDS="0.001")
+    wait_for(lambda: trains(tmp_path))
+    os.kill(process_of_rank(rank, tmp_path), signal.SIGKILL)
+    killed = time.monotonic()
+    process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert time.monotonic() - killed < 10
+    assert process_of_rank(2, tmp_path) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, start, tmp_path, number):
+    process = start("train", job, "-n", 4, "--json", TALLY_SECONDS="0.02")
+    wait_for(lambda: trains(tmp_path))
+    time.sleep(0.4)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 75, errors
+    summary = json.loads(output.splitlines()[-1])
+    assert summary["interrupted"]
+    assert 0 < summary["samples"] < EPOCHS * SAMPLES
+
+    resumed = start("train", "--resume", "runs/tally", "-n", 6, "--set", "topology.servers=3", "--json")
+    output, errors = resumed.communicate(timeout=60)
+    assert resumed.returncode == 0, errors
+    rest = json.loads(output.splitlines()[-1])
+    assert rest["servers"] == 3
+    assert summary["samples"] + rest["samples"] == EPOCHS * SAMPLES
+    assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
+
+
+def test_a_signal_to_one_process_alone_saves_too(job, start, tmp_path):
+    process = start("train", job, "--json", TALLY_SECONDS="0.02")
+    wait_for(lambda: trains(tmp_path))
+    process.terminate()
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 75
+    first = json.loads(output.splitlines()[-1])
+    resumed = start("train", "--resume", "runs/tally", "--json")
+    rest = json.loads(resumed.communicate(timeout=60)[0].splitlines()[-1])
+    assert first["samples"] + rest["samples"] == EPOCHS * SAMPLES
+    assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
+
+
+def test_a_full_disk_is_one_line(tmp_path, bare_environment):
+    (tmp_path / "digits.toml").write_text(
+        '[data]\nsource = "digits"\n[[model.layer]]\ntype = "dense"\nunits = 3000\n[[model.layer]]\ntype = "dense"\nunits = 10\n'
+    )
+    limited = subprocess.run(
+        ["bash", "-c", f"ulimit -f 400; exec {sys.executable} -m mpidl train digits.toml"],
+        cwd=tmp_path, env=bare_environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert limited.returncode == 1
+    assert limited.stderr.splitlines() == [
+        "mpidl: runs/digits/checkpoints/.0/shard-0.h5: can't be written: File too large"
+    ]
+    assert not list((tmp_path / "runs" / "digits" / "checkpoints").glob("[0-9]*"))
+
+
+@pytest.mark.parametrize("ranks", [[], ["-n", 3]])
+def test_a_run_directory_that_cannot_be_made_is_one_line(job, start, ranks):
+    process = start("train", job, "--set", "run.dir=/dev/null/runs", *ranks)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    own = [line for line in errors.splitlines() if line.startswith("mpidl: ") and "root" not in line]
+    assert own == ["mpidl: run.dir: can't write in /dev/null/runs/tally: Not a directory"]
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("ranks", [[], ["-n", 16]])
+def test_more_servers_than_parameters_is_one_line(job, start, ranks):
+    process = start("train", job, "--set", "topology.servers=14", *ranks)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    own = [line for line in errors.splitlines() if line.startswith("mpidl: topology.servers: ")]
+    assert len(own) == 1, errors
+    assert "Traceback" not in errors
+
+
+def test_a_launcher_of_another_mpi_is_one_line(job, start):
+    process = start("train", job, OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    (line,) = errors.splitlines()
+    assert "OMPI_COMM_WORLD_SIZE" in line
+    assert "4" in line
