@@ -16,7 +16,8 @@ from mpidl.data.dataset import ArraySplit
 
 # Ranks make their temporary directories at the same time: each in a place of its own.
 if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
-    own = Path(tempfile.gettempdir()) / f"mpidl-rank-{os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK'))}"
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+    own = Path(tempfile.gettempdir()) / f"mpidl-rank-{rank}"
     own.mkdir(exist_ok=True)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
 

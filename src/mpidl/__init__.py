@@ -1,4 +1,4 @@
-"""DistBelief on MPI: asynchronous training of neural networks through a sharded parameter server on one-sided windows."""
+"""DistBelief on MPI: asynchronous training through a sharded parameter server on one-sided windows."""
 
 from __future__ import annotations
 

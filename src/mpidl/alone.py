@@ -32,6 +32,7 @@ class Alone:
         self._job = job
         self._recorder = Recorder(job.config, resume=job.checkpoint is not None)
         job.directory = self._recorder.directory
+        checkpoint.sweep(job.checkpoints)
         ranges = shards(job.layout.size, job.config.topology.servers)
         self._shards = [job.fill(range, np.empty(range.size, job.dtype), range.size) for range in ranges]
         job.rule.warm(job.dtype)

@@ -1,8 +1,8 @@
 """Checkpoints: one HDF5 file for each shard, and an index that shows them as one model.
 
-A checkpoint is written in ``checkpoints/.STEP`` and renamed to ``checkpoints/STEP`` when every file is on disk: it appears
-whole or not at all. ``index.h5`` is written last. Its virtual datasets give each tensor in its own shape, whatever the number of
-shards. Every dataset of a shard carries its CRC-32, which reading checks.
+A checkpoint is written in ``checkpoints/.STEP`` and renamed to ``checkpoints/STEP`` when every file is on disk: it
+appears whole or not at all. ``index.h5`` is written last. Its virtual datasets give each tensor in its own shape,
+whatever the number of shards. Every dataset of a shard carries its CRC-32, which reading checks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def save_shard(directory: Path, number: int, range: Range, vectors: dict[str, np
                 for start in _starts(vector.size, per_slice):
                     piece = vector[start : start + per_slice]
                     dataset[start : start + piece.size] = piece
-                    checksum = zlib.crc32(piece, checksum)
+                    checksum = zlib.crc32(piece.data, checksum)
                     yield
                 dataset.attrs["crc32"] = np.uint32(checksum)
         yield from _in_background(lambda: _sync(path))
@@ -87,9 +87,7 @@ def save_shard(directory: Path, number: int, range: Range, vectors: dict[str, np
         raise cannot_write(path, error) from error
 
 
-def save_index(
-    directory: Path, layout: Layout, shards: int, position: Position, config: str, version: str
-) -> None:
+def save_index(directory: Path, layout: Layout, shards: int, position: Position, config: str, version: str) -> None:
     """Write the index over the shards' files in `directory`, then let the checkpoint appear under its final name.
 
     Raises
@@ -138,9 +136,7 @@ def _describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:
         return Range(int(file.attrs["start"]), int(file.attrs["stop"])), {name: file[name].dtype for name in names}
 
 
-def _map(
-    virtual: Any, shape: tuple[int, ...], tensor: Range, held: Range, file: str, dataset: str
-) -> None:
+def _map(virtual: Any, shape: tuple[int, ...], tensor: Range, held: Range, file: str, dataset: str) -> None:
     """Map the part of a tensor that one shard holds."""
     common = tensor.intersect(held)
     if common is None:
@@ -231,8 +227,8 @@ class Checkpoint:
             with h5py.File(path) as file:
                 dataset = file[vector]
                 values = dataset[...]
-                if zlib.crc32(values) != int(dataset.attrs["crc32"]):
-                    raise MpidlError(f"{path}: {vector} fails its checksum: the file is damaged; resume from an older checkpoint")
+                if zlib.crc32(values.data) != int(dataset.attrs["crc32"]):
+                    raise MpidlError(f"{path}: {vector} fails its checksum: the file is damaged; use an older one")
             if result is None:
                 result = np.empty(range.size, values.dtype)
             source, target = transfer.source_range, transfer.target_range

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -127,6 +128,9 @@ def _train(arguments: argparse.Namespace) -> int:
 
     summary = run(config, resume=arguments.resume)
     if started.rank == 0:
+        if started.size > 1:
+            # The last of the progress bar is still on its way through the launcher.
+            time.sleep(0.2)
         _show(summary, arguments.json, _summary_lines)
     return INTERRUPTED if summary.get("interrupted") else 0
 

@@ -119,7 +119,7 @@ class Coordinator:
         return Position(step, samples, samples / self._job.dataset.train.samples, *data)
 
     def _current_position(self, totals: Totals) -> Position:
-        """Return where the run is in its data: portions taken and not used up are to be done again, from their next batch."""
+        """Return where the run is in its data; portions in work are to be gone on with, from their next batch."""
         schedule = self._job.schedule
         if self._job.config.run.deterministic:
             # Worker w's i-th ticket is w + i * workers: some took more of theirs than others.

@@ -53,9 +53,7 @@ class Job:
         data, run = config.data, config.run
         portions = Portions(dataset.train.samples, data.batch, data.portion, run.seed, dataset.train.contiguous)
         self.position = checkpoint.position if checkpoint is not None else Position(0, 0, 0.0, 0, [])
-        self.schedule = Schedule(
-            portions, run.epochs, run.steps, self.position.next_portion, self.position.unfinished
-        )
+        self.schedule = Schedule(portions, run.epochs, run.steps, self.position.next_portion, self.position.unfinished)
 
     def _check_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.size != self.layout.size:
@@ -118,11 +116,11 @@ def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:
 def build_model(config: Config, dataset: Dataset) -> Model:
     """Build the model of a configuration: its layers, or what ``model.factory`` returns for (dataset, seed)."""
     section = config.model
-    if section.layer is not None:
+    if section.layer is not None and section.loss is not None:
         return from_config(section.layer, section.loss, dataset.input_shape, config.run.seed)
     assert section.factory is not None
     if section.factory == PYTHON_MODEL:
-        raise UsageError(f"model.factory: {PYTHON_MODEL}, the run's model was an object of a Python script; use it there")
+        raise UsageError(f"model.factory: {PYTHON_MODEL}: the run's model was an object of a Python script; go there")
     module, _, function = section.factory.partition(":")
     sys.path.insert(0, ".")
     try:

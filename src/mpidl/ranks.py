@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
+from mpidl import checkpoint
 from mpidl.config import Config
 from mpidl.coordinator import Coordinator
 from mpidl.errors import MpidlError, UsageError
@@ -30,7 +31,7 @@ from mpidl.worker import Worker
 T = TypeVar("T")
 
 
-def run(config: Config, build: Callable[[], Job], comm: MPI.Comm | None = None) -> dict[str, Any]:
+def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = None) -> dict[str, Any]:
     """Run a job on all ranks of a communicator; collective.
 
     Parameters
@@ -38,7 +39,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Comm | None = None) 
     config : Config
     build : callable
         Puts the job together; called on every rank.
-    comm : MPI.Comm, optional
+    comm : MPI.Intracomm, optional
         MPI.COMM_WORLD by default.
 
     Returns
@@ -70,7 +71,7 @@ def allocation() -> str:
     return os.environ.get("MPIDL_WINDOWS", "allocate")
 
 
-def _nodes(comm: MPI.Comm) -> list[int]:
+def _nodes(comm: MPI.Intracomm) -> list[int]:
     """Return for each rank the lowest rank of its node."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     lowest = node.allreduce(comm.rank, op=MPI.MIN)
@@ -78,7 +79,7 @@ def _nodes(comm: MPI.Comm) -> list[int]:
     return comm.allgather(lowest)
 
 
-def _agree(comm: MPI.Comm, roles: Roles, action: Callable[[], T]) -> T:
+def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
     """Do something on every rank; if it fails on any, raise the first rank's error on all of them."""
     error: MpidlError | None = None
     try:
@@ -94,7 +95,7 @@ def _agree(comm: MPI.Comm, roles: Roles, action: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def _failing_together(comm: MPI.Comm, roles: Roles) -> Iterator[None]:
+def _failing_together(comm: MPI.Intracomm, roles: Roles) -> Iterator[None]:
     """End the whole job if this rank raises what the others don't know of, naming rank, role and cause once."""
     try:
         yield
@@ -115,7 +116,7 @@ def _failing_together(comm: MPI.Comm, roles: Roles) -> Iterator[None]:
 class _RankRole:
     """What this rank does in its role, step by step, the same steps on every rank."""
 
-    def __init__(self, comm: MPI.Comm, roles: Roles, job: Job) -> None:
+    def __init__(self, comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
         self._comm, self._roles, self._job = comm, roles, job
         self._reporter: Reporter | None = None
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
@@ -128,6 +129,7 @@ class _RankRole:
         if self._comm.rank == self._roles.coordinator:
             try:
                 recorder = Recorder(job.config, resume=job.checkpoint is not None)
+                checkpoint.sweep(recorder.directory / "checkpoints")
                 self._reporter = Reporter(job, recorder, on_terminal())
                 directory = recorder.directory
             except MpidlError as caught:

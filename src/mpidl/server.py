@@ -92,7 +92,7 @@ class Server:
         return worked
 
     def _lockstep_round(self) -> bool:
-        """Apply the next chunk of every worker that still trains, once all of them have one; return whether they had."""
+        """Apply the next chunk of each worker that still trains, if all of them have one; return whether they had."""
         workers = sorted(self._training)
         if not workers or not all(self._inbox.pending(worker) for worker in workers):
             return False

@@ -1,4 +1,4 @@
-"""A shard: one range of the parameters, its rule's state and its clock. Knows no MPI: servers and the virtual engine hold them."""
+"""A shard: one range of the parameters, its rule's state and its clock; held by servers and by the virtual engine."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ class Shard:
         self.pushes = 0
         self.staleness = Histogram()
         pieces = chunks(Range(0, range.size), chunk)
-        self._views = [
-            (parameters[a:b], tuple(vector[a:b] for vector in self.state)) for a, b in pieces
-        ]
+        self._views = [(parameters[a:b], tuple(vector[a:b] for vector in self.state)) for a, b in pieces]
         self._last = len(pieces) - 1
         self._begun = 0
         self._ordinals: dict[int, int] = {}

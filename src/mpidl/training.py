@@ -10,6 +10,7 @@ from mpidl.algorithms import Algorithm, Downpour
 from mpidl.checkpoint import latest
 from mpidl.config import Config
 from mpidl.data import Dataset, Source
+from mpidl.errors import UsageError
 from mpidl.job import PYTHON_MODEL, Job
 from mpidl.nn.model import Model
 from mpidl.rules import Adagrad, Rule
@@ -22,6 +23,16 @@ class PythonData:
     """Data that a script made itself."""
 
     name: ClassVar[str] = "python"
+
+    def open(self) -> Dataset:
+        """Only the script has them.
+
+        Raises
+        ------
+        UsageError
+            Always.
+        """
+        raise UsageError("data.source: the run's data were made by a Python script; go there")
 
 
 def train(
@@ -40,8 +51,8 @@ def train(
 ) -> dict[str, Any]:
     """Train a model on the ranks of the MPI job that runs this script, or in this process alone.
 
-    Every rank runs the same script and calls this with the same arguments; which role it plays is decided here. Afterwards
-    ``model.parameters`` holds the trained parameters on every worker, and in a world of one.
+    Every rank runs the same script and calls this with the same arguments; which role it plays is decided here.
+    Afterwards ``model.parameters`` holds the trained parameters on every worker, and in a world of one.
 
     Parameters
     ----------
@@ -77,10 +88,11 @@ def train(
         What the run met, in one line.
     """
     data_keys = {"batch": batch} if portion is None else {"batch": batch, "portion": portion}
+    source: Source = PythonData() if isinstance(data, Dataset) else data
     config = Config(
         run=build(sections.Run, "run", run),
         data=build(sections.Data, "data", data_keys),
-        data_source=PythonData() if isinstance(data, Dataset) else data,
+        data_source=source,
         model=sections.Model(factory=PYTHON_MODEL),
         algorithm=algorithm if algorithm is not None else Downpour(),
         rule=rule if rule is not None else Adagrad(0.01),

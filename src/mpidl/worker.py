@@ -44,7 +44,7 @@ class Worker:
         job.dataset.test.load()
 
     def _ticket_source(self) -> Callable[[], int]:
-        """Return how this worker takes portions: from the shared counter, or in turn if the run must not depend on timing."""
+        """Return how this worker takes portions: from the shared counter or, in deterministic runs, in turn."""
         counter = self._fabric.tickets()
         if not self._job.config.run.deterministic:
             return counter.fetch_add

@@ -44,7 +44,7 @@ def test_workers_of_any_speed_use_every_sample_once_an_epoch(size, epochs, worke
             active.remove(loader)
         else:
             used.update(batch.tolist())
-    assert used == {sample: epochs for sample in range(size[0])}
+    assert used == dict.fromkeys(range(size[0]), epochs)
     assert sorted(seen) == list(range(1, epochs))
 
 
@@ -59,9 +59,7 @@ def test_a_run_of_steps_ends_after_that_many_batches(size, steps):
     assert schedule.epochs == -(-steps // schedule.steps_per_epoch)
 
 
-@given(
-    size=sizes, epochs=st.integers(1, 3), workers=st.integers(1, 3), contiguous=st.booleans(), data=st.data()
-)
+@given(size=sizes, epochs=st.integers(1, 3), workers=st.integers(1, 3), contiguous=st.booleans(), data=st.data())
 def test_a_resumed_run_uses_what_the_stopped_one_left(size, epochs, workers, contiguous, data):
     """Stopped twice, anywhere."""
     used: Counter[int] = Counter()
@@ -84,7 +82,7 @@ def test_a_resumed_run_uses_what_the_stopped_one_left(size, epochs, workers, con
     (loader,) = loaders(make(*size, contiguous, epochs=epochs, **position), 1, contiguous)
     while (batch := loader.next()) is not None:
         used.update(batch.tolist())
-    assert used == {sample: epochs for sample in range(size[0])}
+    assert used == dict.fromkeys(range(size[0]), epochs)
 
 
 def test_a_stopped_loader_hands_out_nothing_and_knows_the_rest():

@@ -51,7 +51,7 @@ def serial(model, split, rate, epochs=2):
 def test_two_ranks_are_too_few(comm, shared_path, tally):
     if comm.size != 2:
         return
-    with pytest.raises(mpidl.UsageError, match="^2 ranks are too few: .* need 3"):
+    with pytest.raises(mpidl.UsageError, match=r"^2 ranks are too few: .* need 3"):
         run(*tally(), shared_path)
 
 
@@ -70,7 +70,9 @@ def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, 
     assert summary["pushes"] == summary["fetches"] == 2 * 13
 
 
-@pytest.mark.parametrize("algorithm", [Downpour(), Downpour(n_push=3), Downpour(4, 3), Downpour(2, 2, "literal", overlap=True)])
+@pytest.mark.parametrize(
+    "algorithm", [Downpour(), Downpour(n_push=3), Downpour(4, 3), Downpour(2, 2, "literal", overlap=True)]
+)
 def test_no_update_is_lost(comm, shared_path, tally, algorithm):
     if comm.size == 2:
         return
@@ -99,14 +101,14 @@ def test_a_deterministic_run_does_not_depend_on_the_number_of_servers(comm, shar
         return
     # Two workers and one server here; the same two workers and three servers on the virtual engine's order.
     from mpidl.parameters import shards
-    from mpidl.rules import Adam as Rule
     from mpidl.shard import Shard
 
     model, split = least_squares()
     run(model, split, shared_path, rule=Adam(0.01), deterministic=True, epochs=4, portion=BATCH)
     portions = Portions(split.samples, BATCH, BATCH, seed=7)
     oracle, _ = least_squares()
-    parts = [Shard(p, oracle.parameters[p.start : p.stop], Rule(0.01), Downpour().policy(), p.size) for p in shards(13, 3)]
+    policy = Downpour().policy()
+    parts = [Shard(p, oracle.parameters[p.start : p.stop], Adam(0.01), policy, p.size) for p in shards(13, 3)]
     for number in range(0, 4 * portions.per_epoch, 2):
         gradients = [
             oracle.loss_and_gradient(split.gather(indices))[1]

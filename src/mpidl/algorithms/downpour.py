@@ -25,9 +25,9 @@ class Downpour(Algorithm):
     n_push : int
         Steps between pushes; a push is the sum of the gradients since the last one.
     schedule : {"aligned", "literal"}
-        "aligned" pushes after steps n_push, 2 n_push, ..., so that a fetch never overtakes the push before it. "literal" is
-        the paper's pseudocode: it pushes after steps 1, n_push + 1, ..., and for n_fetch = n_push > 1 each fetch overwrites local
-        progress that was not pushed yet.
+        "aligned" pushes after steps n_push, 2 n_push, ..., so that a fetch never overtakes the push before it.
+        "literal" is the paper's pseudocode: it pushes after steps 1, n_push + 1, ..., and for n_fetch = n_push > 1
+        each fetch overwrites local progress that was not pushed yet.
     rate : float, optional
         Learning rate of the local step between fetches (plain SGD, whatever rule the shards run). None: no local step.
     warm_start : float
@@ -83,4 +83,4 @@ class Downpour(Algorithm):
         """See `Algorithm.check`."""
         if deterministic and (self.overlap or self.warm_start > 0):
             key = "overlap" if self.overlap else "warm_start"
-            raise UsageError(f"algorithm.{key}: its timing decides the result, so it can't go with run.deterministic = true")
+            raise UsageError(f"algorithm.{key}: timing decides its result; it can't go with run.deterministic = true")

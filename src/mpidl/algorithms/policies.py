@@ -1,7 +1,7 @@
 """What a shard does with a push.
 
-A push arrives in chunks, and the chunks of several workers' pushes may arrive interleaved: a policy acts on one chunk at a time
-and shards stay consistent per chunk.
+A push arrives in chunks, and the chunks of several workers' pushes may arrive interleaved: a policy acts on one chunk
+at a time and shards stay consistent per chunk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an algorithm may ask of the engine that runs it.
 
-A replica's generator yields these and receives the answer as the value of the `yield`. Vectors are flat arrays as long as
-the model's parameters.
+A replica's generator yields these and receives the answer as the value of the `yield`. Vectors are flat arrays as
+long as the model's parameters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """Compute the gradient of the mean loss over a batch at `parameters`. Answer: a vector, valid until the next Gradient."""
+    """Compute the gradient of a batch's mean loss at `parameters`. Answer: a vector, valid until the next Gradient."""
 
     parameters: Any
     batch: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,15 @@ class Dataset:
 
 
 class Source(Protocol):
-    """A kind of data with its own keys of the ``[data]`` section: a dataclass registered in `SOURCES`."""
+    """A kind of data with its own keys of the ``[data]`` section: a dataclass registered in `SOURCES`.
+
+    Attributes
+    ----------
+    name : str
+        Its name in ``data.source``.
+    """
+
+    name: ClassVar[str]
 
     def open(self) -> Dataset:
         """Open the data; checks what can be checked without reading the inputs.

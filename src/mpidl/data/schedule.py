@@ -80,7 +80,7 @@ class Schedule:
         return max(0, min(self.tickets, int(epoch * self.portions.per_epoch) - self._next + len(self._unfinished)))
 
     def opens_epoch(self, assignment: Assignment) -> int | None:
-        """Return the number of the epoch (from 1) that ended before this assignment, or None if it opens no new epoch."""
+        """Return the epoch (from 1) that ended before this assignment, or None if it opens no new one."""
         if assignment.first or assignment.portion == 0 or assignment.portion % self.portions.per_epoch:
             return None
         return assignment.portion // self.portions.per_epoch

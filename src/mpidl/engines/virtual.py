@@ -1,7 +1,7 @@
 """Carries out the requests of any number of replicas in one process, in seeded virtual time.
 
-The arithmetic is real, only time is not: with the same seed a run is the same to the last bit. It is the oracle for tests, and
-with one replica and no durations it is the serial baseline, a world of one.
+The arithmetic is real, only time is not: with the same seed a run is the same to the last bit. It is the oracle for
+tests, and with one replica and no durations it is the serial baseline, a world of one.
 """
 
 from __future__ import annotations
@@ -187,6 +187,7 @@ class VirtualEngine:
         if replica.spare is None:
             replica.spare = np.empty_like(request.parameters)
             replica.fetching = self._environment.process(self._bring(replica, replica.spare))
+        assert replica.fetching is not None
         replica.fetched = yield replica.fetching
         np.copyto(request.parameters, replica.spare)
         replica.fetching = self._environment.process(self._bring(replica, replica.spare))

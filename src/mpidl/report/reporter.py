@@ -55,9 +55,7 @@ class Reporter:
         if totals.now - max(self._recorded_at, totals.first_fetch) >= self._job.config.run.report:
             self._record(self._report(totals))
 
-    def evaluated(
-        self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False
-    ) -> bool:
+    def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> bool:
         """Record an evaluation on the test data; return whether it reached the run's target accuracy.
 
         `accuracy` is NaN where correctness means nothing. Of evaluations that follow each other faster than people

@@ -1,8 +1,8 @@
 """Waking a rank of the same node that sleeps until there is work.
 
-A rank that only sleeps and looks again pays for every look: a wake-up costs a virtual machine 20 us, so that answering within
-0.3 ms would take 7 % of a core. Ranks of one node therefore ring: one datagram on a Unix socket, about 2 us.
-Ranks of other nodes can't, and whoever waits for them looks again after a short time.
+A rank that only sleeps and looks again pays for every look: a wake-up costs a virtual machine 20 us, so that
+answering within 0.3 ms would take 7 % of a core. Ranks of one node therefore ring: one datagram on a Unix socket,
+about 2 us. Ranks of other nodes can't, and whoever waits for them looks again after a short time.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Fabric:
 
     Parameters
     ----------
-    comm : MPI.Comm
+    comm : MPI.Intracomm
         The ranks that `roles` speaks of; duplicated.
     roles : Roles
     shards : list of Range
@@ -48,7 +48,7 @@ class Fabric:
 
     def __init__(
         self,
-        comm: MPI.Comm,
+        comm: MPI.Intracomm,
         roles: Roles,
         shards: list[Range],
         dtype: Any,

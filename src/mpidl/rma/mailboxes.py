@@ -1,9 +1,10 @@
 """Mailboxes: how pushes travel from a worker into a server's window.
 
 Each worker has a ring of chunk slots in each server's window. Two counters make it a queue with one writer and one
-reader, without locks: `published` (chunks that the worker has written, set by the worker after their data have arrived) and
-`consumed` (chunks that the server has applied, set by the server). The worker learns of free slots, and that its pushes
-are applied, by reading `consumed`: nothing is ever written to a worker, who does not enter MPI while it computes.
+reader, without locks: `published` (chunks that the worker has written, set by the worker after their data have
+arrived) and `consumed` (chunks that the server has applied, set by the server). The worker learns of free slots, and
+that its pushes are applied, by reading `consumed`: nothing is ever written to a worker, who does not enter MPI while
+it computes.
 """
 
 from __future__ import annotations
@@ -233,10 +234,11 @@ class Inbox:
         """
         slot = self._taken[worker] % self._geometry.slots
         push, chunk, fetched, count = self._headers[worker][slot].tolist()
-        if (push, chunk) != self._expected[worker] and (chunk != END or push != self._expected[worker][0]):
+        expected = self._expected[worker]
+        if (push, chunk) != expected and (chunk != END or push != expected[0]):
             raise MpidlError(
-                f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {self._expected[worker][1]} of "
-                f"push {self._expected[worker][0]} belongs: this MPI delivers one-sided writes out of order here"
+                f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
+                f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
             )
         return Message(worker, push, chunk, fetched, self._payloads[worker][slot][:count])
 

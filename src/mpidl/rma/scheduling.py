@@ -1,4 +1,4 @@
-"""Asking the operating system to run a rank at once when it has work: servers share cores with workers that always compute."""
+"""Asking the system to run a rank at once when it has work: servers share cores with workers that always compute."""
 
 from __future__ import annotations
 

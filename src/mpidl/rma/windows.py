@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -20,17 +21,13 @@ PAGE = 4096
 ALLOCATIONS = ("allocate", "create")
 
 
-class Region(NamedTuple):
-    """Where a region lies in its rank's window."""
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where a region lies in its rank's window, in bytes."""
 
     dtype: np.dtype
-    count: int
     displacement: int
-
-    @property
-    def bytes(self) -> int:
-        """Length in bytes."""
-        return self.dtype.itemsize * self.count
+    size: int
 
 
 def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int]:
@@ -51,7 +48,7 @@ def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int
         dtype = np.dtype(kind)
         alignment = PAGE if dtype.itemsize * count >= PAGE else CACHE_LINE
         start = -(-end // alignment) * alignment
-        regions[name] = Region(dtype, count, start)
+        regions[name] = Region(dtype, start, dtype.itemsize * count)
         end = start + dtype.itemsize * count
     return regions, end
 
@@ -64,7 +61,7 @@ class Window:
 
     Parameters
     ----------
-    comm : MPI.Comm
+    comm : MPI.Intracomm
     shapes : mapping of name to (dtype, count)
         The regions that this rank offers; other ranks may offer others.
     allocation : {"allocate", "create"}
@@ -76,7 +73,9 @@ class Window:
         The MPI library offers no unified memory model: a local store would not become visible to remote reads.
     """
 
-    def __init__(self, comm: MPI.Comm, shapes: Mapping[str, tuple[Any, int]], allocation: str = "allocate") -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, shapes: Mapping[str, tuple[Any, int]], allocation: str = "allocate"
+    ) -> None:
         regions, size = place(shapes)
         if allocation not in ALLOCATIONS:
             raise ValueError(f"allocation: {allocation!r}, known: {', '.join(ALLOCATIONS)}")
@@ -89,8 +88,9 @@ class Window:
             self._window = MPI.Win.Create(self._allocated if size else None, 1, comm=comm)
         self._window.Set_errhandler(MPI.ERRORS_RETURN)
         if self._window.Get_attr(MPI.WIN_MODEL) != MPI.WIN_UNIFIED:
-            raise MpidlError("this MPI's windows have separate public and private memory; mpidl needs the unified model")
-        self._memory = np.frombuffer(self._allocated if self._allocated is not None else self._window.tomemory(), np.uint8)
+            raise MpidlError("this MPI's windows keep a private copy of their memory; mpidl needs the unified model")
+        memory: Any = self._allocated if self._allocated is not None else self._window.tomemory()
+        self._memory = np.frombuffer(memory, np.uint8)
         self._memory[:size] = 0
         self._regions: list[dict[str, Region]] = comm.allgather(regions)
         self._window.Lock_all(MPI.MODE_NOCHECK)
@@ -104,7 +104,7 @@ class Window:
     def local(self, name: str) -> np.ndarray:
         """Return this rank's region as a 1-D array on the window's memory."""
         region = self._regions[self.comm.rank][name]
-        return self._memory[region.displacement : region.displacement + region.bytes].view(region.dtype)
+        return self._memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
     def put(self, values: np.ndarray, rank: int, name: str, offset: int = 0) -> None:
         """Start writing contiguous `values` into a region of `rank`."""
@@ -126,7 +126,9 @@ class Window:
             piece = data[start : start + LONGEST_MESSAGE]
             operation((piece, piece.size, MPI.BYTE), rank, (displacement + start, piece.size, MPI.BYTE))
 
-    def fetch_and_op(self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op) -> None:
+    def fetch_and_op(
+        self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
+    ) -> None:
         """Start an atomic operation on one int64; `before` receives the value it had."""
         region = self._regions[rank][name]
         self._window.Fetch_and_op(value, before, rank, region.displacement + offset * region.dtype.itemsize, op)
