@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +24,8 @@ if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
 
 #: Seconds after which a test that is still running prints its stack, on every rank; pytest-timeout ends it later.
 STUCK_AFTER = 90
+#: How the variables begin that an MPI launcher or this package sets.
+OF_LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "PRTE_", "MPI_", "SLURM_", "MPIDL_")
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +96,30 @@ def tally():
         return Tally(size), ArraySplit(inputs, np.zeros((samples, 1), np.float32))
 
     return make
+
+
+@pytest.fixture
+def bare_environment():
+    """The environment without what an MPI launcher around the tests put into it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
+
+
+@pytest.fixture
+def mpidl(bare_environment, tmp_path):
+    """Runs ``mpidl ARGUMENTS`` in an empty directory; ``variables`` are set in its environment."""
+
+    def run(*arguments, **variables):
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "mpidl", *map(str, arguments)],
+            cwd=tmp_path,
+            env=bare_environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
 
 
 @pytest.hookimpl(wrapper=True)

@@ -56,8 +56,8 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
 
     The coordinator is rank 0. Each server goes to the node with the fewest servers yet, among those to the
     one with most ranks left (the first named, if equal), and takes that node's lowest rank. Each replica goes
-    to the first node that has `partitions` ranks left; when none has, it takes the ranks of the nodes with
-    most left, so that it spans few. Replicas are numbered by their lowest rank. What remains is standby.
+    to the node with most ranks left; where they are too few, it also takes those of the next such node, and so
+    spans few. Replicas are numbered by their lowest rank. What remains is standby.
 
     Parameters
     ----------
@@ -92,13 +92,12 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
 
     replicas = []
     for _ in range((len(nodes) - 1 - servers - standby) // partitions):
-        together = next((ranks for ranks in free.values() if len(ranks) >= partitions), None)
-        by_most_left = [together] if together else sorted(free.values(), key=len, reverse=True)
         replica: list[int] = []
-        for ranks in by_most_left:
-            taken = min(len(ranks), partitions - len(replica))
-            replica += ranks[:taken]
-            del ranks[:taken]
+        while len(replica) < partitions:
+            ranks = max(free.values(), key=len)
+            missing = partitions - len(replica)
+            replica += ranks[:missing]
+            del ranks[:missing]
         replicas.append(tuple(replica))
 
     left = sorted(rank for ranks in free.values() for rank in ranks)

@@ -65,6 +65,9 @@ def test_the_bar_fits_its_terminal(terminal, columns):
     assert bars[0].startswith("  0%|")
     assert "starting" in bars[0]
     assert bars[-1].startswith("100%|")
+    assert all(len(line.split("|")[1]) >= 12 for line in bars[1:])
+    if columns >= 40:
+        assert all(line.endswith(" left") for line in bars[1:])
     if columns >= 80:
         figures = bars[-1].rpartition("| ")[2].split()
         assert " ".join(figures[-11:]) == "50/s loss 0.100 acc 0.875 stale 1.2 load 34% 0:00 left"

@@ -26,6 +26,7 @@ def test_every_rank_has_one_role(world):
     assert sorted([0, *roles.servers, *workers, *roles.standby]) == list(range(len(nodes)))
     assert len(roles.servers) == servers
     assert {len(replica) for replica in roles.replicas} == {partitions}
+    assert list(roles.replicas) == sorted(roles.replicas, key=min)
     assert standby <= len(roles.standby) < standby + partitions
     labels = [roles.role(rank) for rank in range(len(nodes))]
     assert len(set(labels)) == len(nodes)

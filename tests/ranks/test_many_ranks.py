@@ -1,0 +1,82 @@
+"""More ranks than the suite's worlds have: each test starts jobs of its own, of real networks on real data."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+LAYERS = [("dense", 33, "relu"), ("dense", 10, "identity")]
+
+
+@pytest.fixture
+def digits(tmp_path):
+    """A job on the embedded digits: its configuration's path."""
+    path = tmp_path / "digits.toml"
+    layers = "".join(f'[[model.layer]]\ntype = "{t}"\nunits = {u}\nactivation = "{a}"\n' for t, u, a in LAYERS)
+    path.write_text(f'[run]\nepochs = 2\n[data]\nsource = "digits"\nbatch = 32\n{layers}')
+    return path
+
+
+def trained(directory, name):
+    """Return every dataset of a run's last checkpoint, by name."""
+    checkpoints = directory / "runs" / name / "checkpoints"
+    newest = max(checkpoints.iterdir(), key=lambda path: int(path.name))
+    datasets = {}
+    with h5py.File(newest / "index.h5") as index:
+        index.visititems(lambda key, item: datasets.update({key: item[...]} if isinstance(item, h5py.Dataset) else {}))
+    return datasets
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_one_worker_trains_a_network_as_one_process_does_bit_for_bit(mpidl, digits, tmp_path, rule):
+    assert mpidl("train", digits, "--set", "run.name=alone", "--set", f"server.rule={rule}").returncode == 0
+    expected = trained(tmp_path, "alone")
+    assert len(expected) == {"sgd": 4, "adam": 12}[rule]
+    for servers in (1, 2, 3, 7):
+        name = f"servers-{servers}"
+        options = ("--set", f"run.name={name}", "--set", f"server.rule={rule}", "--set", f"topology.servers={servers}")
+        done = mpidl("train", digits, "-n", servers + 2, *options)
+        assert done.returncode == 0, done.stderr
+        found = trained(tmp_path, name)
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[key], expected[key]) for key in expected)
+
+
+def test_the_initial_parameters_and_deterministic_runs_do_not_depend_on_the_number_of_servers(mpidl, digits, tmp_path):
+    runs = {}
+    for servers in (1, 3):
+        name = f"servers-{servers}"
+        options = ("--set", f"run.name={name}", "--set", f"topology.servers={servers}")
+        done = mpidl("train", digits, "-n", servers + 4, "--set", "run.deterministic=true", *options)
+        assert done.returncode == 0, done.stderr
+        runs[servers] = trained(tmp_path, name)
+    assert all(np.array_equal(runs[1][key], runs[3][key]) for key in runs[1])
+
+
+def test_the_summary_has_what_it_promises_and_evaluate_agrees(mpidl, digits, tmp_path):
+    done = mpidl("train", digits, "-n", 4, "--json", "--set", "run.target_accuracy=0.5", "--set", "run.epochs=50")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert {
+        "algorithm", "ranks", "servers", "replicas", "partitions", "epochs", "samples", "seconds",
+        "samples_per_second", "train_loss", "test_loss", "test_accuracy", "staleness", "pushes", "fetches",
+        "bytes_pushed", "bytes_fetched", "failures", "recoveries", "run_dir",
+    } <= summary.keys()  # fmt: skip
+    assert summary["staleness"].keys() == {"mean", "p50", "p99", "max"}
+    assert (summary["ranks"], summary["servers"], summary["replicas"]) == (4, 1, 2)
+    assert summary["test_accuracy"] >= 0.5
+    assert summary["epochs"] < 50
+    assert summary["bytes_pushed"] == summary["pushes"] * 4 * (64 * 33 + 33 + 33 * 10 + 10)
+    directory = tmp_path / "runs" / "digits"
+    assert json.loads((directory / "summary.json").read_text()) == summary
+    evaluated = mpidl("evaluate", directory, "--json")
+    assert evaluated.returncode == 0, evaluated.stderr
+    found = json.loads(evaluated.stdout.splitlines()[-1])
+    assert found["test_accuracy"] == pytest.approx(summary["test_accuracy"])
+    assert found["test_loss"] == pytest.approx(summary["test_loss"], rel=1e-5)
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [record["time"] for record in records] == sorted(record["time"] for record in records)
+    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    assert events[0]["event"] == "checkpoint"
+    assert events[0]["step"] == 0
