@@ -39,13 +39,13 @@ unit: venv
 # The same tests on worlds of 1 to 4 ranks: odd sizes catch what even ones hide.
 ranks: venv
 	for n in 1 2 3 4; do \
-	  $(BIN)/mpirun --oversubscribe --bind-to none -n $$n $(BIN)/python -m pytest --with-mpi --only-mpi || exit 1; \
+	  $(BIN)/mpirun --oversubscribe --bind-to none -n $$n $(BIN)/python -m pytest --with-mpi -m mpi || exit 1; \
 	done
 
 # A shorter run on the other MPI libraries, each in an environment of its own, since their wheels clash.
 smoke: .venv-mpich/.installed .venv-impi/.installed
 	for mpi in mpich impi; do \
-	  .venv-$$mpi/bin/mpiexec -n 3 .venv-$$mpi/bin/python -m pytest --with-mpi --only-mpi tests/rma tests/ranks || exit 1; \
+	  .venv-$$mpi/bin/mpiexec -n 3 .venv-$$mpi/bin/python -m pytest --with-mpi -m mpi tests/rma tests/ranks || exit 1; \
 	done
 
 .venv-%/.installed: pyproject.toml

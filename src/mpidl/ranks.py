@@ -16,7 +16,7 @@ from mpi4py import MPI
 from mpidl import checkpoint
 from mpidl.config import Config
 from mpidl.coordinator import Coordinator
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError
 from mpidl.job import Job
 from mpidl.metrics import Recorder
 from mpidl.parameters import shards
@@ -54,13 +54,14 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     roles = assign(_nodes(comm), config.topology.servers, config.topology.partitions, config.topology.standby)
+    job = _agree(comm, roles, build)
+    ranges = shards(job.layout.size, len(roles.servers))
+    role = _RankRole(comm, roles, job)
+    _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
-        job = _agree(comm, roles, build)
-        ranges = shards(job.layout.size, len(roles.servers))
-        role = _RankRole(comm, roles, job)
-        _agree(comm, roles, role.open_files)
         fabric = Fabric(comm, roles, ranges, job.dtype, max(1, job.schedule.epochs), allocation())
-        _agree(comm, roles, lambda: role.prepare(fabric))
+    _agree(comm, roles, lambda: role.prepare(fabric))
+    with _failing_together(comm, roles):
         summary = comm.bcast(role.work(), root=roles.coordinator)
         fabric.free()
     return summary
@@ -82,10 +83,11 @@ def _nodes(comm: MPI.Intracomm) -> list[int]:
 def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
     """Do something on every rank; if it fails on any, raise the first rank's error on all of them."""
     error: MpidlError | None = None
-    try:
-        result = action()
-    except MpidlError as caught:
-        error = caught
+    with _failing_together(comm, roles):
+        try:
+            result = action()
+        except MpidlError as caught:
+            error = caught
     errors = [(rank, found) for rank, found in enumerate(comm.allgather(error)) if found is not None]
     if errors:
         rank, first = errors[0]
@@ -99,11 +101,7 @@ def _failing_together(comm: MPI.Intracomm, roles: Roles) -> Iterator[None]:
     """End the whole job if this rank raises what the others don't know of, naming rank, role and cause once."""
     try:
         yield
-    except UsageError:
-        raise
     except BaseException as error:
-        if isinstance(error, SystemExit) and not error.code:
-            raise
         cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
         print(f"mpidl: rank {comm.rank} ({roles.role(comm.rank)}) failed: {cause}", file=sys.stderr, flush=True)
         if os.environ.get("MPIDL_DEBUG"):

@@ -11,6 +11,7 @@ from mpidl import launcher
 from mpidl.checkpoint import Checkpoint, latest
 from mpidl.config import Config
 from mpidl.job import Job, build
+from mpidl.signals import defer
 
 
 def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
@@ -45,7 +46,8 @@ def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
 
 def start(config: Config, build_job: Callable[[], Job]) -> dict[str, Any]:
     """Run a job on the ranks of this MPI world, or alone if this process is not of one."""
-    if launcher.world()[1] == 1:
+    defer()
+    if launcher.world().size == 1:
         from mpidl.alone import Alone
 
         return Alone(build_job()).run()

@@ -11,6 +11,11 @@ from typing import Any
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
+def defer() -> None:
+    """Let a scheduler's signal wait until `stopping` can act on it, instead of ending a process that still starts."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+
+
 @contextmanager
 def stopping(interrupt: Callable[[], None]) -> Iterator[None]:
     """Call `interrupt` at the first stopping signal; a second Ctrl-C ends the process at once."""
@@ -20,6 +25,7 @@ def stopping(interrupt: Callable[[], None]) -> Iterator[None]:
         interrupt()
 
     before = {number: signal.signal(number, handle) for number in STOPPING}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     try:
         yield
     finally:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
-from mpidl.data import open_dataset
+from mpidl.data import Digits
 from mpidl.data.digits import FILE
 
 # The classes of UCI's optdigits.tes, as its description counts them.
@@ -11,7 +11,7 @@ COUNTS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
 def test_is_what_it_says():
-    dataset = open_dataset({"source": "digits"})
+    dataset = Digits().open()
     assert (dataset.name, dataset.input_shape, dataset.classes) == ("digits", (8, 8), 10)
     assert (dataset.train.samples, dataset.test.samples) == (1437, 360)
     batches = [split.gather(np.arange(split.samples)) for split in (dataset.train, dataset.test)]
@@ -26,7 +26,7 @@ def test_is_what_it_says():
 
 
 def test_can_be_learnt_by_nearest_neighbour():
-    dataset = open_dataset({"source": "digits"})
+    dataset = Digits().open()
     train, labels = (a.copy() for a in dataset.train.gather(np.arange(1437)))
     test, expected = dataset.test.gather(np.arange(360))
     train, test = train.reshape(1437, -1), test.reshape(360, -1)

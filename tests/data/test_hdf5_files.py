@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from data_files import TEST, TRAIN
 
-from mpidl.data import Hdf5, Portions, open_dataset
+from mpidl.data import Hdf5, Portions
 from mpidl.data.hdf5 import _Block
 from mpidl.errors import MpidlError, UsageError
 
@@ -49,7 +49,7 @@ def fails(path, expected: str, **keys) -> None:
 def test_every_way_to_gather_gives_what_was_written(arrays, write, dtype, keywords):
     for part in ("train", "test"):
         arrays[f"{part}/x"] = arrays[f"{part}/x"].astype(dtype)
-    dataset = open_dataset({"source": "hdf5", "path": str(write(arrays, **keywords))})
+    dataset = Hdf5(str(write(arrays, **keywords))).open()
     assert (dataset.name, dataset.input_shape, dataset.classes) == ("hdf5", (5, 3), 10)
     assert (dataset.train.samples, dataset.test.samples) == (TRAIN, TEST)
     assert dataset.train.contiguous

@@ -7,19 +7,14 @@ from dataclasses import is_dataclass
 import msgspec
 import pytest
 
-from mpidl.data import SOURCES, Digits, Synthetic, open_dataset
+from mpidl.data import SOURCES, Digits, Hdf5, Idx, Synthetic
 from mpidl.errors import UsageError
+from mpidl.sections import build
 
 
 def test_sources_are_dataclasses_by_name():
     assert set(SOURCES) == {"digits", "idx", "hdf5", "synthetic"}
     assert all(is_dataclass(source) and source.name == name for name, source in SOURCES.items())
-
-
-def test_opens_a_source_or_a_section():
-    assert open_dataset(Digits()).name == "digits"
-    section = {"source": "synthetic", "shape": [3, 2], "noise": 2, "batch": 4, "portion": 8}
-    assert open_dataset(section).input_shape == (3, 2)
 
 
 def test_keys_convert_from_toml():
@@ -28,27 +23,21 @@ def test_keys_convert_from_toml():
 
 
 WRONG = {
-    "unknown source": ({"source": "digit"}, r"^data\.source: 'digit' is unknown, did you mean 'digits'\?$"),
-    "no source": ({}, r"^data\.source: None is unknown"),
-    "unknown key": ({"source": "idx", "pth": "x"}, r"^data\.pth: unknown key, did you mean 'path'\?$"),
-    "another's key": (
-        {"source": "digits", "noise": 1},
-        r"^data\.noise: unknown key; known: batch, portion, source$",
-    ),
-    "missing key": ({"source": "idx"}, r"^data: .*missing required field `path`$"),
-    "type": ({"source": "hdf5", "path": 3}, r"^data\.path: Expected `str`, got `int`$"),
-    "range": ({"source": "synthetic", "samples": 0}, r"^data\.samples: Expected `int` >= 1$"),
-    "no shape": ({"source": "synthetic", "shape": []}, r"^data\.shape: Expected `array` of length >= 1$"),
-    "size 0": ({"source": "synthetic", "shape": [3, 0]}, r"^data\.shape\[1\]: Expected `int` >= 1$"),
-    "negative": ({"source": "synthetic", "noise": -0.5}, r"^data\.noise: Expected `float` >= 0"),
+    "another's key": (Digits, {"noise": 1}, r"^data\.noise: unknown key"),
+    "missing key": (Idx, {}, r"^data\.path: missing, expected "),
+    "type": (Hdf5, {"path": 3}, r"^data\.path: expected .*str, found 3$"),
+    "range": (Synthetic, {"samples": 0}, r"^data\.samples: expected int >= 1, found 0$"),
+    "no shape": (Synthetic, {"shape": []}, r"^data\.shape: expected non-empty list of int >= 1, found \[\]$"),
+    "size 0": (Synthetic, {"shape": [3, 0]}, r"^data\.shape: expected .*, found \[3, 0\]$"),
+    "negative": (Synthetic, {"noise": -0.5}, r"^data\.noise: expected float >= 0, found -0\.5$"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_sections(case):
-    section, expected = WRONG[case]
+def test_wrong_keys(case):
+    source, keys, expected = WRONG[case]
     with pytest.raises(UsageError, match=expected):
-        open_dataset(section)
+        build(source, "data", keys)
 
 
 def test_import_leaves_h5py_and_numba_alone():

@@ -13,7 +13,7 @@ import numpy as np
 from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.nn.layers.layer import Layer
-from mpidl.nn.registry import lookup
+from mpidl.sections import choose
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Dense(Layer):
     name: str = ""
 
     def __post_init__(self) -> None:
-        lookup(ACTIVATIONS, self.activation, "activation")
-        lookup(INITIALISERS, self.initialiser, "initialiser")
+        choose(ACTIVATIONS, "activation", self.activation)
+        choose(INITIALISERS, "initialiser", self.initialiser)
 
     def output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """See `Layer`."""

@@ -1,0 +1,64 @@
+"""`mpidl doctor`: what this machine, its MPI and its network can do, each finding with what to do about it.
+
+NumPy and MPI are imported by the probes that need them: a doctor also speaks where they don't work.
+"""
+
+from __future__ import annotations
+
+from mpidl import launcher
+from mpidl.doctor.examination import Examination
+from mpidl.errors import UsageError
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Examine and print a table; collective over the ranks of an MPI job, or starts a job of two ranks by itself.
+
+    The first rank measures against the last, which may be on another node.
+
+    Returns
+    -------
+    int
+        0 if all works that mpidl needs, else 1.
+    """
+    started = launcher.world()
+    if started.size == 1:
+        return _start_two()
+    launcher.limit_threads()
+    examination = Examination(speaks=started.rank == 0)
+    _examine_machine(examination)
+    from mpidl.doctor import library
+
+    if not examination.check("MPI library", library.library):
+        return examination.end()
+    from mpidl.doctor import ranks
+
+    return ranks.examine(examination)
+
+
+def _start_two() -> int:
+    """Run the doctor on two ranks; if there is no mpirun, say so among all that can be said without."""
+    from mpidl.mpiexec import launch
+
+    try:
+        return launch(2, ["doctor"])
+    except UsageError as error:
+        no_launcher = error
+    launcher.limit_threads()
+    examination = Examination()
+    _examine_machine(examination)
+
+    def fail() -> None:
+        raise no_launcher
+
+    examination.check("two ranks", fail)
+    return examination.end()
+
+
+def _examine_machine(examination: Examination) -> None:
+    from mpidl.doctor import machine
+
+    if examination.speaks:
+        for what, probe in machine.PROBES.items():
+            examination.check(what, probe)

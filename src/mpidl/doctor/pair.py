@@ -1,0 +1,79 @@
+"""Two ranks: the origin measures, the target is put to and got from."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from statistics import median
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+from mpidl.rma.windows import Window
+
+T = TypeVar("T")
+
+ORIGIN, TARGET = 0, 1
+
+
+class Pair:
+    """A communicator of two ranks.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+        Of size 2.
+
+    Attributes
+    ----------
+    origin : bool
+        Whether this rank is the one that measures.
+    """
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self.comm = comm
+        self.origin = comm.rank == ORIGIN
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.one_node = node.size == comm.size
+        node.Free()
+
+    def measure(self, action: Callable[[], T]) -> T:
+        """Let the origin act while the target calls MPI again and again, as a server does; return the result on both."""
+        if not self.origin:
+            while not self.comm.Iprobe(ORIGIN):
+                pass
+            result, error = self.comm.recv(source=ORIGIN)
+            if error is not None:
+                raise error
+            return result
+        try:
+            result = action()
+        except Exception as error:
+            self.comm.send((None, RuntimeError(str(error))), TARGET)
+            raise
+        self.comm.send((result, None), TARGET)
+        return result
+
+    @contextlib.contextmanager
+    def window(self, shapes: Mapping[str, tuple[Any, int]], allocation: str) -> Iterator[Window]:
+        """Open a window in which both ranks offer the same regions."""
+        window = Window(self.comm, shapes, allocation)
+        yield window
+        # Not after an error: it may have come to one rank alone, and freeing waits for both.
+        window.free()
+
+
+def seconds(action: Callable[[], object], rounds: int) -> list[float]:
+    """Return how long each of some calls took."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def typical(action: Callable[[], object], rounds: int) -> float:
+    """Return the median of how long calls take."""
+    return median(seconds(action, rounds))

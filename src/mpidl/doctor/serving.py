@@ -1,0 +1,133 @@
+"""A real server with one worker, on two ranks: what it costs when idle, and how soon it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.algorithms.policies import ApplyAtOnce, Policy
+from mpidl.doctor.examination import Finding, Verdict
+from mpidl.doctor.pair import ORIGIN, TARGET, Pair, typical
+from mpidl.parameters.ranges import Range
+from mpidl.rma.fabric import ORDER_LEAVE, Fabric
+from mpidl.roles import Roles
+from mpidl.rules import Adagrad
+from mpidl.server import Server
+from mpidl.shard import Shard
+
+#: Share of a core and seconds that are good for an idle server.
+CHEAP, PROMPT = 0.05, 0.3e-3
+
+
+class Desk:
+    """A server and its only worker, in the fabric of every run; creation and `free` are collective.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+        Of size 2: the worker, which is the coordinator too, and the server.
+    size : int
+        Parameters, float32.
+    policy : Policy, optional
+        What the server does with pushes; applies them with Adagrad by default.
+    allocation : {"allocate", "create"}
+    chunk_bytes : int, optional
+        See `Fabric`.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        size: int,
+        policy: Policy | None = None,
+        allocation: str = "allocate",
+        chunk_bytes: int | None = None,
+    ) -> None:
+        roles = Roles((TARGET,), ((ORIGIN,),), coordinator=ORIGIN)
+        shard = Range(0, size)
+        self.fabric = Fabric(comm, roles, [shard], np.float32, 1, allocation, chunk_bytes)
+        self._backoff = self.fabric.backoff()
+        if comm.rank == ORIGIN:
+            self._outbox = self.fabric.outboxes(0)[0]
+            self._clock, self._order = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        else:
+            rule = Adagrad()
+            rule.warm(np.float32)
+            parameters = self.fabric.window.local("parameters")
+            held = Shard(shard, parameters, rule, policy or ApplyAtOnce(), self.fabric.geometries[0].chunk)
+            self._server = Server(self.fabric, 0, held, Path(), deterministic=False)
+        comm.Barrier()
+
+    def serve(self) -> float:
+        """On the server: serve until dismissed; return the share of a core that this took."""
+        self.fabric.window.local("orders")[ORDER_LEAVE] = 0
+        self.fabric.comm.Barrier()
+        started, worked = time.perf_counter(), time.process_time()
+        self._server.serve()
+        return (time.process_time() - worked) / (time.perf_counter() - started)
+
+    def work(self, action: Callable[[], None]) -> None:
+        """On the worker: act while the server serves, then dismiss it."""
+        self.fabric.comm.Barrier()
+        action()
+        self._order[0] = 1
+        self.fabric.window.put(self._order, TARGET, "orders", ORDER_LEAVE)
+        self.fabric.window.flush(TARGET)
+        self.fabric.doorbells.ring(TARGET)
+
+    def fetch(self, parameters: np.ndarray) -> None:
+        """On the worker: bring the parameters, as the engine does."""
+        window = self.fabric.window
+        window.get(self._clock, TARGET, "clock")
+        window.flush(TARGET)
+        window.get(parameters, TARGET, "parameters")
+        window.flush(TARGET)
+
+    def push(self, gradient: np.ndarray) -> None:
+        """On the worker: deliver a push, as the engine does."""
+        self._outbox.begin()
+        self._wait(lambda: self._outbox.send(gradient, int(self._clock[0])))
+
+    def settle(self) -> None:
+        """On the worker: wait until the server has applied all that was pushed."""
+        self._wait(self._outbox.applied)
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        if ready():
+            return
+        self._backoff.reset()
+        while not ready():
+            self._backoff.pause()
+
+    def free(self) -> None:
+        """Give everything back."""
+        self.fabric.free()
+
+
+def idle_share(desk: Desk, pair: Pair, span: float = 0.5) -> float:
+    """Return the share of a core that an idle server takes, on both ranks."""
+    share = desk.work(lambda: time.sleep(span)) if pair.origin else desk.serve()
+    return pair.comm.bcast(share, root=TARGET)
+
+
+def answers(desk: Desk, pair: Pair, gradient: np.ndarray, rounds: int = 50) -> list[float]:
+    """Return the seconds from a push of one chunk to an idle server until its worker knows it applied, on both ranks."""
+    times: list[float] = []
+
+    def ask() -> None:
+        for _ in range(rounds):
+            time.sleep(4e-3)
+            start = time.perf_counter()
+            desk.push(gradient)
+            desk.settle()
+            times.append(time.perf_counter() - start)
+
+    if pair.origin:
+        desk.work(ask)
+    else:
+        desk.serve()
+    return pair.comm.bcast(times, root=ORIGIN)
