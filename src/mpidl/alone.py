@@ -55,7 +55,9 @@ class Alone:
             totals = self._engine.run()
             self._save()
             self._job.model.parameters[:] = self._engine.parameters()
-            if not self._interrupted:
+            if self._interrupted:
+                self._recorder.event("interrupted", rank=0, role="coordinator")
+            else:
                 loss, accuracy = self._evaluate()
                 self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy, final=True)
             return self._reporter.close(

@@ -83,6 +83,7 @@ class Coordinator:
             totals = self._look()
             if (self._interrupted or self._desk[Desk.SIGNALS]) and self._taken is None:
                 self._interrupted = True
+                self._reporter.recorder.event("interrupted", rank=self._fabric.comm.rank, role="coordinator")
                 self._stop()
             self._advance_checkpoint(totals)
             if all(self._workers["state"] >= State.TRAINED) and all(self._servers["state"] >= State.TRAINED):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from io import FileIO
 from itertools import chain, count
@@ -17,7 +18,7 @@ import numpy as np
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError
 
-__all__ = ["Recorder", "encode", "staleness_statistics"]
+__all__ = ["Recorder", "encode", "record_failure", "staleness_statistics"]
 
 
 class Recorder:
@@ -81,7 +82,7 @@ class Recorder:
         MpidlError
             The line can't be written.
         """
-        self._append(self._events, {"time": time.time(), "event": kind, "rank": rank, "role": role, **details})
+        self._append(self._events, _event(kind, rank, role, details))
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, whole or not at all.
@@ -109,6 +110,17 @@ class Recorder:
         """Close the files."""
         self._metrics.close()
         self._events.close()
+
+
+def record_failure(directory: Path, rank: int, role: str, **details: Any) -> None:
+    """Append a rank's failure to the run's ``events.jsonl``, from the rank itself, if it still can be written."""
+    line = encode(_event("failure", rank, role, details)) + b"\n"
+    with suppress(OSError), FileIO(directory / "events.jsonl", "a") as file:
+        file.write(line)
+
+
+def _event(kind: str, rank: int, role: str, details: Mapping[str, Any]) -> dict[str, Any]:
+    return {"time": time.time(), "event": kind, "rank": rank, "role": role, **details}
 
 
 def _new_directory(parent: Path, name: str) -> Path:

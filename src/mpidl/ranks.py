@@ -18,7 +18,7 @@ from mpidl.config import Config
 from mpidl.coordinator import Coordinator
 from mpidl.errors import MpidlError
 from mpidl.job import Job
-from mpidl.metrics import Recorder
+from mpidl.metrics import Recorder, record_failure
 from mpidl.parameters import shards
 from mpidl.report.progress import on_terminal
 from mpidl.report.reporter import Reporter
@@ -61,7 +61,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     with _failing_together(comm, roles):
         fabric = Fabric(comm, roles, ranges, job.dtype, max(1, job.schedule.epochs), allocation())
     _agree(comm, roles, lambda: role.prepare(fabric))
-    with _failing_together(comm, roles):
+    with _failing_together(comm, roles, job.directory):
         summary = comm.bcast(role.work(), root=roles.coordinator)
         fabric.free()
     return summary
@@ -97,13 +97,19 @@ def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def _failing_together(comm: MPI.Intracomm, roles: Roles) -> Iterator[None]:
-    """End the whole job if this rank raises what the others don't know of, naming rank, role and cause once."""
+def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None) -> Iterator[None]:
+    """End the whole job if this rank raises what the others don't know of, naming rank, role and cause once.
+
+    With the run's directory, its events get the failure too, with a traceback.
+    """
     try:
         yield
     except BaseException as error:
         cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
-        print(f"mpidl: rank {comm.rank} ({roles.role(comm.rank)}) failed: {cause}", file=sys.stderr, flush=True)
+        cause, role = " ".join(cause.split()), roles.role(comm.rank)
+        print(f"mpidl: rank {comm.rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
+        if run is not None:
+            record_failure(run, comm.rank, role, cause=cause, traceback=traceback.format_exc())
         if os.environ.get("MPIDL_DEBUG"):
             traceback.print_exc()
         # Time for the line to pass through the launcher before it tears the job down.

@@ -127,6 +127,10 @@ def test_a_rank_that_raises_ends_the_job_and_is_named_once(job, start, tmp_path)
     lines = [line for line in errors.splitlines() if "out of luck" in line]
     assert lines == ["mpidl: rank 3 (worker 1) failed: RuntimeError: out of luck"]
     assert "Traceback" not in errors
+    events = [json.loads(line) for line in (tmp_path / "runs" / "tally" / "events.jsonl").read_text().splitlines()]
+    (failure,) = [event for event in events if event["event"] == "failure"]
+    assert (failure["rank"], failure["role"]) == (3, "worker 1")
+    assert "tally.py" in failure["traceback"]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])

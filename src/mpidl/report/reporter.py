@@ -85,11 +85,7 @@ class Reporter:
             "epoch": self.epoch(totals),
             **self._losses,
             **self._rates,
-            "staleness": self._staleness(totals),
-            "pushes": totals.pushes,
-            "fetches": totals.fetches,
-            "bytes_pushed": totals.bytes_pushed,
-            "bytes_fetched": totals.bytes_fetched,
+            **self._counts(totals),
             "waiting": totals.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
 
@@ -107,8 +103,15 @@ class Reporter:
         self._rated = totals
 
     @staticmethod
-    def _staleness(totals: Totals) -> dict[str, float]:
-        return staleness_statistics(totals.staleness, totals.staleness_sum, totals.staleness_max)
+    def _counts(totals: Totals) -> dict[str, Any]:
+        return {
+            "staleness": staleness_statistics(totals.staleness, totals.staleness_sum, totals.staleness_max),
+            "staleness_histogram": totals.staleness[: min(totals.staleness_max + 1, len(totals.staleness))].tolist(),
+            "pushes": totals.pushes,
+            "fetches": totals.fetches,
+            "bytes_pushed": totals.bytes_pushed,
+            "bytes_fetched": totals.bytes_fetched,
+        }
 
     def close(self, totals: Totals, **more: Any) -> dict[str, Any]:
         """Write the summary and return it.
@@ -132,12 +135,7 @@ class Reporter:
             "seconds": seconds,
             "samples_per_second": totals.samples / seconds if seconds > 0 else 0.0,
             **self._losses,
-            "staleness": self._staleness(totals),
-            "staleness_histogram": totals.staleness[: min(totals.staleness_max + 1, len(totals.staleness))].tolist(),
-            "pushes": totals.pushes,
-            "fetches": totals.fetches,
-            "bytes_pushed": totals.bytes_pushed,
-            "bytes_fetched": totals.bytes_fetched,
+            **self._counts(totals),
             "failures": 0,
             "recoveries": 0,
             "run_dir": str(self._job.directory),
