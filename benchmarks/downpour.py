@@ -57,6 +57,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each")
+    parser.add_argument("--rate", type=float, default=0.005, help="Adagrad's learning rate, of all")
     parser.add_argument("--target", type=float, default=0.88, help="test accuracy whose time is measured")
     return parser.parse_args()
 
@@ -69,6 +70,7 @@ def downpour(options: argparse.Namespace) -> Run:
             "data.path": options.data.resolve(),
             "run.dir": directory,
             "run.epochs": options.epochs,
+            "server.rate": options.rate,
             "topology.servers": 1,
         }
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -94,6 +96,7 @@ def peer(script: str, options: argparse.Namespace) -> Run:
         "--data": options.data,
         "--workers": WORKERS,
         "--epochs": options.epochs,
+        "--rate": options.rate,
         "--target": options.target,
     }
     words = [word for setting in settings.items() for word in setting]

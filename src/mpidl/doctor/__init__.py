@@ -6,7 +6,7 @@ NumPy and MPI are imported by the probes that need them: a doctor also speaks wh
 from __future__ import annotations
 
 from mpidl import launcher
-from mpidl.doctor.examination import Examination
+from mpidl.doctor.examination import Examination, Finding
 from mpidl.errors import UsageError
 
 __all__ = ["main"]
@@ -32,9 +32,9 @@ def main() -> int:
 
     if not examination.check("MPI library", library.library):
         return examination.end()
-    from mpidl.doctor import ranks
+    from mpidl.doctor.ranks import examine
 
-    return ranks.examine(examination)
+    return examine(examination)
 
 
 def _start_two() -> int:
@@ -49,7 +49,7 @@ def _start_two() -> int:
     examination = Examination()
     _examine_machine(examination)
 
-    def fail() -> None:
+    def fail() -> Finding:
         raise no_launcher
 
     examination.check("two ranks", fail)

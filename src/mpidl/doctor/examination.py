@@ -28,6 +28,10 @@ class Verdict(Enum):
     FAILED = "FAILED"
 
 
+#: What a verdict comes to where mpidl can do without.
+MILDER = {Verdict.FAILED: Verdict.WARNING, Verdict.WARNING: Verdict.OK, Verdict.OK: Verdict.OK}
+
+
 class Finding(NamedTuple):
     """What a probe found."""
 
@@ -68,7 +72,7 @@ class Examination:
             What is examined.
         probe : callable
         needed : bool
-            Whether mpidl can't do without; if it can, a failure is a warning.
+            Whether mpidl can't do without; if it can, what is found weighs one degree less.
 
         Returns
         -------
@@ -87,7 +91,7 @@ class Examination:
         worked = finding.verdict is not Verdict.FAILED
         if not worked and needed:
             self._failed.append(what)
-        self._print_finding(finding if worked or needed else finding._replace(verdict=Verdict.WARNING))
+        self._print_finding(finding if needed else finding._replace(verdict=MILDER[finding.verdict]))
         return worked
 
     def heading(self, text: str) -> None:
@@ -95,8 +99,11 @@ class Examination:
         self._print(f"{text}:")
 
     def end(self) -> int:
-        """Print the conclusion and return the exit code."""
-        if self._failed:
+        """Print the conclusion and return the exit code.
+
+        Silent ranks return 0: a launcher may end the others as soon as one fails.
+        """
+        if self._failed and self.speaks:
             self._print(f"\nFAILED: {', '.join(what.strip() for what in self._failed)}")
             return 1
         self._print("\nAll works that mpidl needs.")

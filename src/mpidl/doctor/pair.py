@@ -22,7 +22,7 @@ class Pair:
 
     Parameters
     ----------
-    comm : MPI.Comm
+    comm : MPI.Intracomm
         Of size 2.
 
     Attributes
@@ -31,7 +31,7 @@ class Pair:
         Whether this rank is the one that measures.
     """
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         self.origin = comm.rank == ORIGIN
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -39,7 +39,7 @@ class Pair:
         node.Free()
 
     def measure(self, action: Callable[[], T]) -> T:
-        """Let the origin act while the target calls MPI again and again, as a server does; return the result on both."""
+        """Let the origin act while the target keeps calling MPI, as a server does; return the result on both."""
         if not self.origin:
             while not self.comm.Iprobe(ORIGIN):
                 pass

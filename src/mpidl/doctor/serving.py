@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from mpi4py import MPI
 
 from mpidl.algorithms.policies import ApplyAtOnce, Policy
+from mpidl.doctor.examination import Finding, Verdict
 from mpidl.doctor.pair import ORIGIN, TARGET, Pair
 from mpidl.parameters.ranges import Range
+from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.fabric import ORDER_LEAVE, Fabric
 from mpidl.roles import Roles
 from mpidl.rules import Adagrad
@@ -22,12 +25,12 @@ from mpidl.shard import Shard
 CHEAP, PROMPT = 0.05, 0.3e-3
 
 
-class Desk:
+class Exchange:
     """A server and its only worker, in the fabric of every run; creation and `free` are collective.
 
     Parameters
     ----------
-    comm : MPI.Comm
+    comm : MPI.Intracomm
         Of size 2: the worker, which is the coordinator too, and the server.
     size : int
         Parameters, float32.
@@ -40,7 +43,7 @@ class Desk:
 
     def __init__(
         self,
-        comm: MPI.Comm,
+        comm: MPI.Intracomm,
         size: int,
         policy: Policy | None = None,
         allocation: str = "allocate",
@@ -107,26 +110,68 @@ class Desk:
         self.fabric.free()
 
 
-def idle_share(desk: Desk, pair: Pair, span: float = 0.5) -> float:
+def idle_share(exchange: Exchange, pair: Pair, span: float = 0.5) -> float:
     """Return the share of a core that an idle server takes, on both ranks."""
-    share = desk.work(lambda: time.sleep(span)) if pair.origin else desk.serve()
+    if pair.origin:
+        exchange.work(lambda: time.sleep(span))
+        share = 0.0
+    else:
+        share = exchange.serve()
     return pair.comm.bcast(share, root=TARGET)
 
 
-def answers(desk: Desk, pair: Pair, gradient: np.ndarray, rounds: int = 50) -> list[float]:
-    """Return the seconds from a push of one chunk to an idle server until its worker knows it applied, on both ranks."""
+def answers(exchange: Exchange, pair: Pair, gradient: np.ndarray, rounds: int = 50) -> list[float]:
+    """Return the seconds in which an idle server applies a push of one chunk, as its worker sees it, on both ranks."""
     times: list[float] = []
 
     def ask() -> None:
         for _ in range(rounds):
             time.sleep(4e-3)
             start = time.perf_counter()
-            desk.push(gradient)
-            desk.settle()
+            exchange.push(gradient)
+            exchange.settle()
             times.append(time.perf_counter() - start)
 
     if pair.origin:
-        desk.work(ask)
+        exchange.work(ask)
     else:
-        desk.serve()
+        exchange.serve()
     return pair.comm.bcast(times, root=ORIGIN)
+
+
+def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
+    """Whether ranks of one node can wake each other."""
+    if not pair.one_node:
+        return Finding("none between nodes: servers look for work every 0.2 ms")
+    bells = Doorbells(pair.comm)
+    times = []
+    for _ in range(rounds):
+        if pair.origin:
+            # Time for the target to fall asleep.
+            time.sleep(1e-3)
+            start = time.perf_counter()
+            bells.ring(TARGET)
+            bells.sleep(patience)
+            times.append(time.perf_counter() - start)
+        else:
+            bells.sleep(patience)
+            bells.ring(ORIGIN)
+        bells.clear()
+    bells.close()
+    times = pair.comm.bcast(times, root=ORIGIN)
+    if max(times) >= patience:
+        return Finding("a sleeping rank was not woken", Verdict.FAILED, "servers will answer slowly")
+    return Finding(f"a sleeping rank wakes another and is woken in {1e6 * median(times):.0f} us")
+
+
+def idle_server(pair: Pair, allocation: str) -> Finding:
+    """What an idle server costs, and how soon it answers."""
+    exchange = Exchange(pair.comm, 1000, allocation=allocation)
+    share = idle_share(exchange, pair)
+    times = answers(exchange, pair, np.zeros(1000, np.float32))
+    exchange.free()
+    found = f"{100 * share:.1f} % of a core; answers in {1e3 * median(times):.3f} ms"
+    if share > CHEAP or median(times) > PROMPT:
+        remedy = f"below {100 * CHEAP:.0f} % and {1e3 * PROMPT:g} ms is usual on a node with a core for each rank"
+        return Finding(found, Verdict.WARNING, remedy)
+    return Finding(found)

@@ -86,16 +86,23 @@ def latency(pair: Pair, allocation: str) -> Finding:
     with pair.window(COUNTERS, allocation) as window:
         value, before = np.zeros(1, np.int64), np.zeros(1, np.int64)
 
-        def times() -> list[float]:
-            operations = (
-                lambda: window.put(value, TARGET, "counters"),
-                lambda: window.get(value, TARGET, "counters"),
-                lambda: window.fetch_and_op(value, before, TARGET, "counters", 0, MPI.SUM),
-            )
-            return [typical(lambda act=act: (act(), window.flush(TARGET)), 300) for act in operations]  # type: ignore[misc]
+        def put() -> None:
+            window.put(value, TARGET, "counters")
+            window.flush(TARGET)
 
-        put, get, add = (1e6 * each for each in pair.measure(times))
-    return Finding(f"put {put:.1f} us, get {get:.1f} us, fetch-and-add {add:.1f} us")
+        def get() -> None:
+            window.get(value, TARGET, "counters")
+            window.flush(TARGET)
+
+        def add() -> None:
+            window.fetch_and_op(value, before, TARGET, "counters", 0, MPI.SUM)
+            window.flush(TARGET)
+
+        def times() -> list[float]:
+            return [typical(action, 300) for action in (put, get, add)]
+
+        latencies = [1e6 * each for each in pair.measure(times)]
+    return Finding("put {:.1f} us, get {:.1f} us, fetch-and-add {:.1f} us".format(*latencies))
 
 
 def bandwidth(pair: Pair, allocation: str) -> Finding:
@@ -129,16 +136,12 @@ def busy_target(pair: Pair, allocation: str, rounds: int = 8) -> Finding:
         value, times = np.zeros(1, np.int64), []
         for _ in range(rounds):
             pair.comm.Barrier()
-            start = time.perf_counter()
+            _compute(BUSY / 10 if pair.origin else BUSY)
             if pair.origin:
-                time.sleep(BUSY / 10)
                 start = time.perf_counter()
                 window.get(value, TARGET, "counters")
                 window.flush(TARGET)
                 times.append(time.perf_counter() - start)
-            else:
-                while time.perf_counter() < start + BUSY:
-                    pass
         times = pair.comm.bcast(times)
     middle, longest = median(times), max(times)
     found = f"a get takes {_span(middle)}, at most {_span(longest)}, while its target computes for {_span(BUSY)}"
@@ -147,6 +150,12 @@ def busy_target(pair: Pair, allocation: str, rounds: int = 8) -> Finding:
             found, remedy="no progress for a computing target over this network: fine, servers keep calling MPI"
         )
     return Finding(found)
+
+
+def _compute(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
 
 
 def _span(seconds: float) -> str:

@@ -1,0 +1,165 @@
+"""Push and fetch through a window against memcpy of the same bytes, and what an idle server costs.
+
+    python benchmarks/rma.py [--rounds 15]
+
+Starts two ranks: a worker with one server, both as they are in a run. All cases take turns within each round:
+
+- memcpy: the worker copies a gradient that it has just written to another vector;
+- fetch: the worker brings the server's parameters into its vector;
+- push: the worker delivers a gradient that it has just written into the server's mailbox, which frees its slots unread;
+- push, applied: the same until the server has applied the whole of it with Adagrad.
+
+Bandwidths count each byte once. The idle server answers a push of one chunk when it has applied it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from statistics import median, quantiles
+from typing import Any
+
+import numpy as np
+
+from harness import save, table
+from mpidl import launcher
+from mpidl.algorithms.policies import ApplyAtOnce
+
+SIZES = [1 << bits for bits in range(16, 27, 2)]
+#: Bytes that each case moves at least per round: short transfers are repeated.
+PER_ROUND = 4 << 20
+CASES = ("memcpy", "fetch", "push", "push, applied")
+IDLE_SECONDS, QUESTIONS = 2.0, 200
+
+
+def main() -> None:
+    """Start the ranks, or be one of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="timings of each case (default: %(default)s)")
+    arguments = parser.parse_args()
+    if launcher.world().size == 1:
+        sys.exit(start())
+    from mpi4py import MPI
+
+    from mpidl.doctor.pair import Pair
+
+    pair = Pair(MPI.COMM_WORLD)
+    rows = [row for size in SIZES if (row := transfer(pair, size, arguments.rounds))]
+    idle = wait(pair)
+    if pair.origin:
+        print(f"{table(rows)}\n\n{table([idle])}")
+        print(f"written to {save('rma', [*rows, idle])}")
+
+
+def start() -> int:
+    """Run this benchmark on two ranks, one thread each; return the exit code."""
+    from mpidl import mpiexec
+
+    found = mpiexec._find()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    options: list[str] = []
+    if mpiexec._is_open_mpi(found, environment):
+        options = mpiexec._open_mpi_options(2)
+        environment.setdefault("OMPI_MCA_osc", "^ucx")
+        mpiexec._permit_root(environment)
+    command = [found, "-n", "2", *options, sys.executable, *sys.orig_argv[1:]]
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+class OddPushes(ApplyAtOnce):
+    """Apply every push but the odd ones, of which only the slots are freed."""
+
+    def receive(self, shard: Any, chunk: int, values: np.ndarray, ordinal: int) -> None:
+        """Update the chunk's parameters, unless the push is an odd one."""
+        if ordinal % 2 == 0:
+            super().receive(shard, chunk, values, ordinal)
+
+
+def transfer(pair: Any, size: int, rounds: int) -> dict[str, Any] | None:
+    """Return the table's row for transfers of `size` bytes; None on the server."""
+    from mpidl.doctor.serving import Exchange
+
+    exchange = Exchange(pair.comm, size // 4, OddPushes())
+    row = None
+    if pair.origin:
+        worker = Worker(exchange, size)
+        exchange.work(lambda: worker.measure(rounds))
+        row = worker.row()
+    else:
+        exchange.serve()
+    exchange.free()
+    return row
+
+
+class Worker:
+    """The worker's vectors, and how long each case took on them."""
+
+    def __init__(self, exchange: Any, size: int) -> None:
+        self._exchange, self._size = exchange, size
+        self._repeats = max(1, PER_ROUND // size)
+        self._gradient, self._copy, self._parameters = (np.zeros(size // 4, np.float32) for _ in range(3))
+        self._seconds: dict[str, list[float]] = {case: [] for case in CASES}
+
+    def measure(self, rounds: int) -> None:
+        """Time the cases in turn; the first round warms up."""
+        for number in range(rounds + 1):
+            times = self._round()
+            if number:
+                for case, elapsed in times.items():
+                    self._seconds[case].append(elapsed)
+
+    def _round(self) -> dict[str, float]:
+        """Return the median time of each case."""
+        actions = {
+            "memcpy": lambda: np.copyto(self._copy, self._gradient),
+            "fetch": lambda: self._exchange.fetch(self._parameters),
+            "push": lambda: self._exchange.push(self._gradient),
+            "push, applied": self._push_and_settle,
+        }
+        times: dict[str, list[float]] = {case: [] for case in actions}
+        for _ in range(self._repeats):
+            for case, action in actions.items():
+                self._gradient.fill(1e-3)
+                start = time.perf_counter()
+                action()
+                times[case].append(time.perf_counter() - start)
+                self._exchange.settle()
+        return {case: median(elapsed) for case, elapsed in times.items()}
+
+    def _push_and_settle(self) -> None:
+        self._exchange.push(self._gradient)
+        self._exchange.settle()
+
+    def row(self) -> dict[str, Any]:
+        """Return the medians as bandwidths, and as shares of memcpy's."""
+        speed = {case: self._size / median(elapsed) / 1e9 for case, elapsed in self._seconds.items()}
+        row: dict[str, Any] = {"KiB": self._size >> 10}
+        for case in CASES:
+            row[f"{case} GB/s"] = speed[case]
+            if case != "memcpy":
+                row["of memcpy" + " " * CASES.index(case)] = speed[case] / speed["memcpy"]
+        return row
+
+
+def wait(pair: Any) -> dict[str, Any]:
+    """Return what an idle server costs, and how soon it answers."""
+    from mpidl.doctor.serving import Exchange, answers, idle_share
+
+    gradient = np.full(SIZES[0] // 4, 1e-3, np.float32)
+    exchange = Exchange(pair.comm, gradient.size)
+    share = idle_share(exchange, pair, IDLE_SECONDS)
+    milliseconds = [1e3 * elapsed for elapsed in answers(exchange, pair, gradient, QUESTIONS)]
+    exchange.free()
+    return {
+        "idle server": "one chunk of 64 KiB",
+        "% of a core": 100 * share,
+        "ms to answer": median(milliseconds),
+        "ms to answer, p90": quantiles(milliseconds, n=10)[-1],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The part of the examination that ranks of a job carry out together."""
+
+from __future__ import annotations
+
+import socket
+import time
+from functools import partial
+
+from mpi4py import MPI
+
+from mpidl.doctor import library, serving, windows
+from mpidl.doctor.examination import Examination, Finding
+from mpidl.doctor.pair import Pair
+from mpidl.ranks import allocation
+from mpidl.rma.windows import ALLOCATIONS
+
+#: Seconds between two looks of the ranks that take no part.
+LOOK_EVERY = 0.01
+
+
+def examine(examination: Examination) -> int:
+    """Examine the first and the last rank while the others sleep; collective over all. Returns the exit code."""
+    world = MPI.COMM_WORLD
+    chosen = world.rank in (0, world.size - 1)
+    comm = world.Split(0 if chosen else MPI.UNDEFINED)
+    code = _examine_pair(examination, Pair(comm)) if isinstance(comm, MPI.Intracomm) and chosen else 0
+    ended = world.Ibarrier()
+    while not ended.Test():
+        time.sleep(LOOK_EVERY)
+    return code
+
+
+def _examine_pair(examination: Examination, pair: Pair) -> int:
+    examination.comm = pair.comm
+    examination.check("thread level", library.threads)
+    examination.check("ranks", partial(places, pair))
+    examination.check("after a rank's death", library.fault_tolerance)
+    used = allocation()
+    sound = {way: _examine_windows(examination, pair, way, way == used) for way in ALLOCATIONS}
+    if sound[used]:
+        examination.heading("server")
+        examination.check("  doorbells", partial(serving.doorbells, pair), needed=False)
+        examination.check("  idle", partial(serving.idle_server, pair, used))
+    examination.check("transport", partial(transport, sound, used))
+    return examination.end()
+
+
+def _examine_windows(examination: Examination, pair: Pair, way: str, used: bool) -> bool:
+    """Examine windows that are allocated in one way; return whether they are correct."""
+    examination.heading(f"windows, {way}{' (used)' if used else ''}")
+    for what, probe in (("memory", windows.memory), ("order of data", windows.order)):
+        if not examination.check(f"  {what}", partial(probe, pair, way), needed=used):
+            return False
+    for what, probe in (
+        ("8 bytes", windows.latency),
+        ("4 MiB", windows.bandwidth),
+        ("busy target", windows.busy_target),
+    ):
+        examination.check(f"  {what}", partial(probe, pair, way), needed=used)
+    return True
+
+
+def places(pair: Pair) -> Finding:
+    """Where the two ranks are."""
+    hosts = pair.comm.allgather(socket.gethostname())
+    ranks = pair.comm.allgather(MPI.COMM_WORLD.rank)
+    on = ", ".join(f"{rank} on {host}" for rank, host in zip(ranks, hosts, strict=True))
+    return Finding(f"{on} of {MPI.COMM_WORLD.size}: {'one node' if pair.one_node else 'two nodes'}")
+
+
+def transport(sound: dict[str, bool], used: str) -> Finding:
+    """Which transport and which windows to use."""
+    if sound[used]:
+        return Finding(f'"windows" ({used})')
+    others = [way for way, right in sound.items() if right]
+    if others:
+        return Finding(f'"windows" ({others[0]})', remedy=f"set MPIDL_WINDOWS={others[0]} on all ranks")
+    return Finding(
+        "none", remedy="these ranks' windows lose data: use another MPI library, or another network of this one"
+    )

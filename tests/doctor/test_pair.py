@@ -1,0 +1,110 @@
+"""Probes between two real ranks."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+@pytest.mark.parametrize("allocation", ["allocate", "create"])
+def test_windows_of_this_machine_are_right(pair, allocation):
+    from mpidl.doctor import windows
+    from mpidl.doctor.examination import Verdict
+
+    if pair is not None:
+        assert windows.memory(pair, allocation).found == "unified"
+        assert windows.order(pair, allocation).verdict is Verdict.OK
+
+
+def test_a_busy_target_that_makes_no_progress_is_said_and_fine(pair, monkeypatch):
+    import time
+
+    from mpidl.doctor import windows
+    from mpidl.doctor.examination import Verdict
+    from mpidl.rma.windows import Window
+
+    if pair is not None:
+        monkeypatch.setattr(Window, "flush", lambda self, rank: time.sleep(0.004))
+        finding = windows.busy_target(pair, "allocate", rounds=3)
+        assert finding.verdict is Verdict.OK
+        assert "no progress for a computing target" in finding.remedy
+
+
+@pytest.mark.parametrize("wrong", ["put", "get"])
+def test_values_that_change_on_their_way(pair, monkeypatch, wrong):
+    from mpidl.doctor import windows
+    from mpidl.doctor.examination import Verdict
+    from mpidl.rma.windows import Window
+
+    transfer = getattr(Window, wrong)
+
+    def spoil(self, values, rank, name, offset=0):
+        transfer(self, values[:-1], rank, name, offset)
+
+    if pair is not None:
+        monkeypatch.setattr(Window, wrong, spoil)
+        assert windows.memory(pair, "allocate").verdict is Verdict.FAILED
+
+
+def test_an_error_of_the_origin_reaches_the_target(pair):
+    if pair is not None:
+        with pytest.raises(Exception, match="network is down"):
+            pair.measure(lambda: (_ for _ in ()).throw(OSError("network is down")))
+        assert pair.measure(lambda: 7) == 7
+
+
+def test_an_error_of_the_last_rank_fails_the_probe_on_both(pair, capsys):
+    from mpidl.doctor.examination import Examination, Finding
+
+    if pair is None:
+        return
+    examination = Examination(speaks=pair.origin)
+    examination.comm = pair.comm
+
+    def probe():
+        if not pair.origin:
+            raise OSError("no memory")
+        return Finding("fine")
+
+    assert not examination.check("windows", probe)
+    assert examination.end() == int(pair.origin)
+    assert ("OSError: no memory (on the last rank)" in capsys.readouterr().out) == pair.origin
+
+
+def test_an_exchange_applies_what_is_pushed_and_can_serve_again(pair):
+    from mpidl.doctor.serving import Exchange, answers, idle_share
+
+    if pair is None:
+        return
+    size = 70001
+    exchange = Exchange(pair.comm, size, chunk_bytes=4096)
+    share = idle_share(exchange, pair, 0.05)
+    assert 0 <= share < 1
+    gradient, parameters = np.full(size, 3.0, np.float32), np.full(size, 9.0, np.float32)
+    times = answers(exchange, pair, gradient, 2)
+    assert len(times) == 2
+    assert min(times) > 0
+    if pair.origin:
+        exchange.work(lambda: exchange.fetch(parameters))
+        # Adagrad with a constant gradient: rate * (1 + 1 / sqrt(2)).
+        assert np.allclose(parameters, -0.01 * (1 + 2**-0.5))
+    else:
+        exchange.serve()
+    exchange.free()
+
+
+def test_bells_between_ranks_of_one_node(pair):
+    from mpidl.doctor import serving
+
+    if pair is not None:
+        assert "wakes another" in serving.doorbells(pair, rounds=3).found
+
+
+def test_bells_that_do_not_ring(pair, monkeypatch):
+    from mpidl.doctor import serving
+    from mpidl.doctor.examination import Verdict
+    from mpidl.rma.doorbells import Doorbells
+
+    if pair is not None:
+        monkeypatch.setattr(Doorbells, "ring", lambda self, rank: None)
+        assert serving.doorbells(pair, rounds=1, patience=0.05).verdict is Verdict.FAILED
