@@ -17,7 +17,7 @@ from mpidl.rules import Sgd
 
 @dataclass(frozen=True)
 class Adag(Algorithm):
-    """Replicas make `window` local steps and commit their change; the less the parameters have moved, the more it counts.
+    """Replicas make `window` local steps and commit their change, which counts the less the more others moved.
 
     This is the thesis' ADAG. What dist-keras calls ADAG is `Agn`.
 

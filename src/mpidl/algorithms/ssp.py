@@ -26,7 +26,7 @@ class Ssp(Algorithm):
     bound: Annotated[int, Meta(ge=0)] = 3
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
-        """Return the paper's worker: what it reads at clock c has all updates up to c - s - 1; see `Algorithm.replica`."""
+        """Return the worker, which at clock c reads all updates up to c - s - 1; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()
             if batch is None:
