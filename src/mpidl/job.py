@@ -36,6 +36,11 @@ class Job:
     checkpoint : Checkpoint, optional
         Where to go on from.
 
+    Attributes
+    ----------
+    replicas : int
+        How many the run has; set once the roles are given out.
+
     Raises
     ------
     UsageError
@@ -45,6 +50,7 @@ class Job:
     def __init__(self, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None) -> None:
         self.config, self.dataset, self.model, self.checkpoint = config, dataset, model, checkpoint
         self.algorithm, self.rule = config.algorithm, config.rule
+        self.replicas = 1
         self.directory = Path(config.run.dir) / config.run.name
         if isinstance(model, Network):
             check(model, dataset.classes)
@@ -89,7 +95,7 @@ class Job:
         chunk : int
             Elements of a chunk.
         """
-        shard = Shard(range, parameters, self.rule, self.algorithm.policy(), chunk)
+        shard = Shard(range, parameters, self.rule, self.algorithm.policy(self.replicas), chunk)
         if self.checkpoint is not None:
             parameters[:] = self.checkpoint.read("parameters", range)
             state = {name: self.checkpoint.read(f"rule/{name}", range) for name in self.rule.states}

@@ -55,6 +55,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     comm = MPI.COMM_WORLD if comm is None else comm
     roles = assign(_nodes(comm), config.topology.servers, config.topology.partitions, config.topology.standby)
     job = _agree(comm, roles, build)
+    job.replicas = len(roles.replicas)
     ranges = shards(job.layout.size, len(roles.servers))
     role = _RankRole(comm, roles, job)
     _agree(comm, roles, role.open_files)

@@ -109,6 +109,7 @@ class Server:
         if message.chunk == END:
             self._training.discard(message.worker)
             if not self._training:
+                self.shard.finish()
                 self._row.figures["state"] = State.TRAINED
                 self._post(ring=True)
         elif self.shard.receive(message.worker, message.chunk, message.fetched, message.values):

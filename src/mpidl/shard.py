@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpidl.algorithms.policies import Policy
 from mpidl.parameters.ranges import Range, chunks
+from mpidl.policies import Policy, Push
 from mpidl.rules import Rule
 from mpidl.staleness import Histogram
 
@@ -29,6 +29,8 @@ class Shard:
     ----------
     clock : int
         Updates applied so far.
+    chunks : int
+        How many chunks a push has.
     staleness : Histogram
         Of every push: the clock at its arrival less the clock when its worker fetched.
     """
@@ -40,19 +42,21 @@ class Shard:
         self.pushes = 0
         self.staleness = Histogram()
         pieces = chunks(Range(0, range.size), chunk)
-        self._views = [(parameters[a:b], tuple(vector[a:b] for vector in self.state)) for a, b in pieces]
-        self._last = len(pieces) - 1
+        self._slices = [slice(*piece) for piece in pieces]
+        self._views = [(parameters[s], tuple(vector[s] for vector in self.state)) for s in self._slices]
+        self.chunks = len(pieces)
         self._begun = 0
-        self._ordinals: dict[int, int] = {}
+        self._open: dict[int, Push] = {}
+        policy.attach(self)
 
     @property
     def at_rest(self) -> bool:
         """Whether every push that has begun to arrive has been applied whole."""
-        return not self._ordinals
+        return not self._open
 
     def is_open(self, worker: int) -> bool:
         """Tell whether a push of `worker` has arrived in part."""
-        return worker in self._ordinals
+        return worker in self._open
 
     def vectors(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: "parameters" and "rule/STATE", each of shape (range.size,)."""
@@ -84,17 +88,40 @@ class Shard:
         """
         if chunk == 0:
             self._begun += 1
-            self._ordinals[worker] = self._begun
-        self.policy.receive(self, chunk, values, self._ordinals[worker])
-        if chunk < self._last:
+            self._open[worker] = Push(worker, self._begun, self.clock - fetched)
+        push = self._open[worker]
+        self.policy.receive(self, chunk, values, push)
+        if chunk < self.chunks - 1:
             return False
-        del self._ordinals[worker]
+        del self._open[worker]
         self.pushes += 1
         self.staleness.add(self.clock - fetched)
-        self.policy.complete(self)
+        self.policy.complete(self, push)
         return True
 
-    def update(self, chunk: int, gradient: Any, ordinal: int) -> None:
-        """Apply the rule to one chunk of the parameters; `ordinal` counts updates from 1."""
+    def finish(self) -> None:
+        """Act on there being no more pushes."""
+        self.policy.finish(self)
+
+    def chunk(self, number: int) -> Any:
+        """Return one chunk of the parameters."""
+        return self._views[number][0]
+
+    def part(self, vector: Any, number: int) -> Any:
+        """Return the part of a vector as long as the shard that goes with a chunk."""
+        return vector[self._slices[number]]
+
+    def update(self, chunk: int, gradient: Any, ordinal: int, rate: float | None = None) -> None:
+        """Apply the rule to one chunk of the parameters.
+
+        Parameters
+        ----------
+        chunk : int
+        gradient : array, shape (chunk's size,)
+        ordinal : int
+            Counts updates from 1.
+        rate : float, optional
+            Instead of the rule's own.
+        """
         parameters, state = self._views[chunk]
-        self.rule.update(parameters, state, gradient, ordinal)
+        self.rule.update(parameters, state, gradient, ordinal, rate)

@@ -58,7 +58,8 @@ class Worker:
 
     def run(self) -> None:
         """Run the replica to its end, and stay until the coordinator says leave."""
-        self._engine.run(self._job.algorithm.replica(self._number, self._job.model.parameters))
+        algorithm, parameters = self._job.algorithm, self._job.model.parameters
+        self._engine.run(algorithm.replica(self._number, parameters, self._workers))
         if self._interrupted:
             self._fabric.signals().fetch_add()
         self._engine.finish()

@@ -21,7 +21,7 @@ def make_engine(
     schedule = Schedule(Portions(split.samples, BATCH, portion, seed=7), epochs=epochs)
     initial = model.parameters.copy()
     parts = [
-        Shard(part, initial[part.start : part.stop].copy(), rule, algorithm.policy(), part.size)
+        Shard(part, initial[part.start : part.stop].copy(), rule, algorithm.policy(replicas), part.size)
         for part in shards(initial.size, servers)
     ]
     return VirtualEngine(algorithm, model, split, schedule, parts, replicas, seed, times, **options)

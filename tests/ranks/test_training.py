@@ -107,7 +107,7 @@ def test_a_deterministic_run_does_not_depend_on_the_number_of_servers(comm, shar
     run(model, split, shared_path, rule=Adam(0.01), deterministic=True, epochs=4, portion=BATCH)
     portions = Portions(split.samples, BATCH, BATCH, seed=7)
     oracle, _ = least_squares()
-    policy = Downpour().policy()
+    policy = Downpour().policy(2)
     parts = [Shard(p, oracle.parameters[p.start : p.stop], Adam(0.01), policy, p.size) for p in shards(13, 3)]
     for number in range(0, 4 * portions.per_epoch, 2):
         gradients = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, ClassVar
 
-from mpidl.algorithms.policies import ApplyAtOnce, Policy
 from mpidl.algorithms.requests import Request
+from mpidl.policies import ApplyAtOnce, Policy
 
 Replica = Generator[Request, Any, None]
 
@@ -19,7 +19,7 @@ class Algorithm:
 
     name: ClassVar[str]
 
-    def replica(self, number: int, parameters: Any) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
         """Return what replica `number` does, as a generator of requests.
 
         Parameters
@@ -28,11 +28,13 @@ class Algorithm:
             The replica, from 0.
         parameters : array, shape (size,)
             The replica's own copy of the parameters, to compute gradients at.
+        replicas : int
+            How many there are.
         """
         raise NotImplementedError
 
-    def policy(self) -> Policy:
-        """Return what a shard does with the pushes it receives."""
+    def policy(self, replicas: int) -> Policy:
+        """Return what a shard does with the pushes it receives; each shard gets an instance of its own."""
         return ApplyAtOnce()
 
     def check(self, deterministic: bool) -> None:

@@ -45,7 +45,7 @@ class Downpour(Algorithm):
     warm_start: Annotated[float, Meta(ge=0)] = 0.0
     overlap: bool = False
 
-    def replica(self, number: int, parameters: Any) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
         """Return the paper's client (algorithm 7.1 of its appendix); see `Algorithm.replica`."""
         if number > 0 and self.warm_start > 0:
             yield WaitForEpoch(self.warm_start)

@@ -49,4 +49,14 @@ class WaitForEpoch:
     epoch: float
 
 
-Request = NextBatch | Fetch | Gradient | Push | WaitForEpoch
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Say that one more step is done, its pushes applied, and wait until no replica is over `bound` steps behind.
+
+    Replicas that have no more data hold nobody up. Answer: None.
+    """
+
+    bound: int
+
+
+Request = NextBatch | Fetch | Gradient | Push | WaitForEpoch | Clock

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms.algorithm import Replica
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
+from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push, WaitForEpoch
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
@@ -55,6 +55,7 @@ class MpiEngine:
         self._window, self._shards, self._servers = fabric.window, fabric.shards, fabric.roles.servers
         self._outboxes = fabric.outboxes(worker)
         self._tickets = fabric.tickets()
+        self._replica_clocks = fabric.clocks(worker)
         self._backoff = fabric.backoff()
         self._clocks = [np.zeros(1, np.int64) for _ in self._servers]
         self._spare: np.ndarray | None = None
@@ -67,6 +68,7 @@ class MpiEngine:
             Gradient: self._gradient,
             Push: self._push,
             WaitForEpoch: self._wait_for_epoch,
+            Clock: self._wait_for_clock,
         }
 
     def run(self, replica: Replica) -> None:
@@ -79,13 +81,14 @@ class MpiEngine:
                 answer = self._actions[type(request)](request)
         except StopIteration:
             pass
-        self._wait(lambda: all(outbox.applied() for outbox in self._outboxes))
+        self._wait(self._applied)
 
     def finish(self) -> None:
         """Tell the servers that no push follows, and the coordinator that this replica is done."""
         for outbox in self._outboxes:
             self._wait(outbox.end)
         self._note_unfinished()
+        self._replica_clocks.stop()
         self.row.figures["state"] = State.TRAINED
         self.row.post(ring=True)
 
@@ -98,7 +101,7 @@ class MpiEngine:
         clocks : list of int, optional
             Receives the clock of each shard.
         """
-        self._wait(lambda: all(outbox.applied() for outbox in self._outboxes))
+        self._wait(self._applied)
         self._start_fetch(parameters, clocks if clocks is not None else [0] * len(self._servers))
         self._finish_fetch()
 
@@ -196,3 +199,11 @@ class MpiEngine:
     def _wait_for_epoch(self, request: WaitForEpoch) -> None:
         taken = self.schedule.tickets_before(request.epoch)
         self._wait(lambda: self._tickets.read() >= taken)
+
+    def _wait_for_clock(self, request: Clock) -> None:
+        self._wait(self._applied)
+        self._replica_clocks.advance()
+        self._wait(lambda: self._replica_clocks.slowest() >= self._replica_clocks.own - request.bound)
+
+    def _applied(self) -> bool:
+        return all(outbox.applied() for outbox in self._outboxes)

@@ -6,6 +6,7 @@ tests, and with one replica and no durations it is the serial baseline, a world 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import simpy
 
 from mpidl.algorithms.algorithm import Algorithm
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request, WaitForEpoch
+from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push, Request, WaitForEpoch
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
@@ -46,6 +47,7 @@ class _Replica:
         self.spare_fetched: list[int] = []
         self.fetching: simpy.Event | None = None
         self.unapplied: list[simpy.Process] = []
+        self.clock: float = 0
 
 
 class VirtualEngine:
@@ -94,7 +96,7 @@ class VirtualEngine:
         self._clock = clock or (lambda: float(self._environment.now))
         self._tickets = 0
         self._taken = self._environment.event()
-        self._stopped = False
+        self._advanced = self._environment.event()
         streams = np.random.default_rng(seed).spawn(replicas + len(shards))
         self._servers = [_Server(self._environment, shard, streams.pop()) for shard in shards]
         self.totals = Totals(0.0)
@@ -110,6 +112,7 @@ class VirtualEngine:
             Gradient: self._gradient,
             Push: self._push,
             WaitForEpoch: self._wait_for_epoch,
+            Clock: self._wait_for_clock,
         }
 
     @property
@@ -129,6 +132,8 @@ class VirtualEngine:
     def run(self) -> Totals:
         """Run all replicas to their end and return the totals."""
         self._environment.run()
+        for server in self._servers:
+            server.shard.finish()
         return self.look()
 
     def look(self) -> Totals:
@@ -159,7 +164,7 @@ class VirtualEngine:
         return self._tickets - 1
 
     def _run(self, replica: _Replica, algorithm: Algorithm) -> Process:
-        generator = algorithm.replica(replica.number, replica.parameters)
+        generator = algorithm.replica(replica.number, replica.parameters, len(self._replicas))
         answer: Any = None
         # A process begins at its first event, so that all replicas exist before the first of them runs.
         yield self._environment.timeout(0)
@@ -167,21 +172,20 @@ class VirtualEngine:
             try:
                 request: Request = generator.send(answer)
             except StopIteration:
-                return
+                break
             if isinstance(request, NextBatch):
                 self._on_batch()
                 answer = replica.loader.next()
             else:
                 answer = yield from self._actions[type(request)](replica, request)
+        self._advance_clock(replica, math.inf)
 
     def _fetch(self, replica: _Replica, request: Fetch) -> Process:
         self.totals.fetches += 1
         self.totals.bytes_fetched += request.parameters.nbytes
         self.totals.first_fetch = self.totals.first_fetch or self._clock()
         if not request.ahead:
-            if replica.unapplied:
-                yield self._environment.all_of(replica.unapplied)
-                replica.unapplied.clear()
+            yield from self._wait_until_applied(replica)
             replica.fetched = yield from self._bring(replica, request.parameters)
             return
         if replica.spare is None:
@@ -269,3 +273,19 @@ class VirtualEngine:
         wanted = self._schedule.tickets_before(request.epoch)
         while self._tickets < wanted:
             yield self._taken
+
+    def _wait_for_clock(self, replica: _Replica, request: Clock) -> Process:
+        yield from self._wait_until_applied(replica)
+        self._advance_clock(replica, replica.clock + 1)
+        while min(other.clock for other in self._replicas) < replica.clock - request.bound:
+            yield self._advanced
+
+    def _advance_clock(self, replica: _Replica, clock: float) -> None:
+        replica.clock = clock
+        self._advanced.succeed()
+        self._advanced = self._environment.event()
+
+    def _wait_until_applied(self, replica: _Replica) -> Process:
+        if replica.unapplied:
+            yield self._environment.all_of(replica.unapplied)
+            replica.unapplied.clear()

@@ -91,6 +91,7 @@ def regions(workers: int, servers: int, evaluations: int) -> dict[str, tuple[Any
     """Return the window regions that the coordinator offers."""
     return {
         "desk": (np.int64, len(Desk)),
+        "clocks": (np.int64, workers),
         "workers": (WORKER_ROW, workers),
         "servers": (SERVER_ROW, servers),
         "evaluations": (EVALUATION, evaluations),

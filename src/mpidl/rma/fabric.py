@@ -13,6 +13,7 @@ from mpi4py import MPI
 from mpidl.parameters.ranges import Range
 from mpidl.rma import board
 from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
+from mpidl.rma.clocks import Clocks
 from mpidl.rma.counters import Counter
 from mpidl.rma.doorbells import Doorbells, cores
 from mpidl.rma.mailboxes import Geometry, Inbox, Outbox
@@ -97,6 +98,10 @@ class Fabric:
     def signals(self) -> Counter:
         """Return the counter of ranks that a signal asked to stop."""
         return Counter(self.window, self.roles.coordinator, "desk", board.Desk.SIGNALS)
+
+    def clocks(self, worker: int) -> Clocks:
+        """Return the replicas' clocks, of which one is this worker's."""
+        return Clocks(self.window, self.roles.coordinator, "clocks", worker, len(self.workers))
 
     def outboxes(self, worker: int) -> list[Outbox]:
         """Return the worker's ends of its rings, one for each server."""

@@ -1,0 +1,60 @@
+"""Asynchronous elastic averaging with a communication window (Hermans 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.policies import Add, Policy
+from mpidl.rules import Sgd
+
+
+@dataclass(frozen=True)
+class Aeasgd(Algorithm):
+    """Replicas make `window` local steps, then pull the center c and both move by E = rate rho (x - c).
+
+    Parameters
+    ----------
+    rate : float
+        Learning rate of the replicas, eta.
+    window : int
+        Local steps between exchanges, the thesis' lambda.
+    rho : float, optional
+        Strength of the force; what gives rate rho = 0.9 / replicas if not given.
+    """
+
+    name: ClassVar[str] = "aeasgd"
+
+    rate: Annotated[float, Meta(gt=0)] = 0.1
+    window: Annotated[int, Meta(ge=1)] = 4
+    rho: Annotated[float, Meta(ge=0)] | None = None
+
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+        """Return the thesis' worker; see `Algorithm.replica`."""
+        local = Sgd(self.rate)
+        alpha = self.rate * self.rho if self.rho is not None else 0.9 / replicas
+        elastic = parameters.copy()
+        center = parameters.copy()
+        yield Fetch(parameters)
+        for step in count(1):
+            batch = yield NextBatch()
+            if batch is None:
+                break
+            gradient = yield Gradient(parameters, batch)
+            local.update(parameters, (), gradient, step)
+            if step % self.window == 0:
+                yield Fetch(center)
+                elastic[:] = parameters
+                elastic -= center
+                elastic *= alpha
+                parameters -= elastic
+                yield Push(elastic)
+
+    def policy(self, replicas: int) -> Policy:
+        """Add the elastic differences to the center."""
+        return Add()

@@ -1,0 +1,65 @@
+"""Elastic averaging SGD with momentum (Zhang, Choromanska, LeCun 2015)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.policies import Add, Policy
+
+
+@dataclass(frozen=True)
+class Eamsgd(Algorithm):
+    """`Easgd` whose replicas use Nesterov's momentum: v = delta v - rate g(x + delta v), x = x + v.
+
+    Parameters
+    ----------
+    rate, tau, alpha
+        See `Easgd`.
+    delta : float
+        Momentum.
+    """
+
+    name: ClassVar[str] = "eamsgd"
+
+    rate: Annotated[float, Meta(gt=0)] = 0.01
+    tau: Annotated[int, Meta(ge=1)] = 4
+    alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
+    delta: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+        """Return the paper's worker; see `Algorithm.replica`."""
+        alpha = self.alpha if self.alpha is not None else 0.9 / replicas
+        center, elastic, velocity = parameters.copy(), parameters.copy(), parameters.copy()
+        yield Fetch(parameters)
+        x = parameters.copy()
+        velocity.fill(0)
+        for clock in count():
+            batch = yield NextBatch()
+            if batch is None:
+                break
+            exchange = clock % self.tau == 0
+            if exchange:
+                yield Fetch(center)
+                elastic[:] = x
+                elastic -= center
+                elastic *= alpha
+                yield Push(elastic)
+            velocity *= self.delta
+            parameters[:] = x
+            parameters += velocity
+            gradient = yield Gradient(parameters, batch)
+            gradient *= self.rate
+            velocity -= gradient
+            x += velocity
+            if exchange:
+                x -= elastic
+
+    def policy(self, replicas: int) -> Policy:
+        """Add the elastic differences to the center."""
+        return Add()

@@ -1,0 +1,65 @@
+"""Elastic averaging SGD, asynchronous (Zhang, Choromanska, LeCun 2015)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.policies import Add, Policy
+from mpidl.rules import Sgd
+
+
+@dataclass(frozen=True)
+class Easgd(Algorithm):
+    """Replicas train by themselves and are tied to a center, which the servers hold, by an elastic force.
+
+    Parameters
+    ----------
+    rate : float
+        Learning rate of the replicas, the paper's eta.
+    tau : int
+        Steps between two exchanges with the center.
+    alpha : float, optional
+        Strength of the force (eta rho); 0.9 / replicas if not given. The stronger, the less a replica explores.
+
+    Notes
+    -----
+    Both sides move by the same alpha (x - center), taken before the gradient step that follows it.
+    """
+
+    name: ClassVar[str] = "easgd"
+
+    rate: Annotated[float, Meta(gt=0)] = 0.1
+    tau: Annotated[int, Meta(ge=1)] = 4
+    alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+        """Return the paper's worker; see `Algorithm.replica`."""
+        local = Sgd(self.rate)
+        alpha = self.alpha if self.alpha is not None else 0.9 / replicas
+        center, elastic = parameters.copy(), parameters.copy()
+        yield Fetch(parameters)
+        for clock in count():
+            batch = yield NextBatch()
+            if batch is None:
+                break
+            exchange = clock % self.tau == 0
+            if exchange:
+                yield Fetch(center)
+                elastic[:] = parameters
+                elastic -= center
+                elastic *= alpha
+                yield Push(elastic)
+            gradient = yield Gradient(parameters, batch)
+            local.update(parameters, (), gradient, clock + 1)
+            if exchange:
+                parameters -= elastic
+
+    def policy(self, replicas: int) -> Policy:
+        """Add the elastic differences to the center."""
+        return Add()

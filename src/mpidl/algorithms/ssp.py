@@ -1,0 +1,37 @@
+"""Stale synchronous parallel (Ho et al. 2013, Petuum)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
+
+
+@dataclass(frozen=True)
+class Ssp(Algorithm):
+    """Downpour whose fastest replica is never more than `bound` steps ahead of the slowest.
+
+    Parameters
+    ----------
+    bound : int
+        The paper's s; 0 lets all replicas step together.
+    """
+
+    name: ClassVar[str] = "ssp"
+
+    bound: Annotated[int, Meta(ge=0)] = 3
+
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+        """Return the worker, which at clock c reads all updates up to c - s - 1; see `Algorithm.replica`."""
+        while True:
+            batch = yield NextBatch()
+            if batch is None:
+                break
+            yield Fetch(parameters)
+            gradient = yield Gradient(parameters, batch)
+            yield Push(gradient)
+            yield Clock(self.bound)

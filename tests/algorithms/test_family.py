@@ -1,0 +1,259 @@
+"""The asynchronous family against what its papers prove, on the virtual engine in float64."""
+
+import numpy as np
+import pytest
+
+from mpidl.algorithms import ALGORITHMS, Adag, Aeasgd, Agn, Dcasgd, Downpour, Dynsgd, Eamsgd, Easgd, Softsync, Ssp
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.data import Portions
+from mpidl.data.schedule import Schedule
+from mpidl.engines.times import Constant, Exponential, Times, Uniform
+from mpidl.engines.virtual import VirtualEngine
+from mpidl.parameters import shards
+from mpidl.rules import Adagrad, Sgd
+from mpidl.shard import Shard
+
+BATCH = 8
+RANDOM = Times(Exponential(1.0), Exponential(0.1), Exponential(0.05))
+
+
+def make_engine(problem, algorithm, rule=None, servers=2, replicas=1, epochs=2, times=None, seed=0):
+    model, split = problem
+    schedule = Schedule(Portions(split.samples, BATCH, BATCH, seed=7), epochs=epochs)
+    parts = [
+        Shard(
+            part,
+            model.parameters[part.start : part.stop].copy(),
+            rule or Sgd(0.05),
+            algorithm.policy(replicas),
+            part.size,
+        )
+        for part in shards(model.parameters.size, servers)
+    ]
+    return VirtualEngine(algorithm, model, split, schedule, parts, replicas, seed, times)
+
+
+def trained(problem, algorithm, **options):
+    engine = make_engine(problem, algorithm, **options)
+    engine.run()
+    return engine.parameters()
+
+
+def serial(problem, update, epochs=2):
+    """Train in a plain loop; `update(x, gradient)` takes a function and returns the new x."""
+    model, split = problem
+    portions = Portions(split.samples, BATCH, BATCH, seed=7)
+    x = model.parameters.copy()
+    for number in range(epochs * portions.per_epoch):
+        (indices,) = portions.batches(number)
+
+        def gradient(at, indices=indices):
+            model.parameters[:] = at
+            return model.loss_and_gradient(split.gather(indices))[1]
+
+        x = update(x, gradient)
+    return x
+
+
+def sgd(x, gradient):
+    return x - 0.05 * gradient(x)
+
+
+class Drive:
+    """Replicas with an objective each, taking turns against a center to which pushes are added."""
+
+    def __init__(self, algorithm, gradients, center):
+        self.center, self._gradients = np.array([center]), gradients
+        self.x = [np.zeros(1) for _ in gradients]
+        self._replicas = [algorithm.replica(i, x, len(gradients)) for i, x in enumerate(self.x)]
+        self._requests = [next(replica) for replica in self._replicas]
+
+    def step(self):
+        """Let each replica do one step, from before its batch to before the next."""
+        for i in range(len(self._replicas)):
+            while not isinstance(self._requests[i], NextBatch):
+                self._answer(i)
+            self._answer(i)
+            while not isinstance(self._requests[i], NextBatch):
+                self._answer(i)
+
+    def _answer(self, i):
+        request, answer = self._requests[i], ()
+        if isinstance(request, Fetch):
+            request.parameters[:] = self.center
+        elif isinstance(request, Push):
+            self.center += request.vector
+        elif isinstance(request, Gradient):
+            answer = self._gradients[i](request.parameters)
+        self._requests[i] = self._replicas[i].send(answer)
+
+
+# Elastic averaging.
+
+
+@pytest.mark.parametrize("tau", [1, 4, 16])
+@pytest.mark.parametrize("cls", [Easgd, Eamsgd])
+def test_the_center_of_elastic_averaging_settles_at_the_mean_of_the_replicas_minima(cls, tau):
+    minima = [-3.0, 1.0, 8.0]
+    drive = Drive(cls(rate=0.01, tau=tau, alpha=0.01), [lambda x, b=b: x - b for b in minima], 0.0)
+    for _ in range(8000):
+        drive.step()
+    # Taking turns, each replica sees the center a little moved: an error of the order of alpha.
+    assert drive.center[0] == pytest.approx(np.mean(minima), abs=0.05)
+
+
+def test_replicas_settle_where_gradient_and_elastic_force_balance():
+    """At tau = 1, x_i - c = a (b_i - mean b) / (a + rho)."""
+    minima, a, rho, rate = np.array([-3.0, 1.0, 8.0]), 2.0, 0.5, 1e-3
+    drive = Drive(Easgd(rate=rate, tau=1, alpha=rate * rho), [lambda x, b=b: a * (x - b) for b in minima], 0.0)
+    for _ in range(20000):
+        drive.step()
+    expected = a * (minima - minima.mean()) / (a + rho)
+    assert np.ravel(drive.x) - drive.center == pytest.approx(expected, abs=0.01)
+
+
+def test_without_gradients_the_sum_of_replicas_and_center_is_kept():
+    pulls = [3.0, -8.0]
+    drive = Drive(Easgd(rate=1.0, tau=2, alpha=0.2), [lambda x, i=i: np.full(1, -pulls[i]) for i in range(2)], 5.0)
+    for _ in range(7):
+        drive.step()
+    total = drive.center[0] + sum(x[0] for x in drive.x)
+    assert total == pytest.approx(3 * 5.0 + 7 * sum(pulls), rel=1e-14)
+    pulls[:] = 0.0, 0.0
+    before = drive.center[0]
+    for _ in range(10):
+        drive.step()
+    assert drive.center[0] != before
+    assert drive.center[0] + sum(x[0] for x in drive.x) == pytest.approx(total, rel=1e-14)
+
+
+def test_easgd_without_force_is_serial_sgd_of_its_replica(least_squares):
+    problem = least_squares()
+    center = trained(problem, Easgd(rate=0.05, alpha=0.0), servers=1)
+    assert np.array_equal(problem[0].parameters, serial(least_squares(), sgd))
+    assert np.array_equal(center, least_squares()[0].parameters)
+
+
+def test_eamsgd_without_force_is_serial_nesterov(least_squares):
+    velocity = np.zeros(13)
+
+    def nesterov(x, gradient):
+        nonlocal velocity
+        ahead.append(x + 0.9 * velocity)
+        velocity = 0.9 * velocity - 0.02 * gradient(ahead[-1])
+        return x + velocity
+
+    ahead = []
+    serial(least_squares(), nesterov)
+    problem = least_squares()
+    trained(problem, Eamsgd(rate=0.02, alpha=0.0))
+    # What the replica holds at the end is where it took its last gradient.
+    assert problem[0].parameters == pytest.approx(ahead[-1], rel=1e-13)
+
+
+def test_eamsgd_without_momentum_is_easgd(least_squares):
+    options = {"replicas": 3, "times": RANDOM}
+    momentumless = trained(least_squares(), Eamsgd(rate=0.05, alpha=0.3, delta=0.0, tau=2), **options)
+    assert momentumless == pytest.approx(
+        trained(least_squares(), Easgd(rate=0.05, alpha=0.3, tau=2), **options), rel=1e-12
+    )
+
+
+def test_aeasgd_without_force_never_moves_the_center(least_squares):
+    assert np.array_equal(trained(least_squares(), Aeasgd(rho=0.0)), least_squares()[0].parameters)
+
+
+# Windows of local steps.
+
+
+@pytest.mark.parametrize("cls", [Agn, Dynsgd, Adag])
+def test_one_replica_with_a_window_of_one_is_serial_sgd(least_squares, cls):
+    found = trained(least_squares(), cls(rate=0.05, window=1))
+    assert found == pytest.approx(serial(least_squares(), sgd), rel=1e-12)
+
+
+@pytest.mark.parametrize("cls", [Dynsgd, Adag])
+def test_one_replica_is_serial_sgd_for_any_window(least_squares, cls):
+    """Nobody else moves the parameters, so that nothing is scaled."""
+    found = trained(least_squares(), cls(rate=0.05, window=5))
+    assert found == pytest.approx(serial(least_squares(), sgd), rel=1e-12)
+
+
+def test_agn_commits_the_mean_of_its_local_steps(tally):
+    """With gradients that don't depend on the parameters: 13 batches in windows of 4, 4, 4 and 1."""
+    change = -trained(tally(), Agn(rate=1.0, window=4), epochs=1)
+    portions = Portions(101, BATCH, BATCH, seed=7)
+    sums = [np.sum(portions.indices(n) + 1.0) for n in range(portions.per_epoch)]
+    expected = sum(np.mean(sums[start : start + 4]) for start in range(0, 13, 4))
+    assert change == pytest.approx((1 + np.arange(13)) * expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_many_replicas_train(least_squares, name):
+    model, split = least_squares()
+    before = model.loss_and_gradient(split.gather(np.arange(101)))[0]
+    model.parameters[:] = trained(least_squares(), ALGORITHMS[name](), replicas=4, epochs=30, times=RANDOM)
+    assert model.loss_and_gradient(split.gather(np.arange(101)))[0] < 0.5 * before
+
+
+# Staleness.
+
+
+@pytest.mark.parametrize(("n", "mean"), [(1, 29 / 30), (15, 14.5), (30, 29.0)])
+@pytest.mark.parametrize("compute", [Exponential(1.0), Uniform(0.5, 1.5)])
+def test_mean_staleness_of_softsync_is_replicas_less_one_over_c(tally, n, mean, compute):
+    totals = make_engine(tally(), Softsync(n), replicas=30, epochs=300, times=Times(compute)).run()
+    # Until every replica has pushed once, pushes are fresher.
+    assert totals.staleness_sum / totals.staleness.sum() == pytest.approx(mean, rel=0.02)
+
+
+def test_softsync_of_as_many_as_replicas_at_a_fixed_rate_is_downpour(least_squares):
+    options = {"replicas": 4, "rule": Adagrad(0.05), "times": RANDOM}
+    softsync = trained(least_squares(), Softsync(4, modulate=False), **options)
+    assert np.array_equal(softsync, trained(least_squares(), Downpour(), **options))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_softsync_loses_no_gradient(tally, n):
+    model, split = tally()
+    found = trained((model, split), Softsync(n, modulate=False), rule=Sgd(1.0), replicas=7, epochs=3, times=RANDOM)
+    assert found == pytest.approx(-model.total(101, 3) / (7 // n), rel=1e-12)
+
+
+def test_delay_compensation_without_delay_or_variance_is_sgd(least_squares):
+    assert np.array_equal(trained(least_squares(), Dcasgd(0.5)), trained(least_squares(), Downpour()))
+    many = {"replicas": 4, "times": RANDOM}
+    assert np.array_equal(trained(least_squares(), Dcasgd(0.0), **many), trained(least_squares(), Downpour(), **many))
+    assert not np.array_equal(
+        trained(least_squares(), Dcasgd(0.5), **many), trained(least_squares(), Downpour(), **many)
+    )
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_no_replica_of_ssp_is_more_than_the_bound_ahead(tally, bound):
+    model, split = tally()
+    engine = make_engine((model, split), Ssp(bound), Sgd(1.0), replicas=5, epochs=20, times=Times(Exponential(1.0)))
+    gaps, compute = [], model.loss_and_gradient
+
+    def watched(batch):
+        clocks = [replica.clock for replica in engine._replicas if replica.clock != np.inf]
+        gaps.append(max(clocks) - min(clocks))
+        return compute(batch)
+
+    model.loss_and_gradient = watched
+    engine.run()
+    # While one computes its next step, another may have finished it: that one waits.
+    assert max(gaps) == bound + 1
+    assert np.array_equal(engine.parameters(), -model.total(101, 20))
+
+
+def test_names():
+    assert all(cls.name == name for name, cls in ALGORITHMS.items() if name != "adag_window")
+    assert ALGORITHMS["adag_window"] is Agn
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_run_in_virtual_time_can_be_repeated(least_squares, name):
+    options = {"replicas": 3, "times": Times(Uniform(0.5, 1.5), Constant(0.1))}
+    first, second = (trained(least_squares(), ALGORITHMS[name](), **options) for _ in range(2))
+    assert np.array_equal(first, second)
