@@ -26,7 +26,7 @@ import numpy as np
 
 from harness import save, table
 from mpidl import launcher
-from mpidl.algorithms.policies import ApplyAtOnce
+from mpidl.policies import ApplyAtOnce
 
 SIZES = [1 << bits for bits in range(16, 27, 2)]
 #: Bytes that each case moves at least per round: short transfers are repeated.

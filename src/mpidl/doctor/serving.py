@@ -10,10 +10,10 @@ from statistics import median
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.algorithms.policies import ApplyAtOnce, Policy
 from mpidl.doctor.examination import Finding, Verdict
 from mpidl.doctor.pair import ORIGIN, TARGET, Pair
 from mpidl.parameters.ranges import Range
+from mpidl.policies import ApplyAtOnce, Policy
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.fabric import ORDER_LEAVE, Fabric
 from mpidl.roles import Roles
