@@ -26,7 +26,7 @@ import numpy as np
 
 from harness import save, table
 from mpidl import launcher
-from mpidl.policies import ApplyAtOnce
+from mpidl.policies import ApplyAtOnce, Push
 
 SIZES = [1 << bits for bits in range(16, 27, 2)]
 #: Bytes that each case moves at least per round: short transfers are repeated.
@@ -72,10 +72,10 @@ def start() -> int:
 class OddPushes(ApplyAtOnce):
     """Apply every push but the odd ones, of which only the slots are freed."""
 
-    def receive(self, shard: Any, chunk: int, values: np.ndarray, ordinal: int) -> None:
+    def receive(self, shard: Any, chunk: int, values: np.ndarray, push: Push) -> None:
         """Update the chunk's parameters, unless the push is an odd one."""
-        if ordinal % 2 == 0:
-            super().receive(shard, chunk, values, ordinal)
+        if push.ordinal % 2 == 0:
+            super().receive(shard, chunk, values, push)
 
 
 def transfer(pair: Any, size: int, rounds: int) -> dict[str, Any] | None:
