@@ -20,12 +20,12 @@ from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.windows import Window
 
 #: Bytes of a chunk: it stays in the server's cache between arrival and update.
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 512 * 1024
 #: Bytes that the rings of all workers may take in one server's window, and the slots a ring has at most and at least.
 MAILBOX_BYTES = 256 << 20
 MOST_SLOTS, FEWEST_SLOTS = 32, 2
 #: Chunks that a worker publishes at once: each publication costs two round trips.
-GROUP = 4
+GROUP = 8
 #: Chunk number of the message that says that a worker pushes no more.
 END = -1
 
