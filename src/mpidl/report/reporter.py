@@ -114,7 +114,7 @@ class Reporter:
         }
 
     def close(self, totals: Totals, **more: Any) -> dict[str, Any]:
-        """Write the summary and return it.
+        """Write the summary, close the files, and return it.
 
         Parameters
         ----------
@@ -141,4 +141,5 @@ class Reporter:
             "run_dir": str(self._job.directory),
         }
         self.recorder.summary(summary)
+        self.recorder.close()
         return summary
