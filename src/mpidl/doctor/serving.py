@@ -129,14 +129,14 @@ def idle_share(exchange: Exchange, pair: Pair, span: float = 0.5) -> float:
 
 
 def answers(exchange: Exchange, pair: Pair, gradient: np.ndarray, rounds: int = 50) -> list[float]:
-    """Return the seconds in which an idle server applies a push of one chunk, as its worker sees it, on both ranks."""
+    """Return the seconds from a push of one chunk being delivered to its worker seeing it applied, on both ranks."""
     times: list[float] = []
 
     def ask() -> None:
         for _ in range(rounds):
             exchange.idle(PAUSE)
-            start = time.perf_counter()
             exchange.push(gradient)
+            start = time.perf_counter()
             exchange.settle()
             times.append(time.perf_counter() - start)
 
