@@ -7,9 +7,9 @@ Starts two ranks: a worker with one server, both as they are in a run. All cases
 - memcpy: the worker copies a gradient that it has just written to another vector;
 - fetch: the worker brings the server's parameters into its vector;
 - push: the worker delivers a gradient that it has just written into the server's mailbox, which frees its slots unread;
-- push, applied: the same until the server has applied the whole of it with Adagrad.
+- applied: such a push until the server has applied the whole of it with Adagrad.
 
-Bandwidths count each byte once. The idle server answers a push of one chunk when it has applied it.
+Bandwidths count each byte once. An idle server's answer is timed from a chunk's delivery to its being applied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mpidl.policies import ApplyAtOnce, Push
 SIZES = [1 << bits for bits in range(16, 27, 2)]
 #: Bytes that each case moves at least per round: short transfers are repeated.
 PER_ROUND = 4 << 20
-CASES = ("memcpy", "fetch", "push", "push, applied")
+CASES = ("memcpy", "fetch", "push", "applied")
 IDLE_SECONDS, QUESTIONS = 2.0, 200
 
 
@@ -117,7 +117,7 @@ class Worker:
             "memcpy": lambda: np.copyto(self._copy, self._gradient),
             "fetch": lambda: self._exchange.fetch(self._parameters),
             "push": lambda: self._exchange.push(self._gradient),
-            "push, applied": self._push_and_settle,
+            "applied": self._push_and_settle,
         }
         times: dict[str, list[float]] = {case: [] for case in actions}
         for _ in range(self._repeats):
@@ -140,7 +140,7 @@ class Worker:
         for case in CASES:
             row[f"{case} GB/s"] = speed[case]
             if case != "memcpy":
-                row["of memcpy" + " " * CASES.index(case)] = speed[case] / speed["memcpy"]
+                row[f"{case}/memcpy"] = speed[case] / speed["memcpy"]
         return row
 
 
