@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from mpidl import checkpoint
 from mpidl.checkpoint import Position
+from mpidl.errors import MpidlError
 from mpidl.report.reporter import Reporter
 from mpidl.rma.board import NO_MORE, Desk, Phase, State
 from mpidl.rma.fabric import ORDER_LEAVE, ORDER_NUMBER, Fabric
@@ -83,8 +85,10 @@ class Coordinator:
             totals = self._look()
             if (self._interrupted or self._desk[Desk.SIGNALS]) and self._taken is None:
                 self._interrupted = True
-                self._reporter.recorder.event("interrupted", rank=self._fabric.comm.rank, role="coordinator")
                 self._stop()
+                # The signal may come from a launcher that ends the job because another rank met a full disk.
+                with suppress(MpidlError):
+                    self._reporter.recorder.event("interrupted", rank=self._fabric.comm.rank, role="coordinator")
             self._advance_checkpoint(totals)
             if all(self._workers["state"] >= State.TRAINED) and all(self._servers["state"] >= State.TRAINED):
                 return self._look()
