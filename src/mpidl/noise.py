@@ -38,7 +38,7 @@ def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
         As read. A progress bar has no line ends; what another rank or the launcher has to say begins a new line.
     """
     pending, at_start = b"", True
-    for chunk in chunks:
+    for chunk in (chunk.replace(b"\0", b"") for chunk in chunks):  # Open MPI may end what it says with a zero byte
         if not at_start and chunk.startswith((RULE, b"mpidl: ", ABORT_START)):
             yield b"\n"
             at_start = True

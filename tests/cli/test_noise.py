@@ -72,3 +72,7 @@ def test_a_message_without_an_end_is_shown_in_the_end():
     long = RULE + b"x" * 5000
     chunks = quieten(iter([long, b"more"]))
     assert next(chunks) == RULE
+
+
+def test_zero_bytes_are_left_out():
+    assert b"".join(quieten([b"mpidl: rank 1 failed\n", b"\0", b"more\0\n"])) == b"mpidl: rank 1 failed\nmore\n"
