@@ -31,7 +31,7 @@ class Agn(Algorithm):
 
     name: ClassVar[str] = "agn"
 
-    rate: Annotated[float, Meta(gt=0)] = 0.1
+    rate: Annotated[float, Meta(gt=0)] = 0.3
     window: Annotated[int, Meta(ge=1)] = 4
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
