@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
@@ -48,7 +47,6 @@ def verdict(out, what):
 
 
 def test_a_sound_machine(mpidl_doctor):
-    started = time.monotonic()
     ended = mpidl_doctor()
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = whats(ended.stdout)
@@ -58,7 +56,6 @@ def test_a_sound_machine(mpidl_doctor):
     assert 'transport                 ok       "windows" (allocate)' in ended.stdout
     assert ended.stdout.endswith("\nAll works that mpidl needs.\n")
     assert "Traceback" not in ended.stderr
-    assert time.monotonic() - started < 60
 
 
 def test_no_mpi_library(mpidl_doctor):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.windowed import commit_windows
 from mpidl.policies import Add, Policy, inverse_plus_one
-from mpidl.rules import Sgd
 
 
 @dataclass(frozen=True)
@@ -33,30 +31,7 @@ class Dynsgd(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
         """Return the thesis' worker; see `Algorithm.replica`."""
-        local = Sgd(self.rate)
-        change = parameters.copy()
-        steps = 0
-        for step in count(1):
-            batch = yield NextBatch()
-            if batch is None:
-                break
-            if steps == 0:
-                yield Fetch(parameters)
-                change[:] = parameters
-            gradient = yield Gradient(parameters, batch)
-            local.update(parameters, (), gradient, step)
-            steps += 1
-            if steps == self.window:
-                yield Push(self._commit(change, parameters, steps))
-                steps = 0
-        if steps:
-            yield Push(self._commit(change, parameters, steps))
-
-    def _commit(self, pulled: Any, parameters: Any, steps: int) -> Any:
-        """Turn what was pulled into the change to commit."""
-        pulled -= parameters
-        pulled *= -1
-        return pulled
+        return commit_windows(parameters, self.rate, self.window)
 
     def policy(self, replicas: int) -> Policy:
         """Add the changes, the staler the less."""

@@ -30,7 +30,7 @@ def main() -> int:
     _examine_machine(examination)
     from mpidl.doctor import library
 
-    if not examination.check("MPI library", library.library):
+    if not examination.check("MPI library", library.identify):
         return examination.end()
     from mpidl.doctor.ranks import examine
 

@@ -16,7 +16,7 @@ MISSING = (
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"
 
 
-def library() -> Finding:
+def identify() -> Finding:
     """Load and start the library: its version, the standard it implements, and whether it sees the launcher's ranks."""
     try:
         import mpi4py

@@ -1,0 +1,51 @@
+"""What the algorithms have in common whose replicas make a window of local steps and commit their change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from mpidl.algorithms.algorithm import Replica
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.rules import Sgd
+
+
+def commit_windows(
+    parameters: Any, rate: float, window: int, weight: Callable[[int], float] = lambda steps: 1.0
+) -> Replica:
+    """Pull, make `window` steps of plain SGD, commit weight(steps) times the change, and again.
+
+    Parameters
+    ----------
+    parameters : array, shape (size,)
+        The replica's own.
+    rate : float
+        Learning rate, eta.
+    window : int
+        Steps between commits, lambda; the last commit of a run may have fewer.
+    weight : callable
+        Of the number of steps, what the change is multiplied by.
+    """
+    local = Sgd(rate)
+    change = parameters.copy()
+    steps = 0
+    for step in count(1):
+        batch = yield NextBatch()
+        if batch is None:
+            break
+        if steps == 0:
+            yield Fetch(parameters)
+            change[:] = parameters
+        gradient = yield Gradient(parameters, batch)
+        local.update(parameters, (), gradient, step)
+        steps += 1
+        if steps == window:
+            change -= parameters
+            change *= -weight(steps)
+            yield Push(change)
+            steps = 0
+    if steps:
+        change -= parameters
+        change *= -weight(steps)
+        yield Push(change)
