@@ -15,7 +15,6 @@ Bandwidths count each byte once. An idle server's answer is timed from a chunk's
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import time
@@ -58,15 +57,9 @@ def start() -> int:
     """Run this benchmark on two ranks, one thread each; return the exit code."""
     from mpidl import mpiexec
 
-    found = mpiexec._find()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    options: list[str] = []
-    if mpiexec._is_open_mpi(found, environment):
-        options = mpiexec._open_mpi_options(2)
-        environment.setdefault("OMPI_MCA_osc", "^ucx")
-        mpiexec._permit_root(environment)
-    command = [found, "-n", "2", *options, sys.executable, *sys.orig_argv[1:]]
-    return subprocess.run(command, env=environment, check=False).returncode
+    words, environment = mpiexec.command(2, sys.orig_argv[1:])
+    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(words, env=environment, check=False).returncode
 
 
 class OddPushes(ApplyAtOnce):

@@ -169,7 +169,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    launcher.limit_threads()
     from mpidl import doctor
 
     return doctor.main()

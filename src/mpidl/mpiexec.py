@@ -16,7 +16,7 @@ from typing import IO, Any
 from mpidl.errors import UsageError
 from mpidl.noise import quieten
 
-__all__ = ["launch"]
+__all__ = ["command", "launch"]
 
 #: Exit codes that a run itself gives: done, failed, bad arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, 75)
@@ -50,20 +50,13 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     UsageError
         There is no mpirun.
     """
-    mpiexec = _find()
-    environment = {**os.environ, "PATH": f"{mpiexec.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    words, environment = command(ranks, ["-P", "-m", "mpidl", *arguments])
     environment.pop("MPIDL_TERMINAL", None)
     if os.isatty(2):
         environment["MPIDL_TERMINAL"] = str(os.get_terminal_size(2).columns or 80)
-    options: list[str] = []
-    if _is_open_mpi(mpiexec, environment):
-        options = _open_mpi_options(ranks)
-        environment.setdefault("OMPI_MCA_osc", "^ucx")
-        _permit_root(environment)
-    command = [str(mpiexec), "-n", str(ranks), *options, sys.executable, "-P", "-m", "mpidl", *arguments]
     with _Forwarding() as forwarding:
         process = subprocess.Popen(
-            command,
+            words,
             env=environment,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -82,8 +75,26 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
                 _end_session(process.pid)
     if code in OWN_CODES:
         return code
-    _say("ended without saving" if forwarding.came else f"a rank died; {mpiexec.name} returned {code}")
+    _say("ended without saving" if forwarding.came else f"a rank died; {Path(words[0]).name} returned {code}")
     return 1
+
+
+def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the words and the environment that run this Python with `arguments` on ranks of an MPI job.
+
+    Raises
+    ------
+    UsageError
+        There is no mpirun.
+    """
+    mpiexec = _find()
+    environment = {**os.environ, "PATH": f"{mpiexec.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    options: list[str] = []
+    if _is_open_mpi(mpiexec, environment):
+        options = _open_mpi_options(ranks)
+        environment.setdefault("OMPI_MCA_osc", "^ucx")
+        _permit_root(environment)
+    return [str(mpiexec), "-n", str(ranks), *options, sys.executable, *arguments], environment
 
 
 def _find() -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import resource
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -94,22 +95,24 @@ def test_resuming_what_is_not_there(tmp_path):
     assert not (tmp_path / "name").exists()
 
 
-@pytest.fixture
+@contextmanager
 def full_disk():
-    """Let no file of this process grow beyond a kilobyte."""
+    """Let no file of this process grow beyond a kilobyte; for a moment only, since pytest itself may write to a file."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_full_disk(tmp_path, full_disk):
+def test_a_full_disk(tmp_path):
     recorder = Recorder(configuration(tmp_path))
     recorder.summary({"first": 1})
-    full_disk()
-    with pytest.raises(MpidlError) as error:
+    with full_disk(), pytest.raises(MpidlError) as error:
         recorder.metric({"text": "x" * 2000})
     assert str(error.value) == f"{tmp_path / 'name' / 'metrics.jsonl'}: File too large"
-    with pytest.raises(MpidlError, match=r"summary.json: File too large"):
+    with full_disk(), pytest.raises(MpidlError, match=r"summary.json: File too large"):
         recorder.summary({"text": "x" * 2000})
     assert json.loads((recorder.directory / "summary.json").read_text()) == {"first": 1}
 
