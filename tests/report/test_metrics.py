@@ -97,7 +97,7 @@ def test_resuming_what_is_not_there(tmp_path):
 
 @contextmanager
 def full_disk():
-    """Let no file of this process grow beyond a kilobyte; for a moment only, since pytest itself may write to a file."""
+    """Let no file of this process grow beyond a kilobyte, for a moment: pytest itself may write to one."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
     try:
