@@ -120,6 +120,14 @@ def parameters(directory):
         return index["parameters/parameters"][...]
 
 
+def test_three_workers_lose_no_update(job, start, tmp_path):
+    process = start("train", job, "-n", 5, "--json", "--set", "algorithm.n_fetch=2", TALLY_SECONDS="0.001")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert json.loads(output.splitlines()[-1])["replicas"] == 3
+    assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
+
+
 def test_a_rank_that_raises_ends_the_job_and_is_named_once(job, start, tmp_path):
     process = start("train", job, "-n", 4, TALLY_FAILS="3")
     _, errors = process.communicate(timeout=60)
