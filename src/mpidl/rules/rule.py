@@ -68,7 +68,13 @@ class Rule:
         return tuple(np.zeros_like(parameters) for _ in self.states)
 
     def update(
-        self, parameters: Any, state: tuple[Any, ...], gradient: Any, step: int, rate: float | None = None
+        self,
+        parameters: Any,
+        state: tuple[Any, ...],
+        gradient: Any,
+        step: int,
+        rate: float | None = None,
+        sparse: bool = False,
     ) -> None:
         """Apply one gradient to a slice of the parameters and of their state, in place.
 
@@ -84,6 +90,8 @@ class Rule:
             Which update of these parameters this is, counted from 1.
         rate
             Used instead of the rule's own rate, if given.
+        sparse
+            Leave elements alone whose gradient is 0, whatever the rule would do to them; NumPy vectors only.
 
         Raises
         ------
@@ -96,7 +104,7 @@ class Rule:
                     f"{self.name}: {vector.dtype} vector of shape {vector.shape}, "
                     f"the parameters are {parameters.dtype} of shape {parameters.shape}"
                 )
-        apply = _compiled(type(self), type(parameters))  # type: ignore[arg-type]
+        apply = _compiled(type(self), type(parameters), sparse)  # type: ignore[arg-type]
         coefficients = self.coefficients(step, self.rate if rate is None else rate)
         apply(parameters, *state, gradient, *coefficients)
 
@@ -109,14 +117,16 @@ class Rule:
 
 
 @cache
-def _compiled(rule: type[Rule], array: type) -> Callable[..., None]:
+def _compiled(rule: type[Rule], array: type, sparse: bool) -> Callable[..., None]:
     """Return the function that applies a rule to vectors of this array type."""
     import numpy as np
 
     if issubclass(array, np.ndarray):
         from mpidl.rules.cpu import loop
 
-        return loop(rule)
+        return loop(rule, sparse)
+    if sparse:
+        raise ValueError(f"{rule.name}: sparse updates are for NumPy vectors, found {array.__name__}")
     from mpidl.rules.device import kernel
 
     return kernel(rule)

@@ -1,0 +1,22 @@
+"""Compiling loops to machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numba
+
+
+def jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled by Numba: for each dtype at its first call, or loaded from the cache.
+
+    The cache is beside the function's file or, where the package is read-only, in the user's cache directory.
+    """
+    # Without NumPy's error model each division is checked, and loops aren't vectorised. Without fastmath a
+    # vector instruction rounds as the scalar one for the remainder does.
+    dispatcher = numba.njit(function, error_model="numpy", nogil=True)
+    with suppress(RuntimeError):  # Where no directory for the cache is writable, each start compiles.
+        dispatcher.enable_caching()
+    return dispatcher
