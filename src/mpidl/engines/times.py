@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from msgspec import Meta
+
+from mpidl.errors import UsageError
 
 
 class Distribution(Protocol):
@@ -15,11 +20,19 @@ class Distribution(Protocol):
         """Return one duration."""
 
 
+def _check(low: float, high: float) -> None:
+    if not 0 <= low <= high < float("inf"):
+        raise ValueError
+
+
 @dataclass(frozen=True)
 class Constant:
     """Always the same."""
 
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(0, self.seconds)
 
     def __call__(self, random: np.random.Generator) -> float:
         """See `Distribution`."""
@@ -33,6 +46,9 @@ class Uniform:
     low: float
     high: float
 
+    def __post_init__(self) -> None:
+        _check(self.low, self.high)
+
     def __call__(self, random: np.random.Generator) -> float:
         """See `Distribution`."""
         return float(random.uniform(self.low, self.high))
@@ -44,9 +60,76 @@ class Exponential:
 
     mean: float
 
+    def __post_init__(self) -> None:
+        _check(0, self.mean)
+
     def __call__(self, random: np.random.Generator) -> float:
         """See `Distribution`."""
         return float(random.exponential(self.mean))
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """Log-normal: around a mean, with a standard deviation of `deviation` times it."""
+
+    mean: float
+    deviation: float
+
+    def __post_init__(self) -> None:
+        _check(0, self.mean)
+        _check(0, self.deviation)
+
+    def __call__(self, random: np.random.Generator) -> float:
+        """See `Distribution`."""
+        if not self.mean:
+            return 0.0
+        variance = math.log1p(self.deviation**2)
+        return float(random.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance)))
+
+
+DISTRIBUTIONS: dict[str, Callable[..., Distribution]] = {
+    "constant": Constant, "jitter": Jitter, "uniform": Uniform, "exponential": Exponential,
+}  # fmt: skip
+
+
+def parse(text: str, key: str) -> Distribution:
+    """Return the distribution that a configuration's `key` describes, such as "jitter:0.017:0.1".
+
+    Raises
+    ------
+    UsageError
+        It describes none.
+    """
+    name, *words = text.split(":")
+    try:
+        if not words:
+            return Constant(float(name))
+        return DISTRIBUTIONS[name](*map(float, words))
+    except (KeyError, TypeError, ValueError):
+        raise UsageError(
+            f"{key}: {text!r}, expected SECONDS, 'constant:SECONDS', 'jitter:MEAN:DEVIATION', 'uniform:LOW:HIGH' or "
+            f"'exponential:MEAN'"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Death:
+    """A replica dies, and perhaps returns.
+
+    Attributes
+    ----------
+    replica : int
+    at, returns : float
+        When, in seconds of virtual time; None: never.
+    """
+
+    replica: Annotated[int, Meta(ge=0)]
+    at: Annotated[float, Meta(gt=0)]
+    returns: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.returns is not None and self.returns <= self.at:
+            raise UsageError(f"returns: {self.returns:g}, expected more than at ({self.at:g})")
 
 
 @dataclass(frozen=True)
@@ -63,9 +146,17 @@ class Times:
         A server's work on one push.
     bandwidth : float
         Bytes per second of a link; infinite by default.
+    cores : int, optional
+        All replicas and servers share so many cores; each has its own if not given.
+    slow : dict of int to float
+        Replicas whose gradients take so many times as long.
+    deaths : tuple of Death
     """
 
     compute: Distribution = field(default_factory=Constant)
     latency: Distribution = field(default_factory=Constant)
     service: Distribution = field(default_factory=Constant)
     bandwidth: float = float("inf")
+    cores: int | None = None
+    slow: dict[int, float] = field(default_factory=dict)
+    deaths: tuple[Death, ...] = ()

@@ -1,0 +1,90 @@
+"""Cores that the ranks of a virtual node share."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+
+import simpy
+
+
+class Cores:
+    """Processor sharing: where jobs outnumber cores, all progress at the same share of full speed.
+
+    Urgent jobs, those of servers, which the kernel lets run when they wake, share with each other only.
+
+    Parameters
+    ----------
+    environment : simpy.Environment
+    number : int
+        How many cores there are.
+    """
+
+    def __init__(self, environment: simpy.Environment, number: int) -> None:
+        self._environment = environment
+        self._urgent, self._others = _Queue(), _Queue()
+        self._number = number
+        self._now = 0.0
+        self._version = 0
+
+    def work(self, seconds: float, urgent: bool = False) -> simpy.Event:
+        """Return the event of so much work's having been done, in seconds of a core of its own."""
+        self._advance()
+        event = self._environment.event()
+        (self._urgent if urgent else self._others).add(seconds, event)
+        self._plan()
+        return event
+
+    def _advance(self) -> None:
+        """Let the jobs progress to the present, and end those that are done."""
+        passed, self._now = self._environment.now - self._now, self._environment.now
+        urgent, others = self._rates()
+        self._urgent.advance(passed * urgent)
+        self._others.advance(passed * others)
+
+    def _rates(self) -> tuple[float, float]:
+        """Return the speed of each urgent job and of each other one, 1 being that of a core."""
+        urgent, others = len(self._urgent), len(self._others)
+        left = max(0, self._number - urgent)
+        return (min(1.0, self._number / urgent) if urgent else 0.0, min(1.0, left / others) if others else 0.0)
+
+    def _plan(self) -> None:
+        """Wake when the next job ends, at the present speeds; an earlier plan is void."""
+        self._version += 1
+        waits = [
+            queue.next() / rate for queue, rate in zip((self._urgent, self._others), self._rates(), strict=True) if rate
+        ]
+        if waits:
+            version, timeout = self._version, self._environment.timeout(max(0.0, min(waits)))
+            assert timeout.callbacks is not None
+            timeout.callbacks.append(lambda _: self._wake(version))
+
+    def _wake(self, version: int) -> None:
+        if version == self._version:
+            self._advance()
+            self._plan()
+
+
+class _Queue:
+    """Jobs that progress at one speed: each ends when the work that every one of them has got reaches its own end."""
+
+    def __init__(self) -> None:
+        self._got = 0.0
+        self._ends: list[tuple[float, int, simpy.Event]] = []
+        self._ordinals = count()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def add(self, seconds: float, event: simpy.Event) -> None:
+        heapq.heappush(self._ends, (self._got + seconds, next(self._ordinals), event))
+
+    def next(self) -> float:
+        """Return the work that the first to end still needs."""
+        return self._ends[0][0] - self._got
+
+    def advance(self, work: float) -> None:
+        self._got += work
+        # A timeout may come one rounding early.
+        while self._ends and self._ends[0][0] <= self._got * (1 + 1e-12) + 1e-15:
+            heapq.heappop(self._ends)[2].succeed()

@@ -1,0 +1,88 @@
+"""Updates in place of one vector that all workers of a node map."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from mpidl.algorithms.requests import Update
+from mpidl.engines.mpi.exchange import Exchange
+from mpidl.nn.model import Model
+from mpidl.rma.board import Desk, State
+from mpidl.rma.fabric import Fabric
+from mpidl.rules import Rule
+from mpidl.saving import Saving
+from mpidl.shard import Shard
+
+
+class InMemory(Exchange):
+    """A worker's access to the shared parameters.
+
+    Parameters
+    ----------
+    fabric : Fabric
+    worker : int
+        This worker's number.
+    model : Model
+        Computes with the shared parameters themselves.
+    rule : Rule
+    shard : Shard
+        The part of the shared vectors that this worker saves, and the staleness of its updates.
+    saving : Saving
+        Writes the shard's checkpoints.
+    """
+
+    def __init__(self, fabric: Fabric, worker: int, model: Model, rule: Rule, shard: Shard, saving: Saving) -> None:
+        self.row = fabric.row("workers", worker)
+        self.actions = {Update: self._update}
+        assert fabric.peers is not None
+        assert fabric.shared is not None
+        assert fabric.updates is not None
+        self._peers, self._rule, self._shard, self._saving = fabric.peers, rule, shard, saving
+        self._parameters, *state = fabric.shared.vectors
+        self._state = tuple(state)
+        self._updates, self._worker = fabric.updates.vectors[0], worker
+        self._window, self._coordinator = fabric.window, fabric.roles.coordinator
+        self._desk = np.zeros(len(Desk), np.int64)
+        self._read = 0
+        model.parameters = self._parameters  # type: ignore[misc]
+
+    def start(self, parameters: np.ndarray) -> None:
+        """See `Exchange.start`: nobody updates before the initial state has been saved."""
+        self._obey()
+        self._peers.Barrier()
+        self.row.figures["first_fetch"] = time.time()
+
+    def took(self, portion: int, batch: int) -> None:
+        """See `Exchange.took`: what is read from now on holds the updates so far."""
+        self._read = int(self._updates.sum())
+
+    def fetch(self, parameters: np.ndarray) -> None:
+        """See `Exchange.fetch`."""
+        if parameters is not self._parameters:
+            np.copyto(parameters, self._parameters)
+
+    def post(self) -> None:
+        """See `Exchange.post`."""
+        self._obey()
+        self._saving.post()
+
+    def finish(self) -> None:
+        """See `Exchange.finish`."""
+        self._saving.post(State.TRAINED)
+
+    def _obey(self) -> None:
+        self._window.get(self._desk, self._coordinator, "desk")
+        self._window.flush(self._coordinator)
+        self._saving.obey(int(self._desk[Desk.ORDER]), int(self._desk[Desk.STEP]))
+
+    def _update(self, request: Update) -> None:
+        total = int(self._updates.sum())
+        self._rule.update(self._parameters, self._state, request.gradient, total + 1, sparse=True)
+        self._updates[self._worker] += 1
+        self._shard.staleness.add(max(0, total - self._read))
+        self._shard.pushes += 1
+        self._shard.clock = total + 1
+        self.row.figures["pushes"] += 1
+        self.row.figures["last_push"] = time.time()

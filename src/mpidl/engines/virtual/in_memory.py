@@ -1,0 +1,53 @@
+"""Updates of one vector that all replicas share, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpidl.algorithms.requests import Gradient, Update
+from mpidl.engines.virtual.world import Process, Replica, World
+
+
+class InMemory:
+    """Carries out the requests of algorithms whose replicas share the parameters.
+
+    Parameters
+    ----------
+    world : World
+        Its one server holds the shared parameters.
+    compute : callable
+        Computes a gradient at its beginning, and lets its time pass.
+    """
+
+    def __init__(self, world: World, compute: Callable[[Replica, Gradient], Process]) -> None:
+        self._world, self._compute = world, compute
+        self.actions: dict[type, Callable[[Replica, Any], Process]] = {Gradient: self._gradient, Update: self._update}
+
+    def leave(self, replica: Replica) -> Process:
+        """Nobody waits for a replica."""
+        return
+        yield
+
+    def settle(self, replica: Replica) -> Process:
+        """Nothing of a replica's is ever under way."""
+        return
+        yield
+
+    def _gradient(self, replica: Replica, request: Gradient) -> Process:
+        self._world.begin()
+        replica.fetched = [server.shard.clock for server in self._world.servers]
+        return (yield from self._compute(replica, request))
+
+    def _update(self, replica: Replica, request: Update) -> Process:
+        replica.pushed()
+        (server,), (read,) = self._world.servers, replica.fetched
+        shard = server.shard
+        shard.rule.update(shard.parameters, shard.state, request.gradient, shard.clock + 1, sparse=True)
+        shard.staleness.add(shard.clock - read)
+        shard.pushes += 1
+        shard.clock += 1
+        self._world.totals.pushes += 1
+        self._world.totals.last_push = self._world.clock()
+        return
+        yield

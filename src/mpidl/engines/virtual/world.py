@@ -1,0 +1,143 @@
+"""What the parts of the virtual engine share: servers, replicas, spare vectors and the totals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import simpy
+
+from mpidl.data.loader import Loader
+from mpidl.engines.virtual.cluster import Cluster
+from mpidl.shard import Shard
+from mpidl.totals import Totals
+from mpidl.wire import ErrorFeedback, Wire
+
+Process = Generator[simpy.Event, Any, Any]
+
+
+class Server:
+    """A shard, and the queue before it."""
+
+    def __init__(self, environment: simpy.Environment, shard: Shard) -> None:
+        self.shard = shard
+        self.part = slice(*shard.range)
+        self.queue = simpy.Resource(environment, capacity=1)
+        self.busy_seconds = 0.0
+
+
+class Replica:
+    """What belongs to one replica."""
+
+    def __init__(self, number: int, parameters: np.ndarray, loader: Loader) -> None:
+        self.number, self.parameters, self.loader = number, parameters, loader
+        self.active = True
+        self.process: simpy.Process
+        self.fetched: list[int] = []
+        self.gradient: np.ndarray | None = None
+        self.spare: np.ndarray | None = None
+        self.fetching: simpy.Event | None = None
+        self.unapplied: list[simpy.Process] = []
+        self.clock: float = 0
+        self.feedback: list[ErrorFeedback] = []
+        self.unpushed = 0
+        self._portions: tuple[int, int] | None = None
+
+    def next_batch(self) -> Any:
+        """Return the next batch, and note that its gradient is yet to be pushed."""
+        batch = self.loader.next()
+        if batch is not None:
+            assert self.loader.current is not None
+            portion = self.loader.current.portion
+            self.unpushed += 1
+            self._portions = (portion if self._portions is None else self._portions[0], portion)
+        return batch
+
+    def pushed(self) -> tuple[int, int]:
+        """Note a push; return the first and the last portion that it was computed on."""
+        portions, self._portions = self._portions or (-1, -1), None
+        self.unpushed = 0
+        return portions
+
+    def encode(self, wire: Wire, servers: list[Server], vector: np.ndarray, decoded: np.ndarray) -> int:
+        """Send a vector through a wire format: `decoded` is what arrives; return its bytes."""
+        if not self.feedback:
+            self.feedback = [ErrorFeedback(wire, server.shard.range.size, vector.dtype) for server in servers]
+        total = 0
+        for server, feedback in zip(servers, self.feedback, strict=True):
+            for start, stop in server.shard.pieces:
+                size = wire.size(stop - start, vector.dtype)
+                data = np.empty(size, np.uint8)
+                whole = slice(server.part.start + start, server.part.start + stop)
+                feedback.encode(start, vector[whole], data)
+                wire.decode(data, decoded[whole])
+                total += size
+        return total
+
+
+class Spares:
+    """Vectors like the parameters that nobody uses at the moment."""
+
+    def __init__(self, like: np.ndarray) -> None:
+        self._like = like
+        self._free: list[np.ndarray] = []
+
+    def take(self) -> np.ndarray:
+        """Return one, its values undefined."""
+        return self._free.pop() if self._free else np.empty_like(self._like)
+
+    def give(self, vector: np.ndarray) -> None:
+        """Give one back."""
+        self._free.append(vector)
+
+
+class World:
+    """The state of one virtual cluster.
+
+    Parameters
+    ----------
+    environment : simpy.Environment
+    cluster : Cluster or None
+        How long things take; None: no time.
+    servers : list of Server
+    like : array
+        A vector of the parameters' shape and dtype.
+    clock : callable
+        Returns the time in seconds for the totals.
+    """
+
+    def __init__(
+        self,
+        environment: simpy.Environment,
+        cluster: Cluster | None,
+        servers: list[Server],
+        like: np.ndarray,
+        clock: Callable[[], float],
+    ) -> None:
+        self.environment, self.cluster, self.servers, self.clock = environment, cluster, servers, clock
+        self.replicas: list[Replica] = []
+        self.spares = Spares(like)
+        self.totals = Totals(0.0)
+
+    def collect(self, vector: np.ndarray) -> None:
+        """Copy what the shards hold into a vector."""
+        for server in self.servers:
+            vector[server.part] = server.shard.parameters
+
+    def begin(self) -> None:
+        """Note that training has begun."""
+        self.totals.first_fetch = self.totals.first_fetch or self.clock()
+
+
+class Signal:
+    """Something that processes wait for, again and again."""
+
+    def __init__(self, environment: simpy.Environment) -> None:
+        self._environment = environment
+        self.next = environment.event()
+
+    def announce(self, value: Any = None) -> None:
+        """Let all that wait for `next` go on."""
+        event, self.next = self.next, self._environment.event()
+        event.succeed(value)

@@ -1,0 +1,110 @@
+"""The section ``[virtual]``: how long things take on the cluster that a simulation plays."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from mpidl.engines.times import Constant, Death, Jitter, Times, parse
+from mpidl.errors import UsageError
+
+Positive = Annotated[float, Meta(gt=0)]
+
+
+@dataclass(frozen=True)
+class Slow:
+    """``[[virtual.slow]]``: a replica whose gradients take `factor` times as long."""
+
+    replica: Annotated[int, Meta(ge=0)]
+    factor: Positive = 10.0
+
+
+@dataclass(frozen=True)
+class Virtual:
+    """``[virtual]``.
+
+    Attributes
+    ----------
+    calibration : str, optional
+        Directory of a real run, whose measurements are taken for what isn't given here.
+    compute, latency, service : str, optional
+        Seconds of one gradient, of a message between a replica and a server whatever its size, and of a server's work
+        on one push: "constant:SECONDS", "jitter:MEAN:DEVIATION", "uniform:LOW:HIGH" or "exponential:MEAN".
+    bandwidth : float, optional
+        Bytes per second of a link.
+    cores : int, optional
+        All ranks share so many cores; each has its own if not given.
+    slow, death : sections
+        Replicas that are slow, and that die and may return.
+    """
+
+    calibration: str | None = None
+    compute: str | float | None = None
+    latency: str | float | None = None
+    service: str | float | None = None
+    bandwidth: Positive | None = None
+    cores: Annotated[int, Meta(ge=1)] | None = None
+    slow: tuple[Slow, ...] = ()
+    death: tuple[Death, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key in ("compute", "latency", "service"):
+            if getattr(self, key) is not None:
+                parse(str(getattr(self, key)), key)
+
+    def times(self, replicas: int) -> Times:
+        """Return the durations, those of `calibration` where none are given.
+
+        Raises
+        ------
+        UsageError
+            A run without measurements, or a replica that isn't there.
+        """
+        of_replicas: list[Slow | Death] = [*self.slow, *self.death]
+        for section in of_replicas:
+            if section.replica >= replicas:
+                kind = type(section).__name__.lower()
+                raise UsageError(
+                    f"virtual.{kind}: replica {section.replica}, there are {replicas} (0 to {replicas - 1})"
+                )
+        measured = calibrate(Path(self.calibration)) if self.calibration is not None else Times()
+        given = {
+            key: parse(str(getattr(self, key)), f"virtual.{key}")
+            for key in ("compute", "latency", "service")
+            if getattr(self, key) is not None
+        }
+        return Times(
+            compute=given.get("compute", measured.compute),
+            latency=given.get("latency", measured.latency),
+            service=given.get("service", measured.service),
+            bandwidth=self.bandwidth or measured.bandwidth,
+            cores=self.cores,
+            slow={section.replica: section.factor for section in self.slow},
+            deaths=self.death,
+        )
+
+
+def calibrate(run: Path) -> Times:
+    """Return the durations that a run measured.
+
+    Parameters
+    ----------
+    run : Path
+        ``runs/NAME``, of a run on MPI ranks.
+
+    Raises
+    ------
+    UsageError
+        There is no summary with measurements.
+    """
+    try:
+        timing: dict[str, Any] = json.loads((run / "summary.json").read_text())["timing"]
+        compute = Jitter(timing["compute"], timing["compute_deviation"])
+        bandwidth = timing["bandwidth"] or float("inf")
+        return Times(compute, Constant(timing["latency"]), Constant(timing["service"]), bandwidth)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"virtual.calibration: {run} has no measurements of a run on ranks: {error}") from None
