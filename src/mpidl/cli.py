@@ -106,6 +106,20 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
     evaluate.set_defaults(command=_evaluate)
 
+    simulate = commands.add_parser(
+        "simulate",
+        help="predict a run on a virtual cluster",
+        description="Train on a virtual cluster, in this process: the arithmetic is real, only time is not.",
+    )
+    simulate.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file with a section [virtual]")
+    simulate.add_argument("--replicas", metavar="N", type=int, required=True, help="how many replicas")
+    simulate.add_argument(
+        "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
+        help="use VALUE instead of the configuration's; may be repeated",
+    )  # fmt: skip
+    simulate.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    simulate.set_defaults(command=_simulate)
+
     doctor = commands.add_parser(
         "doctor", help="test this machine's MPI", description="Test what this machine's MPI can do, and how fast."
     )
@@ -139,8 +153,8 @@ def _launch(arguments: argparse.Namespace, ranks: int) -> int:
     from mpidl.mpiexec import launch
     from mpidl.roles import assign
 
-    topology = _config(arguments).topology
-    assign([0] * ranks, topology.servers, topology.partitions, topology.standby)
+    config = _config(arguments)
+    assign([0] * ranks, config.servers, config.topology.partitions, config.topology.standby)
     passed = ["train"]
     if arguments.config is not None:
         passed.append(str(arguments.config))
@@ -166,6 +180,19 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
     _show(evaluate(arguments.run_dir), arguments.json, _evaluation_lines)
     return 0
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    if arguments.replicas < 1:
+        raise UsageError(f"--replicas: expected int >= 1, found {arguments.replicas}")
+    if launcher.world().size > 1:
+        raise UsageError("simulate: runs in one process, without mpirun")
+    launcher.limit_threads()
+    from mpidl.run import simulate
+
+    summary = simulate(_config(arguments), arguments.replicas)
+    _show(summary, arguments.json, _summary_lines)
+    return INTERRUPTED if summary.get("interrupted") else 0
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

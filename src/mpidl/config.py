@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta
 
 from mpidl import sections, toml
-from mpidl.algorithms import ALGORITHMS, Algorithm
+from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
 from mpidl.data import SOURCES, Source
 from mpidl.errors import UsageError, nearest
 from mpidl.nn import LOSSES
 from mpidl.nn.build import layer_from_section
-from mpidl.rules import RULES, Rule
+from mpidl.rules import RULES, Rule, Sgd
+from mpidl.virtual import Virtual
 
-__all__ = ["Checkpoint", "Config", "Data", "Device", "Model", "Run", "Topology", "from_dict", "load"]
+__all__ = [
+    "Checkpoint", "Config", "Data", "Device", "Model", "Run", "Test", "Topology", "chosen_rule", "from_dict", "load",
+]  # fmt: skip
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -157,6 +160,30 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Test:
+    """``[test]``: make a worker slow, to see what an algorithm does about it.
+
+    Attributes
+    ----------
+    slow_worker : int, optional
+        This worker's gradients take longer.
+    slow_factor : float
+        So many times as long.
+    gradient_seconds : float
+        Every other worker's gradients take at least so long.
+    """
+
+    slow_worker: Annotated[int, Meta(ge=0)] | None = None
+    slow_factor: Annotated[float, Meta(ge=1)] = 10.0
+    gradient_seconds: Annotated[float, Meta(ge=0)] = 0.0
+
+    def delay(self, worker: int) -> Callable[[float], float]:
+        """Return, for a worker, how long to sleep after a gradient that took so many seconds."""
+        factor = self.slow_factor if worker == self.slow_worker else 1.0
+        return lambda seconds: factor * max(seconds, self.gradient_seconds) - seconds
+
+
+@dataclass(frozen=True)
 class Config:
     """A resolved configuration.
 
@@ -167,7 +194,7 @@ class Config:
     algorithm : Algorithm
         What ``algorithm.name`` names, with its own keys.
     rule : Rule
-        What ``server.rule`` names, with its own keys.
+        What ``server.rule`` names, with its own keys; the algorithm's default where it names none.
     """
 
     run: Run
@@ -179,25 +206,35 @@ class Config:
     topology: Topology
     checkpoint: Checkpoint
     device: Device
+    virtual: Virtual = field(default_factory=Virtual)
+    test: Test = field(default_factory=Test)
+
+    @property
+    def servers(self) -> int:
+        """Ranks that are servers: none if the algorithm needs none."""
+        return self.topology.servers if self.algorithm.exchange is Exchange.SERVERS else 0
 
     def to_toml(self) -> str:
         """Return the configuration as TOML text, which `load` turns into an equal one."""
         data = {"source": self.data_source.name, **_fields(self.data_source), **_fields(self.data)}
-        return toml.dump(
-            {
-                "run": _fields(self.run),
-                "data": data,
-                "model": _fields(self.model),
-                "algorithm": {"name": self.algorithm.name, **_fields(self.algorithm)},
-                "server": {"rule": self.rule.name, **_fields(self.rule)},
-                "topology": _fields(self.topology),
-                "checkpoint": _fields(self.checkpoint),
-                "device": _fields(self.device),
-            }
-        )
+        tables = {
+            "run": _fields(self.run),
+            "data": data,
+            "model": _fields(self.model),
+            "algorithm": {"name": self.algorithm.name, **_fields(self.algorithm)},
+            "server": {"rule": self.rule.name, **_fields(self.rule)},
+            "topology": _fields(self.topology),
+            "checkpoint": _fields(self.checkpoint),
+            "device": _fields(self.device),
+            "virtual": _fields(self.virtual),
+            "test": _fields(self.test),
+        }
+        if self.algorithm.default_rule is None:
+            del tables["server"]
+        return toml.dump(tables)
 
 
-SECTIONS = ("run", "data", "model", "algorithm", "server", "topology", "checkpoint", "device")
+SECTIONS = ("run", "data", "model", "algorithm", "server", "topology", "checkpoint", "device", "virtual", "test")
 INSTEAD = {
     ("run", "epochs"): "steps",
     ("run", "steps"): "epochs",
@@ -242,19 +279,38 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     for section in values:
         if section not in SECTIONS:
             raise UsageError(f"{section}: unknown section{nearest(section, list(SECTIONS))}")
+    algorithm = _named(ALGORITHMS, "algorithm", "name", values, default="downpour")
     config = Config(
         run=sections.build(Run, "run", values.get("run", {})),
         data_source=_named(SOURCES, "data", "source", values, beside=sections.keys(Data)),
         data=sections.build(Data, "data", _only(sections.keys(Data), values["data"])),
         model=sections.build(Model, "model", values.get("model", {})),
-        algorithm=_named(ALGORITHMS, "algorithm", "name", values, default="downpour"),
-        rule=_named(RULES, "server", "rule", values, default="adagrad"),
+        algorithm=algorithm,
+        rule=_rule(algorithm, values),
         topology=sections.build(Topology, "topology", values.get("topology", {})),
         checkpoint=sections.build(Checkpoint, "checkpoint", values.get("checkpoint", {})),
         device=sections.build(Device, "device", values.get("device", {})),
+        virtual=sections.build(Virtual, "virtual", values.get("virtual", {})),
+        test=sections.build(Test, "test", values.get("test", {})),
     )
-    config.algorithm.check(config.run.deterministic)
+    config.algorithm.check(config.run.deterministic, config.rule)
     return config
+
+
+def chosen_rule(algorithm: Algorithm, rule: Rule | None) -> Rule:
+    """Return what the shards use where a user chose `rule`, or none; SGD, unused, where there is no choice."""
+    if algorithm.default_rule is None:
+        return Sgd()
+    return rule if rule is not None else algorithm.default_rule
+
+
+def _rule(algorithm: Algorithm, values: Mapping[str, Any]) -> Rule:
+    """Return the rule of ``[server]``; keys that are not given are those of the algorithm's default."""
+    table = values.get("server", {})
+    default = chosen_rule(algorithm, None)
+    if isinstance(table, Mapping) and table.get("rule", default.name) == default.name:
+        table = {"rule": default.name, **_fields(default), **table}
+    return chosen_rule(algorithm, _named(RULES, "server", "rule", {"server": table}))
 
 
 def _named(
@@ -281,7 +337,18 @@ def _only(keys: Sequence[str], table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields(instance: Any) -> dict[str, Any]:
-    return {key: getattr(instance, key) for key in sections.keys(type(instance))}
+    fields = {key: getattr(instance, key) for key in sections.keys(type(instance))}
+    return {key: _tables(value) if isinstance(value, tuple) else value for key, value in fields.items()}
+
+
+def _tables(values: tuple[Any, ...]) -> list[Any]:
+    """Return an array of sections as TOML has it: dictionaries without what is None."""
+    return [
+        {k: v for k, v in asdict(value).items() if v is not None}
+        if is_dataclass(value) and not isinstance(value, type)
+        else value
+        for value in values
+    ]
 
 
 def _override(values: dict[str, Any], override: str) -> None:

@@ -155,6 +155,9 @@ class Coordinator:
         self._saving = position
         self._order[0] += 1
         order = np.array([self._order[0], position.step, 0], np.int64)
+        self._desk[Desk.STEP] = position.step
+        self._fabric.window.sync()
+        self._desk[Desk.ORDER] = self._order[0]
         for rank in self._fabric.roles.servers:
             self._fabric.window.put(order[1:2], rank, "orders", 1)
             self._fabric.window.flush(rank)

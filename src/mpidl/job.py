@@ -83,7 +83,9 @@ class Job:
         """Of the parameters."""
         return np.dtype(self.model.dtype if isinstance(self.model, Network) else self.model.parameters.dtype)
 
-    def fill(self, range: Range, parameters: np.ndarray, chunk: int) -> Shard:
+    def fill(
+        self, range: Range, parameters: np.ndarray, chunk: int, state: tuple[np.ndarray, ...] | None = None
+    ) -> Shard:
         """Return a shard whose `parameters` and rule's state are the initial ones, or those of the checkpoint.
 
         Parameters
@@ -94,17 +96,24 @@ class Job:
             Its memory, overwritten.
         chunk : int
             Elements of a chunk.
+        state : tuple of arrays, optional
+            Memory for the rule's state, overwritten.
         """
-        shard = Shard(range, parameters, self.rule, self.algorithm.policy(self.replicas), chunk)
+        clock = 0
+        if state is None:
+            state = tuple(np.empty_like(parameters) for _ in self.rule.states)
+        for vector in state:
+            vector.fill(0)
         if self.checkpoint is not None:
             parameters[:] = self.checkpoint.read("parameters", range)
-            state = {name: self.checkpoint.read(f"rule/{name}", range) for name in self.rule.states}
-            shard.restore(state, self.checkpoint.clock(range))
+            for name, vector in zip(self.rule.states, state, strict=True):
+                vector[:] = self.checkpoint.read(f"rule/{name}", range)
+            clock = self.checkpoint.clock(range)
         elif isinstance(self.model, Network):
             parameters[:] = self.model.initial(range)
         else:
             parameters[:] = self.model.parameters[range.start : range.stop]
-        return shard
+        return Shard(range, parameters, self.rule, self.algorithm.shard_policy(self.replicas), chunk, state, clock)
 
 
 def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:

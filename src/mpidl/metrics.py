@@ -18,7 +18,7 @@ import numpy as np
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError
 
-__all__ = ["Recorder", "encode", "record_failure", "staleness_statistics"]
+__all__ = ["Recorder", "encode", "record_event", "staleness_statistics"]
 
 
 class Recorder:
@@ -112,9 +112,9 @@ class Recorder:
         self._events.close()
 
 
-def record_failure(directory: Path, rank: int, role: str, **details: Any) -> None:
-    """Append a rank's failure to the run's ``events.jsonl``, from the rank itself, if it still can be written."""
-    line = encode(_event("failure", rank, role, details)) + b"\n"
+def record_event(directory: Path, kind: str, rank: int, role: str, **details: Any) -> None:
+    """Append what happened to a rank to the run's ``events.jsonl``, from the rank itself, if it can be written."""
+    line = encode(_event(kind, rank, role, details)) + b"\n"
     with suppress(OSError), FileIO(directory / "events.jsonl", "a") as file:
         file.write(line)
 

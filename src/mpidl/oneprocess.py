@@ -1,4 +1,4 @@
-"""A world of one: the whole run in this process, without MPI, as the serial baseline."""
+"""The whole run in this process, without MPI: a world of one, or a virtual cluster."""
 
 from __future__ import annotations
 
@@ -8,44 +8,57 @@ from typing import Any
 import numpy as np
 
 from mpidl import checkpoint
+from mpidl.algorithms import Exchange
 from mpidl.checkpoint import Position
+from mpidl.engines.times import Times
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.evaluation import evaluate_split
 from mpidl.job import Job
 from mpidl.metrics import Recorder
-from mpidl.parameters import shards
+from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
 from mpidl.report.reporter import Reporter
+from mpidl.shard import CHUNK_BYTES
 from mpidl.signals import stopping
 from mpidl.version import VERSION
 
 
-class Alone:
+class OneProcess:
     """One process that plays every role.
 
     Parameters
     ----------
     job : Job
+    replicas : int
+    times : Times, optional
+        How long things take in virtual time; None: this is a world of one, and its time is real.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, replicas: int = 1, times: Times | None = None) -> None:
+        self._job, self._virtual = job, times is not None
+        job.replicas = replicas
         self._recorder = Recorder(job.config, resume=job.checkpoint is not None)
         job.directory = self._recorder.directory
         checkpoint.sweep(job.checkpoints)
-        ranges = shards(job.layout.size, job.config.topology.servers)
-        self._shards = [job.fill(range, np.empty(range.size, job.dtype), range.size) for range in ranges]
+        chunk = CHUNK_BYTES // job.dtype.itemsize
+        self._shards = [job.fill(range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
         job.rule.warm(job.dtype)
         job.dataset.train.load()
         job.dataset.test.load()
         self._reporter = Reporter(job, self._recorder, on_terminal())
-        self._evaluation_seconds = 0.0
-        self._saved_at = time.time()
         self._interrupted = self._reached = False
         self._engine = VirtualEngine(
-            job.algorithm, job.model, job.dataset.train, job.schedule, self._shards, replicas=1,
-            clock=time.time, on_epoch=self._evaluate_epoch, on_batch=self._watch,
+            job.algorithm, job.model, job.dataset.train, job.schedule, self._shards, replicas, job.config.run.seed,
+            times, clock=None if self._virtual else time.time, start=time.time(),
+            on_epoch=self._evaluate_epoch, on_batch=self._watch, on_event=self._log,
         )  # fmt: skip
+        self._saved_at = self._engine.look().now
+
+    def _ranges(self) -> list[Range]:
+        size = self._job.layout.size
+        if self._job.algorithm.exchange is Exchange.SHARED_MEMORY:
+            return [Range(0, size)]
+        return shards(size, self._job.config.servers or self._job.replicas)
 
     def run(self) -> dict[str, Any]:
         """Train, and return the run's summary."""
@@ -60,8 +73,14 @@ class Alone:
             else:
                 loss, accuracy = self._evaluate()
                 self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy, final=True)
+            replicas, servers = self._job.replicas, self._job.config.servers
             return self._reporter.close(
-                totals, ranks=1, servers=len(self._shards), replicas=1, partitions=1, interrupted=self._interrupted
+                totals,
+                ranks=1 + servers + replicas if self._virtual else 1,
+                servers=servers,
+                replicas=replicas,
+                partitions=1,
+                interrupted=self._interrupted,
             )
 
     def _interrupt(self) -> None:
@@ -76,10 +95,18 @@ class Alone:
         if totals.now - self._saved_at >= self._job.config.checkpoint.every:
             self._save()
 
+    def _log(self, kind: str, replica: int, **details: Any) -> None:
+        """Record what happened to a replica, at the virtual time it did."""
+        rank = 1 + self._job.config.servers + replica
+        self._recorder.event(
+            kind, rank=rank, role=f"worker {replica}", **details, virtual_time=self._engine.look().seconds
+        )
+
     def _evaluate_epoch(self, epoch: int) -> None:
         started = time.time()
         loss, accuracy = self._evaluate()
-        self._engine.totals.evaluation_seconds += time.time() - started
+        if not self._virtual:
+            self._engine.totals.evaluation_seconds += time.time() - started
         self._reached = self._reporter.evaluated(self._engine.look(), epoch, loss, accuracy)
 
     def _evaluate(self) -> tuple[float, float]:
@@ -93,7 +120,7 @@ class Alone:
     def _save(self) -> None:
         """Write a checkpoint, unless this step has one."""
         job, engine = self._job, self._engine
-        self._saved_at = time.time()
+        self._saved_at = engine.look().now
         step = job.position.step + engine.totals.batches
         if step in checkpoint.steps(job.checkpoints):
             return

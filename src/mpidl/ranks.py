@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-from mpidl import checkpoint
+from mpidl import checkpoint, wire
+from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.coordinator import Coordinator
-from mpidl.errors import MpidlError
+from mpidl.errors import MpidlError, UsageError
 from mpidl.job import Job
-from mpidl.metrics import Recorder, record_failure
+from mpidl.metrics import Recorder, record_event
 from mpidl.parameters import shards
 from mpidl.report.progress import on_terminal
 from mpidl.report.reporter import Reporter
@@ -53,14 +54,20 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         Something that a rank met before the work began: raised on every rank, so that all end alike.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
-    roles = assign(_nodes(comm), config.topology.servers, config.topology.partitions, config.topology.standby)
+    nodes = _nodes(comm)
+    roles = assign(nodes, config.servers, config.topology.partitions, config.topology.standby)
     job = _agree(comm, roles, build)
+    _check_nodes(config, nodes)
     job.replicas = len(roles.replicas)
-    ranges = shards(job.layout.size, len(roles.servers))
+    ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
+    shared = 1 + len(job.rule.states) if job.algorithm.exchange is Exchange.SHARED_MEMORY else 0
     role = _RankRole(comm, roles, job)
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
-        fabric = Fabric(comm, roles, ranges, job.dtype, max(1, job.schedule.epochs), allocation())
+        fabric = Fabric(
+            comm, roles, ranges, job.dtype, max(1, job.schedule.epochs), allocation(), shared,
+            wire.parse(job.algorithm.wire),
+        )  # fmt: skip
     _agree(comm, roles, lambda: role.prepare(fabric))
     with _failing_together(comm, roles, job.directory):
         summary = comm.bcast(role.work(), root=roles.coordinator)
@@ -79,6 +86,14 @@ def _nodes(comm: MPI.Intracomm) -> list[int]:
     lowest = node.allreduce(comm.rank, op=MPI.MIN)
     node.Free()
     return comm.allgather(lowest)
+
+
+def _check_nodes(config: Config, nodes: list[int]) -> None:
+    if config.algorithm.exchange is Exchange.SHARED_MEMORY and len(set(nodes)) > 1:
+        raise UsageError(
+            f"algorithm.name: {config.algorithm.name}'s replicas share one node's memory, "
+            f"the ranks are on {len(set(nodes))} nodes"
+        )
 
 
 def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
@@ -110,7 +125,7 @@ def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None
         cause, role = " ".join(cause.split()), roles.role(comm.rank)
         print(f"mpidl: rank {comm.rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
         if run is not None:
-            record_failure(run, comm.rank, role, cause=cause, traceback=traceback.format_exc())
+            record_event(run, "failure", comm.rank, role, cause=cause, traceback=traceback.format_exc())
         if os.environ.get("MPIDL_DEBUG"):
             traceback.print_exc()
         # Time for the line to pass through the launcher before it tears the job down.
@@ -155,12 +170,20 @@ class _RankRole:
             number = self._roles.servers.index(rank)
             parameters = fabric.window.local("parameters")
             shard = self._job.fill(fabric.shards[number], parameters, fabric.geometries[number].chunk)
-            self._job.rule.warm(self._job.dtype)
-            server = Server(fabric, number, shard, self._job.checkpoints, self._job.config.run.deterministic)
+            self._warm()
+            server = Server(fabric, number, shard, self._job.directory, self._job.config.run.deterministic)
             self._work = lambda: _interruptible(server.serve, server.interrupt)
         elif rank in fabric.workers:
+            self._warm()
             worker = Worker(self._job, fabric, fabric.workers.index(rank))
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
+
+    def _warm(self) -> None:
+        """Compile, or load from the cache, what this rank may need."""
+        self._job.rule.warm(self._job.dtype)
+        encoding = wire.parse(self._job.algorithm.wire)
+        if encoding is not None:
+            encoding.warm(self._job.dtype)
 
     def work(self) -> dict[str, Any] | None:
         """Play the role to its end; the coordinator returns the summary."""

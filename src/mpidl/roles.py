@@ -63,8 +63,10 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
     ----------
     nodes : sequence of str or int
         ``nodes[r]`` is the node of world rank r (any name or number that is equal on the same node).
-    servers, partitions : int
-        Shards of the parameters, and ranks of one replica; at least 1.
+    servers : int
+        Shards of the parameters; 0 where the algorithm needs no servers.
+    partitions : int
+        Ranks of one replica; at least 1.
     standby : int
         Ranks to hold back, besides those that can't form a whole replica.
 
@@ -106,7 +108,9 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
 
 def _too_few(ranks: int, needed: int, servers: int, partitions: int, standby: int) -> str:
     """Return the line that says what a world of `ranks` lacks."""
-    parts = ["a coordinator", f"{servers} server{'s' * (servers > 1)}"]
+    parts = ["a coordinator"]
+    if servers:
+        parts.append(f"{servers} server{'s' * (servers > 1)}")
     parts.append("1 worker" if partitions == 1 else f"1 replica of {partitions} workers")
     if standby:
         parts.append(f"{standby} standby")

@@ -44,13 +44,32 @@ def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
     return start(config, go_on)
 
 
+def simulate(config: Config, replicas: int) -> dict[str, Any]:
+    """Train as a configuration says on a virtual cluster of so many replicas, in this process.
+
+    Returns
+    -------
+    dict
+        The run's summary, in virtual time.
+
+    Raises
+    ------
+    MpidlError
+        What the run met; one line.
+    """
+    from mpidl.oneprocess import OneProcess
+
+    defer()
+    return OneProcess(build(config), replicas, config.virtual.times(replicas)).run()
+
+
 def start(config: Config, build_job: Callable[[], Job]) -> dict[str, Any]:
     """Run a job on the ranks of this MPI world, or alone if this process is not of one."""
     defer()
     if launcher.world().size == 1:
-        from mpidl.alone import Alone
+        from mpidl.oneprocess import OneProcess
 
-        return Alone(build_job()).run()
+        return OneProcess(build_job()).run()
     from mpi4py import MPI
 
     from mpidl import ranks

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import numpy as np
-
-from mpidl.checkpoint import Writing, save_shard, scratch
+from mpidl.metrics import record_event
+from mpidl.policies import Push
 from mpidl.rma.board import State
-from mpidl.rma.fabric import ORDER_LEAVE, ORDER_NUMBER, ORDER_STEP, Fabric
+from mpidl.rma.fabric import CLOCK, ORDER_LEAVE, ORDER_NUMBER, ORDER_STEP, RECEIVED, Fabric
 from mpidl.rma.mailboxes import END, GROUP, Inbox, Message
+from mpidl.saving import Saving
 from mpidl.shard import Shard
 
 #: Seconds between two posts of a server's figures to the board.
@@ -27,25 +27,26 @@ class Server:
         This server's number.
     shard : Shard
         Its parameters lie in the window.
-    checkpoints : Path
-        Where checkpoints go.
+    directory : Path
+        The run's.
     deterministic : bool
         Apply pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order.
     """
 
-    def __init__(self, fabric: Fabric, number: int, shard: Shard, checkpoints: Path, deterministic: bool) -> None:
-        self.number, self.shard, self._checkpoints = number, shard, checkpoints
+    def __init__(self, fabric: Fabric, number: int, shard: Shard, directory: Path, deterministic: bool) -> None:
+        self.number, self.shard, self._directory, self._rank = number, shard, directory, fabric.comm.rank
+        shard.on_drop = self._log_drop
         self._inbox: Inbox = fabric.inbox(number)
         self._clock = fabric.window.local("clock")
-        self._clock[0] = shard.clock
+        self._clock[CLOCK] = shard.clock
         self._orders = fabric.window.local("orders")
-        self._obeyed = 0
-        self._writing: Writing | None = None
         self._quiescing = False
         self._signals = fabric.signals()
         self._interrupted = False
         self._backoff = fabric.backoff()
         self._row = fabric.row("servers", number)
+        self._saving = Saving(shard, number, self._row, directory / "checkpoints")
+        self._workers, self._doorbells = fabric.workers, fabric.doorbells
         self._posted = 0.0
         self._training = set(range(len(fabric.workers)))
         self._round = self._lockstep_round if deterministic else self._free_round
@@ -68,13 +69,13 @@ class Server:
             if worked:
                 self._row.figures["busy_seconds"] += time.perf_counter() - started
                 self._backoff.reset()
-            if worked or self._writing is not None:
+            if worked or self._saving.active:
                 self._backoff.progress()
             else:
                 self._backoff.pause()
             if started - self._posted > POST_EVERY:
                 self._posted = started
-                self._post()
+                self._saving.post()
 
     def _free_round(self) -> bool:
         """Apply a group of chunks of each worker that has any; return whether there was one."""
@@ -106,39 +107,36 @@ class Server:
         return True
 
     def _apply(self, message: Message) -> None:
+        shard = self.shard
+        before = shard.clock
         if message.chunk == END:
+            shard.leave(message.worker)
             self._training.discard(message.worker)
             if not self._training:
-                self.shard.finish()
-                self._row.figures["state"] = State.TRAINED
-                self._post(ring=True)
-        elif self.shard.receive(message.worker, message.chunk, message.fetched, message.values):
-            self._clock[0] = self.shard.clock
+                shard.finish()
+                self._saving.post(State.TRAINED)
+        else:
+            shard.receive(message.worker, message.chunk, message.fetched, message.values, message.portions)
+        self._clock[RECEIVED] = shard.received
+        if shard.clock != before:
+            self._clock[CLOCK] = shard.clock
+            if shard.policy.awaited:
+                for rank in self._workers:
+                    self._doorbells.ring(rank)
+
+    def _log_drop(self, push: Push) -> None:
+        first, last = push.portions
+        record_event(
+            self._directory, "drop", self._rank, f"server {self.number}",
+            worker=push.worker, portions=sorted({first, last}), staleness=push.staleness,
+        )  # fmt: skip
 
     def _checkpoint(self) -> None:
         """Take up the coordinator's order to save, and carry a piece of it out."""
-        if self._writing is None:
-            if self._orders[ORDER_NUMBER] == self._obeyed:
-                return
+        order = int(self._orders[ORDER_NUMBER])
+        if not self._saving.active and order != self._saving.obeyed:
             self._quiescing = not self.shard.at_rest
             if self._quiescing:
                 return
-            self._obeyed = int(self._orders[ORDER_NUMBER])
-            self._writing = self._save(scratch(self._checkpoints, int(self._orders[ORDER_STEP])))
-        if next(self._writing, StopIteration) is StopIteration:
-            self._writing = None
-            self._row.figures["saved"] = self._obeyed
-            self._post(ring=True)
-
-    def _save(self, directory: Path) -> Writing:
-        # A copy, because the shard goes on changing while it is written.
-        snapshot = {name: np.array(vector) for name, vector in self.shard.vectors().items()}
-        return save_shard(directory, self.number, self.shard.range, snapshot, self.shard.clock)
-
-    def _post(self, ring: bool = False) -> None:
-        figures, shard = self._row.figures, self.shard
-        figures["pushes"] = shard.pushes
-        figures["staleness"] = shard.staleness.counts
-        figures["staleness_sum"] = shard.staleness.sum
-        figures["staleness_max"] = shard.staleness.max
-        self._row.post(ring)
+            self._saving.obey(order, int(self._orders[ORDER_STEP]))
+        self._saving.advance()

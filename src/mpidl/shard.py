@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mpidl.parameters.ranges import Range, chunks
@@ -9,9 +10,12 @@ from mpidl.policies import Policy, Push
 from mpidl.rules import Rule
 from mpidl.staleness import Histogram
 
+#: Bytes of a chunk: it stays in a server's cache between arrival and update.
+CHUNK_BYTES = 512 * 1024
+
 
 class Shard:
-    """One shard of the parameter server.
+    """One shard of the parameters.
 
     Parameters
     ----------
@@ -24,28 +28,47 @@ class Shard:
         What is done with a push.
     chunk : int
         Elements of a chunk, in which pushes arrive.
+    state : tuple of arrays, optional
+        The rule's state vectors, like `parameters`; the rule's initial state if not given.
+    clock : int
+        Updates applied so far.
 
     Attributes
     ----------
-    clock : int
-        Updates applied so far.
+    pieces : list of Range
+        The chunks of a push, within the shard.
     chunks : int
-        How many chunks a push has.
+        How many there are.
+    received : int
+        How many chunks have been received.
     staleness : Histogram
         Of every push: the clock at its arrival less the clock when its worker fetched.
+    dropped : int
+        Pushes that the policy left out.
+    on_drop : callable
+        Called with each push that the policy leaves out.
     """
 
-    def __init__(self, range: Range, parameters: Any, rule: Rule, policy: Policy, chunk: int) -> None:
+    def __init__(
+        self,
+        range: Range,
+        parameters: Any,
+        rule: Rule,
+        policy: Policy,
+        chunk: int,
+        state: tuple[Any, ...] | None = None,
+        clock: int = 0,
+    ) -> None:
         self.range, self.parameters, self.rule, self.policy = range, parameters, rule, policy
-        self.state = rule.init(parameters)
-        self.clock = 0
-        self.pushes = 0
+        self.state = rule.init(parameters) if state is None else state
+        self.clock = self._begun = clock
+        self.pushes = self.received = self.dropped = 0
         self.staleness = Histogram()
-        pieces = chunks(Range(0, range.size), chunk)
-        self._slices = [slice(*piece) for piece in pieces]
+        self.on_drop: Callable[[Push], None] = lambda push: None
+        self.pieces = chunks(Range(0, range.size), chunk)
+        self._slices = [slice(*piece) for piece in self.pieces]
         self._views = [(parameters[s], tuple(vector[s] for vector in self.state)) for s in self._slices]
-        self.chunks = len(pieces)
-        self._begun = 0
+        self.chunks = len(self.pieces)
         self._open: dict[int, Push] = {}
         policy.attach(self)
 
@@ -63,13 +86,7 @@ class Shard:
         state = zip(self.rule.states, self.state, strict=True)
         return {"parameters": self.parameters} | {f"rule/{name}": vector for name, vector in state}
 
-    def restore(self, state: dict[str, Any], clock: int) -> None:
-        """Take over the rule's state vectors, by name, and the clock of a checkpoint."""
-        for name, vector in zip(self.rule.states, self.state, strict=True):
-            vector[:] = state[name]
-        self.clock = self._begun = clock
-
-    def receive(self, worker: int, chunk: int, fetched: int, values: Any) -> bool:
+    def receive(self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)) -> bool:
         """Act on one chunk of a push; a worker's chunks arrive in order.
 
         Parameters
@@ -80,27 +97,46 @@ class Shard:
         fetched : int
             The clock of this shard when the worker fetched what it computed the gradient on.
         values : array, shape (chunk's size,)
+        portions : (int, int)
+            The first and the last portion that the push was computed on.
 
         Returns
         -------
         bool
             Whether this completed the push.
         """
+        self.received += 1
         if chunk == 0:
             self._begun += 1
-            self._open[worker] = Push(worker, self._begun, self.clock - fetched)
+            self._open[worker] = Push(worker, self._begun, fetched, self.clock - fetched, portions)
         push = self._open[worker]
-        self.policy.receive(self, chunk, values, push)
         if chunk < self.chunks - 1:
+            self.policy.receive(self, chunk, values, push)
             return False
+        staleness = self.clock - fetched
+        self.policy.receive(self, chunk, values, push)
         del self._open[worker]
         self.pushes += 1
-        self.staleness.add(self.clock - fetched)
+        self.staleness.add(staleness)
         self.policy.complete(self, push)
         return True
 
+    def receive_whole(self, worker: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)) -> None:
+        """Act on a whole push: `values` has shape (range.size,)."""
+        for chunk, piece in enumerate(self._slices):
+            self.receive(worker, chunk, fetched, values[piece], portions)
+
+    def drop(self, push: Push) -> None:
+        """Count a push that the policy leaves out."""
+        self.dropped += 1
+        self.on_drop(push)
+
+    def leave(self, worker: int) -> None:
+        """Act on a worker's having no more pushes."""
+        self.policy.leave(self, worker)
+
     def finish(self) -> None:
-        """Act on there being no more pushes."""
+        """Act on there being no more pushes at all."""
         self.policy.finish(self)
 
     def chunk(self, number: int) -> Any:

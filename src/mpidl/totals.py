@@ -30,6 +30,12 @@ class Totals:
         Mean over the replicas of the time spent on the test data during training, and waiting for servers.
     busy_seconds : list of float
         What each server worked.
+    computing_seconds, fetching_seconds, pushing_seconds : float
+        What all replicas needed for gradients, for copying parameters, and for copying pushes into mailboxes.
+    computing_squares : float
+        Sum of the squares of the gradients' seconds.
+    dropped : int
+        Pushes that shards left out.
     staleness : array (BINS,) of int64
     staleness_sum, staleness_max : int
     """
@@ -46,6 +52,11 @@ class Totals:
     last_push: float = 0.0
     evaluation_seconds: float = 0.0
     waiting_seconds: float = 0.0
+    computing_seconds: float = 0.0
+    computing_squares: float = 0.0
+    fetching_seconds: float = 0.0
+    pushing_seconds: float = 0.0
+    dropped: int = 0
     busy_seconds: list[float] = field(default_factory=list)
     staleness: Any = field(default_factory=lambda: np.zeros(BINS, np.int64))
     staleness_sum: int = 0
@@ -60,6 +71,26 @@ class Totals:
     def trained_seconds(self) -> float:
         """Training time of a finished run: from the first fetch to the last push, evaluation left out."""
         return max(0.0, self.last_push - self.first_fetch - self.evaluation_seconds) if self.first_fetch else 0.0
+
+    def timing(self) -> dict[str, float | None]:
+        """Return what a virtual cluster needs to know to play this run: seconds, and bytes per second.
+
+        "compute" is a gradient's mean, "compute_deviation" its standard deviation relative to that; "service" a
+        server's work on a push, "latency" what a push waits besides, "bandwidth" that of fetches and pushes.
+        """
+        if not self.batches or not self.computing_seconds:
+            return {}
+        mean = self.computing_seconds / self.batches
+        variance = max(0.0, self.computing_squares / self.batches - mean * mean)
+        moving = self.fetching_seconds + self.pushing_seconds
+        servers = max(1, len(self.busy_seconds))
+        return {
+            "compute": mean,
+            "compute_deviation": variance**0.5 / mean,
+            "service": sum(self.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
+            "latency": 0.0,
+            "bandwidth": (self.bytes_fetched + self.bytes_pushed) / moving if moving else None,
+        }
 
 
 def from_board(now: float, workers: Any, servers: Any) -> Totals:
@@ -86,6 +117,11 @@ def from_board(now: float, workers: Any, servers: Any) -> Totals:
         last_push=float(workers["last_push"].max()),
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),
         waiting_seconds=float(workers["waiting_seconds"].mean()),
+        computing_seconds=float(workers["computing_seconds"].sum()),
+        computing_squares=float(workers["computing_squares"].sum()),
+        fetching_seconds=float(workers["fetching_seconds"].sum()),
+        pushing_seconds=float(workers["pushing_seconds"].sum()),
+        dropped=int(servers["dropped"].sum()),
         busy_seconds=servers["busy_seconds"].tolist(),
         staleness=servers["staleness"].sum(axis=0),
         staleness_sum=int(servers["staleness_sum"].sum()),

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from mpidl import config as sections
 from mpidl.algorithms import Algorithm, Downpour
 from mpidl.checkpoint import latest
-from mpidl.config import Config
+from mpidl.config import Config, chosen_rule
 from mpidl.data import Dataset, Source
 from mpidl.errors import UsageError
 from mpidl.job import PYTHON_MODEL, Job
 from mpidl.nn.model import Model
-from mpidl.rules import Adagrad, Rule
+from mpidl.rules import Rule
 from mpidl.run import start
 from mpidl.sections import build
 
@@ -63,9 +63,10 @@ def train(
     algorithm : Algorithm, optional
         Downpour with n_push = n_fetch = 1 by default.
     rule : Rule, optional
-        What shards do with a gradient; Adagrad(0.01) by default.
+        What shards do with a gradient, where the algorithm leaves that choice; the algorithm's default, which is
+        Adagrad(0.01) for most.
     servers : int
-        Shards of the parameters.
+        Shards of the parameters; algorithms without servers ignore it.
     batch, portion : int
         Samples of a minibatch; samples handed to a worker at a time (four batches by default).
     checkpoint_every : float
@@ -87,6 +88,7 @@ def train(
     MpidlError
         What the run met, in one line.
     """
+    algorithm = algorithm if algorithm is not None else Downpour()
     data_keys = {"batch": batch} if portion is None else {"batch": batch, "portion": portion}
     source: Source = PythonData() if isinstance(data, Dataset) else data
     config = Config(
@@ -94,13 +96,13 @@ def train(
         data=build(sections.Data, "data", data_keys),
         data_source=source,
         model=sections.Model(factory=PYTHON_MODEL),
-        algorithm=algorithm if algorithm is not None else Downpour(),
-        rule=rule if rule is not None else Adagrad(0.01),
+        algorithm=algorithm,
+        rule=chosen_rule(algorithm, rule),
         topology=build(sections.Topology, "topology", {"servers": servers}),
         checkpoint=build(sections.Checkpoint, "checkpoint", {"every": checkpoint_every, "keep": keep}),
         device=sections.Device(),
     )
-    config.algorithm.check(config.run.deterministic)
+    config.algorithm.check(config.run.deterministic, config.rule)
 
     def make() -> Job:
         dataset = data if isinstance(data, Dataset) else data.open()

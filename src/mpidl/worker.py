@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpidl.algorithms import Exchange
 from mpidl.engines.mpi import MpiEngine
+from mpidl.engines.mpi.by_reduction import ByReduction
+from mpidl.engines.mpi.in_memory import InMemory
+from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.evaluation import evaluate_split
 from mpidl.parameters.ranges import split
 from mpidl.rma.board import EVALUATION, NO_MORE, Desk, Phase, State
 from mpidl.rma.fabric import Fabric
+from mpidl.saving import Saving
+from mpidl.shard import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from mpidl.job import Job
@@ -35,13 +41,33 @@ class Worker:
     def __init__(self, job: Job, fabric: Fabric, number: int) -> None:
         self._job, self._fabric, self._number = job, fabric, number
         self._workers = len(fabric.workers)
-        self._interrupted = False
+        self._interrupted = self._reported = False
+        self._saving: Saving | None = None
+        self._exchange = self._make_exchange()
         self._engine = MpiEngine(
-            fabric, number, job.model, job.dataset.train, job.schedule, self._ticket_source(), self._evaluate_epoch
-        )
+            fabric, number, job.model, job.dataset.train, job.schedule, self._exchange,
+            take=self._ticket_source(), on_epoch=self._epoch_over, between=self._between_batches,
+            delay=job.config.test.delay(number),
+        )  # fmt: skip
         # Reading the data and the first sight of them are no part of training.
         job.dataset.train.load()
         job.dataset.test.load()
+
+    def _make_exchange(self) -> ThroughServers | ByReduction | InMemory:
+        job, fabric, number = self._job, self._fabric, self._number
+        if job.algorithm.exchange is Exchange.SERVERS:
+            return ThroughServers(fabric, number)
+        part = fabric.shards[number]
+        row, checkpoints = fabric.row("servers", number), job.checkpoints
+        if job.algorithm.exchange is Exchange.REDUCTION:
+            shard = job.fill(part, np.empty(part.size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
+            self._saving = Saving(shard, number, row, checkpoints)
+            return ByReduction(fabric, number, shard, self._saving, self._evaluate_together)
+        assert fabric.shared is not None
+        parameters, *state = (vector[part.start : part.stop] for vector in fabric.shared.vectors)
+        shard = job.fill(part, parameters, part.size, tuple(state))
+        self._saving = Saving(shard, number, row, checkpoints)
+        return InMemory(fabric, number, job.model, job.rule, shard, self._saving)
 
     def _ticket_source(self) -> Callable[[], int]:
         """Return how this worker takes portions: from the shared counter or, in deterministic runs, in turn."""
@@ -59,31 +85,69 @@ class Worker:
     def run(self) -> None:
         """Run the replica to its end, and stay until the coordinator says leave."""
         algorithm, parameters = self._job.algorithm, self._job.model.parameters
+        self._exchange.start(parameters)
         self._engine.run(algorithm.replica(self._number, parameters, self._workers))
-        if self._interrupted:
-            self._fabric.signals().fetch_add()
+        self._report_interruption()
         self._engine.finish()
         self._follow_desk()
 
-    def _evaluate_epoch(self, epoch: int) -> None:
-        """Evaluate on the test data what the servers hold now, and post the result as that epoch's."""
+    def _between_batches(self) -> None:
+        self._report_interruption()
+        if self._saving is not None:
+            self._saving.advance()
+
+    def _report_interruption(self) -> None:
+        if self._interrupted and not self._reported:
+            self._reported = True
+            self._fabric.signals().fetch_add()
+
+    def _epoch_over(self, epoch: int) -> None:
+        """Evaluate now or, where all workers meet, when they do."""
+        if isinstance(self._exchange, ByReduction):
+            self._exchange.epoch_over = epoch
+            return
         started = time.perf_counter()
         self._engine.row.post()
-        result = np.zeros(1, EVALUATION)
-        result["time"] = time.time()
+        at = time.time()
         test, model = self._job.dataset.test, self._job.model
-        own = model.parameters.copy()
-        self._engine.fetch(model.parameters)
+        shared = isinstance(self._exchange, InMemory)
+        own = None if shared else model.parameters.copy()
+        self._exchange.fetch(model.parameters)
         loss, correct = evaluate_split(model, test, 0, test.samples)
-        model.parameters[:] = own
-        result["loss"], result["accuracy"] = loss / test.samples, correct / test.samples
+        if own is not None:
+            model.parameters[:] = own
+        self._post_evaluation(epoch, at, loss / test.samples, correct / test.samples)
+        self._engine.row.figures["evaluation_seconds"] += time.perf_counter() - started
+
+    def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
+        """Evaluate this worker's part of the test data, as all do at this moment."""
+        started = time.perf_counter()
+        self._engine.row.post()
+        at = time.time()
+        test, model, peers = self._job.dataset.test, self._job.model, self._fabric.peers
+        assert peers is not None
+        part = split(test.samples, self._workers)[self._number]
+        own = None
+        if parameters is not model.parameters:
+            own = model.parameters.copy()
+            model.parameters[:] = parameters
+        sums = peers.allreduce(np.array(evaluate_split(model, test, part.start, part.stop)))
+        if own is not None:
+            model.parameters[:] = own
+        if self._number == 0:
+            self._post_evaluation(epoch, at, *(sums / test.samples))
+        self._engine.row.figures["evaluation_seconds"] += time.perf_counter() - started
+
+    def _post_evaluation(self, epoch: int, at: float, loss: float, accuracy: float) -> None:
+        """Post the test loss and accuracy after an epoch, begun at the time `at`."""
+        result = np.zeros(1, EVALUATION)
+        result["time"], result["loss"], result["accuracy"] = at, loss, accuracy
         window, coordinator = self._fabric.window, self._fabric.roles.coordinator
         window.put(result, coordinator, "evaluations", epoch - 1)
         window.flush(coordinator)
         window.put(np.ones(1, np.int64), coordinator, "evaluated", epoch - 1)
         window.flush(coordinator)
         self._fabric.doorbells.ring(coordinator)
-        self._engine.row.figures["evaluation_seconds"] += time.perf_counter() - started
 
     def _follow_desk(self) -> None:
         """Evaluate this worker's part of the test data when the coordinator says so, and stay until it says leave."""
@@ -93,14 +157,17 @@ class Worker:
             self._fabric.window.get(desk, self._fabric.roles.coordinator, "desk")
             self._fabric.window.flush(self._fabric.roles.coordinator)
             phase = Phase(int(desk[Desk.PHASE]))
+            if self._saving is not None:
+                self._saving.obey(int(desk[Desk.ORDER]), int(desk[Desk.STEP]))
+                self._saving.advance()
             if phase == Phase.EVALUATE and done != Phase.EVALUATE:
                 self._evaluate_part()
-            elif phase == done:
+            elif phase == done and not (self._saving is not None and self._saving.active):
                 time.sleep(LOOK_EVERY)
             done = phase
 
     def _evaluate_part(self) -> None:
-        self._engine.fetch(self._job.model.parameters)
+        self._exchange.fetch(self._job.model.parameters)
         part = split(self._job.dataset.test.samples, self._workers)[self._number]
         row = self._engine.row
         loss, correct = evaluate_split(self._job.model, self._job.dataset.test, part.start, part.stop)

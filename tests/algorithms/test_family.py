@@ -3,56 +3,29 @@
 import numpy as np
 import pytest
 
-from mpidl.algorithms import ALGORITHMS, Adag, Aeasgd, Agn, Dcasgd, Downpour, Dynsgd, Eamsgd, Easgd, Softsync, Ssp
+from mpidl.algorithms import (
+    ALGORITHMS,
+    Adag,
+    Aeasgd,
+    Agn,
+    Dcasgd,
+    Diloco,
+    Downpour,
+    Dynsgd,
+    Eamsgd,
+    Easgd,
+    Exchange,
+    Hogwild,
+    Softsync,
+    Ssp,
+)  # fmt: skip
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
-from mpidl.data import Portions
-from mpidl.data.schedule import Schedule
+from mpidl.data import Batch, Portions
+from mpidl.data.dataset import ArraySplit
 from mpidl.engines.times import Constant, Exponential, Times, Uniform
-from mpidl.engines.virtual import VirtualEngine
-from mpidl.parameters import shards
 from mpidl.rules import Adagrad, Sgd
-from mpidl.shard import Shard
 
-BATCH = 8
 RANDOM = Times(Exponential(1.0), Exponential(0.1), Exponential(0.05))
-
-
-def make_engine(problem, algorithm, rule=None, servers=2, replicas=1, epochs=2, times=None, seed=0):
-    model, split = problem
-    schedule = Schedule(Portions(split.samples, BATCH, BATCH, seed=7), epochs=epochs)
-    parts = [
-        Shard(
-            part,
-            model.parameters[part.start : part.stop].copy(),
-            rule or Sgd(0.05),
-            algorithm.policy(replicas),
-            part.size,
-        )
-        for part in shards(model.parameters.size, servers)
-    ]
-    return VirtualEngine(algorithm, model, split, schedule, parts, replicas, seed, times)
-
-
-def trained(problem, algorithm, **options):
-    engine = make_engine(problem, algorithm, **options)
-    engine.run()
-    return engine.parameters()
-
-
-def serial(problem, update, epochs=2):
-    """Train in a plain loop; `update(x, gradient)` takes a function and returns the new x."""
-    model, split = problem
-    portions = Portions(split.samples, BATCH, BATCH, seed=7)
-    x = model.parameters.copy()
-    for number in range(epochs * portions.per_epoch):
-        (indices,) = portions.batches(number)
-
-        def gradient(at, indices=indices):
-            model.parameters[:] = at
-            return model.loss_and_gradient(split.gather(indices))[1]
-
-        x = update(x, gradient)
-    return x
 
 
 def sgd(x, gradient):
@@ -112,6 +85,23 @@ def test_replicas_settle_where_gradient_and_elastic_force_balance():
     assert np.ravel(drive.x) - drive.center == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0, 1.9])
+def test_easgd_in_turns_is_stable_up_to_the_bound_for_alpha(rate, replicas):
+    """On a quadratic with h = 1, for any number of replicas: 0 <= alpha <= (4 - 2 eta) / (4 - eta)."""
+
+    def distance(share):
+        alpha = share * (4 - 2 * rate) / (4 - rate)
+        drive = Drive(Easgd(rate=rate, tau=1, alpha=alpha), [lambda x: x - 1.0] * replicas, 0.0)
+        for _ in range(3000):
+            drive.step()
+        return abs(drive.center[0] - 1.0)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert distance(0.97) < 1e-3
+        assert not distance(1.2) < 1e3
+
+
 def test_without_gradients_the_sum_of_replicas_and_center_is_kept():
     pulls = [3.0, -8.0]
     drive = Drive(Easgd(rate=1.0, tau=2, alpha=0.2), [lambda x, i=i: np.full(1, -pulls[i]) for i in range(2)], 5.0)
@@ -127,14 +117,14 @@ def test_without_gradients_the_sum_of_replicas_and_center_is_kept():
     assert drive.center[0] + sum(x[0] for x in drive.x) == pytest.approx(total, rel=1e-14)
 
 
-def test_easgd_without_force_is_serial_sgd_of_its_replica(least_squares):
+def test_easgd_without_force_is_serial_sgd_of_its_replica(lab, least_squares):
     problem = least_squares()
-    center = trained(problem, Easgd(rate=0.05, alpha=0.0), servers=1)
-    assert np.array_equal(problem[0].parameters, serial(least_squares(), sgd))
+    center = lab.trained(problem, Easgd(rate=0.05, alpha=0.0), servers=1)
+    assert np.array_equal(problem[0].parameters, lab.serial(least_squares(), sgd))
     assert np.array_equal(center, least_squares()[0].parameters)
 
 
-def test_eamsgd_without_force_is_serial_nesterov(least_squares):
+def test_eamsgd_without_force_is_serial_nesterov(lab, least_squares):
     velocity = np.zeros(13)
 
     def nesterov(x, gradient):
@@ -144,55 +134,59 @@ def test_eamsgd_without_force_is_serial_nesterov(least_squares):
         return x + velocity
 
     ahead = []
-    serial(least_squares(), nesterov)
+    lab.serial(least_squares(), nesterov)
     problem = least_squares()
-    trained(problem, Eamsgd(rate=0.02, alpha=0.0))
+    lab.trained(problem, Eamsgd(rate=0.02, alpha=0.0))
     # What the replica holds at the end is where it took its last gradient.
     assert problem[0].parameters == pytest.approx(ahead[-1], rel=1e-13)
 
 
-def test_eamsgd_without_momentum_is_easgd(least_squares):
+def test_eamsgd_without_momentum_is_easgd(lab, least_squares):
     options = {"replicas": 3, "times": RANDOM}
-    momentumless = trained(least_squares(), Eamsgd(rate=0.05, alpha=0.3, delta=0.0, tau=2), **options)
+    momentumless = lab.trained(least_squares(), Eamsgd(rate=0.05, alpha=0.3, delta=0.0, tau=2), **options)
     assert momentumless == pytest.approx(
-        trained(least_squares(), Easgd(rate=0.05, alpha=0.3, tau=2), **options), rel=1e-12
+        lab.trained(least_squares(), Easgd(rate=0.05, alpha=0.3, tau=2), **options), rel=1e-12
     )
 
 
-def test_aeasgd_without_force_never_moves_the_center(least_squares):
-    assert np.array_equal(trained(least_squares(), Aeasgd(rho=0.0)), least_squares()[0].parameters)
+def test_aeasgd_without_force_never_moves_the_center(lab, least_squares):
+    assert np.array_equal(lab.trained(least_squares(), Aeasgd(rho=0.0)), least_squares()[0].parameters)
 
 
 # Windows of local steps.
 
 
 @pytest.mark.parametrize("cls", [Agn, Dynsgd, Adag])
-def test_one_replica_with_a_window_of_one_is_serial_sgd(least_squares, cls):
-    found = trained(least_squares(), cls(rate=0.05, window=1))
-    assert found == pytest.approx(serial(least_squares(), sgd), rel=1e-12)
+def test_one_replica_with_a_window_of_one_is_serial_sgd(lab, least_squares, cls):
+    found = lab.trained(least_squares(), cls(rate=0.05, window=1))
+    assert found == pytest.approx(lab.serial(least_squares(), sgd), rel=1e-12)
 
 
 @pytest.mark.parametrize("cls", [Dynsgd, Adag])
-def test_one_replica_is_serial_sgd_for_any_window(least_squares, cls):
+def test_one_replica_is_serial_sgd_for_any_window(lab, least_squares, cls):
     """Nobody else moves the parameters, so that nothing is scaled."""
-    found = trained(least_squares(), cls(rate=0.05, window=5))
-    assert found == pytest.approx(serial(least_squares(), sgd), rel=1e-12)
+    found = lab.trained(least_squares(), cls(rate=0.05, window=5))
+    assert found == pytest.approx(lab.serial(least_squares(), sgd), rel=1e-12)
 
 
-def test_agn_commits_the_mean_of_its_local_steps(tally):
+def test_agn_commits_the_mean_of_its_local_steps(lab, tally):
     """With gradients that don't depend on the parameters: 13 batches in windows of 4, 4, 4 and 1."""
-    change = -trained(tally(), Agn(rate=1.0, window=4), epochs=1)
-    portions = Portions(101, BATCH, BATCH, seed=7)
+    change = -lab.trained(tally(), Agn(rate=1.0, window=4), epochs=1)
+    portions = Portions(101, lab.batch, lab.batch, seed=7)
     sums = [np.sum(portions.indices(n) + 1.0) for n in range(portions.per_epoch)]
     expected = sum(np.mean(sums[start : start + 4]) for start in range(0, 13, 4))
     assert change == pytest.approx((1 + np.arange(13)) * expected, rel=1e-14)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_many_replicas_train(least_squares, name):
+def test_many_replicas_train(lab, least_squares, name):
     model, split = least_squares()
     before = model.loss_and_gradient(split.gather(np.arange(101)))[0]
-    model.parameters[:] = trained(least_squares(), ALGORITHMS[name](), replicas=4, epochs=30, times=RANDOM)
+    algorithm = Diloco(rate=0.02) if name == "diloco" else ALGORITHMS[name]()
+    servers = 1 if algorithm.exchange is Exchange.SHARED_MEMORY else 2
+    rule = algorithm.default_rule if name == "diloco" else Sgd(0.05)
+    found = lab.trained(least_squares(), algorithm, rule=rule, servers=servers, replicas=4, epochs=60, times=RANDOM)
+    model.parameters[:] = found
     assert model.loss_and_gradient(split.gather(np.arange(101)))[0] < 0.5 * before
 
 
@@ -201,49 +195,51 @@ def test_many_replicas_train(least_squares, name):
 
 @pytest.mark.parametrize(("n", "mean"), [(1, 29 / 30), (15, 14.5), (30, 29.0)])
 @pytest.mark.parametrize("compute", [Exponential(1.0), Uniform(0.5, 1.5)])
-def test_mean_staleness_of_softsync_is_replicas_less_one_over_c(tally, n, mean, compute):
-    totals = make_engine(tally(), Softsync(n), replicas=30, epochs=300, times=Times(compute)).run()
+def test_mean_staleness_of_softsync_is_replicas_less_one_over_c(lab, tally, n, mean, compute):
+    totals = lab.engine(tally(), Softsync(n), replicas=30, epochs=300, times=Times(compute)).run()
     # Until every replica has pushed once, pushes are fresher.
     assert totals.staleness_sum / totals.staleness.sum() == pytest.approx(mean, rel=0.02)
 
 
-def test_softsync_of_as_many_as_replicas_at_a_fixed_rate_is_downpour(least_squares):
+def test_softsync_of_as_many_as_replicas_at_a_fixed_rate_is_downpour(lab, least_squares):
     options = {"replicas": 4, "rule": Adagrad(0.05), "times": RANDOM}
-    softsync = trained(least_squares(), Softsync(4, modulate=False), **options)
-    assert np.array_equal(softsync, trained(least_squares(), Downpour(), **options))
+    softsync = lab.trained(least_squares(), Softsync(4, modulate=False), **options)
+    assert np.array_equal(softsync, lab.trained(least_squares(), Downpour(), **options))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_softsync_loses_no_gradient(tally, n):
+def test_softsync_loses_no_gradient(lab, tally, n):
     model, split = tally()
-    found = trained((model, split), Softsync(n, modulate=False), rule=Sgd(1.0), replicas=7, epochs=3, times=RANDOM)
+    found = lab.trained((model, split), Softsync(n, modulate=False), rule=Sgd(1.0), replicas=7, epochs=3, times=RANDOM)
     assert found == pytest.approx(-model.total(101, 3) / (7 // n), rel=1e-12)
 
 
-def test_delay_compensation_without_delay_or_variance_is_sgd(least_squares):
-    assert np.array_equal(trained(least_squares(), Dcasgd(0.5)), trained(least_squares(), Downpour()))
+def test_delay_compensation_without_delay_or_variance_is_sgd(lab, least_squares):
+    assert np.array_equal(lab.trained(least_squares(), Dcasgd(0.5)), lab.trained(least_squares(), Downpour()))
     many = {"replicas": 4, "times": RANDOM}
-    assert np.array_equal(trained(least_squares(), Dcasgd(0.0), **many), trained(least_squares(), Downpour(), **many))
+    assert np.array_equal(
+        lab.trained(least_squares(), Dcasgd(0.0), **many), lab.trained(least_squares(), Downpour(), **many)
+    )
     assert not np.array_equal(
-        trained(least_squares(), Dcasgd(0.5), **many), trained(least_squares(), Downpour(), **many)
+        lab.trained(least_squares(), Dcasgd(0.5), **many), lab.trained(least_squares(), Downpour(), **many)
     )
 
 
 @pytest.mark.parametrize("bound", [0, 1, 3])
-def test_no_replica_of_ssp_is_more_than_the_bound_ahead(tally, bound):
+def test_no_replica_of_ssp_is_more_than_the_bound_ahead(lab, tally, bound):
     model, split = tally()
-    engine = make_engine((model, split), Ssp(bound), Sgd(1.0), replicas=5, epochs=20, times=Times(Exponential(1.0)))
+    engine = lab.engine((model, split), Ssp(bound), Sgd(1.0), replicas=5, epochs=20, times=Times(Exponential(1.0)))
     gaps, compute = [], model.loss_and_gradient
 
     def watched(batch):
-        clocks = [replica.clock for replica in engine._replicas if replica.clock != np.inf]
+        clocks = [replica.clock for replica in engine.replicas if replica.clock != np.inf]
         gaps.append(max(clocks) - min(clocks))
         return compute(batch)
 
     model.loss_and_gradient = watched
     engine.run()
-    # While one computes its next step, another may have finished it: that one waits.
-    assert max(gaps) == bound + 1
+    # When one begins a step, another may have finished it: that one waits.
+    assert max(gaps) == (bound + 1 if bound else 0)
     assert np.array_equal(engine.parameters(), -model.total(101, 20))
 
 
@@ -253,7 +249,59 @@ def test_names():
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_a_run_in_virtual_time_can_be_repeated(least_squares, name):
-    options = {"replicas": 3, "times": Times(Uniform(0.5, 1.5), Constant(0.1))}
-    first, second = (trained(least_squares(), ALGORITHMS[name](), **options) for _ in range(2))
+def test_a_run_in_virtual_time_can_be_repeated(lab, least_squares, name):
+    algorithm = ALGORITHMS[name]()
+    servers = 1 if algorithm.exchange is Exchange.SHARED_MEMORY else 2
+    options = {
+        "rule": algorithm.default_rule,
+        "servers": servers,
+        "replicas": 3,
+        "times": Times(Uniform(0.5, 1.5), Constant(0.1)),
+    }
+    first, second = (lab.trained(least_squares(), algorithm, **options) for _ in range(2))
     assert np.array_equal(first, second)
+
+
+# Shared memory.
+
+
+class Disjoint:
+    """A model in which sample s has a gradient in its own elements only, s mod groups."""
+
+    def __init__(self, size, groups):
+        self.parameters = np.linspace(1, 2, size)
+        self._groups = groups
+
+    def loss_and_gradient(self, batch: Batch):
+        gradient = np.zeros_like(self.parameters)
+        for sample in batch.inputs[:, 0].astype(int):
+            own = slice(sample % self._groups, None, self._groups)
+            gradient[own] += self.parameters[own] * (1 + sample)
+        return 0.0, gradient / len(batch.inputs)
+
+
+def test_hogwild_with_disjoint_supports_is_serial_for_any_interleaving(lab):
+    """One sample a batch in effect: every batch of 8 neighbours in the order of use belongs to one group."""
+    rule = Sgd(0.01)
+
+    def problem():
+        inputs = np.zeros((96, 1), np.float32)
+        for group, indices in enumerate(lab.batches((None, ArraySplit(inputs, inputs)), 1)):
+            inputs[indices, 0] = group
+        return Disjoint(36, 12), ArraySplit(inputs, inputs)
+
+    expected = lab.serial(problem(), lambda x, gradient: x - 0.01 * gradient(x), epochs=1)
+    for seed in range(5):
+        found = lab.trained(
+            problem(), Hogwild(), rule=rule, servers=1, replicas=6, epochs=1, times=Times(Exponential(1.0)), seed=seed
+        )
+        assert np.array_equal(found, expected)
+
+
+def test_hogwild_with_one_replica_is_serial_sgd(lab, least_squares):
+    assert np.array_equal(lab.trained(least_squares(), Hogwild(), servers=1), lab.serial(least_squares(), sgd))
+
+
+def test_staleness_of_hogwild_counts_the_updates_between_read_and_write(lab, tally):
+    totals = lab.engine(tally(), Hogwild(), servers=1, replicas=5, epochs=80, times=Times(Exponential(1.0))).run()
+    assert totals.staleness_sum / totals.staleness.sum() == pytest.approx(4, rel=0.05)

@@ -111,6 +111,6 @@ def test_what_is_too_stale_is_dropped_and_counted():
     before = shard.parameters.copy()
     push(shard, gradient(), fetched=1)
     assert np.array_equal(shard.parameters, before)
-    assert (policy.dropped, shard.clock, shard.pushes) == (1, 4, 5)
+    assert (shard.dropped, shard.clock, shard.pushes) == (1, 4, 5)
     push(shard, gradient(), fetched=2)
     assert not np.array_equal(shard.parameters, before)

@@ -28,7 +28,9 @@ batches = st.integers(1, 1000)
 UNSET = {
     "run": ("epochs", "steps", "target_accuracy"),
     "model": ("layer", "factory", "loss"),
-    "algorithm": ("rate",),
+    "algorithm": ("rate", "max_staleness"),
+    "virtual": ("calibration", "compute", "latency", "service", "bandwidth", "cores"),
+    "test": ("slow_worker",),
 }  # keys whose default isn't written
 
 
@@ -82,6 +84,13 @@ configs = st.fixed_dictionaries(
         "topology": section(servers=counts, transport=st.just("windows")),
         "checkpoint": section(every=positive, keep=counts),
         "device": section(kind=st.sampled_from(["auto", "cpu"])),
+        "virtual": section(
+            compute=st.sampled_from(["0.01", "jitter:0.01:0.2"]),
+            cores=counts,
+            slow=st.lists(st.fixed_dictionaries({"replica": st.integers(0, 9), "factor": positive})),
+            death=st.lists(st.fixed_dictionaries({"replica": st.integers(0, 9), "at": positive})),
+        ),
+        "test": section(slow_worker=st.integers(0, 9), slow_factor=st.floats(1, allow_nan=False)),
     },
 )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpidl
-from mpidl.algorithms import ALGORITHMS, Agn, Dcasgd, Softsync, Ssp
+from mpidl.algorithms import ALGORITHMS, Agn, Dcasgd, Diloco, Softsync, Ssp
 from mpidl.data import Dataset
 from mpidl.rules import Sgd
 
@@ -47,7 +47,9 @@ def test_no_update_is_lost(comm, tmp_path, tally, algorithm, gathered):
 def test_every_algorithm_trains(comm, tmp_path, least_squares, name):
     model, split = least_squares()
     before = model.loss_and_gradient(split.gather(np.arange(SAMPLES)))[0]
-    summary = run(comm, (model, split), ALGORITHMS[name](), tmp_path, rule=Sgd(0.05), epochs=20)
+    algorithm = Diloco(rate=0.02, window=4) if name == "diloco" else ALGORITHMS[name]()
+    rule = algorithm.default_rule if name == "diloco" else Sgd(0.05)
+    summary = run(comm, (model, split), algorithm, tmp_path, rule=rule, epochs=20)
     assert summary["algorithm"] == ALGORITHMS[name].name
     assert summary["test_loss"] < 0.6 * before
 

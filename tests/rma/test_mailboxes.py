@@ -20,7 +20,7 @@ class Post:
         from mpidl.rma.windows import Window
 
         self.comm, self.workers = comm, comm.size - 1
-        geometry = Geometry.of(Range(0, size), self.workers, np.float64, chunk_bytes)
+        geometry = Geometry.of(Range(0, size), self.workers, np.float64, chunk_bytes=chunk_bytes)
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
         self.window = Window(comm, geometry.regions() if comm.rank == 0 else {})
@@ -36,8 +36,8 @@ class Post:
         self.backoff.reset()
 
     def push(self, values, fetched=0):
-        self.outbox.begin()
-        self.wait(lambda: self.outbox.send(values, fetched))
+        self.outbox.begin(fetched)
+        self.wait(lambda: self.outbox.send(values))
 
     def serve(self, handle):
         """Give every message to `handle` until all workers have said that they push no more."""
@@ -99,16 +99,16 @@ def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(co
         comm.Barrier()
         post.serve(lambda message: None)
     else:
-        post.outbox.begin()
-        while not post.outbox.send(np.zeros(50), 0):
+        post.outbox.begin(0)
+        while not post.outbox.send(np.zeros(50)):
             if post.outbox.sent == slots:
                 break
         assert post.outbox.sent == slots
-        assert not post.outbox.send(np.zeros(50), 0)
+        assert not post.outbox.send(np.zeros(50))
         assert post.outbox.sent == slots
         assert not post.outbox.applied()
         comm.Barrier()
-        post.wait(lambda: post.outbox.send(np.zeros(50), 0))
+        post.wait(lambda: post.outbox.send(np.zeros(50)))
         post.wait(post.outbox.applied)
         assert post.outbox.sent == chunks
         post.wait(post.outbox.end)
@@ -117,16 +117,16 @@ def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(co
 
 def test_a_chunk_that_is_not_the_next_is_an_error(comm):
     from mpidl.errors import MpidlError
-    from mpidl.rma.mailboxes import CHUNK
+    from mpidl.rma.mailboxes import CHUNK, HEADER
 
     post = Post(comm, 10, 8)
     if comm.rank == 1:
-        post.outbox.begin()
-        post.outbox.send(np.zeros(10), 0)
+        post.outbox.begin(0)
+        post.outbox.send(np.zeros(10))
     comm.Barrier()
     if comm.rank == 0:
         post.window.sync()
-        post.window.local("headers").reshape(post.workers, -1, 4)[0, 0, CHUNK] = 5
+        post.window.local("headers").reshape(post.workers, -1, HEADER)[0, 0, CHUNK] = 5
         with pytest.raises(MpidlError, match="worker 0's mailbox holds chunk 5 of push 0 where chunk 0"):
             post.inbox.head(0)
     post.close()

@@ -3,19 +3,26 @@
 from mpidl.algorithms.adag import Adag
 from mpidl.algorithms.aeasgd import Aeasgd
 from mpidl.algorithms.agn import Agn
-from mpidl.algorithms.algorithm import Algorithm
+from mpidl.algorithms.algorithm import Algorithm, Exchange
+from mpidl.algorithms.averaging import Averaging
+from mpidl.algorithms.backup_sync import BackupSync
 from mpidl.algorithms.dcasgd import Dcasgd
+from mpidl.algorithms.diloco import Diloco
 from mpidl.algorithms.downpour import Downpour
 from mpidl.algorithms.dynsgd import Dynsgd
 from mpidl.algorithms.eamsgd import Eamsgd
 from mpidl.algorithms.easgd import Easgd
+from mpidl.algorithms.fedprox import Fedprox
+from mpidl.algorithms.hogwild import Hogwild
 from mpidl.algorithms.softsync import Softsync
 from mpidl.algorithms.ssp import Ssp
+from mpidl.algorithms.sync import Sync
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm
-    for algorithm in (Adag, Aeasgd, Agn, Dcasgd, Downpour, Dynsgd, Eamsgd, Easgd, Softsync, Ssp)
-}
+_ALL: tuple[type[Algorithm], ...] = (
+    Adag, Aeasgd, Agn, Averaging, BackupSync, Dcasgd, Diloco, Downpour, Dynsgd, Eamsgd, Easgd, Fedprox, Hogwild,
+    Softsync, Ssp, Sync,
+)  # fmt: skip
+ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _ALL}
 # What the notes of dist-keras' users call ADAG with a window is the thesis' AGN.
 ALGORITHMS["adag_window"] = Agn
 
@@ -25,11 +32,18 @@ __all__ = [
     "Aeasgd",
     "Agn",
     "Algorithm",
+    "Averaging",
+    "BackupSync",
     "Dcasgd",
+    "Diloco",
     "Downpour",
     "Dynsgd",
     "Eamsgd",
     "Easgd",
+    "Exchange",
+    "Fedprox",
+    "Hogwild",
     "Softsync",
     "Ssp",
+    "Sync",
 ]

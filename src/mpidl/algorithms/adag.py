@@ -11,6 +11,7 @@ from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.policies import Adag as Scaled
 from mpidl.policies import Policy
+from mpidl.rules import Rule
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Adag(Algorithm):
     """
 
     name: ClassVar[str] = "adag"
+    default_rule: ClassVar[Rule | None] = None
 
     rate: Annotated[float, Meta(gt=0)] = 0.05
     window: Annotated[int, Meta(ge=1)] = 4

@@ -11,7 +11,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.policies import Add, Policy
-from mpidl.rules import Sgd
+from mpidl.rules import Rule, Sgd
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Aeasgd(Algorithm):
     """
 
     name: ClassVar[str] = "aeasgd"
+    default_rule: ClassVar[Rule | None] = None
 
     rate: Annotated[float, Meta(gt=0)] = 0.1
     window: Annotated[int, Meta(ge=1)] = 4

@@ -10,6 +10,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.policies import Add, Policy
+from mpidl.rules import Rule
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Agn(Algorithm):
     """
 
     name: ClassVar[str] = "agn"
+    default_rule: ClassVar[Rule | None] = None
 
     rate: Annotated[float, Meta(gt=0)] = 0.3
     window: Annotated[int, Meta(ge=1)] = 4

@@ -11,7 +11,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
 from mpidl.errors import UsageError
-from mpidl.rules import Sgd
+from mpidl.rules import Rule, Sgd
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Downpour(Algorithm):
     def _pushes_after(self, step: int) -> bool:
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0
 
-    def check(self, deterministic: bool) -> None:
+    def check(self, deterministic: bool, rule: Rule) -> None:
         """See `Algorithm.check`."""
         if deterministic and (self.overlap or self.warm_start > 0):
             key = "overlap" if self.overlap else "warm_start"

@@ -10,6 +10,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.policies import Add, Policy, inverse_plus_one
+from mpidl.rules import Rule
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Dynsgd(Algorithm):
     """
 
     name: ClassVar[str] = "dynsgd"
+    default_rule: ClassVar[Rule | None] = None
 
     rate: Annotated[float, Meta(gt=0)] = 0.1
     window: Annotated[int, Meta(ge=1)] = 4

@@ -11,6 +11,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.policies import Add, Policy
+from mpidl.rules import Rule
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Eamsgd(Algorithm):
     """
 
     name: ClassVar[str] = "eamsgd"
+    default_rule: ClassVar[Rule | None] = None
 
     rate: Annotated[float, Meta(gt=0)] = 0.01
     tau: Annotated[int, Meta(ge=1)] = 4

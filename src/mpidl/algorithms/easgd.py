@@ -1,4 +1,4 @@
-"""Elastic averaging SGD, asynchronous (Zhang, Choromanska, LeCun 2015)."""
+"""Elastic averaging SGD (Zhang, Choromanska, LeCun 2015)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Replica
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
 from mpidl.policies import Add, Policy
-from mpidl.rules import Sgd
+from mpidl.rules import Rule, Sgd
 
 
 @dataclass(frozen=True)
 class Easgd(Algorithm):
-    """Replicas train by themselves and are tied to a center, which the servers hold, by an elastic force.
+    """Replicas train by themselves and are tied to a center by an elastic force.
 
     Parameters
     ----------
@@ -26,6 +26,9 @@ class Easgd(Algorithm):
         Steps between two exchanges with the center.
     alpha : float, optional
         Strength of the force (eta rho); 0.9 / replicas if not given. The stronger, the less a replica explores.
+    asynchronous : bool
+        Each replica exchanges with the servers, which hold the center, when its own clock says so. False: all
+        exchange together, without servers.
 
     Notes
     -----
@@ -33,32 +36,43 @@ class Easgd(Algorithm):
     """
 
     name: ClassVar[str] = "easgd"
+    default_rule: ClassVar[Rule | None] = None
 
     rate: Annotated[float, Meta(gt=0)] = 0.1
     tau: Annotated[int, Meta(ge=1)] = 4
     alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
+    asynchronous: bool = True
+
+    @property
+    def exchange(self) -> Exchange:
+        """See `Algorithm.exchange`."""
+        return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
-        """Return the paper's worker; see `Algorithm.replica`."""
+        """Return the paper's worker (its algorithm 1, or equations 5 and 6); see `Algorithm.replica`."""
         local = Sgd(self.rate)
         alpha = self.alpha if self.alpha is not None else 0.9 / replicas
         center, elastic = parameters.copy(), parameters.copy()
-        yield Fetch(parameters)
+        if self.asynchronous:
+            yield Fetch(parameters)
         for clock in count():
             batch = yield NextBatch()
             if batch is None:
                 break
             exchange = clock % self.tau == 0
             if exchange:
-                yield Fetch(center)
+                if self.asynchronous:
+                    yield Fetch(center)
                 elastic[:] = parameters
                 elastic -= center
                 elastic *= alpha
-                yield Push(elastic)
+                yield Push(elastic) if self.asynchronous else Reduce(elastic, center, mean=False)
             gradient = yield Gradient(parameters, batch)
             local.update(parameters, (), gradient, clock + 1)
             if exchange:
                 parameters -= elastic
+        while not self.asynchronous and (yield Reduce(None, center, mean=False)):
+            pass
 
     def policy(self, replicas: int) -> Policy:
         """Add the elastic differences to the center."""

@@ -16,30 +16,14 @@ class NextBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
-    """Bring the servers' parameters into `parameters`, this replica's own pushes included. Answer: None.
+class Gradient:
+    """Compute the gradient of a batch's mean loss at `parameters`.
 
-    With `ahead`, bring what the previous such request began to fetch and begin the next fetch, which goes on while the
-    replica computes: what arrives is then one request old, and need not include the replica's latest pushes.
+    Answer: a vector that the replica may change, valid until it is pushed or the next Gradient.
     """
 
     parameters: Any
-    ahead: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """Compute the gradient of a batch's mean loss at `parameters`. Answer: a vector, valid until the next Gradient."""
-
-    parameters: Any
     batch: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """Send a vector to the servers. Answer: None, once it is on its way and the vector may be changed again."""
-
-    vector: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +43,58 @@ class Clock:
     bound: int
 
 
-Request = NextBatch | Fetch | Gradient | Push | WaitForEpoch | Clock
+# Of algorithms that exchange through servers.
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Bring the servers' parameters into `parameters`, this replica's own pushes included. Answer: None.
+
+    With `newer`, wait before until every shard has been updated since this replica's last fetch.
+
+    With `ahead`, bring what the previous such request began to fetch and begin the next fetch, which goes on while the
+    replica computes: what arrives is then one request old, and need not include the replica's latest pushes.
+    """
+
+    parameters: Any
+    ahead: bool = False
+    newer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Send a vector to the servers. Answer: None, once it is on its way and the vector may be changed again."""
+
+    vector: Any
+
+
+# Of algorithms that exchange by reduction among the replicas, which hold the shards.
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Meet all replicas: their vectors' mean (or sum) becomes one update, whose result is brought into `parameters`.
+
+    Sums are taken in the order of the replicas. Who has nothing to give takes part with None; as long as any replica
+    gives something, all must go on to take part. `vector` may be `parameters`. Answer: how many gave something.
+    """
+
+    vector: Any | None
+    parameters: Any
+    mean: bool = True
+
+
+# Of algorithms whose replicas share one vector of parameters in memory.
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Let the rule change the shared parameters by a gradient, in place and without any lock.
+
+    Elements whose gradient is 0 are not touched. Answer: None.
+    """
+
+    gradient: Any
+
+
+Request = NextBatch | Gradient | WaitForEpoch | Clock | Fetch | Push | Reduce | Update

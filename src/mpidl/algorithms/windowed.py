@@ -1,14 +1,33 @@
-"""What the algorithms have in common whose replicas make a window of local steps and commit their change."""
+"""What the algorithms have in common whose replicas make a window of local steps between exchanges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from itertools import count
 from typing import Any
 
 from mpidl.algorithms.algorithm import Replica
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request
 from mpidl.rules import Sgd
+
+
+def local_steps(parameters: Any, window: int, step: Callable[[Any], None]) -> Generator[Request, Any, int]:
+    """Make at most `window` steps, as many as there are batches, and return how many.
+
+    Parameters
+    ----------
+    parameters : array, shape (size,)
+        Where gradients are computed.
+    window : int
+    step : callable
+        Changes the parameters by a gradient.
+    """
+    for done in range(window):
+        batch = yield NextBatch()
+        if batch is None:
+            return done
+        step((yield Gradient(parameters, batch)))
+    return window
 
 
 def commit_windows(

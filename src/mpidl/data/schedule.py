@@ -41,6 +41,7 @@ class Schedule:
     ) -> None:
         self.portions = portions
         self._next, self._unfinished = next_portion, tuple(unfinished)
+        self._given_back: list[tuple[int, int]] = []
         self._per_portion = portions.portion // portions.batch
         self.steps_per_epoch = -(-portions.samples // portions.batch)
         self.steps = steps if steps is not None else (epochs or 0) * self.steps_per_epoch
@@ -62,13 +63,20 @@ class Schedule:
 
     def assignment(self, ticket: int) -> Assignment | None:
         """Return what a ticket stands for, or None if the run's data are used up."""
-        if ticket < len(self._unfinished):
+        if ticket < 0:
+            portion, first = self._given_back[-1 - ticket]
+        elif ticket < len(self._unfinished):
             portion, first = self._unfinished[ticket]
         else:
             portion, first = self._next + ticket - len(self._unfinished), 0
         if portion >= self.end:
             return None
         return Assignment(portion, first, self._batches(portion))
+
+    def give_back(self, portion: int, done: int) -> int:
+        """Return a ticket, a negative one, for the batches from `done` on of a portion whose replica died."""
+        self._given_back.append((portion, done))
+        return -len(self._given_back)
 
     def position(self, taken: int) -> tuple[int, list[tuple[int, int]]]:
         """Return the next portion, and the unfinished ones that nobody took, after `taken` tickets."""

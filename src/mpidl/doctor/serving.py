@@ -53,7 +53,7 @@ class Exchange:
     ) -> None:
         roles = Roles((TARGET,), ((ORIGIN,),), coordinator=ORIGIN)
         shard = Range(0, size)
-        self.fabric = Fabric(comm, roles, [shard], np.float32, 1, allocation, chunk_bytes)
+        self.fabric = Fabric(comm, roles, [shard], np.float32, 1, allocation, chunk_bytes=chunk_bytes)
         self._backoff = self.fabric.backoff()
         if comm.rank == ORIGIN:
             self._outbox = self.fabric.outboxes(0)[0]
@@ -99,8 +99,8 @@ class Exchange:
 
     def push(self, gradient: np.ndarray) -> None:
         """On the worker: deliver a push, as the engine does."""
-        self._outbox.begin()
-        self._wait(lambda: self._outbox.send(gradient, int(self._clock[0])))
+        self._outbox.begin(int(self._clock[0]))
+        self._wait(lambda: self._outbox.send(gradient))
 
     def settle(self) -> None:
         """On the worker: wait until the server has applied all that was pushed."""

@@ -79,14 +79,25 @@ class Network:
             tensors += [(f"{name}/{key}", shape) for key, shape in layer.parameters(shapes[-2]).items()]
         self.output_shape = shapes[-1]
         self.layout = Layout(tensors)
+        self._parameters: Any = None
         self._inputs = Buffers(xp, shapes[:1], self.dtype)
         self._outputs = Buffers(xp, shapes[1:], self.dtype)
         self._output_gradients = Buffers(xp, shapes[1:], self.dtype)
 
-    @cached_property
+    @property
     def parameters(self) -> Any:
-        """Flat vector (layout.size,), allocated and initialised at its first use; write into it in place."""
-        return self.xp.asarray(self.initial(Range(0, self.layout.size)))
+        """Flat vector (layout.size,), allocated and initialised at its first use.
+
+        Write into it in place, or set another: the network then computes with that vector itself.
+        """
+        if self._parameters is None:
+            self._parameters = self.xp.asarray(self.initial(Range(0, self.layout.size)))
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, vector: Any) -> None:
+        self._parameters = vector
+        self.__dict__.pop("_parameter_views", None)
 
     @cached_property
     def _gradient(self) -> Any:

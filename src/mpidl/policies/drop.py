@@ -21,20 +21,19 @@ class DropStale(Policy):
         For the pushes that count.
     bound : int
         Largest staleness that counts.
-
-    Attributes
-    ----------
-    dropped : int
-        Pushes that were left out.
     """
 
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
-        self.dropped = 0
+        self.awaited = policy.awaited  # type: ignore[misc]
 
     def attach(self, shard: Shard) -> None:
         """See `Policy.attach`."""
         self._policy.attach(shard)
+
+    def leave(self, shard: Shard, worker: int) -> None:
+        """See `Policy.leave`."""
+        self._policy.leave(shard, worker)
 
     def finish(self, shard: Shard) -> None:
         """See `Policy.finish`."""
@@ -50,4 +49,4 @@ class DropStale(Policy):
         if push.staleness <= self._bound:
             self._policy.complete(shard, push)
         else:
-            self.dropped += 1
+            shard.drop(push)

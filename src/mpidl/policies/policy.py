@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,13 +20,19 @@ class Push:
     worker : int
     ordinal : int
         How many pushes have begun to arrive at the shard, this one included.
+    fetched : int
+        The shard's clock when the worker fetched.
     staleness : int
         Updates that the shard applied between the worker's fetch and the arrival of the push.
+    portions : (int, int)
+        The first and the last portion of data that the push was computed on.
     """
 
     worker: int
     ordinal: int
+    fetched: int
     staleness: int
+    portions: tuple[int, int]
 
 
 class Policy:
@@ -34,7 +40,14 @@ class Policy:
 
     A push arrives in chunks, and the chunks of several workers' pushes may arrive interleaved: a policy acts on one
     chunk at a time, and what it keeps, it keeps per chunk.
+
+    Attributes
+    ----------
+    awaited : bool
+        Whether workers may be waiting for the shard's next update.
     """
+
+    awaited: ClassVar[bool] = False
 
     def attach(self, shard: Shard) -> None:
         """Allocate what the policy keeps for a shard; called once, when the parameters have their first values."""
@@ -46,6 +59,9 @@ class Policy:
     def complete(self, shard: Shard, push: Push) -> None:
         """Act on the arrival of a push's last chunk; by default each push is one update of the shard's clock."""
         shard.clock += 1
+
+    def leave(self, shard: Shard, worker: int) -> None:
+        """Act on a worker's having no more pushes."""
 
     def finish(self, shard: Shard) -> None:
         """Act on there being no more pushes."""

@@ -38,6 +38,8 @@ class Reporter:
         self._progress = Progress(min(total, job.schedule.epochs * self._samples_per_epoch), terminal)
         self._every = REDRAW_EVERY if terminal else job.config.run.report
         self._shown_at = self._recorded_at = 0.0
+        self._began = time.time()
+        self._seconds_to_target: float | None = None
         self._rated = Totals(0.0)
         self._losses: dict[str, Any] = {"train_loss": None, "test_loss": None, "test_accuracy": None}
         self._rates: dict[str, Any] = {"samples_per_second": None, "server_load": None}
@@ -50,10 +52,10 @@ class Reporter:
         """Show and record the totals if it is time to."""
         if not totals.first_fetch:
             return
-        if totals.now - max(self._shown_at, totals.first_fetch) >= self._every:
+        if time.time() - max(self._shown_at, self._began) >= self._every:
             self._show(self._report(totals))
         if totals.now - max(self._recorded_at, totals.first_fetch) >= self._job.config.run.report:
-            self._record(self._report(totals))
+            self._record(self._report(totals), totals.now)
 
     def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> bool:
         """Record an evaluation on the test data; return whether it reached the run's target accuracy.
@@ -63,19 +65,22 @@ class Reporter:
         """
         self._losses |= {"test_loss": loss, "test_accuracy": None if isnan(accuracy) else accuracy}
         report = self._report(totals) | {"epoch": epoch}
-        self._record(report)
+        self._record(report, totals.now)
         if final or time.time() - self._shown_at >= SHORTEST_SPAN:
             self._show(report)
         target = self._job.config.run.target_accuracy
-        return target is not None and accuracy >= target
+        reached = target is not None and accuracy >= target
+        if reached and self._seconds_to_target is None:
+            self._seconds_to_target = totals.seconds
+        return reached
 
     def _show(self, report: dict[str, Any]) -> None:
         self._progress.update(report)
         self._shown_at = time.time()
 
-    def _record(self, report: dict[str, Any]) -> None:
+    def _record(self, report: dict[str, Any], now: float) -> None:
         self.recorder.metric(report)
-        self._recorded_at = time.time()
+        self._recorded_at = now
 
     def _report(self, totals: Totals) -> dict[str, Any]:
         self._rate(totals)
@@ -111,6 +116,8 @@ class Reporter:
             "fetches": totals.fetches,
             "bytes_pushed": totals.bytes_pushed,
             "bytes_fetched": totals.bytes_fetched,
+            "dropped": totals.dropped,
+            "timing": totals.timing(),
         }
 
     def close(self, totals: Totals, **more: Any) -> dict[str, Any]:
@@ -134,6 +141,7 @@ class Reporter:
             "samples": totals.samples,
             "seconds": seconds,
             "samples_per_second": totals.samples / seconds if seconds > 0 else 0.0,
+            "seconds_to_target": self._seconds_to_target,
             **self._losses,
             **self._counts(totals),
             "failures": 0,

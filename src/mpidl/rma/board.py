@@ -44,6 +44,10 @@ WORKER_ROW = np.dtype(
         ("last_push", np.float64),
         ("evaluation_seconds", np.float64),
         ("waiting_seconds", np.float64),
+        ("computing_seconds", np.float64),
+        ("computing_squares", np.float64),
+        ("fetching_seconds", np.float64),
+        ("pushing_seconds", np.float64),
         ("test_loss", np.float64),  # sums over this worker's part of the final evaluation
         ("test_correct", np.float64),
         ("test_samples", np.int64),
@@ -54,6 +58,7 @@ SERVER_ROW = np.dtype(
     [
         ("state", np.int64),
         ("pushes", np.int64),
+        ("dropped", np.int64),
         ("busy_seconds", np.float64),
         ("saved", np.int64),  # ordinal of the last checkpoint order that is on disk, from 1
         ("staleness_sum", np.float64),
@@ -77,6 +82,8 @@ class Desk(IntEnum):
     TICKETS = 0  # portions taken so far
     PHASE = 1
     SIGNALS = 2  # ranks that a signal asked to stop
+    ORDER = 3  # ordinal of the last order to save a checkpoint, from 1
+    STEP = 4  # which checkpoint that is
 
 
 class Phase(IntEnum):

@@ -18,13 +18,17 @@ from mpidl.rma.counters import Counter
 from mpidl.rma.doorbells import Doorbells, cores
 from mpidl.rma.mailboxes import Geometry, Inbox, Outbox
 from mpidl.rma.scheduling import run_promptly, sharpen_sleeps
+from mpidl.rma.shared import SharedVectors
 from mpidl.rma.windows import Window
 from mpidl.roles import Roles
+from mpidl.wire import Wire
 
 #: Seconds that a rank spins before it sleeps, if it has a core of its own.
 SPIN = 50e-6
 #: Elements of a server's `orders` region, written by the coordinator.
 ORDER_NUMBER, ORDER_STEP, ORDER_LEAVE = range(3)
+#: Elements of a server's `clock` region: updates applied, and chunks received.
+CLOCK, RECEIVED = range(2)
 
 
 class Fabric:
@@ -36,15 +40,30 @@ class Fabric:
         The ranks that `roles` speaks of; duplicated.
     roles : Roles
     shards : list of Range
-        What each server holds.
+        What each server holds or, without servers, each worker.
     dtype : dtype
         Of the parameters.
     evaluations : int
         How many epochs can be evaluated.
+    shared : int
+        How many vectors of parameters the workers share in their node's memory; 0 for none.
+    wire : Wire, optional
+        How pushes are encoded.
     allocation : {"allocate", "create"}
         See `Window`.
     chunk_bytes : int
         See `mailboxes.Geometry`.
+
+    Attributes
+    ----------
+    workers : list of int
+        World rank of each worker.
+    peers : MPI.Intracomm or None
+        On a worker of a job without servers: the workers.
+    shared, updates : SharedVectors or None
+        On a worker, if they share memory: the vectors, and one count for each worker.
+    crowded : bool
+        Whether there are more ranks than cores.
     """
 
     def __init__(
@@ -55,6 +74,8 @@ class Fabric:
         dtype: Any,
         evaluations: int,
         allocation: str = "allocate",
+        shared: int = 0,
+        wire: Wire | None = None,
         chunk_bytes: int | None = None,
     ) -> None:
         self.comm = comm.Dup()
@@ -62,15 +83,26 @@ class Fabric:
         self.roles, self.shards = roles, shards
         self.workers = [replica[0] for replica in roles.replicas]
         options = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
-        self.geometries = [Geometry.of(shard, len(self.workers), dtype, **options) for shard in shards]
+        self.geometries = [Geometry.of(shard, len(self.workers), dtype, wire, **options) for shard in shards]
         self.doorbells = Doorbells(self.comm)
         self.window = Window(self.comm, self._regions(np.dtype(dtype), evaluations), allocation)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate"
-        self._crowded = self.comm.size > cores()
+        self.crowded = self.comm.size > cores()
+        self.peers = self._join_peers()
+        self.shared = self.updates = None
+        if shared and self.peers is not None:
+            self.shared = SharedVectors(self.peers, shared, shards[-1].stop, dtype)
+            self.updates = SharedVectors(self.peers, 1, len(self.workers), np.int64)
         sharpen_sleeps()
         if self.comm.rank == roles.coordinator or self.comm.rank in roles.servers:
             run_promptly()
+
+    def _join_peers(self) -> MPI.Intracomm | None:
+        if self.roles.servers or self.comm.rank not in self.workers:
+            return None
+        group = self.comm.Get_group().Incl(self.workers)
+        return self.comm.Create_group(group)
 
     def _regions(self, dtype: np.dtype, evaluations: int) -> dict[str, tuple[Any, int]]:
         rank = self.comm.rank
@@ -80,7 +112,7 @@ class Fabric:
             number = self.roles.servers.index(rank)
             return {
                 "parameters": (dtype, self.shards[number].size),
-                "clock": (np.int64, 1),
+                "clock": (np.int64, 2),
                 "orders": (np.int64, 3),
                 **self.geometries[number].regions(),
             }
@@ -89,7 +121,7 @@ class Fabric:
     def backoff(self) -> Backoff:
         """Return a back-off for this rank's waiting."""
         sleep = RUNG_SLEEP if self._direct else BLIND_SLEEP
-        return Backoff(self.comm, self.doorbells, sleep, 0.0 if self._crowded else SPIN)
+        return Backoff(self.comm, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def tickets(self) -> Counter:
         """Return the counter that hands out portions."""
@@ -118,6 +150,11 @@ class Fabric:
 
     def free(self) -> None:
         """Give everything back; collective."""
+        for vectors in (self.shared, self.updates):
+            if vectors is not None:
+                vectors.free()
+        if self.peers is not None:
+            self.peers.Free()
         self.window.free()
         self.doorbells.close()
         self.comm.Free()

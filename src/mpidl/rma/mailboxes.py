@@ -18,9 +18,9 @@ from mpidl.errors import MpidlError
 from mpidl.parameters.ranges import Range
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.windows import Window
+from mpidl.shard import CHUNK_BYTES
+from mpidl.wire import ErrorFeedback, Wire
 
-#: Bytes of a chunk: it stays in the server's cache between arrival and update.
-CHUNK_BYTES = 512 * 1024
 #: Bytes that the rings of all workers may take in one server's window, and the slots a ring has at most and at least.
 MAILBOX_BYTES = 256 << 20
 MOST_SLOTS, FEWEST_SLOTS = 32, 2
@@ -29,7 +29,8 @@ GROUP = 8
 #: Chunk number of the message that says that a worker pushes no more.
 END = -1
 
-PUSH, CHUNK, FETCHED, COUNT = range(4)
+PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST = range(6)
+HEADER = 6
 
 
 class Message(NamedTuple):
@@ -39,7 +40,8 @@ class Message(NamedTuple):
     push: int  # ordinal of the worker's push, from 0
     chunk: int  # number of the chunk within the shard, or END
     fetched: int  # the shard's clock when the worker fetched what the gradient was computed on
-    values: np.ndarray  # 1-D, in the window's memory; valid until released
+    values: np.ndarray  # 1-D; valid until released
+    portions: tuple[int, int]  # first and last portion that the push was computed on
 
 
 class Geometry(NamedTuple):
@@ -50,24 +52,29 @@ class Geometry(NamedTuple):
     chunk: int  # elements in a slot
     chunks: int  # chunks in a whole push
     dtype: np.dtype
+    wire: Wire | None  # how chunks are encoded
+    slot: int  # bytes of a slot
 
     @classmethod
-    def of(cls, shard: Range, workers: int, dtype: Any, chunk_bytes: int = CHUNK_BYTES) -> Geometry:
-        """Return the geometry for a shard: chunks of `chunk_bytes`, as many slots as memory allows."""
+    def of(
+        cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES
+    ) -> Geometry:
+        """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), as many slots as memory allows."""
         dtype = np.dtype(dtype)
         chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize))
         chunks = -(-shard.size // chunk)
-        affordable = MAILBOX_BYTES // (workers * chunk * dtype.itemsize)
+        slot = chunk * dtype.itemsize if wire is None else wire.size(chunk, dtype)
+        affordable = MAILBOX_BYTES // (workers * slot)
         slots = max(FEWEST_SLOTS, min(MOST_SLOTS, chunks + 1, affordable))
-        return cls(workers, slots, chunk, chunks, dtype)
+        return cls(workers, slots, chunk, chunks, dtype, wire, slot)
 
     def regions(self) -> dict[str, tuple[Any, int]]:
         """Return the window regions that the server offers."""
         return {
             "published": (np.int64, self.workers),
             "consumed": (np.int64, self.workers),
-            "headers": (np.int64, self.workers * self.slots * 4),
-            "slots": (self.dtype, self.workers * self.slots * self.chunk),
+            "headers": (np.int64, self.workers * self.slots * HEADER),
+            "slots": (np.uint8, self.workers * self.slots * self.slot),
         }
 
 
@@ -88,6 +95,8 @@ class Outbox:
     ----------
     pushes : int
         Whole pushes delivered.
+    bytes : int
+        Bytes of values delivered.
     """
 
     def __init__(self, window: Window, server: int, worker: int, geometry: Geometry, doorbells: Doorbells) -> None:
@@ -96,28 +105,38 @@ class Outbox:
         self._first_slot = worker * geometry.slots
         self._published = np.zeros(1, np.int64)
         self._consumed = np.zeros(1, np.int64)
-        self._headers = np.zeros((GROUP, 4), np.int64)
-        self.pushes = 0
+        self._headers = np.zeros((GROUP, HEADER), np.int64)
+        self.pushes = self.bytes = 0
         self._chunk = 0
+        self._fetched, self._portions = 0, (-1, -1)
+        self._encoder: Encoder | None = None
+        if geometry.wire is not None:
+            self._encoder = Encoder(geometry, window.region(server, "parameters").size)
 
     @property
     def sent(self) -> int:
         """Chunks delivered."""
         return int(self._published[0])
 
-    def begin(self) -> None:
-        """Start a push; `send` until it returns True."""
-        self._chunk = 0
+    def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1)) -> None:
+        """Start a push; `send` until it returns True.
 
-    def send(self, values: np.ndarray, fetched: int) -> bool:
+        Parameters
+        ----------
+        fetched : int
+            The shard's clock at the last fetch.
+        portions : (int, int)
+            The first and the last portion that it was computed on.
+        """
+        self._chunk, self._fetched, self._portions = 0, fetched, portions
+
+    def send(self, values: np.ndarray) -> bool:
         """Deliver as many chunks of the push as there are free slots for, at most a group.
 
         Parameters
         ----------
         values : array, shape (shard size,)
             The whole push for this server.
-        fetched : int
-            The shard's clock at the last fetch.
 
         Returns
         -------
@@ -129,13 +148,17 @@ class Outbox:
         if room:
             headers = self._headers[:room]
             headers[:, PUSH] = self.pushes
-            headers[:, FETCHED] = fetched
+            headers[:, FETCHED] = self._fetched
+            headers[:, FIRST], headers[:, LAST] = self._portions
             start = self._chunk * geometry.chunk
             part = values[start : start + room * geometry.chunk]
             for i in range(room):
                 headers[i, CHUNK] = self._chunk + i
                 headers[i, COUNT] = min(geometry.chunk, part.size - i * geometry.chunk)
+            if self._encoder is not None:
+                part = self._encoder.encode(start, part)
             self._publish(headers, part)
+            self.bytes += part.nbytes
             self._chunk += room
         if self._chunk < geometry.chunks:
             return False
@@ -146,7 +169,7 @@ class Outbox:
         """Say that no push follows; False if there is no free slot yet."""
         if not self._room(1):
             return False
-        self._headers[0] = (self.pushes, END, 0, 0)
+        self._headers[0] = (self.pushes, END, 0, 0, -1, -1)
         self._publish(self._headers[:1], None)
         return True
 
@@ -173,13 +196,40 @@ class Outbox:
         window, server = self._window, self._server
         slot = self._first_slot + int(self._published[0]) % self._geometry.slots
         if values is not None:
-            window.put(values, server, "slots", slot * self._geometry.chunk)
-        window.put(headers, server, "headers", slot * 4)
+            window.put(values, server, "slots", slot * self._geometry.slot)
+        window.put(headers, server, "headers", slot * HEADER)
         window.flush(server)
         self._published[0] += len(headers)
         window.put(self._published, server, "published", self._worker)
         window.flush(server)
         self._doorbells.ring(server)
+
+
+class Encoder:
+    """Encodes groups of chunks for one server, keeping what the wire format leaves out for the next push.
+
+    Parameters
+    ----------
+    geometry : Geometry
+    size : int
+        Bytes of the server's shard.
+    """
+
+    def __init__(self, geometry: Geometry, size: int) -> None:
+        assert geometry.wire is not None
+        self._geometry, self._wire = geometry, geometry.wire
+        self._feedback = ErrorFeedback(geometry.wire, size // geometry.dtype.itemsize, geometry.dtype)
+        self._data = np.empty(GROUP * geometry.slot, np.uint8)
+
+    def encode(self, start: int, values: np.ndarray) -> np.ndarray:
+        """Return the bytes of some chunks, as they lie in consecutive slots; valid until the next call."""
+        chunk, slot = self._geometry.chunk, self._geometry.slot
+        end = 0
+        for number, first in enumerate(range(0, values.size, chunk)):
+            part = values[first : first + chunk]
+            end = number * slot + self._wire.size(part.size, values.dtype)
+            self._feedback.encode(start + first, part, self._data[number * slot : end])
+        return self._data[:end]
 
 
 class Inbox:
@@ -199,10 +249,12 @@ class Inbox:
         self._published = window.local("published")
         self._consumed = window.local("consumed")
         workers, slots, chunk = geometry.workers, geometry.slots, geometry.chunk
-        headers = window.local("headers").reshape(workers, slots, 4)
-        payloads = window.local("slots").reshape(workers, slots, chunk)
+        headers = window.local("headers").reshape(workers, slots, HEADER)
+        memory = window.local("slots").reshape(workers, slots, geometry.slot)
+        payloads = memory.view(geometry.dtype) if geometry.wire is None else memory
         self._headers = [[headers[w, s] for s in range(slots)] for w in range(workers)]
         self._payloads = [[payloads[w, s] for s in range(slots)] for w in range(workers)]
+        self._decoded = np.empty(chunk if geometry.wire is not None else 0, geometry.dtype)
         self._taken = [0] * workers
         # What `published` was when nothing was waiting; a worker may have published before this end exists.
         self._seen = bytes(self._published.nbytes)
@@ -233,14 +285,22 @@ class Inbox:
             The chunk is not the one that must follow the last: this MPI let a counter overtake its data.
         """
         slot = self._taken[worker] % self._geometry.slots
-        push, chunk, fetched, count = self._headers[worker][slot].tolist()
+        push, chunk, fetched, count, first, last = self._headers[worker][slot].tolist()
         expected = self._expected[worker]
         if (push, chunk) != expected and (chunk != END or push != expected[0]):
             raise MpidlError(
                 f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
                 f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
             )
-        return Message(worker, push, chunk, fetched, self._payloads[worker][slot][:count])
+        return Message(worker, push, chunk, fetched, self._values(worker, slot, count), (first, last))
+
+    def _values(self, worker: int, slot: int, count: int) -> np.ndarray:
+        wire, payload = self._geometry.wire, self._payloads[worker][slot]
+        if wire is None or not count:
+            return payload[:count]
+        values = self._decoded[:count]
+        wire.decode(payload[: wire.size(count, values.dtype)], values)
+        return values
 
     def release(self, worker: int) -> None:
         """Free the slot of the oldest waiting chunk of `worker`, which has been applied."""

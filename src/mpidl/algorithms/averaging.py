@@ -1,0 +1,54 @@
+"""Model averaging (McDonald, Hall, Mann 2010; as federated averaging: McMahan et al. 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.requests import Reduce
+from mpidl.algorithms.windowed import local_steps
+from mpidl.policies import Assign, Policy
+from mpidl.rules import Rule, Sgd
+
+
+@dataclass(frozen=True)
+class Averaging(Algorithm):
+    """Every `tau` local steps, all replicas go on from the mean of their parameters.
+
+    Parameters
+    ----------
+    rate : float
+        Learning rate of the replicas.
+    tau : int
+        Local steps between averages.
+    """
+
+    name: ClassVar[str] = "averaging"
+    default_rule: ClassVar[Rule | None] = None
+
+    rate: Annotated[float, Meta(gt=0)] = 0.1
+    tau: Annotated[int, Meta(ge=1)] = 4
+
+    @property
+    def exchange(self) -> Exchange:
+        """See `Algorithm.exchange`."""
+        return Exchange.REDUCTION
+
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+        """Return the replica; see `Algorithm.replica`."""
+        local = Sgd(self.rate)
+
+        def step(gradient: Any) -> None:
+            local.update(parameters, (), gradient, 1)
+
+        while True:
+            steps = yield from local_steps(parameters, self.tau, step)
+            if not (yield Reduce(parameters if steps else None, parameters)):
+                break
+
+    def policy(self, replicas: int) -> Policy:
+        """Take the mean as it is."""
+        return Assign()

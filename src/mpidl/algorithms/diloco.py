@@ -1,0 +1,85 @@
+"""DiLoCo (Douillard et al. 2023), and asynchronous with delayed Nesterov (Liu et al. 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.requests import Fetch, Push, Reduce
+from mpidl.algorithms.windowed import local_steps
+from mpidl.errors import UsageError
+from mpidl.policies import ApplyAtOnce, DelayedNesterov, Policy
+from mpidl.rules import RULES, Nesterov, Rule
+
+
+@dataclass(frozen=True)
+class Diloco(Algorithm):
+    """Replicas make `window` inner steps; an outer rule takes the mean of their changes for a gradient.
+
+    The outer rule is the shards'; by default Nesterov(0.7, 0.9), the paper's.
+
+    Parameters
+    ----------
+    rate : float
+        Learning rate of the inner rule.
+    window : int
+        Inner steps of a round, the paper's H.
+    inner : str
+        The inner rule, any of `mpidl.rules` with its other settings at their defaults; its state stays on the replica.
+    asynchronous : bool
+        Nobody waits: servers give each replica's change to delayed Nesterov as it comes.
+    delay : int, optional
+        Changes between two updates of the outer momentum, the paper's N; as many as replicas if not given.
+    """
+
+    name: ClassVar[str] = "diloco"
+    default_rule: ClassVar[Rule | None] = Nesterov(0.7, 0.9)
+
+    rate: Annotated[float, Meta(gt=0)] = 0.001
+    window: Annotated[int, Meta(ge=1)] = 16
+    inner: Literal["adagrad", "adam", "adamw", "momentum", "nesterov", "rmsprop", "sgd"] = "adamw"
+    asynchronous: bool = False
+    delay: Annotated[int, Meta(ge=1)] | None = None
+
+    @property
+    def exchange(self) -> Exchange:
+        """See `Algorithm.exchange`."""
+        return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
+
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+        """Return the worker of the first paper's algorithm 1, or the second's; see `Algorithm.replica`."""
+        inner = RULES[self.inner](rate=self.rate)  # type: ignore[call-arg]
+        state = inner.init(parameters)
+        change = parameters.copy()
+        done = 0
+
+        def step(gradient: Any) -> None:
+            nonlocal done
+            done += 1
+            inner.update(parameters, state, gradient, done)
+
+        while True:
+            if self.asynchronous:
+                yield Fetch(parameters)
+            change[:] = parameters
+            steps = yield from local_steps(parameters, self.window, step)
+            change -= parameters
+            if not self.asynchronous:
+                if not (yield Reduce(change if steps else None, parameters)):
+                    break
+            elif steps:
+                yield Push(change)
+            else:
+                break
+
+    def policy(self, replicas: int) -> Policy:
+        """Give the outer rule the mean change, or each change to delayed Nesterov."""
+        return DelayedNesterov(self.delay or replicas) if self.asynchronous else ApplyAtOnce()
+
+    def check(self, deterministic: bool, rule: Rule) -> None:
+        """See `Algorithm.check`."""
+        if self.asynchronous and not isinstance(rule, Nesterov):
+            raise UsageError(f"server.rule: {rule.name}, expected nesterov with algorithm.asynchronous = true")

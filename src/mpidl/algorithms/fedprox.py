@@ -1,0 +1,62 @@
+"""FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.requests import Reduce
+from mpidl.algorithms.windowed import local_steps
+from mpidl.policies import Assign, Policy
+from mpidl.rules import Rule, Sgd
+
+
+@dataclass(frozen=True)
+class Fedprox(Algorithm):
+    """`Averaging` whose replicas add (mu / 2) |w - w_t|^2 to their loss, w_t being the last average.
+
+    Parameters
+    ----------
+    rate : float
+        Learning rate of the replicas.
+    window : int
+        Local steps of a round.
+    mu : float
+        Strength of the proximal term; 0 is federated averaging.
+    """
+
+    name: ClassVar[str] = "fedprox"
+    default_rule: ClassVar[Rule | None] = None
+
+    rate: Annotated[float, Meta(gt=0)] = 0.1
+    window: Annotated[int, Meta(ge=1)] = 16
+    mu: Annotated[float, Meta(ge=0)] = 0.01
+
+    @property
+    def exchange(self) -> Exchange:
+        """See `Algorithm.exchange`."""
+        return Exchange.REDUCTION
+
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+        """Return the device of the paper's algorithm 2; see `Algorithm.replica`."""
+        local, adding = Sgd(self.rate), Sgd()
+        start = parameters.copy()
+
+        def step(gradient: Any) -> None:
+            # The proximal term's gradient, mu (w - w_t).
+            adding.update(gradient, (), parameters, 1, -self.mu)
+            adding.update(gradient, (), start, 1, self.mu)
+            local.update(parameters, (), gradient, 1)
+
+        while True:
+            start[:] = parameters
+            steps = yield from local_steps(parameters, self.window, step)
+            if not (yield Reduce(parameters if steps else None, parameters)):
+                break
+
+    def policy(self, replicas: int) -> Policy:
+        """Take the mean as it is."""
+        return Assign()

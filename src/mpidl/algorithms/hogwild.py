@@ -1,0 +1,41 @@
+"""Hogwild! (Niu, Recht, Re, Wright 2011)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.requests import Gradient, NextBatch, Update
+from mpidl.errors import UsageError
+from mpidl.rules import Rule
+
+
+@dataclass(frozen=True)
+class Hogwild(Algorithm):
+    """Replicas of one node update one vector of parameters in its memory, without locks and without a server.
+
+    Each reads the parameters while others write them, and touches only what its gradient says: with sparse
+    gradients collisions are rare.
+    """
+
+    name: ClassVar[str] = "hogwild"
+
+    @property
+    def exchange(self) -> Exchange:
+        """See `Algorithm.exchange`."""
+        return Exchange.SHARED_MEMORY
+
+    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+        """Return the processor of the paper's algorithm 1; see `Algorithm.replica`."""
+        while True:
+            batch = yield NextBatch()
+            if batch is None:
+                break
+            gradient = yield Gradient(parameters, batch)
+            yield Update(gradient)
+
+    def check(self, deterministic: bool, rule: Rule) -> None:
+        """See `Algorithm.check`."""
+        if deterministic:
+            raise UsageError("algorithm.name: hogwild's result depends on timing; run.deterministic must be false")

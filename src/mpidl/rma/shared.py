@@ -1,0 +1,32 @@
+"""Memory that all ranks of one node map into their address space, for loads and stores without MPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+
+class SharedVectors:
+    """Vectors of one size and dtype, shared by the ranks of a communicator; creation and `free` are collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Ranks of one node.
+    count, size : int
+        How many vectors, of how many elements.
+    dtype : dtype
+    """
+
+    def __init__(self, comm: MPI.Intracomm, count: int, size: int, dtype: Any) -> None:
+        length = count * size * np.dtype(dtype).itemsize
+        self._window = MPI.Win.Allocate_shared(length if comm.rank == 0 else 0, 1, comm=comm)
+        memory: Any = self._window.Shared_query(0)[0]
+        self.vectors = list(np.frombuffer(memory, dtype, count * size).reshape(count, size))
+
+    def free(self) -> None:
+        """Give the memory back; the vectors are invalid afterwards."""
+        self.vectors = []
+        self._window.Free()

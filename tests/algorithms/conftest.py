@@ -1,0 +1,62 @@
+"""What the tests of algorithms share: a virtual engine on a small problem, and a serial loop to compare with."""
+
+import pytest
+
+from mpidl.data import Portions
+from mpidl.data.schedule import Schedule
+from mpidl.engines.virtual import VirtualEngine
+from mpidl.parameters import shards
+from mpidl.rules import Sgd
+from mpidl.shard import Shard
+
+BATCH = 8
+
+
+class Lab:
+    """Makes and runs virtual engines; batches of 8 samples, a batch a portion."""
+
+    batch = BATCH
+
+    def engine(
+        self, problem, algorithm, rule=None, servers=2, replicas=1, epochs=2, times=None, seed=0, chunk=None, **options
+    ):
+        model, split = problem
+        schedule = Schedule(Portions(split.samples, BATCH, BATCH, seed=7), epochs=epochs)
+        parts = [
+            Shard(
+                part,
+                model.parameters[part.start : part.stop].copy(),
+                rule or Sgd(0.05),
+                algorithm.shard_policy(replicas),
+                chunk or part.size,
+            )
+            for part in shards(model.parameters.size, servers)
+        ]
+        return VirtualEngine(algorithm, model, split, schedule, parts, replicas, seed, times, **options)
+
+    def trained(self, problem, algorithm, **options):
+        engine = self.engine(problem, algorithm, **options)
+        engine.run()
+        return engine.parameters()
+
+    def batches(self, problem, epochs=2):
+        """Return the samples of all batches, in the order in which they are handed out."""
+        portions = Portions(problem[1].samples, BATCH, BATCH, seed=7)
+        return [portions.batches(number)[0] for number in range(epochs * portions.per_epoch)]
+
+    def gradient(self, problem, x, indices):
+        model, split = problem
+        model.parameters[:] = x
+        return model.loss_and_gradient(split.gather(indices))[1].copy()
+
+    def serial(self, problem, update, epochs=2):
+        """Train in a plain loop; `update(x, gradient)` takes a function and returns the new x."""
+        x = problem[0].parameters.copy()
+        for indices in self.batches(problem, epochs):
+            x = update(x, lambda at, indices=indices: self.gradient(problem, at, indices))
+        return x
+
+
+@pytest.fixture
+def lab():
+    return Lab()
