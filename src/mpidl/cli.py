@@ -111,8 +111,12 @@ def _parser() -> argparse.ArgumentParser:
         help="predict a run on a virtual cluster",
         description="Train on a virtual cluster, in this process: the arithmetic is real, only time is not.",
     )
-    simulate.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file with a section [virtual]")
-    simulate.add_argument("--replicas", metavar="N", type=int, required=True, help="how many replicas")
+    simulate.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file with a section [virtual]")
+    simulate.add_argument("--replicas", metavar="N", type=int, help="how many replicas")
+    simulate.add_argument(
+        "--replay", metavar="RUN_DIR", type=Path,
+        help="instead: play again, in one process, a run on ranks that was recorded (run.record = true)",
+    )  # fmt: skip
     simulate.add_argument(
         "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
         help="use VALUE instead of the configuration's; may be repeated",
@@ -183,13 +187,18 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    if arguments.replicas < 1:
-        raise UsageError(f"--replicas: expected int >= 1, found {arguments.replicas}")
     if launcher.world().size > 1:
         raise UsageError("simulate: runs in one process, without mpirun")
     launcher.limit_threads()
-    from mpidl.run import simulate
+    from mpidl.run import replay, simulate
 
+    if arguments.replay is not None:
+        _show(replay(arguments.replay), arguments.json, _replay_lines)
+        return 0
+    if arguments.config is None:
+        raise UsageError("simulate: expected CONFIG or --replay RUN_DIR (see `mpidl simulate --help`)")
+    if arguments.replicas is None or arguments.replicas < 1:
+        raise UsageError(f"--replicas: expected int >= 1, found {arguments.replicas}")
     summary = simulate(_config(arguments), arguments.replicas)
     _show(summary, arguments.json, _summary_lines)
     return INTERRUPTED if summary.get("interrupted") else 0
@@ -222,6 +231,13 @@ def _summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 def _evaluation_lines(result: Mapping[str, Any]) -> list[str]:
     return [_quality(result, ("test_accuracy", "test_loss")), f"{result['run_dir']}, step {result['step']}"]
+
+
+def _replay_lines(result: Mapping[str, Any]) -> list[str]:
+    same = "equal, bit for bit," if result["equal"] else f"differ by at most {result['difference']:.3g} from"
+    return [
+        f"{result['gradients']} gradients: the parameters {same} those of {result['run_dir']}, step {result['step']}"
+    ]
 
 
 def _quality(result: Mapping[str, Any], names: Sequence[str]) -> str:

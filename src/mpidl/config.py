@@ -45,6 +45,8 @@ class Run:
         Make the whole run, not just its start, independent of the number of servers and of timing.
     target_accuracy : float, optional
         Stop when the test accuracy reaches it.
+    record : bool
+        Keep the interleaving of a run on ranks, for ``mpidl simulate --replay``.
     report : float
         Seconds between the reports of a batch log.
     """
@@ -56,6 +58,7 @@ class Run:
     seed: Annotated[int, Meta(ge=0)] = 0
     deterministic: bool = False
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+    record: bool = False
     report: Seconds = 10.0
 
     def __post_init__(self) -> None:
@@ -294,6 +297,8 @@ def from_dict(values: Mapping[str, Any]) -> Config:
         test=sections.build(Test, "test", values.get("test", {})),
     )
     config.algorithm.check(config.run.deterministic, config.rule)
+    if config.run.record and algorithm.exchange is Exchange.SHARED_MEMORY:
+        raise UsageError(f"run.record: {algorithm.name} writes element by element; that can't be recorded")
     return config
 
 

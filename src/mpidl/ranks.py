@@ -21,11 +21,13 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.job import Job
 from mpidl.metrics import Recorder, record_event
 from mpidl.parameters import shards
+from mpidl.record import Interleaving, ServerRecord, WorkerRecord
 from mpidl.report.progress import on_terminal
 from mpidl.report.reporter import Reporter
 from mpidl.rma.fabric import Fabric
 from mpidl.roles import Roles, assign
 from mpidl.server import Server
+from mpidl.shard import CHUNK_BYTES
 from mpidl.signals import stopping
 from mpidl.worker import Worker
 
@@ -71,6 +73,8 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     _agree(comm, roles, lambda: role.prepare(fabric))
     with _failing_together(comm, roles, job.directory):
         summary = comm.bcast(role.work(), root=roles.coordinator)
+        if config.run.record:
+            role.save_record(fabric)
         fabric.free()
     return summary
 
@@ -139,6 +143,7 @@ class _RankRole:
     def __init__(self, comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
         self._comm, self._roles, self._job = comm, roles, job
         self._reporter: Reporter | None = None
+        self._record: WorkerRecord | ServerRecord | None = None
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
 
     def open_files(self) -> None:
@@ -172,11 +177,29 @@ class _RankRole:
             shard = self._job.fill(fabric.shards[number], parameters, fabric.geometries[number].chunk)
             self._warm()
             server = Server(fabric, number, shard, self._job.directory, self._job.config.run.deterministic)
+            if self._job.config.run.record:
+                self._record = server.record = ServerRecord()
             self._work = lambda: _interruptible(server.serve, server.interrupt)
         elif rank in fabric.workers:
             self._warm()
             worker = Worker(self._job, fabric, fabric.workers.index(rank))
+            self._record = worker.record
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
+
+    def save_record(self, fabric: Fabric) -> None:
+        """Write the run's interleaving; all ranks take part."""
+        records = self._comm.gather(self._record, root=self._roles.coordinator)
+        if records is None:
+            return
+        workers = [records[rank].arrays(len(fabric.roles.servers)) for rank in fabric.workers]
+        chunk = fabric.geometries[0].chunk if fabric.roles.servers else CHUNK_BYTES // self._job.dtype.itemsize
+        Interleaving(
+            step=self._job.position.step,
+            chunk=chunk,
+            batches=[batches for batches, _ in workers],
+            fetches=[fetches for _, fetches in workers],
+            arrivals=[records[rank].arrays() for rank in fabric.roles.servers],
+        ).save(self._job.directory)
 
     def _warm(self) -> None:
         """Compile, or load from the cache, what this rank may need."""

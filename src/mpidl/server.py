@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mpidl.metrics import record_event
 from mpidl.policies import Push
+from mpidl.record import ServerRecord
 from mpidl.rma.board import State
 from mpidl.rma.fabric import CLOCK, ORDER_LEAVE, ORDER_NUMBER, ORDER_STEP, RECEIVED, Fabric
 from mpidl.rma.mailboxes import END, GROUP, Inbox, Message
@@ -31,11 +32,17 @@ class Server:
         The run's.
     deterministic : bool
         Apply pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order.
+
+    Attributes
+    ----------
+    record : ServerRecord or None
+        Where arrivals are noted.
     """
 
     def __init__(self, fabric: Fabric, number: int, shard: Shard, directory: Path, deterministic: bool) -> None:
         self.number, self.shard, self._directory, self._rank = number, shard, directory, fabric.comm.rank
         shard.on_drop = self._log_drop
+        self.record: ServerRecord | None = None
         self._inbox: Inbox = fabric.inbox(number)
         self._clock = fabric.window.local("clock")
         self._clock[CLOCK] = shard.clock
@@ -107,16 +114,20 @@ class Server:
         return True
 
     def _apply(self, message: Message) -> None:
-        shard = self.shard
+        shard, record = self.shard, self.record
         before = shard.clock
         if message.chunk == END:
             shard.leave(message.worker)
+            if record is not None:
+                record.left(message.worker)
             self._training.discard(message.worker)
             if not self._training:
                 shard.finish()
                 self._saving.post(State.TRAINED)
         else:
             shard.receive(message.worker, message.chunk, message.fetched, message.values, message.portions)
+            if record is not None:
+                record.received(message.worker)
         self._clock[RECEIVED] = shard.received
         if shard.clock != before:
             self._clock[CLOCK] = shard.clock

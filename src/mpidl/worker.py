@@ -15,6 +15,7 @@ from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.evaluation import evaluate_split
 from mpidl.parameters.ranges import split
+from mpidl.record import WorkerRecord
 from mpidl.rma.board import EVALUATION, NO_MORE, Desk, Phase, State
 from mpidl.rma.fabric import Fabric
 from mpidl.saving import Saving
@@ -36,6 +37,11 @@ class Worker:
     fabric : Fabric
     number : int
         This worker's number.
+
+    Attributes
+    ----------
+    record : WorkerRecord or None
+        What it did, if the run is recorded.
     """
 
     def __init__(self, job: Job, fabric: Fabric, number: int) -> None:
@@ -44,6 +50,7 @@ class Worker:
         self._interrupted = self._reported = False
         self._saving: Saving | None = None
         self._exchange = self._make_exchange()
+        self._exchange.record = self.record = WorkerRecord() if job.config.run.record else None
         self._engine = MpiEngine(
             fabric, number, job.model, job.dataset.train, job.schedule, self._exchange,
             take=self._ticket_source(), on_epoch=self._epoch_over, between=self._between_batches,

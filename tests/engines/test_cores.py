@@ -1,4 +1,6 @@
-"""Processor sharing against schedules worked out by hand."""
+"""Processor sharing against schedules worked out by hand, and by a fluid that flows step by step."""
+
+from fractions import Fraction
 
 import pytest
 import simpy
@@ -7,58 +9,122 @@ from hypothesis import strategies as st
 
 from mpidl.engines.cores import Cores
 
+COUNTS = st.integers(1, 4)
+SECONDS = st.floats(0.001, 5)
 
-def play(number, jobs):
+
+def play(count, jobs, origin=0.0):
     """Run jobs, (start, seconds, urgent) each, and return when they end."""
-    environment = simpy.Environment()
-    cores = Cores(environment, number)
-    ends = [0.0] * len(jobs)
+    environment = simpy.Environment(origin)
+    cores = Cores(environment, count)
+    ends = {}
 
     def job(i, start, seconds, urgent):
         yield environment.timeout(start)
         yield cores.work(seconds, urgent)
-        ends[i] = environment.now
+        assert i not in ends
+        ends[i] = environment.now - origin
 
     for i, each in enumerate(jobs):
         environment.process(job(i, *each))
-    environment.run()
-    return ends
+    steps = 0
+    while environment.peek() < float("inf"):
+        environment.step()
+        steps += 1
+        assert steps < 20 * len(jobs) + 20, "time stands still"
+    assert cores.busy == 0
+    return [ends[i] for i in range(len(jobs))]
+
+
+def flow(count, jobs):
+    """Return when the jobs end, exactly: a fluid that flows at constant rates from one change to the next."""
+    left = [Fraction(seconds) for _, seconds, _ in jobs]
+    starts = [Fraction(start) for start, _, _ in jobs]
+    ends, now = {}, min(starts)
+    while len(ends) < len(jobs):
+        running = [i for i in range(len(jobs)) if starts[i] <= now and i not in ends]
+        urgent = sum(jobs[i][2] for i in running)
+        rates = {}
+        for i in running:
+            mine, number = (count, urgent) if jobs[i][2] else (max(0, count - urgent), len(running) - urgent)
+            rates[i] = min(Fraction(1), Fraction(mine, number))
+        changes = [start for start in starts if start > now] + [now + left[i] / rates[i] for i in running if rates[i]]
+        until = min(changes)
+        for i in running:
+            left[i] -= rates[i] * (until - now)
+            if not left[i]:
+                ends[i] = until
+        now = until
+    return [float(ends[i]) for i in range(len(jobs))]
 
 
 @pytest.mark.parametrize(
-    ("number", "jobs", "ends"),
+    ("count", "jobs", "ends"),
     [
         (2, [(0, 1, False)], [1]),
         (2, [(0, 1, False)] * 3, [1.5] * 3),
         (1, [(0, 1, False), (0.5, 1, False)], [1.5, 2]),
+        (2, [(0, 2, False), (1, 2, False), (1, 1, False)], [2.5, 3.5, 2.5]),
         (2, [(0, 1, False), (0, 1, False), (0, 0.5, True)], [1.25, 1.25, 0.5]),
         (1, [(0, 1, False), (0.25, 0.5, True)], [1.5, 0.75]),
         (1, [(0, 1, True), (0, 1, True), (0, 1, False)], [2, 2, 3]),
         (3, [(1, 0, False), (0, 2, True)], [1, 2]),
     ],
 )
-def test_jobs_end_when_they_should(number, jobs, ends):
-    assert play(number, jobs) == pytest.approx(ends)
+def test_jobs_end_when_they_should(count, jobs, ends):
+    assert flow(count, jobs) == ends
+    assert play(count, jobs) == pytest.approx(ends)
 
 
-@given(
-    number=st.integers(1, 4),
-    jobs=st.lists(st.tuples(st.floats(0, 5), st.floats(0.001, 5), st.booleans()), min_size=1, max_size=20),
-)
-def test_no_core_is_idle_while_there_is_work_for_it(number, jobs):
-    ends = play(number, jobs)
-    for (start, seconds, _), end in zip(jobs, ends, strict=True):
-        assert end >= start + seconds - 1e-9
-    total = sum(seconds for _, seconds, _ in jobs)
-    assert max(ends) >= total / number - 1e-9
-    if all(start == jobs[0][0] for start, _, _ in jobs) and number == 1:
-        assert max(ends) == pytest.approx(jobs[0][0] + total)
-    # From the last start on, all cores work until fewer jobs than cores are left.
-    last = max(start for start, _, _ in jobs)
-    assert max(ends) <= last + total / number + max(seconds for _, seconds, _ in jobs) + 1e-9
+@given(COUNTS, st.lists(st.tuples(st.floats(0, 5), SECONDS, st.booleans()), min_size=1, max_size=15))
+def test_jobs_end_when_those_of_an_exact_fluid_do(count, jobs):
+    assert play(count, jobs) == pytest.approx(flow(count, jobs), abs=1e-12)
 
 
-@given(number=st.integers(1, 4), seconds=st.lists(st.floats(0.01, 5), min_size=1, max_size=20))
-def test_of_jobs_that_start_together_the_shorter_ends_first(number, seconds):
-    ends = play(number, [(0, each, False) for each in seconds])
+@given(COUNTS, st.lists(st.tuples(SECONDS, st.booleans()), min_size=1, max_size=20))
+def test_the_work_bounds_the_end(count, jobs):
+    total, longest = sum(seconds for seconds, _ in jobs), max(seconds for seconds, _ in jobs)
+    end = max(play(count, [(0, *each) for each in jobs]))
+    assert end >= max(longest, total / count) - 1e-9
+    assert end <= total / count + longest + 1e-9
+
+
+@given(COUNTS, SECONDS, st.integers(0, 20))
+def test_cores_that_always_have_work_end_after_their_part_of_it(count, seconds, more):
+    jobs = [(0, seconds, False)] * (count + more)
+    assert max(play(count, jobs)) == pytest.approx(len(jobs) * seconds / count)
+
+
+@given(st.lists(st.tuples(SECONDS, st.booleans()), min_size=1, max_size=20))
+def test_one_core_ends_after_all_work(jobs):
+    assert max(play(1, [(0, *each) for each in jobs])) == pytest.approx(sum(seconds for seconds, _ in jobs))
+
+
+@given(COUNTS, st.lists(st.floats(0.01, 5), min_size=1, max_size=20))
+def test_of_jobs_that_start_together_the_shorter_ends_first(count, seconds):
+    ends = play(count, [(0, each, False) for each in seconds])
     assert [end for _, end in sorted(zip(seconds, ends, strict=True))] == sorted(ends)
+
+
+@given(COUNTS, st.lists(st.tuples(st.floats(0, 1), st.floats(1e-9, 1e-3), st.booleans()), min_size=1, max_size=15))
+def test_short_jobs_end_late_in_a_long_run(count, jobs):
+    origin = 1e7  # seconds: half a step of the clock, 1e-9, is a rest that no timeout can wait for
+    assert play(count, jobs, origin) == pytest.approx(flow(count, jobs), abs=1e-7)
+
+
+def test_a_long_job_beside_many_short_ones_does_not_drift():
+    jobs = [(0, 5000.0, False)] + [(0.1 * i, 0.01, False) for i in range(20000)]
+    # One core: each short one takes twice its work, and as much of the long one's time as it works itself.
+    assert play(1, jobs)[0] == pytest.approx(5000 + 20000 * 0.01, abs=1e-8)
+
+
+def test_no_work_is_done_at_once_and_jobs_are_counted():
+    environment = simpy.Environment()
+    cores = Cores(environment, 1)
+    assert cores.work(0.0).triggered
+    assert cores.busy == 0
+    cores.work(1.0)
+    cores.work(1.0, urgent=True)
+    assert cores.busy == 2
+    environment.run(until=1.5)
+    assert cores.busy == 1

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mpidl.engines.times import Constant, Death, Exponential, Jitter, Uniform, parse
+from mpidl.engines.times import DISTRIBUTIONS, Constant, Death, Exponential, Jitter, Uniform, describe, parse
 from mpidl.errors import UsageError
 
 
@@ -22,11 +24,33 @@ def test_a_text_names_a_distribution(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gamma:3", "constant", "constant:-1", "uniform:2:1", "jitter:1", "nan", "inf", "1:2"]
+    "text",
+    [
+        *("", ":", "gamma:3", "1:2", "nan", "inf", "-1", "constant", "constant:-1", "constant:nan", "exponential:-1"),
+        *("uniform:2:1", "uniform:-1:1", "uniform:0:inf", "jitter:1", "jitter:1:-1", "jitter:1:nan", "jitter:1:2:3"),
+    ],
 )
 def test_what_names_none_is_an_error_in_one_line(text):
-    with pytest.raises(UsageError, match=rf"^virtual.compute: '{text}', expected SECONDS, "):
+    with pytest.raises(UsageError) as error:
         parse(text, "virtual.compute")
+    assert str(error.value) == (
+        f"virtual.compute: '{text}', expected SECONDS, 'constant:SECONDS', 'uniform:LOW:HIGH', 'exponential:MEAN' or "
+        "'jitter:MEAN:DEVIATION'"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["constant:0.017", "constant:1e-05", "uniform:0.01:0.02", "exponential:0.017", "jitter:2:0.1"]
+)
+def test_a_description_is_the_text_that_was_parsed(text):
+    assert describe(parse(text, "virtual.compute")) == text
+
+
+@given(st.sampled_from(sorted(DISTRIBUTIONS)), st.lists(st.floats(0, 1e300), min_size=2, max_size=2))
+def test_a_description_loses_nothing(name, numbers):
+    numbers = sorted(numbers)[: 2 if name in ("uniform", "jitter") else 1]
+    distribution = DISTRIBUTIONS[name](*numbers)
+    assert parse(describe(distribution), "virtual.compute") == distribution
 
 
 @pytest.mark.parametrize(
@@ -43,8 +67,14 @@ def test_draws_have_the_mean_and_the_deviation(distribution, mean, deviation):
     random = np.random.default_rng(1)
     draws = np.array([distribution(random) for _ in range(20000)])
     assert draws.min() >= 0
+    assert distribution.expectation == mean
     assert draws.mean() == pytest.approx(mean, rel=0.02)
     assert draws.std() == pytest.approx(deviation, rel=0.05, abs=1e-12)
+
+
+def test_without_deviation_all_draws_are_the_mean():
+    random = np.random.default_rng(1)
+    assert {Jitter(0.017, 0.0)(random) for _ in range(10)} == {0.017}
 
 
 def test_nobody_returns_before_death():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from itertools import count
+import itertools
 
 import simpy
 
@@ -16,21 +16,28 @@ class Cores:
     Parameters
     ----------
     environment : simpy.Environment
-    number : int
+    count : int
         How many cores there are.
     """
 
-    def __init__(self, environment: simpy.Environment, number: int) -> None:
+    def __init__(self, environment: simpy.Environment, count: int) -> None:
         self._environment = environment
         self._urgent, self._others = _Queue(), _Queue()
-        self._number = number
-        self._now = 0.0
+        self._count = count
+        self._now = environment.now
         self._version = 0
+
+    @property
+    def busy(self) -> int:
+        """How many jobs haven't ended."""
+        return len(self._urgent) + len(self._others)
 
     def work(self, seconds: float, urgent: bool = False) -> simpy.Event:
         """Return the event of so much work's having been done, in seconds of a core of its own."""
-        self._advance()
         event = self._environment.event()
+        if not seconds:
+            return event.succeed()
+        self._advance()
         (self._urgent if urgent else self._others).add(seconds, event)
         self._plan()
         return event
@@ -45,23 +52,25 @@ class Cores:
     def _rates(self) -> tuple[float, float]:
         """Return the speed of each urgent job and of each other one, 1 being that of a core."""
         urgent, others = len(self._urgent), len(self._others)
-        left = max(0, self._number - urgent)
-        return (min(1.0, self._number / urgent) if urgent else 0.0, min(1.0, left / others) if others else 0.0)
+        left = max(0, self._count - urgent)
+        return (min(1.0, self._count / urgent) if urgent else 0.0, min(1.0, left / others) if others else 0.0)
 
     def _plan(self) -> None:
         """Wake when the next job ends, at the present speeds; an earlier plan is void."""
         self._version += 1
-        waits = [
-            queue.next() / rate for queue, rate in zip((self._urgent, self._others), self._rates(), strict=True) if rate
-        ]
+        queues = zip((self._urgent, self._others), self._rates(), strict=True)
+        waits = [(queue.wait(rate), queue) for queue, rate in queues if rate]
         if waits:
-            version, timeout = self._version, self._environment.timeout(max(0.0, min(waits)))
+            wait, queue = min(waits, key=lambda each: each[0])
+            version, end, timeout = self._version, queue.first(), self._environment.timeout(wait)
             assert timeout.callbacks is not None
-            timeout.callbacks.append(lambda _: self._wake(version))
+            timeout.callbacks.append(lambda _: self._wake(version, queue, end))
 
-    def _wake(self, version: int) -> None:
+    def _wake(self, version: int, queue: _Queue, end: float) -> None:
         if version == self._version:
             self._advance()
+            # The clock's rounding may leave a rest that is too short for time to pass: the next plan would never end.
+            queue.end(end)
             self._plan()
 
 
@@ -71,7 +80,7 @@ class _Queue:
     def __init__(self) -> None:
         self._got = 0.0
         self._ends: list[tuple[float, int, simpy.Event]] = []
-        self._ordinals = count()
+        self._ordinals = itertools.count()
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -79,12 +88,19 @@ class _Queue:
     def add(self, seconds: float, event: simpy.Event) -> None:
         heapq.heappush(self._ends, (self._got + seconds, next(self._ordinals), event))
 
-    def next(self) -> float:
-        """Return the work that the first to end still needs."""
-        return self._ends[0][0] - self._got
+    def first(self) -> float:
+        """Return the end of the first to end."""
+        return self._ends[0][0]
+
+    def wait(self, rate: float) -> float:
+        """Return the seconds until then."""
+        return (self.first() - self._got) / rate
 
     def advance(self, work: float) -> None:
         self._got += work
-        # A timeout may come one rounding early.
-        while self._ends and self._ends[0][0] <= self._got * (1 + 1e-12) + 1e-15:
+        self.end(self._got)
+
+    def end(self, until: float) -> None:
+        """End the jobs whose ends are no later."""
+        while self._ends and self._ends[0][0] <= until:
             heapq.heappop(self._ends)[2].succeed()

@@ -19,6 +19,10 @@ class Distribution(Protocol):
     def __call__(self, random: np.random.Generator) -> float:
         """Return one duration."""
 
+    @property
+    def expectation(self) -> float:
+        """The mean of all durations, in seconds."""
+
 
 def _check(low: float, high: float) -> None:
     if not 0 <= low <= high < float("inf"):
@@ -38,6 +42,11 @@ class Constant:
         """See `Distribution`."""
         return self.seconds
 
+    @property
+    def expectation(self) -> float:
+        """See `Distribution`."""
+        return self.seconds
+
 
 @dataclass(frozen=True)
 class Uniform:
@@ -53,6 +62,11 @@ class Uniform:
         """See `Distribution`."""
         return float(random.uniform(self.low, self.high))
 
+    @property
+    def expectation(self) -> float:
+        """See `Distribution`."""
+        return (self.low + self.high) / 2
+
 
 @dataclass(frozen=True)
 class Exponential:
@@ -66,6 +80,11 @@ class Exponential:
     def __call__(self, random: np.random.Generator) -> float:
         """See `Distribution`."""
         return float(random.exponential(self.mean))
+
+    @property
+    def expectation(self) -> float:
+        """See `Distribution`."""
+        return self.mean
 
 
 @dataclass(frozen=True)
@@ -81,14 +100,19 @@ class Jitter:
 
     def __call__(self, random: np.random.Generator) -> float:
         """See `Distribution`."""
-        if not self.mean:
-            return 0.0
+        if not self.mean or not self.deviation:
+            return self.mean
         variance = math.log1p(self.deviation**2)
         return float(random.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance)))
 
+    @property
+    def expectation(self) -> float:
+        """See `Distribution`."""
+        return self.mean
+
 
 DISTRIBUTIONS: dict[str, Callable[..., Distribution]] = {
-    "constant": Constant, "jitter": Jitter, "uniform": Uniform, "exponential": Exponential,
+    "constant": Constant, "uniform": Uniform, "exponential": Exponential, "jitter": Jitter,
 }  # fmt: skip
 
 
@@ -107,9 +131,15 @@ def parse(text: str, key: str) -> Distribution:
         return DISTRIBUTIONS[name](*map(float, words))
     except (KeyError, TypeError, ValueError):
         raise UsageError(
-            f"{key}: {text!r}, expected SECONDS, 'constant:SECONDS', 'jitter:MEAN:DEVIATION', 'uniform:LOW:HIGH' or "
-            f"'exponential:MEAN'"
+            f"{key}: {text!r}, expected SECONDS, 'constant:SECONDS', 'uniform:LOW:HIGH', 'exponential:MEAN' or "
+            f"'jitter:MEAN:DEVIATION'"
         ) from None
+
+
+def describe(distribution: Distribution) -> str:
+    """Return the text that `parse` makes the same distribution of."""
+    numbers = (repr(float(number)).removesuffix(".0") for number in vars(distribution).values())
+    return ":".join([type(distribution).__name__.lower(), *numbers])
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.record import WorkerRecord
 from mpidl.rma.board import Row
 
 
@@ -17,10 +18,13 @@ class Exchange:
     ----------
     row : Row
         The worker's row on the board.
+    record : WorkerRecord or None
+        Where batches and fetches are noted.
     actions : dict of request to callable
     """
 
     row: Row
+    record: WorkerRecord | None = None
     actions: dict[type, Callable[[Any], Any]]
 
     def start(self, parameters: np.ndarray) -> None:
@@ -28,6 +32,8 @@ class Exchange:
 
     def took(self, portion: int, batch: int) -> None:
         """Note the batch that the next vector will come from."""
+        if self.record is not None:
+            self.record.took(portion, batch)
 
     def applied(self) -> bool:
         """Tell whether all that this worker pushed has been applied."""

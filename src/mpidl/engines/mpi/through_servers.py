@@ -9,7 +9,7 @@ import numpy as np
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.mpi.engine import Waiting
 from mpidl.engines.mpi.exchange import Exchange
-from mpidl.rma.fabric import CLOCK, Fabric
+from mpidl.rma.fabric import CLOCK, RECEIVED, Fabric
 
 
 class ThroughServers(Exchange):
@@ -42,6 +42,7 @@ class ThroughServers(Exchange):
 
     def took(self, portion: int, batch: int) -> None:
         """See `Exchange.took`."""
+        super().took(portion, batch)
         self._portions = (portion if self._portions is None else self._portions[0], portion)
 
     def applied(self) -> bool:
@@ -60,6 +61,11 @@ class ThroughServers(Exchange):
             self._waiting.until(outbox.end)
 
     def _fetch(self, request: Fetch) -> None:
+        self._bring(request)
+        if self.record is not None:
+            self.record.fetched(self.fetched[:, RECEIVED].tolist())
+
+    def _bring(self, request: Fetch) -> None:
         figures = self.row.figures
         if not figures["first_fetch"]:
             figures["first_fetch"] = time.time()
