@@ -97,6 +97,7 @@ class Worker:
         self._report_interruption()
         self._engine.finish()
         self._follow_desk()
+        self._exchange.leave()
 
     def _between_batches(self) -> None:
         self._report_interruption()

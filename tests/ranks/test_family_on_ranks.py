@@ -1,12 +1,14 @@
 """The asynchronous family on real ranks: what must hold whatever the timing."""
 
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mpidl
-from mpidl.algorithms import ALGORITHMS, Agn, Dcasgd, Diloco, Softsync, Ssp
+from mpidl.algorithms import ALGORITHMS, Agn, BackupSync, Dcasgd, Diloco, Downpour, Hogwild, Softsync, Ssp, Sync
 from mpidl.data import Dataset
 from mpidl.rules import Sgd
 
@@ -41,6 +43,114 @@ def test_no_update_is_lost(comm, tmp_path, tally, algorithm, gathered):
     if comm.rank > 1:
         workers = comm.size - 2
         assert np.array_equal(model.parameters, -model.total(SAMPLES, 3) / (gathered or workers))
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_hardsync_of_integer_gradients_is_their_mean(comm, tmp_path, tally, servers):
+    """All ranks but the coordinator are workers, whatever the configuration says of servers."""
+    model, split = tally(size=7)
+    summary = run(comm, (model, split), Sync(), tmp_path, epochs=3, batch=101, servers=servers)
+    assert (summary["servers"], summary["replicas"]) == (0, comm.size - 1)
+    assert summary["samples"] == 3 * SAMPLES
+    if comm.rank > 0:
+        # A batch is the whole data: each step's gradients are all equal, and so is their mean.
+        steps = -(-3 // (comm.size - 1))
+        assert np.array_equal(model.parameters, -model.total(SAMPLES, 1) * steps)
+
+
+def test_hardsync_is_the_same_for_any_timing(comm, tmp_path, least_squares):
+    """Portions are taken in turn, sums in the workers' order."""
+
+    def trained():
+        model, split = least_squares()
+        compute, random = model.loss_and_gradient, np.random.default_rng()
+
+        def slow(batch):
+            time.sleep(random.exponential(1e-4))
+            return compute(batch)
+
+        model.loss_and_gradient = slow
+        run(comm, (model, split), Sync(), tmp_path, rule=Sgd(0.05), deterministic=True)
+        return model.parameters
+
+    assert np.array_equal(trained(), trained())
+
+
+@pytest.mark.parametrize("backup", [0, 1])
+def test_backup_workers_lose_nothing_but_what_is_late(comm, tmp_path, tally, backup):
+    model, split = tally()
+    summary = run(comm, (model, split), BackupSync(backup), tmp_path)
+    assert summary["samples"] == 3 * SAMPLES
+    if backup == 0:
+        assert summary["dropped"] == 0
+
+
+class Disjoint:
+    """A model in which sample s has a gradient in its own elements only: those of s mod 5."""
+
+    def __init__(self, size):
+        self.parameters = np.zeros(size)
+
+    def loss_and_gradient(self, batch):
+        gradient = np.zeros_like(self.parameters)
+        for sample in batch.inputs[:, 0].astype(int):
+            gradient[sample % 5 :: 5] += sample + 1
+        return 0.0, gradient
+
+
+def test_hogwild_with_disjoint_supports_equals_serial(comm, tmp_path, tally):
+    """Batches of one sample: elements of different samples never meet; the same sample comes once an epoch."""
+    _, split = tally(samples=5)
+    model = Disjoint(1003)
+    summary = run(comm, (model, split), Hogwild(), tmp_path, epochs=1, batch=1, portion=1)
+    assert summary["samples"] == 5
+    if comm.rank > 0:
+        assert np.array_equal(model.parameters, -(np.arange(1003) % 5 + 1.0))
+
+
+def test_hogwild_loses_no_update_where_workers_write_elements_of_their_own(comm, tmp_path, tally):
+    model, split = tally(size=1003, samples=400)
+    own = slice(comm.rank, None, comm.size)
+
+    def masked(batch):
+        gradient = np.zeros(1003)
+        gradient[own] = 1
+        return 0.0, gradient
+
+    model.loss_and_gradient = masked
+    summary = run(comm, (model, split), Hogwild(), tmp_path, epochs=5)
+    if comm.rank > 0:
+        made = [-model.parameters[rank :: comm.size] for rank in range(comm.size)]
+        assert all(np.all(each == each[0]) for each in made)
+        assert sum(each[0] for each in made) == summary["pushes"] == 5 * 100
+
+
+@pytest.mark.parametrize("wire", ["bf16", "topk:1", "topk:0.5", "onebit"])
+def test_pushes_travel_in_every_format(comm, tmp_path, tally, wire):
+    model, split = tally()
+    summary = run(comm, (model, split), Downpour(wire=wire), tmp_path)
+    sizes = {"bf16": 32, "topk:1": 13 * 12 + 4, "topk:0.5": 7 * 12 + 4, "onebit": 16 + 8}
+    assert summary["bytes_pushed"] == sizes[wire] * summary["pushes"]
+    if comm.rank > 1 and wire == "topk:1":
+        assert np.array_equal(model.parameters, -model.total(SAMPLES, 3))
+
+
+def test_what_is_too_stale_is_dropped_and_its_portions_are_logged(comm, tmp_path, tally):
+    model, split = tally()
+    compute, random = model.loss_and_gradient, np.random.default_rng(comm.rank)
+
+    def slow(batch):
+        time.sleep(random.exponential(0.002))
+        return compute(batch)
+
+    model.loss_and_gradient = slow
+    summary = run(comm, (model, split), Downpour(max_staleness=0), tmp_path, batch=4, portion=4)
+    if comm.rank == 0:
+        events = map(json.loads, (Path(summary["run_dir"]) / "events.jsonl").read_text().splitlines())
+        drops = [event for event in events if event["event"] == "drop"]
+        assert len(drops) == summary["dropped"]
+        assert (len(drops) > 0) == (comm.size > 3)
+        assert all(event["staleness"] > 0 and 0 <= event["portions"][0] < 3 * 26 for event in drops)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

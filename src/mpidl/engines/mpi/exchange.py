@@ -48,3 +48,6 @@ class Exchange:
 
     def finish(self) -> None:
         """Tell all others that nothing more comes from this worker."""
+
+    def leave(self) -> None:
+        """Let go of shared memory, which is about to be freed."""

@@ -46,6 +46,7 @@ class InMemory(Exchange):
         self._window, self._coordinator = fabric.window, fabric.roles.coordinator
         self._desk = np.zeros(len(Desk), np.int64)
         self._read = 0
+        self._model, self._own = model, model.parameters
         model.parameters = self._parameters  # type: ignore[misc]
 
     def start(self, parameters: np.ndarray) -> None:
@@ -71,6 +72,11 @@ class InMemory(Exchange):
     def finish(self) -> None:
         """See `Exchange.finish`."""
         self._saving.post(State.TRAINED)
+
+    def leave(self) -> None:
+        """See `Exchange.leave`: the model gets its own vector back, with the trained values."""
+        self._own[:] = self._parameters
+        self._model.parameters = self._own  # type: ignore[misc]
 
     def _obey(self) -> None:
         self._window.get(self._desk, self._coordinator, "desk")
