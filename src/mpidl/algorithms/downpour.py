@@ -50,7 +50,7 @@ class Downpour(Algorithm):
         if number > 0 and self.warm_start > 0:
             yield WaitForEpoch(self.warm_start)
         local = Sgd(self.rate) if self.rate is not None else None
-        accrued = parameters.copy()
+        accrued = parameters.copy() if self.n_push > 1 else None
         unpushed = 0
         for step in count():
             batch = yield NextBatch()
@@ -62,7 +62,7 @@ class Downpour(Algorithm):
             # A local step before a fetch would be overwritten by it.
             if local is not None and (step + 1) % self.n_fetch:
                 local.update(parameters, (), gradient, step + 1)
-            if self.n_push == 1:
+            if accrued is None:
                 yield Push(gradient)
                 continue
             if unpushed:

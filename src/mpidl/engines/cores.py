@@ -26,6 +26,8 @@ class Cores:
         self._count = count
         self._now = environment.now
         self._version = 0
+        self._planned, self._end = float("inf"), 0.0
+        self._first = self._others
 
     @property
     def busy(self) -> int:
@@ -48,6 +50,9 @@ class Cores:
         urgent, others = self._rates()
         self._urgent.advance(passed * urgent)
         self._others.advance(passed * others)
+        # The clock's rounding may leave a rest that is too short for time to pass: who is due now is done.
+        if self._now >= self._planned:
+            self._first.end(self._end)
 
     def _rates(self) -> tuple[float, float]:
         """Return the speed of each urgent job and of each other one, 1 being that of a core."""
@@ -61,16 +66,15 @@ class Cores:
         queues = zip((self._urgent, self._others), self._rates(), strict=True)
         waits = [(queue.wait(rate), queue) for queue, rate in queues if rate]
         if waits:
-            wait, queue = min(waits, key=lambda each: each[0])
-            version, end, timeout = self._version, queue.first(), self._environment.timeout(wait)
+            wait, self._first = min(waits, key=lambda each: each[0])
+            self._planned, self._end = self._now + wait, self._first.first()
+            version, timeout = self._version, self._environment.timeout(wait)
             assert timeout.callbacks is not None
-            timeout.callbacks.append(lambda _: self._wake(version, queue, end))
+            timeout.callbacks.append(lambda _: self._wake(version))
 
-    def _wake(self, version: int, queue: _Queue, end: float) -> None:
+    def _wake(self, version: int) -> None:
         if version == self._version:
             self._advance()
-            # The clock's rounding may leave a rest that is too short for time to pass: the next plan would never end.
-            queue.end(end)
             self._plan()
 
 

@@ -24,8 +24,8 @@ class Model(Protocol):
     Attributes
     ----------
     parameters : array (size,), float32 or float64
-        Contiguous, holds the initial values; the engines write into it in place, so keep no copy of its
-        elements.
+        Contiguous, holds the initial values. The engines write into it in place, so keep no copy of its
+        elements; and where memory is shared they set another vector instead, to be computed with.
 
     Examples
     --------
@@ -45,9 +45,7 @@ class Model(Protocol):
     (5.0, array([-1., -2.]))
     """
 
-    @property
-    def parameters(self) -> Any:
-        """Flat vector of parameters."""
+    parameters: Any
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch and its gradient with respect to `parameters`.

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.wire.wire import Wire
+from mpidl.wire.wire import Wire, compiled
 
 
 class Bf16(Wire):
-    """Two bytes an element. What isn't finite stays so, and leaves no residual."""
+    """Two bytes an element; float64 is first rounded to float32. What isn't finite stays so, and leaves no residual."""
 
     name = "bf16"
 
@@ -20,19 +20,27 @@ class Bf16(Wire):
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """See `Wire.encode`."""
-        from mpidl.wire import kernels
-
-        residual += values
-        single = residual if residual.dtype == np.float32 else residual.astype(np.float32)
-        kernels.encode_bf16(residual, single.view(np.uint32), out.view(np.uint16))
+        compiled(_encode)(values, residual, out[: 2 * values.size].view(np.uint16))
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
         """See `Wire.decode`."""
-        from mpidl.wire import kernels
+        compiled(_decode)(data[: 2 * values.size].view(np.uint16), values)
 
-        if values.dtype == np.float32:
-            kernels.widen_bf16(data.view(np.uint16), values.view(np.uint32))
-        else:
-            single = np.empty(values.size, np.float32)
-            kernels.widen_bf16(data.view(np.uint16), single.view(np.uint32))
-            values[:] = single
+
+def _encode(values: Any, residual: Any, halves: Any) -> None:
+    real = values.dtype.type
+    for i in range(values.size):
+        # 0 + -0 is 0: a sum would change a value where nothing was left out.
+        v = values[i] if residual[i] == 0 else values[i] + residual[i]
+        bits = np.float32(v).view(np.uint32)
+        # Adding carries into the upper half; it must not carry what isn't a number into an infinity or a zero.
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        half = np.uint32(rounded if v == v else (bits >> np.uint32(16)) | np.uint32(0x40))
+        left = v - np.uint32(half << np.uint32(16)).view(np.float32)
+        halves[i] = half
+        residual[i] = left if abs(left) < real(np.inf) else real(0)
+
+
+def _decode(halves: Any, values: Any) -> None:
+    for i in range(values.size):
+        values[i] = np.uint32(np.uint32(halves[i]) << np.uint32(16)).view(np.float32)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from threading import local
 from typing import Any
 
 import numpy as np
 
-from mpidl.wire.wire import Wire
+from mpidl.wire.wire import Wire, compiled
+
+#: Bits of a magnitude that one pass of the selection looks at.
+DIGIT = 11
 
 
 class TopK(Wire):
-    """Of each chunk, the fraction of its elements that is largest in magnitude: their values and where they are.
+    """Of each chunk, the fraction of its elements that is largest in magnitude: their values, then where they are.
 
     Parameters
     ----------
     fraction : float
         Of the elements; at least one is sent. 1 sends all, exactly.
+    name : str
+        As the configuration has it.
     """
 
-    def __init__(self, fraction: float) -> None:
+    def __init__(self, fraction: float, name: str) -> None:
         self.fraction = fraction
-        self.name = f"topk:{fraction:g}"
-        self._candidates = np.empty(0, np.uint32)
+        self.name = name
+        self._scratch = local()
 
     def count(self, elements: int) -> int:
         """Return how many of a chunk's elements are sent."""
@@ -31,24 +37,79 @@ class TopK(Wire):
         """See `Wire.size`."""
         return -(-self.count(elements) * (4 + np.dtype(dtype).itemsize) // 8) * 8
 
-    def _parts(self, data: np.ndarray, elements: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        count = self.count(elements)
-        end = count * np.dtype(dtype).itemsize
-        return data[:end].view(dtype), data[end : end + 4 * count].view(np.uint32)
-
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """See `Wire.encode`."""
-        from mpidl.wire import kernels
-
-        if self._candidates.size < values.size:
-            self._candidates = np.empty(values.size, np.uint32)
-        residual += values
+        scratch = self._scratch.__dict__
+        if "candidates" not in scratch or scratch["candidates"].size < values.size:
+            scratch["histogram"] = np.empty(1 << DIGIT, np.int64)
+            scratch["candidates"] = np.empty(values.size, np.uint32)
         bits = residual.view(np.uint32 if residual.itemsize == 4 else np.uint64)
-        sent, indices = self._parts(out, values.size, values.dtype)
-        kernels.encode_topk(residual, bits, self._candidates, sent, indices)
+        parts = self._parts(out, values.size, values.dtype)
+        compiled(_encode)(values, residual, bits, scratch["histogram"], scratch["candidates"], *parts)
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
-        """See `Wire.decode`."""
-        sent, indices = self._parts(data, values.size, values.dtype)
-        values.fill(0)
-        values[indices] = sent
+        """See `Wire.decode`; IndexError if the bytes name an element beyond the chunk."""
+        compiled(_decode)(*self._parts(data, values.size, values.dtype), values)
+
+    def _parts(self, data: np.ndarray, elements: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return a chunk's values and indices."""
+        count = self.count(elements)
+        end = count * dtype.itemsize
+        return data[:end].view(dtype), data[end : end + 4 * count].view(np.uint32)
+
+
+def _encode(values: Any, residual: Any, bits: Any, histogram: Any, candidates: Any, sent: Any, indices: Any) -> None:
+    """Select by radix: magnitudes compare as their bits without sign, and what isn't a number is largest.
+
+    Each pass finds one more digit of the smallest magnitude that is sent; `wanted` are sent of those that
+    have the digits so far, the first ones.
+    """
+    for i in range(values.size):
+        # 0 + -0 is 0: a sum would change a value where nothing was left out.
+        residual[i] = values[i] if residual[i] == 0 else values[i] + residual[i]
+    shift = 8 * bits.itemsize - 1 - DIGIT
+    mask = (np.uint64(1) << np.uint64(shift + DIGIT)) - np.uint64(1)
+    histogram[:] = 0
+    for i in range(bits.size):
+        histogram[(bits[i] & mask) >> np.uint64(shift)] += 1
+    wanted, digit = sent.size, histogram.size - 1
+    while histogram[digit] < wanted:
+        wanted -= histogram[digit]
+        digit -= 1
+    least = np.uint64(digit)
+    count = 0
+    for i in range(bits.size):
+        candidates[count] = i
+        count += (bits[i] & mask) >> np.uint64(shift) >= least
+    while wanted < histogram[digit] and shift > 0:
+        width = min(DIGIT, shift)
+        shift -= width
+        histogram[:] = 0
+        for c in range(count):
+            magnitude = (bits[candidates[c]] & mask) >> np.uint64(shift)
+            if magnitude >> np.uint64(width) == least:
+                histogram[magnitude & np.uint64((1 << width) - 1)] += 1
+        digit = (1 << width) - 1
+        while histogram[digit] < wanted:
+            wanted -= histogram[digit]
+            digit -= 1
+        least = least << np.uint64(width) | np.uint64(digit)
+    number = 0
+    for c in range(count):
+        i = candidates[c]
+        magnitude = (bits[i] & mask) >> np.uint64(shift)
+        if magnitude > least or (magnitude == least and wanted > 0):
+            wanted -= magnitude == least
+            sent[number] = residual[i]
+            indices[number] = i
+            residual[i] = 0
+            number += 1
+
+
+def _decode(sent: Any, indices: Any, values: Any) -> None:
+    values[:] = 0
+    for number in range(sent.size):
+        # As NumPy does: what arrives damaged must not be written elsewhere in memory.
+        if indices[number] >= values.size:
+            raise IndexError("topk: index beyond the chunk's elements")
+        values[indices[number]] = sent[number]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,14 @@ class Wire:
         data = np.zeros(self.size(1, dtype), np.uint8)
         self.encode(values, np.zeros_like(values), data)
         self.decode(data, values)
+
+
+@cache
+def compiled(loop: Callable[..., None]) -> Callable[..., None]:
+    """Return a format's loop compiled; Numba is imported only when the first one is needed."""
+    from mpidl.jit import jit
+
+    return jit(loop)
 
 
 class ErrorFeedback:
@@ -104,5 +114,5 @@ def parse(text: str) -> Wire | None:
         except ValueError:
             fraction = 0.0
         if 0 < fraction <= 1:
-            return TopK(fraction)
+            return TopK(fraction, text)
     raise UsageError(f"wire: {text!r}, expected 'fp32', 'bf16', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'")

@@ -47,7 +47,7 @@ class InMemory(Exchange):
         self._desk = np.zeros(len(Desk), np.int64)
         self._read = 0
         self._model, self._own = model, model.parameters
-        model.parameters = self._parameters  # type: ignore[misc]
+        model.parameters = self._parameters
 
     def start(self, parameters: np.ndarray) -> None:
         """See `Exchange.start`: nobody updates before the initial state has been saved."""
@@ -76,7 +76,7 @@ class InMemory(Exchange):
     def leave(self) -> None:
         """See `Exchange.leave`: the model gets its own vector back, with the trained values."""
         self._own[:] = self._parameters
-        self._model.parameters = self._own  # type: ignore[misc]
+        self._model.parameters = self._own
 
     def _obey(self) -> None:
         self._window.get(self._desk, self._coordinator, "desk")

@@ -96,8 +96,9 @@ class VirtualEngine:
             Clock: self._wait_for_clock,
             **self._exchange.actions,
         }
+        self._vectors = self._allocate(replicas)
         for number in range(replicas):
-            replica = Replica(number, self._vector(replicas), self._loader())
+            replica = Replica(number, self._vector(number), self._loader())
             self._world.replicas.append(replica)
             replica.process = environment.process(self._live(replica))
         for death in times.deaths if times is not None else ():
@@ -110,12 +111,22 @@ class VirtualEngine:
             return InMemory(self._world, self._gradient)
         return ThroughServers(self._world, wire.parse(self._algorithm.wire))
 
-    def _vector(self, replicas: int) -> np.ndarray:
-        """Return a new replica's parameters."""
+    def _allocate(self, replicas: int) -> list[np.ndarray]:
+        """Return a vector of parameters for each replica."""
+        own = self._model.parameters
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
-            return self._world.servers[0].shard.parameters
-        vector = self._model.parameters if replicas == 1 else np.empty_like(self._model.parameters)
-        self._world.collect(vector)
+            return [self._world.servers[0].shard.parameters] * replicas
+        if replicas == 1:
+            return [own]
+        # One block, which the kernel backs with large pages, of rows that begin on cache lines.
+        block = np.empty((replicas, -(-own.size // 16) * 16), own.dtype)
+        return [row[: own.size] for row in block]
+
+    def _vector(self, number: int) -> np.ndarray:
+        """Return a new replica's parameters; without servers to fetch them from, as they are now."""
+        vector = self._vectors[number]
+        if self._algorithm.exchange is Exchange.REDUCTION:
+            self._world.collect(vector)
         return vector
 
     def _loader(self) -> Loader:
@@ -149,7 +160,9 @@ class VirtualEngine:
 
     def run(self) -> Totals:
         """Run all replicas to their end and return the totals."""
+        own = self._model.parameters
         self._environment.run()
+        self._model.parameters = own
         for server in self._world.servers:
             server.shard.finish()
         return self.look()
@@ -223,7 +236,7 @@ class VirtualEngine:
         yield self._environment.timeout(death.returns - death.at)
         self._on_event("recovery", replica.number)
         others = [other.clock for other in self.replicas if other.active]
-        anew = Replica(replica.number, self._vector(len(self.replicas)), self._loader())
+        anew = Replica(replica.number, self._vector(replica.number), self._loader())
         anew.clock = min(others, default=0)
         self.replicas[replica.number] = anew
         anew.process = self._environment.process(self._live(anew))
@@ -243,18 +256,21 @@ class VirtualEngine:
     # What needs no servers.
 
     def _gradient(self, replica: Replica, request: Gradient) -> Process:
-        batch = self._split.gather(request.batch)
-        if request.parameters is not self._model.parameters:
-            np.copyto(self._model.parameters, request.parameters)
-        loss, gradient = self._model.loss_and_gradient(batch)
         world, samples = self._world, len(request.batch)
+        if world.cluster is not None:
+            # Computed when its time has passed: few gradients are then alive at once, and they stay in cache.
+            yield world.cluster.compute(replica.number)
+        batch = self._split.gather(request.batch)
+        # The model computes with the replica's vector itself.
+        if request.parameters is not self._model.parameters:
+            self._model.parameters = request.parameters
+        loss, gradient = self._model.loss_and_gradient(batch)
         if world.cluster is not None:
             # The model's buffer belongs to whichever replica computes next.
             if replica.gradient is None:
                 replica.gradient = world.spares.take()
             np.copyto(replica.gradient, gradient)
             gradient = replica.gradient
-            yield world.cluster.compute(replica.number)
         world.totals.samples += samples
         world.totals.batches += 1
         world.totals.loss += float(loss) * samples

@@ -17,7 +17,7 @@ class InMemory:
     world : World
         Its one server holds the shared parameters.
     compute : callable
-        Computes a gradient at its beginning, and lets its time pass.
+        Lets a gradient's time pass and computes it.
     """
 
     def __init__(self, world: World, compute: Callable[[Replica, Gradient], Process]) -> None:
@@ -37,7 +37,12 @@ class InMemory:
     def _gradient(self, replica: Replica, request: Gradient) -> Process:
         self._world.begin()
         replica.fetched = [server.shard.clock for server in self._world.servers]
-        return (yield from self._compute(replica, request))
+        # Others write while it computes: what it reads is what there is at its beginning.
+        read = self._world.spares.take()
+        read[:] = request.parameters
+        gradient = yield from self._compute(replica, Gradient(read, request.batch))
+        self._world.spares.give(read)
+        return gradient
 
     def _update(self, replica: Replica, request: Update) -> Process:
         replica.pushed()

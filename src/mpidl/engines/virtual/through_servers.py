@@ -37,9 +37,10 @@ class ThroughServers:
 
     def settle(self, replica: Replica) -> Process:
         """Wait until a replica's pushes have been applied."""
-        if replica.unapplied:
-            yield self._world.environment.all_of(replica.unapplied)
-            replica.unapplied.clear()
+        for delivery in replica.unapplied:
+            if delivery.is_alive:
+                yield delivery
+        replica.unapplied.clear()
 
     def _fetch(self, replica: Replica, request: Fetch) -> Process:
         world = self._world
@@ -136,14 +137,14 @@ class ThroughServers:
         first = min(size, CHUNK_BYTES)
         yield from world.cluster.send(replica.number, first)
         rest = world.environment.process(world.cluster.send(replica.number, size - first)) if size > first else None
-        with server.queue.request() as turn:
-            yield turn
-            started = world.environment.now
-            yield world.cluster.serve(world.servers.index(server))
-            if rest is not None and rest.is_alive:
-                yield rest
-            server.busy_seconds += world.environment.now - started
-            self._apply(replica, server, vector, fetched, portions)
+        yield from server.turn()
+        started = world.environment.now
+        yield world.cluster.serve(world.servers.index(server))
+        if rest is not None and rest.is_alive:
+            yield rest
+        server.busy_seconds += world.environment.now - started
+        self._apply(replica, server, vector, fetched, portions)
+        server.done()
         world.totals.last_push = world.clock()
         arriving[0] -= 1
         if not arriving[0]:

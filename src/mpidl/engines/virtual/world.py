@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -21,10 +22,28 @@ class Server:
     """A shard, and the queue before it."""
 
     def __init__(self, environment: simpy.Environment, shard: Shard) -> None:
+        self._environment = environment
         self.shard = shard
         self.part = slice(*shard.range)
-        self.queue = simpy.Resource(environment, capacity=1)
         self.busy_seconds = 0.0
+        self._serving = False
+        self._queue: deque[simpy.Event] = deque()
+
+    def turn(self) -> Process:
+        """Wait until no push that came before is being applied."""
+        if self._serving:
+            event = self._environment.event()
+            self._queue.append(event)
+            yield event
+        self._serving = True
+
+    def done(self) -> None:
+        """Let the next push come."""
+        self._serving = False
+        if self._queue:
+            # Who comes at the same moment queues behind.
+            self._serving = True
+            self._queue.popleft().succeed()
 
 
 class Replica:
@@ -139,5 +158,6 @@ class Signal:
 
     def announce(self, value: Any = None) -> None:
         """Let all that wait for `next` go on."""
-        event, self.next = self.next, self._environment.event()
-        event.succeed(value)
+        if self.next.callbacks:
+            event, self.next = self.next, self._environment.event()
+            event.succeed(value)
