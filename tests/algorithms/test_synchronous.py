@@ -83,7 +83,7 @@ def test_late_gradients_are_dropped_whole_and_the_others_are_applied(lab, tally)
 
 
 def test_averages_of_every_step_are_averaged_gradients(lab, least_squares):
-    found = lab.trained(least_squares(), Averaging(rate=0.05, tau=1), replicas=REPLICAS, times=RANDOM)
+    found = lab.trained(least_squares(), Averaging(rate=0.05, tau=1, inner="sgd"), replicas=REPLICAS, times=RANDOM)
     assert found == pytest.approx(large_batch(lab, least_squares(), Sgd(0.05)), rel=1e-12)
 
 
@@ -104,7 +104,7 @@ def local_rounds(lab, problem, window, local, combine):
 
 @pytest.mark.parametrize("tau", [2, 4])
 def test_model_averaging(lab, least_squares, tau):
-    found = lab.trained(least_squares(), Averaging(rate=0.05, tau=tau), replicas=REPLICAS, times=EVEN)
+    found = lab.trained(least_squares(), Averaging(rate=0.05, tau=tau, inner="sgd"), replicas=REPLICAS, times=EVEN)
     expected = local_rounds(
         lab, least_squares(), tau, lambda w, g, _: w - 0.05 * g, lambda _, results: np.mean(results, axis=0)
     )
@@ -113,12 +113,14 @@ def test_model_averaging(lab, least_squares, tau):
 
 def test_fedprox_without_proximal_term_is_federated_averaging(lab, least_squares):
     options = {"replicas": REPLICAS, "times": EVEN}
-    found = lab.trained(least_squares(), Fedprox(rate=0.05, window=4, mu=0.0), **options)
-    assert np.array_equal(found, lab.trained(least_squares(), Averaging(rate=0.05, tau=4), **options))
+    found = lab.trained(least_squares(), Fedprox(rate=0.05, window=4, mu=0.0, inner="sgd"), **options)
+    assert np.array_equal(found, lab.trained(least_squares(), Averaging(rate=0.05, tau=4, inner="sgd"), **options))
 
 
 def test_fedprox_adds_the_pull_to_the_last_average(lab, least_squares):
-    found = lab.trained(least_squares(), Fedprox(rate=0.05, window=4, mu=0.7), replicas=REPLICAS, times=EVEN)
+    found = lab.trained(
+        least_squares(), Fedprox(rate=0.05, window=4, mu=0.7, inner="sgd"), replicas=REPLICAS, times=EVEN
+    )
     expected = local_rounds(
         lab,
         least_squares(),
@@ -133,7 +135,7 @@ def test_fedprox_on_a_quadratic_ends_a_round_at_the_proximal_minimum():
     """Argmin of (a / 2)(w - b)^2 + (mu / 2)(w - w_t)^2 is (a b + mu w_t) / (a + mu)."""
     a, b, mu, start = 2.0, 3.0, 0.5, -1.0
     w = np.array([start])
-    replica = Fedprox(rate=0.1, window=400, mu=mu).replica(0, w, 1)
+    replica = Fedprox(rate=0.1, window=400, mu=mu, inner="sgd").replica(0, w, 1)
     request = next(replica)
     while not isinstance(request, Reduce):
         answer = "batch" if isinstance(request, NextBatch) else a * (w - b)

@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Reduce
-from mpidl.algorithms.windowed import local_steps
+from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.policies import Assign, Policy
-from mpidl.rules import Rule, Sgd
+from mpidl.rules import Rule
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,17 @@ class Averaging(Algorithm):
         Learning rate of the replicas.
     tau : int
         Local steps between averages.
+    inner : str
+        The replicas' rule, any of `mpidl.rules` with its other settings at their defaults; its state stays on the
+        replica.
     """
 
     name: ClassVar[str] = "averaging"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.1
+    rate: Annotated[float, Meta(gt=0)] = 0.05
     tau: Annotated[int, Meta(ge=1)] = 4
+    inner: Inner = "momentum"
 
     @property
     def exchange(self) -> Exchange:
@@ -39,11 +43,7 @@ class Averaging(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
         """Return the replica; see `Algorithm.replica`."""
-        local = Sgd(self.rate)
-
-        def step(gradient: Any) -> None:
-            local.update(parameters, (), gradient, 1)
-
+        step = inner_steps(parameters, self.inner, self.rate)
         while True:
             steps = yield from local_steps(parameters, self.tau, step)
             if not (yield Reduce(parameters if steps else None, parameters)):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Fetch, Push, Reduce
-from mpidl.algorithms.windowed import local_steps
+from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.errors import UsageError
 from mpidl.policies import ApplyAtOnce, DelayedNesterov, Policy
-from mpidl.rules import RULES, Nesterov, Rule
+from mpidl.rules import Nesterov, Rule
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Diloco(Algorithm):
 
     rate: Annotated[float, Meta(gt=0)] = 0.001
     window: Annotated[int, Meta(ge=1)] = 16
-    inner: Literal["adagrad", "adam", "adamw", "momentum", "nesterov", "rmsprop", "sgd"] = "adamw"
+    inner: Inner = "adamw"
     asynchronous: bool = False
     delay: Annotated[int, Meta(ge=1)] | None = None
 
@@ -51,16 +51,8 @@ class Diloco(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
         """Return the worker of the first paper's algorithm 1, or the second's; see `Algorithm.replica`."""
-        inner = RULES[self.inner](rate=self.rate)  # type: ignore[call-arg]
-        state = inner.init(parameters)
+        step = inner_steps(parameters, self.inner, self.rate)
         change = parameters.copy()
-        done = 0
-
-        def step(gradient: Any) -> None:
-            nonlocal done
-            done += 1
-            inner.update(parameters, state, gradient, done)
-
         while True:
             if self.asynchronous:
                 yield Fetch(parameters)

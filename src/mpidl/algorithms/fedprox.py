@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Reduce
-from mpidl.algorithms.windowed import local_steps
+from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.policies import Assign, Policy
 from mpidl.rules import Rule, Sgd
 
@@ -26,14 +26,17 @@ class Fedprox(Algorithm):
         Local steps of a round.
     mu : float
         Strength of the proximal term; 0 is federated averaging.
+    inner : str
+        The replicas' rule; see `Averaging`.
     """
 
     name: ClassVar[str] = "fedprox"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.1
+    rate: Annotated[float, Meta(gt=0)] = 0.05
     window: Annotated[int, Meta(ge=1)] = 16
     mu: Annotated[float, Meta(ge=0)] = 0.01
+    inner: Inner = "momentum"
 
     @property
     def exchange(self) -> Exchange:
@@ -42,14 +45,14 @@ class Fedprox(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
         """Return the device of the paper's algorithm 2; see `Algorithm.replica`."""
-        local, adding = Sgd(self.rate), Sgd()
+        local, adding = inner_steps(parameters, self.inner, self.rate), Sgd()
         start = parameters.copy()
 
         def step(gradient: Any) -> None:
             # The proximal term's gradient, mu (w - w_t).
             adding.update(gradient, (), parameters, 1, -self.mu)
             adding.update(gradient, (), start, 1, self.mu)
-            local.update(parameters, (), gradient, 1)
+            local(gradient)
 
         while True:
             start[:] = parameters

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request
-from mpidl.rules import Sgd
+from mpidl.rules import RULES, Sgd
+
+#: Names of the rules that replicas can make their own steps by.
+Inner = Literal["adagrad", "adam", "adamw", "momentum", "nesterov", "rmsprop", "sgd"]
 
 
 def local_steps(parameters: Any, window: int, step: Callable[[Any], None]) -> Generator[Request, Any, int]:
@@ -28,6 +31,23 @@ def local_steps(parameters: Any, window: int, step: Callable[[Any], None]) -> Ge
             return done
         step((yield Gradient(parameters, batch)))
     return window
+
+
+def inner_steps(parameters: Any, name: str, rate: float) -> Callable[[Any], None]:
+    """Return what makes a replica's own steps: a function of a gradient, by the rule of this name and rate.
+
+    Parameters
+    ----------
+    parameters : array, shape (size,)
+        Changed at each step.
+    name : str
+        In `mpidl.rules.RULES`.
+    rate : float
+    """
+    rule = RULES[name](rate=rate)  # type: ignore[call-arg]
+    state = rule.init(parameters)
+    steps = count(1)
+    return lambda gradient: rule.update(parameters, state, gradient, next(steps))
 
 
 def commit_windows(

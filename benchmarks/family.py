@@ -1,0 +1,67 @@
+"""Every algorithm on Fashion-MNIST, on real ranks, from its default settings.
+
+    pip install -r benchmarks/requirements.txt
+    python benchmarks/family.py --data DIRECTORY
+
+Trains 784-1024-1024-10 on 5 ranks for 10 epochs with each algorithm in turn; where it needs servers, two ranks are
+servers. Prints a table of test accuracy, samples/s, mean staleness and MB pushed, and writes it to results/family.json,
+the accuracy over time to results/family.png. Takes about a minute an algorithm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness import save, table
+from mpidl.algorithms import ALGORITHMS
+from training import curve, fashion, plot, train
+
+RANKS = 5
+#: What is run beside each algorithm under its own name.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "easgd, synchronous": {"name": "easgd", "asynchronous": False},
+    "diloco, asynchronous": {"name": "diloco", "asynchronous": True},
+}
+
+
+def main() -> None:
+    """Run all, print the table, save it and draw the plot."""
+    names = sorted({cls.name for cls in ALGORITHMS.values()})
+    cases: dict[str, dict[str, Any]] = {name: {"name": name} for name in names} | VARIANTS
+    parser = argparse.ArgumentParser(description="Every algorithm on Fashion-MNIST, from its default settings.")
+    parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--only", nargs="*", choices=list(cases), help="some of the cases")
+    options = parser.parse_args()
+
+    runs = {}
+    for case in options.only or cases:
+        job = fashion(options.data, run={"epochs": options.epochs}, algorithm=cases[case], topology={"servers": 2})
+        runs[case] = train(job, RANKS)
+        print(f"{case}: test accuracy {runs[case]['test_accuracy']:.4f}", file=sys.stderr, flush=True)
+    rows = [row(case, run) for case, run in runs.items()]
+    print(table(rows))
+    print(save("family", rows))
+    curves = {case: curve(run) for case, run in runs.items()}
+    print(plot("family", "Fashion-MNIST, 5 ranks, default settings", curves, "seconds of training", "test accuracy"))
+
+
+def row(case: str, run: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of the table."""
+    return {
+        "algorithm": case,
+        "servers": run["servers"],
+        "replicas": run["replicas"],
+        "accuracy": round(run["test_accuracy"], 4),
+        "samples/s": run["samples_per_second"],
+        "seconds": run["seconds"],
+        "staleness": run["staleness"]["mean"],
+        "MB pushed": run["bytes_pushed"] / 1e6,
+    }
+
+
+if __name__ == "__main__":
+    main()

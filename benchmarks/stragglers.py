@@ -1,0 +1,75 @@
+"""What one slow worker of three costs: asynchronous algorithms keep the others' speed, synchronous ones do not.
+
+    pip install -r benchmarks/requirements.txt
+    python benchmarks/stragglers.py --data DIRECTORY
+
+Trains 784-128-10 on Fashion-MNIST with three workers, of which one takes ten times as long for its gradients. Every
+gradient is made to last 40 ms by sleeping, so that the ranks' sharing of cores says nothing. The sum of the workers'
+speeds is measured: each kind of worker alone, by the same algorithm. Prints a table, and writes it to
+results/stragglers.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness import save, table
+from training import fashion, train
+
+#: Seconds of a gradient, and how much slower the slow worker is.
+GRADIENT, FACTOR = 0.04, 10.0
+CASES: dict[str, dict[str, Any]] = {
+    "downpour": {"name": "downpour"},
+    "softsync, n = 1": {"name": "softsync", "n": 1},
+    "softsync, n = 3": {"name": "softsync", "n": 3},
+    "ssp, bound 3": {"name": "ssp", "bound": 3},
+    "backup_sync, b = 1": {"name": "backup_sync", "backup": 1},
+    "sync": {"name": "sync"},
+}
+
+
+def main() -> None:
+    """Run all, print the table and save it."""
+    parser = argparse.ArgumentParser(description="Three workers, one of them ten times slower.")
+    parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
+    parser.add_argument("--steps", type=int, default=1000, help="gradients of a run with three workers")
+    options = parser.parse_args()
+
+    rows = []
+    for case, algorithm in CASES.items():
+        alone = speed(options, algorithm, workers=1, steps=options.steps // 4)
+        slow = speed(options, algorithm, workers=1, steps=options.steps // 40, slow=0)
+        together = speed(options, algorithm, workers=3, steps=options.steps, slow=2)
+        total = 2 * alone + slow
+        rows.append(
+            {
+                "algorithm": case,
+                "worker alone": alone,
+                "slow one alone": slow,
+                "sum of three": total,
+                "three together": together,
+                "of the sum": together / total,
+            }
+        )
+        print(f"{case}: {together / total:.3f} of the sum", file=sys.stderr, flush=True)
+    print(table(rows))
+    print(save("stragglers", rows))
+
+
+def speed(
+    options: argparse.Namespace, algorithm: dict[str, Any], workers: int, steps: int, slow: int | None = None
+) -> float:
+    """Return samples/s of a run with so many workers, of which `slow` is the slow one."""
+    test: dict[str, Any] = {"gradient_seconds": GRADIENT, "slow_factor": FACTOR}
+    if slow is not None:
+        test["slow_worker"] = slow
+    job = fashion(options.data, (128,), run={"steps": steps}, data={"portion": 128}, algorithm=algorithm, test=test)
+    servers = 0 if algorithm["name"] == "sync" else 1
+    return train(job, 1 + servers + workers)["samples_per_second"]
+
+
+if __name__ == "__main__":
+    main()

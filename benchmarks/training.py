@@ -1,0 +1,102 @@
+"""What the benchmarks share that train whole runs: jobs on Fashion-MNIST, started as users start them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mpidl import toml
+
+#: Keys of a job, section by section.
+Job = dict[str, dict[str, Any]]
+Run = dict[str, Any]
+
+
+def fashion(directory: Path, units: tuple[int, ...] = (1024, 1024), **sections: dict[str, Any]) -> Job:
+    """Return a job on Fashion-MNIST: dense layers of so many units, and what else `sections` say.
+
+    Parameters
+    ----------
+    directory
+        Of the four .gz files.
+    units
+        Of the hidden layers.
+    """
+    hidden = [{"type": "dense", "units": count, "activation": "relu"} for count in units]
+    job: Job = {
+        "data": {"source": "idx", "path": str(directory.resolve())},
+        "model": {"layer": [*hidden, {"type": "dense", "units": 10}]},
+    }
+    return with_sections(job, **sections)
+
+
+def with_sections(job: Job, **sections: dict[str, Any]) -> Job:
+    """Return a copy of a job, in which the keys of `sections` have these values."""
+    changed = copy.deepcopy(job)
+    for name, keys in sections.items():
+        changed.setdefault(name, {}).update(keys)
+    return changed
+
+
+def train(job: Job, ranks: int) -> Run:
+    """Train on ranks; return the summary, with the run's records as "records"."""
+    return _run(job, "train", "-n", ranks)
+
+
+def simulate(job: Job, replicas: int) -> Run:
+    """Train on a virtual cluster; return the summary, with the run's records as "records"."""
+    return _run(job, "simulate", "--replicas", replicas)
+
+
+def _run(job: Job, command: str, *arguments: Any) -> Run:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "job.toml"
+        path.write_text(toml.dump(with_sections(job, run={"dir": directory})))
+        summary = last_json([sys.executable, "-m", "mpidl", command, path, *arguments, "--json"])
+        lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
+    return summary | {"records": [json.loads(line) for line in lines]}
+
+
+def last_json(command: list[Any]) -> Run:
+    """Run a command, one thread a process, and return the JSON object on the last line of its stdout."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{done.stderr}\n{command}: exit code {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def curve(run: Run) -> tuple[list[float], list[float]]:
+    """Return seconds of training and test accuracy, where the accuracy was measured."""
+    records = [record for record in run["records"] if record["test_accuracy"] is not None]
+    return [record["time"] for record in records], [record["test_accuracy"] for record in records]
+
+
+def plot(name: str, title: str, curves: dict[str, tuple[list[float], list[float]]], xlabel: str, ylabel: str) -> Path:
+    """Draw curves, (x, y) by label, into ``results/NAME.png``; return its path."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from harness import RESULTS
+
+    RESULTS.mkdir(exist_ok=True)
+    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
+    colours = pyplot.get_cmap("tab20")
+    for number, (label, (x, y)) in enumerate(curves.items()):
+        style = "-" if number < 20 else "--"
+        axes.plot(x, y, style, marker=".", color=colours(number % 20), label=label)
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", ncols=2)
+    path = RESULTS / f"{name}.png"
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
