@@ -44,9 +44,12 @@ def with_sections(job: Job, **sections: dict[str, Any]) -> Job:
     return changed
 
 
-def train(job: Job, ranks: int) -> Run:
-    """Train on ranks; return the summary, with the run's records as "records"."""
-    return _run(job, "train", "-n", ranks)
+def train(job: Job, ranks: int, keep: Path | None = None) -> Run:
+    """Train on ranks; return the summary, with the run's records as "records".
+
+    `keep` is a directory in which the run's files stay; they don't otherwise.
+    """
+    return _run(job, "train", "-n", ranks, keep=keep)
 
 
 def simulate(job: Job, replicas: int) -> Run:
@@ -54,10 +57,10 @@ def simulate(job: Job, replicas: int) -> Run:
     return _run(job, "simulate", "--replicas", replicas)
 
 
-def _run(job: Job, command: str, *arguments: Any) -> Run:
+def _run(job: Job, command: str, *arguments: Any, keep: Path | None = None) -> Run:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "job.toml"
-        path.write_text(toml.dump(with_sections(job, run={"dir": directory})))
+        path.write_text(toml.dump(with_sections(job, run={"dir": str(keep or directory)})))
         summary = last_json([sys.executable, "-m", "mpidl", command, path, *arguments, "--json"])
         lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
     return summary | {"records": [json.loads(line) for line in lines]}

@@ -2,9 +2,9 @@
 
     python benchmarks/virtual.py
 
-Trains 784-128-10 by Downpour with 1000 virtual replicas on synthetic data of Fashion-MNIST's shape, and computes as many
-gradients of the same batches in a plain loop, in turn. Prints a table of milliseconds a gradient, and writes it to
-results/virtual.json. A first, uncounted run lets the machine provide the memory.
+Trains 784-128-10 by Downpour with 1000 virtual replicas on synthetic data of Fashion-MNIST's shape, and computes
+as many gradients of the same batches in a plain loop, in turn. Prints a table of milliseconds a gradient, and writes
+it to results/virtual.json. A first, uncounted run lets the machine provide the memory.
 """
 
 from __future__ import annotations
@@ -55,14 +55,13 @@ def main() -> None:
 
 def make(steps: int) -> Job:
     """Return the job: its network, its data in memory, its virtual cluster."""
+    hidden = {"type": "dense", "units": 128, "activation": "relu"}
     job = build(
         from_dict(
             {
                 "run": {"steps": steps},
                 "data": {"source": "synthetic", "shape": [784], "samples": 60000, "batch": 128, "portion": 128},
-                "model": {
-                    "layer": [{"type": "dense", "units": 128, "activation": "relu"}, {"type": "dense", "units": 10}]
-                },
+                "model": {"layer": [hidden, {"type": "dense", "units": 10}]},
                 "virtual": {"compute": "exponential:0.01", "latency": 1e-4, "bandwidth": 1e9, "service": 1e-4},
             }
         )
