@@ -31,7 +31,7 @@ class Adag(Algorithm):
     name: ClassVar[str] = "adag"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.05
+    rate: Annotated[float, Meta(gt=0)] = 0.2
     window: Annotated[int, Meta(ge=1)] = 4
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:

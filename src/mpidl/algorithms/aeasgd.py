@@ -31,7 +31,7 @@ class Aeasgd(Algorithm):
     name: ClassVar[str] = "aeasgd"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.1
+    rate: Annotated[float, Meta(gt=0)] = 0.3
     window: Annotated[int, Meta(ge=1)] = 4
     rho: Annotated[float, Meta(ge=0)] | None = None
 

@@ -29,7 +29,7 @@ class Eamsgd(Algorithm):
     name: ClassVar[str] = "eamsgd"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.01
+    rate: Annotated[float, Meta(gt=0)] = 0.03
     tau: Annotated[int, Meta(ge=1)] = 4
     alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
     delta: Annotated[float, Meta(ge=0, lt=1)] = 0.9

@@ -38,7 +38,7 @@ class Easgd(Algorithm):
     name: ClassVar[str] = "easgd"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.1
+    rate: Annotated[float, Meta(gt=0)] = 0.3
     tau: Annotated[int, Meta(ge=1)] = 4
     alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
     asynchronous: bool = True
