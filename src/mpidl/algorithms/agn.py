@@ -31,7 +31,7 @@ class Agn(Algorithm):
     name: ClassVar[str] = "agn"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.3
+    rate: Annotated[float, Meta(gt=0)] = 0.5
     window: Annotated[int, Meta(ge=1)] = 4
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
