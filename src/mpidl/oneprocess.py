@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,15 @@ from mpidl.evaluation import evaluate_split
 from mpidl.job import Job
 from mpidl.metrics import Recorder
 from mpidl.parameters import Range, shards
+from mpidl.policies import Push
 from mpidl.report.progress import on_terminal
 from mpidl.report.reporter import Reporter
 from mpidl.shard import CHUNK_BYTES
 from mpidl.signals import stopping
 from mpidl.version import VERSION
+
+#: Seconds between two looks at the totals.
+LOOK_EVERY = 0.05
 
 
 class OneProcess:
@@ -52,7 +57,10 @@ class OneProcess:
             times, clock=None if self._virtual else time.time, start=time.time(),
             on_epoch=self._evaluate_epoch, on_batch=self._watch, on_event=self._log,
         )  # fmt: skip
-        self._saved_at = self._engine.look().now
+        self._saved_at = self._engine.now
+        self._looked_at = 0.0
+        for number, shard in enumerate(self._shards):
+            shard.on_drop = partial(self._log_drop, number)
 
     def _ranges(self) -> list[Range]:
         size = self._job.layout.size
@@ -90,6 +98,9 @@ class OneProcess:
         """Between two batches: report, save or stop if it is time to."""
         if self._interrupted or self._reached:
             self._engine.stop()
+        if time.time() - self._looked_at < LOOK_EVERY and self._engine.now < self._reporter.due:
+            return
+        self._looked_at = time.time()
         totals = self._engine.look()
         self._reporter.look(totals)
         if totals.now - self._saved_at >= self._job.config.checkpoint.every:
@@ -101,6 +112,10 @@ class OneProcess:
         self._recorder.event(
             kind, rank=rank, role=f"worker {replica}", **details, virtual_time=self._engine.look().seconds
         )
+
+    def _log_drop(self, shard: int, push: Push) -> None:
+        details = {"worker": push.worker, "portions": sorted(set(push.portions)), "staleness": push.staleness}
+        self._recorder.event("drop", rank=0, role=f"server {shard}", **details)
 
     def _evaluate_epoch(self, epoch: int) -> None:
         started = time.time()
@@ -120,7 +135,7 @@ class OneProcess:
     def _save(self) -> None:
         """Write a checkpoint, unless this step has one."""
         job, engine = self._job, self._engine
-        self._saved_at = engine.look().now
+        self._saved_at = engine.now
         step = job.position.step + engine.totals.batches
         if step in checkpoint.steps(job.checkpoints):
             return

@@ -28,6 +28,11 @@ class Reporter:
     recorder : Recorder
     terminal : bool
         Draw a progress bar; otherwise write a line per report.
+
+    Attributes
+    ----------
+    due : float
+        When the next record is to be written, in the totals' time.
     """
 
     def __init__(self, job: Job, recorder: Recorder, terminal: bool) -> None:
@@ -37,7 +42,7 @@ class Reporter:
         total = job.schedule.steps * job.config.data.batch
         self._progress = Progress(min(total, job.schedule.epochs * self._samples_per_epoch), terminal)
         self._every = REDRAW_EVERY if terminal else job.config.run.report
-        self._shown_at = self._recorded_at = 0.0
+        self._shown_at = self._recorded_at = self.due = 0.0
         self._began = time.time()
         self._seconds_to_target: float | None = None
         self._rated = Totals(0.0)
@@ -54,7 +59,8 @@ class Reporter:
             return
         if time.time() - max(self._shown_at, self._began) >= self._every:
             self._show(self._report(totals))
-        if totals.now - max(self._recorded_at, totals.first_fetch) >= self._job.config.run.report:
+        self.due = max(self._recorded_at, totals.first_fetch) + self._job.config.run.report
+        if totals.now >= self.due:
             self._record(self._report(totals), totals.now)
 
     def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> bool:
@@ -81,6 +87,7 @@ class Reporter:
     def _record(self, report: dict[str, Any], now: float) -> None:
         self.recorder.metric(report)
         self._recorded_at = now
+        self.due = now + self._job.config.run.report
 
     def _report(self, totals: Totals) -> dict[str, Any]:
         self._rate(totals)

@@ -143,6 +143,11 @@ class VirtualEngine:
         return self._world.replicas
 
     @property
+    def now(self) -> float:
+        """The time in seconds."""
+        return self._world.clock()
+
+    @property
     def tickets(self) -> int:
         """Portions taken so far."""
         return min(self._tickets, self._schedule.tickets)
