@@ -28,7 +28,7 @@ class Dynsgd(Algorithm):
     name: ClassVar[str] = "dynsgd"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.3
+    rate: Annotated[float, Meta(gt=0)] = 0.2
     window: Annotated[int, Meta(ge=1)] = 4
 
     def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
