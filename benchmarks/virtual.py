@@ -62,7 +62,7 @@ def make(steps: int) -> Job:
                 "run": {"steps": steps},
                 "data": {"source": "synthetic", "shape": [784], "samples": 60000, "batch": 128, "portion": 128},
                 "model": {"layer": [hidden, {"type": "dense", "units": 10}]},
-                "virtual": {"compute": "exponential:0.01", "latency": 1e-4, "bandwidth": 1e9, "service": 1e-4},
+                "virtual": {"compute": "exponential:0.5", "latency": 1e-4, "bandwidth": 1e9, "service": 1e-4},
             }
         )
     )
