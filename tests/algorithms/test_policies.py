@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
+from mpidl.config import from_dict
+from mpidl.job import build
 from mpidl.parameters import Range
-from mpidl.policies import Adag, Add, ApplyAtOnce, DelayCompensated, DropStale, Gather, inverse, inverse_plus_one
-from mpidl.rules import Adagrad, Sgd
+from mpidl.policies import (
+    Adag, Add, ApplyAtOnce, Assign, DelayCompensated, DelayedNesterov, DropStale, FirstOfStep, Gather, inverse,
+    inverse_plus_one,
+)  # fmt: skip
+from mpidl.rules import Adagrad, Nesterov, Sgd
 from mpidl.shard import Shard
 
 SIZE, CHUNK = 13, 4
@@ -114,3 +119,73 @@ def test_what_is_too_stale_is_dropped_and_counted():
     assert (shard.dropped, shard.clock, shard.pushes) == (1, 4, 5)
     push(shard, gradient(), fetched=2)
     assert not np.array_equal(shard.parameters, before)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_delayed_nesterov_is_the_papers_algorithm(count):
+    """m = beta m + sum / N and w -= rate (beta m + g / N) with every N-th gradient; w -= rate g / N with the others."""
+    rule, random = Nesterov(0.7, 0.9), np.random.default_rng(2)
+    shard = make(DelayedNesterov(count), rule)
+    w, m, total = shard.parameters.copy(), np.zeros(SIZE), np.zeros(SIZE)
+    for number in range(1, 11):
+        g = random.normal(size=SIZE)
+        total += g
+        w -= 0.7 * g / count
+        if number % count == 0:
+            m = 0.9 * m + total / count
+            w -= 0.7 * 0.9 * m
+            total[:] = 0
+        push(shard, g)
+        assert shard.parameters == pytest.approx(w, rel=1e-12)
+
+
+def test_assigning_takes_a_push_for_the_parameters():
+    shard = make(Assign())
+    push(shard, gradient())
+    assert np.array_equal(shard.parameters, gradient())
+
+
+def test_of_each_step_the_first_count_and_their_mean():
+    shard = make(FirstOfStep(2, 3), Sgd(1.0))
+    before = shard.parameters.copy()
+    for worker in (2, 0, 1):
+        shard.receive_whole(worker, 0, np.full(SIZE, 1.0 + worker))
+    # Workers 2 and 0 made the step; worker 1 was late.
+    assert np.array_equal(shard.parameters, before - 2)
+    assert (shard.clock, shard.pushes, shard.dropped) == (1, 3, 1)
+    shard.receive_whole(1, 1, np.ones(SIZE))
+    assert shard.clock == 1
+
+
+def test_a_step_does_not_wait_for_who_has_left():
+    shard = make(FirstOfStep(3, 3), Sgd(1.0))
+    before = shard.parameters.copy()
+    shard.receive_whole(0, 0, np.ones(SIZE))
+    shard.leave(0)
+    shard.receive_whole(1, 0, np.full(SIZE, 3.0))
+    assert shard.clock == 0
+    shard.leave(2)
+    assert np.array_equal(shard.parameters, before - 2)
+    assert shard.clock == 1
+
+
+def test_chunks_of_several_pushes_may_be_interleaved_in_a_step():
+    shard = make(FirstOfStep(2, 3), Sgd(1.0))
+    before = shard.parameters.copy()
+    pieces = [slice(*piece) for piece in shard.pieces]
+    for chunk, piece in enumerate(pieces):
+        for worker in (0, 2, 1):
+            shard.receive(worker, chunk, 0, np.full(SIZE, 1.0 + worker)[piece])
+    assert np.array_equal(shard.parameters, before - 2)
+    assert (shard.clock, shard.dropped) == (1, 1)
+
+
+def test_a_job_shows_a_policy_the_first_values():
+    """Delay compensation keeps them: a first push that isn't late must not be corrected."""
+    values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
+    job = build(from_dict(values | {"algorithm": {"name": "dcasgd", "variance": 5.0}, "server": {"rule": "sgd"}}))
+    size = job.layout.size
+    shard = job.fill(Range(0, size), np.empty(size, job.dtype), 100)
+    before = shard.parameters.copy()
+    shard.receive_whole(0, 0, np.ones(size, job.dtype))
+    assert np.array_equal(shard.parameters, before - np.float32(0.01))

@@ -228,3 +228,34 @@ def test_a_launcher_of_another_mpi_is_one_line(job, start):
     (line,) = errors.splitlines()
     assert "OMPI_COMM_WORLD_SIZE" in line
     assert "4" in line
+
+
+@pytest.mark.parametrize("name", ["sync", "averaging", "hogwild"])
+def test_a_run_without_servers_stops_at_a_signal_and_goes_on_too(job, start, tmp_path, name):
+    algorithm = ("--set", f"algorithm.name={name}")
+    process = start("train", job, "-n", 4, "--json", *algorithm, TALLY_SECONDS="0.02")
+    wait_for(lambda: trains(tmp_path))
+    time.sleep(0.4)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 75, errors
+    summary = json.loads(output.splitlines()[-1])
+    assert 0 < summary["samples"] < EPOCHS * SAMPLES
+
+    resumed = start("train", "--resume", "runs/tally", "-n", 3, "--json")
+    output, errors = resumed.communicate(timeout=60)
+    assert resumed.returncode == 0, errors
+    rest = json.loads(output.splitlines()[-1])
+    assert (rest["servers"], rest["replicas"]) == (0, 2)
+    assert summary["samples"] + rest["samples"] == EPOCHS * SAMPLES
+
+
+def test_a_killed_worker_ends_a_run_without_servers(job, start, tmp_path):
+    settings = ("--set", "run.epochs=100000", "--set", "algorithm.name=sync")
+    process = start("train", job, "-n", 4, *settings, TALLY_SECONDS="0.001")
+    wait_for(lambda: trains(tmp_path))
+    os.kill(process_of_rank(2, tmp_path), signal.SIGKILL)
+    killed = time.monotonic()
+    process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert time.monotonic() - killed < 10
