@@ -12,11 +12,7 @@ target, and writes it to results/downpour.json with every run's figures. Seconds
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from harness import save, table
+from training import curve, fashion, last_json, train
 
 HERE = Path(__file__).resolve().parent
 MPIDL = "mpidl"
@@ -64,30 +61,15 @@ def parse() -> argparse.Namespace:
 
 def downpour(options: argparse.Namespace) -> Run:
     """Train with mpidl on a coordinator, a server and the workers."""
-    job = HERE.parent / "jobs" / "fashion_mnist.toml"
-    with tempfile.TemporaryDirectory() as directory:
-        settings = {
-            "data.path": options.data.resolve(),
-            "run.dir": directory,
-            "run.epochs": options.epochs,
-            "server.rate": options.rate,
-            "topology.servers": 1,
-        }
-        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        summary = last_json([sys.executable, "-m", "mpidl", "train", job, "-n", WORKERS + 2, *sets, "--json"])
-        evaluations = accuracies(Path(summary["run_dir"]) / "metrics.jsonl")
+    job = fashion(options.data, run={"epochs": options.epochs}, server={"rule": "adagrad", "rate": options.rate})
+    run = train(job, WORKERS + 2)
+    evaluations = zip(*curve(run), strict=True)
     return {
-        "samples_per_second": summary["samples_per_second"],
-        "seconds": summary["seconds"],
-        "test_accuracy": summary["test_accuracy"],
+        "samples_per_second": run["samples_per_second"],
+        "seconds": run["seconds"],
+        "test_accuracy": run["test_accuracy"],
         "seconds_to_target": next((time for time, accuracy in evaluations if accuracy >= options.target), None),
     }
-
-
-def accuracies(metrics: Path) -> list[tuple[float, float]]:
-    """Return training seconds and test accuracy of each record, which is the last evaluation's until the next."""
-    records = map(json.loads, metrics.read_text().splitlines())
-    return [(record["time"], record["test_accuracy"]) for record in records if record["test_accuracy"] is not None]
 
 
 def peer(script: str, options: argparse.Namespace) -> Run:
@@ -101,15 +83,6 @@ def peer(script: str, options: argparse.Namespace) -> Run:
     }
     words = [word for setting in settings.items() for word in setting]
     return last_json([sys.executable, HERE / "peers" / script, *words, "--json"])
-
-
-def last_json(command: list[Any]) -> Run:
-    """Run a command, one thread a process, and return the JSON object on the last line of its stdout."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{done.stderr}\n{command}: exit code {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def row(name: str, runs: dict[str, list[Run]], target: float) -> dict[str, Any]:

@@ -7,7 +7,16 @@ from mpidl.config import from_dict
 from mpidl.job import build
 from mpidl.parameters import Range
 from mpidl.policies import (
-    Adag, Add, ApplyAtOnce, Assign, DelayCompensated, DelayedNesterov, DropStale, FirstOfStep, Gather, inverse,
+    Adag,
+    Add,
+    ApplyAtOnce,
+    Assign,
+    DelayCompensated,
+    DelayedNesterov,
+    DropStale,
+    FirstOfStep,
+    Gather,
+    inverse,
     inverse_plus_one,
 )  # fmt: skip
 from mpidl.rules import Adagrad, Nesterov, Sgd
