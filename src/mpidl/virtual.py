@@ -71,6 +71,8 @@ class Virtual:
                 raise UsageError(
                     f"virtual.{kind}: replica {section.replica}, there are {replicas} (0 to {replicas - 1})"
                 )
+        if self.compute is None and self.calibration is None:
+            raise UsageError("virtual.compute: missing, expected the seconds of a gradient, or virtual.calibration")
         measured = calibrate(Path(self.calibration)) if self.calibration is not None else Times()
         given = {
             key: parse(str(getattr(self, key)), f"virtual.{key}")

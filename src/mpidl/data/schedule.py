@@ -41,7 +41,7 @@ class Schedule:
     ) -> None:
         self.portions = portions
         self._next, self._unfinished = next_portion, tuple(unfinished)
-        self._given_back: list[tuple[int, int]] = []
+        self._given_back: list[Assignment] = []
         self._per_portion = portions.portion // portions.batch
         self.steps_per_epoch = -(-portions.samples // portions.batch)
         self.steps = steps if steps is not None else (epochs or 0) * self.steps_per_epoch
@@ -64,8 +64,8 @@ class Schedule:
     def assignment(self, ticket: int) -> Assignment | None:
         """Return what a ticket stands for, or None if the run's data are used up."""
         if ticket < 0:
-            portion, first = self._given_back[-1 - ticket]
-        elif ticket < len(self._unfinished):
+            return self._given_back[-1 - ticket]
+        if ticket < len(self._unfinished):
             portion, first = self._unfinished[ticket]
         else:
             portion, first = self._next + ticket - len(self._unfinished), 0
@@ -73,9 +73,9 @@ class Schedule:
             return None
         return Assignment(portion, first, self._batches(portion))
 
-    def give_back(self, portion: int, done: int) -> int:
-        """Return a ticket, a negative one, for the batches from `done` on of a portion whose replica died."""
-        self._given_back.append((portion, done))
+    def give_back(self, assignment: Assignment) -> int:
+        """Return a ticket, a negative one, for batches that a replica took and died with."""
+        self._given_back.append(assignment)
         return -len(self._given_back)
 
     def position(self, taken: int) -> tuple[int, list[tuple[int, int]]]:

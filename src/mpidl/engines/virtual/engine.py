@@ -248,14 +248,9 @@ class VirtualEngine:
 
     def _give_back(self, replica: Replica) -> None:
         """Hand out again what a dead replica had taken and not pushed."""
-        loader = replica.loader
-        again = []
-        if loader.current is not None and loader.done - replica.unpushed < loader.current.last:
-            again.append((loader.current.portion, max(loader.current.first, loader.done - replica.unpushed)))
-        if loader.ahead is not None:
-            again.append((loader.ahead.portion, loader.ahead.first))
-        self._given_back.extend(self._schedule.give_back(*pair) for pair in again)
-        self._on_event("failure", replica.number, portions=[portion for portion, _ in again])
+        again = replica.taken()
+        self._given_back.extend(map(self._schedule.give_back, again))
+        self._on_event("failure", replica.number, portions=sorted({part.portion for part in again}))
         replica.loader = self._loader()
 
     # What needs no servers.

@@ -10,6 +10,7 @@ import numpy as np
 import simpy
 
 from mpidl.data.loader import Loader
+from mpidl.data.schedule import Assignment
 from mpidl.engines.virtual.cluster import Cluster
 from mpidl.shard import Shard
 from mpidl.totals import Totals
@@ -60,24 +61,27 @@ class Replica:
         self.unapplied: list[simpy.Process] = []
         self.clock: float = 0
         self.feedback: list[ErrorFeedback] = []
-        self.unpushed = 0
-        self._portions: tuple[int, int] | None = None
+        self.unpushed: list[Assignment] = []
 
     def next_batch(self) -> Any:
         """Return the next batch, and note that its gradient is yet to be pushed."""
         batch = self.loader.next()
-        if batch is not None:
-            assert self.loader.current is not None
-            portion = self.loader.current.portion
-            self.unpushed += 1
-            self._portions = (portion if self._portions is None else self._portions[0], portion)
+        current = self.loader.current
+        if batch is not None and current is not None:
+            self.unpushed.append(Assignment(current.portion, self.loader.done - 1, self.loader.done))
         return batch
 
     def pushed(self) -> tuple[int, int]:
         """Note a push; return the first and the last portion that it was computed on."""
-        portions, self._portions = self._portions or (-1, -1), None
-        self.unpushed = 0
+        portions = (self.unpushed[0].portion, self.unpushed[-1].portion) if self.unpushed else (-1, -1)
+        self.unpushed.clear()
         return portions
+
+    def taken(self) -> list[Assignment]:
+        """Return what it has taken and not pushed: batches of which it has or has not computed the gradient."""
+        current, ahead = self.loader.current, self.loader.ahead
+        rest = [] if current is None else [Assignment(current.portion, self.loader.done, current.last)]
+        return [part for part in [*self.unpushed, *rest, *([ahead] if ahead else [])] if part.first < part.last]
 
     def encode(self, wire: Wire, servers: list[Server], vector: np.ndarray, decoded: np.ndarray) -> int:
         """Send a vector through a wire format: `decoded` is what arrives; return its bytes."""

@@ -1,0 +1,101 @@
+"""The command that plays a run on a virtual cluster."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
+TIMES = ["virtual.compute=exponential:0.01", "virtual.latency=1e-5"]
+
+
+def options(*settings):
+    return [word for setting in (*TIMES, *settings) for word in ("--set", setting)]
+
+
+def test_a_simulation_leaves_what_a_run_leaves_and_a_seed_decides_it(mpidl, tmp_path):
+    command = ("simulate", DIGITS, "--replicas", 50, "--json", *options("run.epochs=60", "data.portion=32"))
+    first, second = (mpidl(*command) for _ in range(2))
+    assert first.returncode == second.returncode == 0, first.stderr
+    summary, again = (json.loads(done.stdout) for done in (first, second))
+    assert (summary["servers"], summary["replicas"], summary["ranks"]) == (1, 50, 52)
+    # 50 replicas, each 32 samples in a hundredth of a second.
+    assert summary["samples_per_second"] == pytest.approx(50 * 32 / 0.01, rel=0.1)
+    assert summary["staleness"]["mean"] == pytest.approx(49, rel=0.05)
+    assert summary.pop("run_dir") != again.pop("run_dir")
+    # Virtual time begins at the real time, in whose last digits it is rounded.
+    for name in ("seconds", "samples_per_second", "timing"):
+        assert str(summary.pop(name))[:4] == str(again.pop(name))[:4]
+    assert summary == again
+
+    real = json.loads(mpidl("train", DIGITS, "--json", "--set", "run.epochs=1").stdout)
+    assert set(real) - {"run_dir"} == set(summary) | {"seconds", "samples_per_second", "timing"}
+    run = tmp_path / "runs" / "digits"
+    assert {entry.name for entry in run.iterdir()} == {
+        "config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints",
+    }  # fmt: skip
+    assert mpidl("evaluate", run, "--json").returncode == 0
+
+
+def test_the_time_to_an_accuracy_is_virtual(mpidl):
+    done = mpidl(
+        "simulate", DIGITS, "--replicas", 4, "--json", *options("run.target_accuracy=0.8", "virtual.compute=1.0")
+    )
+    summary = json.loads(done.stdout)
+    assert summary["test_accuracy"] >= 0.8
+    assert 10 < summary["seconds_to_target"] <= summary["seconds"]
+    assert summary["epochs"] < 30
+
+
+def test_deaths_and_returns_are_events(mpidl, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(DIGITS.read_text() + "\n[[virtual.death]]\nreplica = 1\nat = 0.02\nreturns = 0.05\n")
+    done = mpidl("simulate", job, "--replicas", 3, *options("run.epochs=5"))
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "runs" / "job" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [(e["event"], e["role"]) for e in events if e["event"] != "checkpoint"] == [
+        ("failure", "worker 1"),
+        ("recovery", "worker 1"),
+    ]
+
+
+def test_durations_of_a_real_run(mpidl, tmp_path):
+    timing = {"compute": 0.25, "compute_deviation": 0.0, "service": 0.0, "latency": 0.0, "bandwidth": None}
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "summary.json").write_text(json.dumps({"timing": timing}))
+    settings = ("--set", "virtual.calibration=old", "--set", "run.steps=40", "--json")
+    summary = json.loads(mpidl("simulate", DIGITS, "--replicas", 4, *settings).stdout)
+    # Ten portions of four batches: two of the four replicas take three.
+    assert summary["seconds"] == pytest.approx(3 * 4 * 0.25, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "simulate: expected CONFIG or --replay RUN_DIR (see `mpidl simulate --help`)"),
+        ([DIGITS], "--replicas: expected int >= 1, found None"),
+        ([DIGITS, "--replicas", "0"], "--replicas: expected int >= 1, found 0"),
+        (
+            [DIGITS, "--replicas", "2"],
+            "virtual.compute: missing, expected the seconds of a gradient, or virtual.calibration",
+        ),
+        (
+            [DIGITS, "--replicas", "2", "--set", "virtual.calibration=nowhere"],
+            "virtual.calibration: nowhere has no measurements of a run on ranks: ",
+        ),
+        (
+            [DIGITS, "--replicas", "2", "--set", "virtual.compute=gamma:1"],
+            "virtual.compute: 'gamma:1', expected SECONDS, ",
+        ),
+        (
+            [DIGITS, "--replicas", "2", "--set", "virtual.compute=1", "--set", "virtual.slow=[{replica = 2}]"],
+            "virtual.slow: replica 2, there are 2 (0 to 1)",
+        ),
+    ],
+)
+def test_what_a_user_got_wrong_is_one_line(mpidl, arguments, line):
+    done = mpidl("simulate", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mpidl: {line}")
+    assert done.stderr.count("\n") == 1
