@@ -23,7 +23,7 @@ from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.data import Batch, Portions
 from mpidl.data.dataset import ArraySplit
 from mpidl.engines.times import Constant, Exponential, Times, Uniform
-from mpidl.rules import Adagrad, Sgd
+from mpidl.rules import Adagrad, Momentum, Sgd
 
 RANDOM = Times(Exponential(1.0), Exponential(0.1), Exponential(0.05))
 
@@ -305,3 +305,24 @@ def test_hogwild_with_one_replica_is_serial_sgd(lab, least_squares):
 def test_staleness_of_hogwild_counts_the_updates_between_read_and_write(lab, tally):
     totals = lab.engine(tally(), Hogwild(), servers=1, replicas=5, epochs=80, times=Times(Exponential(1.0))).run()
     assert totals.staleness_sum / totals.staleness.sum() == pytest.approx(4, rel=0.05)
+
+
+def test_hogwild_touches_only_what_its_gradient_says(lab, tally):
+    """Momentum would go on moving the others."""
+    model, split = tally()
+    compute = model.loss_and_gradient
+
+    def half(batch):
+        loss, gradient = compute(batch)
+        gradient[int(batch.inputs[0, 0] < 50) :: 2] = 0
+        return loss, gradient
+
+    model.loss_and_gradient = half
+    expected, velocity = np.zeros(13), np.zeros(13)
+    for indices in lab.batches((model, split)):
+        gradient = half(split.gather(indices))[1]
+        moved = gradient != 0
+        velocity[moved] = 0.5 * velocity[moved] + gradient[moved]
+        expected[moved] -= velocity[moved]
+    found = lab.trained((model, split), Hogwild(), rule=Momentum(1.0, 0.5), servers=1, times=RANDOM)
+    assert np.array_equal(found, expected)

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from mpidl import checkpoint
 from mpidl.checkpoint import Checkpoint, Position
+from mpidl.config import from_dict
 from mpidl.errors import MpidlError, UsageError
+from mpidl.job import build
 from mpidl.parameters import Layout, Range, shards
+from mpidl.run import run
 
 LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale", ()), ("1-dense/weight", (11, 3))])
 POSITION = Position(42, 1337, 1.5, 9, [(7, 2), (8, 0)])
@@ -125,3 +128,12 @@ def test_the_initial_state_and_the_newest_stay(tmp_path):
     (tmp_path / "run").mkdir()
     with pytest.raises(UsageError, match="no checkpoint to read in"):
         checkpoint.latest(tmp_path / "run")
+
+
+def test_a_resumed_shard_has_its_clock_back(tmp_path):
+    layers = {"layer": [{"type": "dense", "units": 10}]}
+    config = from_dict({"run": {"epochs": 1, "dir": str(tmp_path)}, "data": {"source": "digits"}, "model": layers})
+    run(config)
+    job = build(config, checkpoint.latest(tmp_path / "run"))
+    shard = job.fill(Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
+    assert shard.clock == job.position.step == 12

@@ -277,3 +277,22 @@ def test_hyperparameters_convert_from_a_configuration(rule):
 def test_hyperparameters_out_of_range_are_refused(rule, key, value):
     with pytest.raises(msgspec.ValidationError, match=rf"\$\.{key}"):
         msgspec.convert({key: value}, rule)
+
+
+@pytest.mark.parametrize("name", list(RULES))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_sparse_update_leaves_elements_without_gradient_alone(name, dtype):
+    """Also where a rule would move them, by momentum or decay."""
+    rule, random = RULES[name](), np.random.default_rng(1)
+    w = random.normal(size=37).astype(dtype)
+    state = rule.init(w)
+    rule.update(w, state, random.normal(size=37).astype(dtype), 1)
+    gradient = np.where(np.arange(37) % 3, random.normal(size=37), 0).astype(dtype)
+    dense, dense_state = w.copy(), tuple(vector.copy() for vector in state)
+    before = [vector.copy() for vector in (w, *state)]
+    rule.update(dense, dense_state, gradient, 2)
+    rule.update(w, state, gradient, 2, sparse=True)
+    for found, old, expected in zip((w, *state), before, (dense, *dense_state), strict=True):
+        assert np.array_equal(found[::3], old[::3])
+        touched = np.arange(37) % 3 != 0
+        assert np.array_equal(found[touched], expected[touched])
