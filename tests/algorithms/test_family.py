@@ -326,3 +326,47 @@ def test_hogwild_touches_only_what_its_gradient_says(lab, tally):
         expected[moved] -= velocity[moved]
     found = lab.trained((model, split), Hogwild(), rule=Momentum(1.0, 0.5), servers=1, times=RANDOM)
     assert np.array_equal(found, expected)
+
+
+class Quadratic:
+    """(1 / 2) w^2, whatever the batch."""
+
+    def __init__(self):
+        self.parameters = np.ones(1)
+
+    def loss_and_gradient(self, batch: Batch):
+        return 0.0, self.parameters.copy()
+
+
+def test_asynchrony_is_heavy_ball_in_the_mean(lab):
+    """With M memoryless workers, E[D'] = (1 - 1/M) E[D] - (eta / M) gradient, for the changes D of a quadratic."""
+    replicas, rate, steps, runs = 4, 0.1, 39, 400
+    paths = np.zeros((runs, steps))
+    for seed in range(runs):
+        data = np.zeros((steps * lab.batch, 1), np.float32)
+        problem = Quadratic(), ArraySplit(data, data)
+        engine = lab.engine(
+            problem, Downpour(), rule=Sgd(rate), servers=1, replicas=replicas, epochs=1,
+            times=Times(Exponential(1.0)), seed=seed,
+        )  # fmt: skip
+        path, shard = [], engine._world.servers[0].shard
+        receive = shard.receive_whole
+
+        def watched(*arguments, path=path, shard=shard, receive=receive):
+            receive(*arguments)
+            path.append(shard.parameters[0])
+
+        shard.receive_whole = watched
+        engine.run()
+        paths[seed] = path
+    # The last pushes come from those that have not ended: they are not drawn from all.
+    kept = steps - 2 * replicas
+    w, change, expected = 1.0, -rate, []
+    for _ in range(kept):
+        w += change
+        expected.append(w)
+        change = (1 - 1 / replicas) * change - rate / replicas * w
+    error = np.abs(paths[:, :kept].mean(axis=0) - expected)
+    assert np.all(error < 4.5 * paths[:, :kept].std(axis=0) / np.sqrt(runs) + 1e-9)
+    # Without the implicit momentum it would be another path.
+    assert np.abs(np.array(expected) - (1 - rate) ** np.arange(1, kept + 1)).max() > 10 * error.max()
