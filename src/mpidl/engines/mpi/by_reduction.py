@@ -58,7 +58,7 @@ class ByReduction(Exchange):
         self._says = np.zeros(4, np.int64)
         self._all = np.zeros((workers, 4), np.int64)
         self._desk = np.zeros(len(Desk), np.int64)
-        self._type = MPI._typedict[shard.parameters.dtype.char]
+        self._type = MPI.Datatype.fromcode(shard.parameters.dtype.char)
         self._latest = shard.parameters
         self.epoch_over = 0
 
