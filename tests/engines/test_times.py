@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mpidl.engines.times import DISTRIBUTIONS, Constant, Death, Exponential, Jitter, Uniform, describe, parse
+from mpidl.engines.times import Constant, Death, Exponential, Jitter, Uniform, parse
 from mpidl.errors import UsageError
 
 
@@ -40,20 +38,6 @@ def test_what_names_none_is_an_error_in_one_line(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["constant:0.017", "constant:1e-05", "uniform:0.01:0.02", "exponential:0.017", "jitter:2:0.1"]
-)
-def test_a_description_is_the_text_that_was_parsed(text):
-    assert describe(parse(text, "virtual.compute")) == text
-
-
-@given(st.sampled_from(sorted(DISTRIBUTIONS)), st.lists(st.floats(0, 1e300), min_size=2, max_size=2))
-def test_a_description_loses_nothing(name, numbers):
-    numbers = sorted(numbers)[: 2 if name in ("uniform", "jitter") else 1]
-    distribution = DISTRIBUTIONS[name](*numbers)
-    assert parse(describe(distribution), "virtual.compute") == distribution
-
-
-@pytest.mark.parametrize(
     ("distribution", "mean", "deviation"),
     [
         (Constant(2.0), 2.0, 0.0),
@@ -67,7 +51,6 @@ def test_draws_have_the_mean_and_the_deviation(distribution, mean, deviation):
     random = np.random.default_rng(1)
     draws = np.array([distribution(random) for _ in range(20000)])
     assert draws.min() >= 0
-    assert distribution.expectation == mean
     assert draws.mean() == pytest.approx(mean, rel=0.02)
     assert draws.std() == pytest.approx(deviation, rel=0.05, abs=1e-12)
 

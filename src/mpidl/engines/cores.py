@@ -29,11 +29,6 @@ class Cores:
         self._planned, self._end = float("inf"), 0.0
         self._first = self._others
 
-    @property
-    def busy(self) -> int:
-        """How many jobs haven't ended."""
-        return len(self._urgent) + len(self._others)
-
     def work(self, seconds: float, urgent: bool = False) -> simpy.Event:
         """Return the event of so much work's having been done, in seconds of a core of its own."""
         event = self._environment.event()

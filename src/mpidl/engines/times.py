@@ -19,10 +19,6 @@ class Distribution(Protocol):
     def __call__(self, random: np.random.Generator) -> float:
         """Return one duration."""
 
-    @property
-    def expectation(self) -> float:
-        """The mean of all durations, in seconds."""
-
 
 def _check(low: float, high: float) -> None:
     if not 0 <= low <= high < float("inf"):
@@ -42,11 +38,6 @@ class Constant:
         """See `Distribution`."""
         return self.seconds
 
-    @property
-    def expectation(self) -> float:
-        """See `Distribution`."""
-        return self.seconds
-
 
 @dataclass(frozen=True)
 class Uniform:
@@ -62,11 +53,6 @@ class Uniform:
         """See `Distribution`."""
         return float(random.uniform(self.low, self.high))
 
-    @property
-    def expectation(self) -> float:
-        """See `Distribution`."""
-        return (self.low + self.high) / 2
-
 
 @dataclass(frozen=True)
 class Exponential:
@@ -80,11 +66,6 @@ class Exponential:
     def __call__(self, random: np.random.Generator) -> float:
         """See `Distribution`."""
         return float(random.exponential(self.mean))
-
-    @property
-    def expectation(self) -> float:
-        """See `Distribution`."""
-        return self.mean
 
 
 @dataclass(frozen=True)
@@ -104,11 +85,6 @@ class Jitter:
             return self.mean
         variance = math.log1p(self.deviation**2)
         return float(random.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance)))
-
-    @property
-    def expectation(self) -> float:
-        """See `Distribution`."""
-        return self.mean
 
 
 DISTRIBUTIONS: dict[str, Callable[..., Distribution]] = {
@@ -134,12 +110,6 @@ def parse(text: str, key: str) -> Distribution:
             f"{key}: {text!r}, expected SECONDS, 'constant:SECONDS', 'uniform:LOW:HIGH', 'exponential:MEAN' or "
             f"'jitter:MEAN:DEVIATION'"
         ) from None
-
-
-def describe(distribution: Distribution) -> str:
-    """Return the text that `parse` makes the same distribution of."""
-    numbers = (repr(float(number)).removesuffix(".0") for number in vars(distribution).values())
-    return ":".join([type(distribution).__name__.lower(), *numbers])
 
 
 @dataclass(frozen=True)
