@@ -32,7 +32,7 @@ class Diloco(Algorithm):
     asynchronous : bool
         Nobody waits: servers give each replica's change to delayed Nesterov as it comes.
     delay : int, optional
-        Changes between two updates of the outer momentum, the paper's N; as many as replicas if not given.
+        Changes between two updates of the outer momentum, the paper's N; twice as many as replicas if not given.
     """
 
     name: ClassVar[str] = "diloco"
@@ -69,7 +69,7 @@ class Diloco(Algorithm):
 
     def policy(self, replicas: int) -> Policy:
         """Give the outer rule the mean change, or each change to delayed Nesterov."""
-        return DelayedNesterov(self.delay or replicas) if self.asynchronous else ApplyAtOnce()
+        return DelayedNesterov(self.delay or 2 * replicas) if self.asynchronous else ApplyAtOnce()
 
     def check(self, deterministic: bool, rule: Rule) -> None:
         """See `Algorithm.check`."""

@@ -38,8 +38,8 @@ class Easgd(Algorithm):
     name: ClassVar[str] = "easgd"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.3
-    tau: Annotated[int, Meta(ge=1)] = 4
+    rate: Annotated[float, Meta(gt=0)] = 0.4
+    tau: Annotated[int, Meta(ge=1)] = 1
     alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
     asynchronous: bool = True
 
