@@ -3,9 +3,11 @@
 import pytest
 
 from mpidl.errors import UsageError
-from mpidl.nn import Dense, MeanSquaredError, check, from_config
+from mpidl.nn import LAYERS, Dense, MeanSquaredError, check, from_config
 
 DENSE = {"type": "dense", "units": 5}
+
+KNOWN = ", ".join(sorted(LAYERS))
 
 
 def build(sections, loss="softmax_cross_entropy"):
@@ -18,7 +20,7 @@ def test_sections_become_layers():
         {"type": "dense", "units": 2},
     ]
     network = from_config(sections, "mean_squared_error", [4, 3], seed=7, dtype="float64")
-    assert network.layers == (Dense(9, "relu", "he_normal", "first"), Dense(2))
+    assert network.layers == (Dense(9, "relu", "he_normal", name="first"), Dense(2))
     assert isinstance(network.loss, MeanSquaredError)
     assert (network.input_shape, network.seed, network.dtype) == ((4, 3), 7, "float64")
     assert [part.name for part in network.layout][::2] == ["first/weight", "1-dense/weight"]
@@ -27,10 +29,10 @@ def test_sections_become_layers():
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"units": 5}, "model.layer[1].type: missing; known: dense"),
+        ({"units": 5}, "model.layer[1].type: missing; known: " + KNOWN),
         ({"type": "dens", "units": 5}, "model.layer[1].type: unknown name 'dens', did you mean 'dense'?"),
         ({"type": ["dense"]}, "model.layer[1].type: unknown name ['dense'], did you mean 'dense'?"),
-        ({"type": 3}, "model.layer[1].type: unknown name 3; known: dense"),
+        ({"type": 3}, "model.layer[1].type: unknown name 3; known: " + KNOWN),
         ({"type": "dense", "unit": 5}, "model.layer[1].unit: unknown key, did you mean 'units'?"),
         ({"type": "dense"}, "model.layer[1].units: missing, expected int >= 1"),
         (DENSE | {"units": "abc"}, "model.layer[1].units: expected int >= 1, found 'abc'"),

@@ -48,29 +48,3 @@ def test_gradient_passes_through_the_last_layers_activation(activation):
     gradient = network.loss_and_gradient(batch)[1].copy()
     expected = differences(lambda: network.loss_and_gradient(batch)[0], network.parameters)
     np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("samples", [1, 4])
-def test_dense_meets_the_adjoint_identity(activation, samples):
-    """<J x, y> = <x, J^T y> for x of inputs, weight and bias at once."""
-    layer, random = Dense(5, activation), np.random.default_rng(11)
-    shapes = layer.parameters((3, 2))
-    parameters = {name: random.normal(size=shape) for name, shape in shapes.items()}
-    inputs = random.normal(size=(samples, 3, 2))
-    inputs_x = random.normal(size=inputs.shape)
-    parameters_x = {name: random.normal(size=shape) for name, shape in shapes.items()}
-    y = random.normal(size=(samples, 5))
-
-    def forward(step):
-        outputs = np.empty((samples, 5))
-        moved = {name: value + step * parameters_x[name] for name, value in parameters.items()}
-        layer.forward(np, moved, inputs + step * inputs_x, outputs)
-        return outputs
-
-    jacobian_x = (forward(STEP) - forward(-STEP)) / (2 * STEP)
-    gradients = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
-    inputs_y = np.full_like(inputs, np.nan)
-    layer.backward(np, parameters, gradients, inputs, forward(0), y.copy(), inputs_y)
-    transposed = np.vdot(inputs_x, inputs_y) + sum(np.vdot(parameters_x[n], gradients[n]) for n in shapes)
-    np.testing.assert_allclose(np.vdot(jacobian_x, y), transposed, rtol=1e-7)

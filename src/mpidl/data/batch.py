@@ -14,7 +14,10 @@ class Batch(NamedTuple):
         NumPy or CuPy.
     targets : array (n,) int64 of class ids, or (n, outputs) of floats
         Of the same array package as `inputs`.
+    number : int
+        Which minibatch of the run this is: what a model does at random depends on it.
     """
 
     inputs: Any
     targets: Any
+    number: int = 0

@@ -1,4 +1,4 @@
-"""A chain of layers and a loss."""
+"""A graph of layers and a loss."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
-from mpidl.nn.buffers import Buffers
-from mpidl.nn.layers.layer import Layer
+from mpidl.nn.graph import Graph
+from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
+from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.workspaces import Pass, Passes
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 
 
 class Network:
-    """A model (`mpidl.nn.model.Model`) made of layers, each taking the outputs of the one before it.
+    """A model (`mpidl.nn.model.Model`) made of layers, each taking the outputs of the one before it or of any others.
 
     Nothing is allocated before it is needed: a rank that only serves parameters asks for `layout` and
     `initial`.
@@ -35,21 +37,25 @@ class Network:
     dtype
         Of parameters, gradient and activations: "float32" or "float64".
     seed
-        Of the initial parameters, at least zero.
+        Of the initial parameters and of dropout, at least zero.
     xp
         NumPy or CuPy: where parameters, gradient and activations lie.
+    regularisation
+        What is done to the loss and its gradient; nothing if not given.
 
     Attributes
     ----------
     layout : Layout
         Tensors in the flat vectors, such as ``"0-dense/weight"``.
+    statistics : list of Range
+        Parameters that update rules leave alone.
     input_shape, output_shape : tuple of int
         Of one sample.
 
     Raises
     ------
     UsageError
-        If there is no layer, two layers share a name, a layer can't take what the one before it gives, or
+        If there is no layer, two layers share a name, a layer can't take what it is given, or
         the dtype is another.
     """
 
@@ -61,6 +67,7 @@ class Network:
         dtype: str = "float32",
         seed: int = 0,
         xp: Any = np,
+        regularisation: Regularisation | None = None,
     ) -> None:
         if not layers:
             raise UsageError("model.layer: no layer, expected at least one")
@@ -72,17 +79,21 @@ class Network:
         self.dtype = str(dtype)
         self.seed = seed
         self.xp = xp
-        self._names = layer_names(self.layers)
-        shapes, tensors = [self.input_shape], []
-        for index, (layer, name) in enumerate(zip(self.layers, self._names, strict=True)):
-            shapes.append(_output_shape(index, layer, shapes[-1]))
-            tensors += [(f"{name}/{key}", shape) for key, shape in layer.parameters(shapes[-2]).items()]
-        self.output_shape = shapes[-1]
+        self.regularisation = Regularisation() if regularisation is None else regularisation
+        self.graph = graph = Graph(layers, self.input_shape)
+        self.output_shape = graph.shapes[-1]
+        tensors, statistics = [], []
+        for index, (layer, name) in enumerate(zip(layers, graph.names, strict=True)):
+            tensors += [(f"{name}/{key}", shape) for key, shape in layer.parameters(*graph.input_shapes(index)).items()]
+            statistics += [f"{name}/{key}" for key in layer.statistics]
         self.layout = Layout(tensors)
+        self.statistics = [self.layout[name].range for name in statistics]
+        self._weights = [part.range for part in self.layout if part.name.endswith("/weight")]
+        self._trained = [part.range for part in self.layout if part.name not in statistics]
         self._parameters: Any = None
-        self._inputs = Buffers(xp, shapes[:1], self.dtype)
-        self._outputs = Buffers(xp, shapes[1:], self.dtype)
-        self._output_gradients = Buffers(xp, shapes[1:], self.dtype)
+        self._number = 0
+        buffers = [layer.buffers(*graph.input_shapes(index)) for index, layer in enumerate(layers)]
+        self._passes = Passes(xp, self.dtype, self.input_shape, graph.shapes[1:], graph.shared[1:], buffers, self._lend)
 
     @property
     def parameters(self) -> Any:
@@ -91,32 +102,38 @@ class Network:
         Write into it in place, or set another: the network then computes with that vector itself.
         """
         if self._parameters is None:
-            self._parameters = self.xp.asarray(self.initial(Range(0, self.layout.size)))
+            self.parameters = self.xp.asarray(self.initial(Range(0, self.layout.size)))
         return self._parameters
 
     @parameters.setter
     def parameters(self, vector: Any) -> None:
         self._parameters = vector
-        self.__dict__.pop("_parameter_views", None)
+        for path, view in self.layout.views(vector).items():
+            name, _, parameter = path.rpartition("/")
+            self._parameter_views[name][parameter] = view
+
+    @cached_property
+    def _parameter_views(self) -> dict[str, dict[str, Any]]:
+        return {name: {} for name in self.graph.names}
 
     @cached_property
     def _gradient(self) -> Any:
         return self.xp.empty(self.layout.size, self.dtype)
 
     @cached_property
-    def _parameter_views(self) -> list[dict[str, Any]]:
-        return self._views_by_layer(self.parameters)
-
-    @cached_property
-    def _gradient_views(self) -> list[dict[str, Any]]:
-        return self._views_by_layer(self._gradient)
-
-    def _views_by_layer(self, vector: Any) -> list[dict[str, Any]]:
-        by_layer: dict[str, dict[str, Any]] = {name: {} for name in self._names}
-        for path, view in self.layout.views(vector).items():
+    def _gradient_views(self) -> dict[str, dict[str, Any]]:
+        by_layer: dict[str, dict[str, Any]] = {name: {} for name in self.graph.names}
+        for path, view in self.layout.views(self._gradient).items():
             name, _, parameter = path.rpartition("/")
             by_layer[name][parameter] = view
-        return list(by_layer.values())
+        return by_layer
+
+    def _lend(self, index: int, buffers: dict[str, Any]) -> Workspace:
+        name = self.graph.names[index]
+        return Workspace(
+            self.xp, self._parameter_views[name], self._gradient_views[name], buffers, False,
+            lambda: self.xp.random.default_rng([self.seed, index, self._number]),
+        )  # fmt: skip
 
     def initial(self, whole: Range) -> np.ndarray:
         """Return the initial values of the parameters [start, stop).
@@ -142,7 +159,7 @@ class Network:
         whole = Range(*whole)
         if not 0 <= whole.start <= whole.stop <= self.layout.size:
             raise ValueError(f"parameters {tuple(whole)} of {self.layout.size}")
-        layers = dict(zip(self._names, self.layers, strict=True))
+        layers = dict(zip(self.graph.names, self.layers, strict=True))
         values = np.empty(whole.size, self.dtype)
         for ordinal, part in enumerate(self.layout):
             if shared := part.range.intersect(whole):
@@ -152,19 +169,42 @@ class Network:
                 values[slice(*shared.shift(-whole.start))] = tensor[slice(*shared.shift(-part.start))]
         return values
 
-    def _forward(self, inputs: Any) -> list[Any]:
-        """Return the inputs in the network's dtype, and the outputs of every layer."""
+    def _forward(self, batch: Batch, training: bool) -> Pass:
+        """Compute the outputs of every layer."""
+        inputs = batch.inputs
         if inputs.shape[1:] != self.input_shape:
             expected = ", ".join(map(str, self.input_shape))
             raise UsageError(f"a batch of inputs {inputs.shape}, the network takes (n, {expected})")
-        if inputs.dtype != self.dtype:
-            (buffer,) = self._inputs.take(len(inputs))
-            self.xp.copyto(buffer, inputs)
-            inputs = buffer
-        values = [inputs, *self._outputs.take(len(inputs))]
-        for index, layer in enumerate(self.layers):
-            layer.forward(self.xp, self._parameter_views[index], values[index], values[index + 1])
-        return values
+        assert self.parameters is not None
+        self._number = batch.number
+        work = self._passes.take(len(inputs))
+        values = [self._passes.converted(inputs), *work.values]
+        for index, (layer, workspace) in enumerate(zip(self.layers, work.workspaces, strict=True)):
+            workspace.training = training
+            layer.forward(workspace, self.graph.inputs(index, values), values[index + 1])
+        return work
+
+    def _backward(self, batch: Batch, work: Pass) -> None:
+        """Compute the gradient of all parameters from that of the last layer's outputs."""
+        values = [self._passes.converted(batch.inputs), *work.values]
+        # Of several layers that take a value, the first to come writes its gradient, the others add to it.
+        gradients, written = [None, *work.gradients], [True] + [False] * len(work.values)
+        for index in reversed(range(len(self.layers))):
+            sources = self.graph.sources[index]
+            targets = [work.spares[v - 1] if v and written[v] else gradients[v] for v in sources]
+            inputs = self.graph.inputs(index, values)
+            layer, joins = self.layers[index], self.layers[index].joins
+            layer.backward(
+                work.workspaces[index],
+                inputs,
+                values[index + 1],
+                gradients[index + 1],
+                targets if joins else targets[0],
+            )
+            for value, target in zip(sources, targets, strict=True):
+                if value and written[value]:
+                    gradients[value] += target
+                written[value] = True
 
     def _loss(self, outputs: Any, targets: Any, gradient: Any) -> float:
         expected = outputs.shape[:1] if are_classes(targets) else outputs.shape
@@ -198,19 +238,10 @@ class Network:
         UsageError
             If the shapes don't fit.
         """
-        values = self._forward(batch.inputs)
-        gradients = self._output_gradients.take(len(batch.inputs))
-        loss = self._loss(values[-1], batch.targets, gradients[-1])
-        for index in reversed(range(len(self.layers))):
-            self.layers[index].backward(
-                self.xp,
-                self._parameter_views[index],
-                self._gradient_views[index],
-                values[index],
-                values[index + 1],
-                gradients[index],
-                gradients[index - 1] if index else None,
-            )
+        work = self._forward(batch, training=True)
+        loss = self._loss(work.values[-1], batch.targets, work.gradients[-1])
+        self._backward(batch, work)
+        loss += self.regularisation.apply(self._weights, self._trained, self.parameters, self._gradient)
         return loss, self._gradient
 
     def evaluate(self, batch: Batch) -> tuple[float, int | float]:
@@ -218,14 +249,14 @@ class Network:
 
         Takes batches as `loss_and_gradient` does. The number is NaN for squared errors of float targets.
         """
-        outputs = self._forward(batch.inputs)[-1]
-        gradient = self._output_gradients.take(len(outputs))[-1]
-        loss = self._loss(outputs, batch.targets, gradient) * len(outputs)
+        work = self._forward(batch, training=False)
+        outputs = work.values[-1]
+        loss = self._loss(outputs, batch.targets, work.gradients[-1]) * len(outputs)
         return loss, self.loss.correct(self.xp, outputs, batch.targets)
 
     def predict(self, inputs: Any) -> Any:
         """Return the last layer's outputs (n, *output_shape) for inputs (n, *input_shape), as a new array."""
-        return self._forward(inputs)[-1].copy()
+        return self._forward(Batch(inputs, None), training=False).values[-1].copy()
 
 
 def check(network: Network, classes: int | None) -> None:
@@ -239,31 +270,3 @@ def check(network: Network, classes: int | None) -> None:
     outputs = prod(network.output_shape)
     if classes is not None and outputs != classes:
         raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")
-
-
-def layer_names(layers: Sequence[Layer]) -> list[str]:
-    """Return each layer's own name, or its index and type: ``"0-dense"``.
-
-    Raises
-    ------
-    UsageError
-        If two layers share a name, or a name has a slash, which separates layer and tensor.
-    """
-    names: list[str] = []
-    for index, layer in enumerate(layers):
-        name = layer.name or f"{index}-{layer.type}"
-        if "/" in name:
-            raise UsageError(f"model.layer[{index}].name: expected a name without '/', found {name!r}")
-        if name in names:
-            raise UsageError(f"model.layer[{index}].name: layer {names.index(name)} is named {name!r} too")
-        names.append(name)
-    return names
-
-
-def _output_shape(index: int, layer: Layer, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-    if not all(extent >= 1 for extent in input_shape):
-        raise UsageError(f"model.layer[{index}]: inputs of shape {input_shape} have no elements")
-    try:
-        return layer.output_shape(input_shape)
-    except UsageError as error:
-        raise UsageError(f"model.layer[{index}]: {error}") from None

@@ -1,8 +1,10 @@
 """Layers, one a file, by the name that a configuration gives as their type."""
 
+from mpidl.nn.layers.activation import Activation
+from mpidl.nn.layers.conv2d import Conv2d
 from mpidl.nn.layers.dense import Dense
 from mpidl.nn.layers.layer import Layer
 
-LAYERS: dict[str, type[Layer]] = {layer.type: layer for layer in (Dense,)}
+LAYERS: dict[str, type[Layer]] = {layer.type: layer for layer in (Activation, Conv2d, Dense)}
 
-__all__ = ["LAYERS", "Dense", "Layer"]
+__all__ = ["LAYERS", "Activation", "Conv2d", "Dense", "Layer"]

@@ -3,33 +3,96 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from mpidl.nn.activations import ACTIVATIONS
+from mpidl.nn.initialisers import INITIALISERS
+from mpidl.sections import choose
 
+Shape = tuple[int, ...]
+
+
+class Buffer(NamedTuple):
+    """Memory that a layer needs.
+
+    Attributes
+    ----------
+    shape
+        Of what one sample needs; of all, if not `per_sample`.
+    dtype
+        The network's if not given.
+    per_sample
+        Whether the buffer has a first axis for the samples, and keeps its values from forward to backward. One that
+        hasn't is scratch space, which any other layer may overwrite.
+    """
+
+    shape: Shape
+    dtype: str | None = None
+    per_sample: bool = True
+
+
+@dataclass(slots=True)
+class Workspace:
+    """What the network lends to a layer: C-contiguous arrays of one package, for one number of samples.
+
+    Attributes
+    ----------
+    xp
+        NumPy or CuPy.
+    parameters, gradients
+        The layer's tensors by name, views of the network's flat vectors, of its dtype (float32 or float64).
+    buffers
+        Arrays by name, as `Layer.buffers` asks for them.
+    training
+        Whether a gradient is to be computed, and not only the outputs.
+    random
+        Returns a generator (numpy.random.Generator, or CuPy's) that depends on nothing but the network's seed, the
+        layer and the batch.
+    """
+
+    xp: Any
+    parameters: dict[str, Any]
+    gradients: dict[str, Any]
+    buffers: dict[str, Any]
+    training: bool
+    random: Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer(ABC):
     """A step of a network: its shapes, its parameters' shapes and initial values, and its maths.
 
     A subclass is a frozen dataclass whose fields are the keys of its configuration section. It holds neither
-    parameters nor buffers: the network hands it views of the flat parameter and gradient vectors by name,
-    and buffers for n samples, all C-contiguous arrays of the package `xp` (NumPy or CuPy) and of one dtype
-    (float32 or float64).
+    parameters nor buffers: the network lends them, in a `Workspace`.
 
     Attributes
     ----------
     type
         Its name in configurations.
+    joins
+        Whether it takes the outputs of several layers, and not of one. `output_shape` then has an argument for
+        each, and `forward` and `backward` have lists in place of the inputs and their gradients.
+    statistics
+        Names of parameters that update rules leave alone: their gradient is what is subtracted from them.
     name
         The name of this layer in checkpoints; the network takes its index and type for an empty one.
+    inputs
+        Names of the layers whose outputs it takes; the one before it if none is given.
     """
 
     type: ClassVar[str]
-    name: str
+    joins: ClassVar[bool] = False
+    statistics: ClassVar[tuple[str, ...]] = ()
+
+    name: str = ""
+    inputs: tuple[str, ...] = ()
 
     @abstractmethod
-    def output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    def output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape of one sample's output.
 
         Raises
@@ -39,37 +102,36 @@ class Layer(ABC):
             index.
         """
 
-    def parameters(self, input_shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    def parameters(self, input_shape: Shape) -> dict[str, Shape]:
         """Return the shape of each parameter tensor, in their order in the flat vector."""
         return {}
 
-    def initial(self, parameter: str, shape: tuple[int, ...], generator: np.random.Generator, dtype: str) -> np.ndarray:
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
         """Return the initial values of a parameter tensor, from `generator` alone."""
-        raise NotImplementedError
+        return np.zeros(shape, dtype)
+
+    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+        """Return what memory `forward` and `backward` need."""
+        return {}
+
+    def operations(self, input_shape: Shape) -> int:
+        """Return the floating-point operations of `forward` for a sample: multiplications and additions by weights."""
+        return 0
 
     @abstractmethod
-    def forward(self, xp: Any, parameters: Mapping[str, Any], inputs: Any, outputs: Any) -> None:
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """Compute `outputs` (n, *output_shape), overwriting it, from `inputs` (n, *input_shape)."""
 
     @abstractmethod
     def backward(
-        self,
-        xp: Any,
-        parameters: Mapping[str, Any],
-        gradients: Mapping[str, Any],
-        inputs: Any,
-        outputs: Any,
-        output_gradient: Any,
-        input_gradient: Any | None,
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """Compute the loss's gradients.
+        """Compute the loss's gradients; every element of ``work.gradients`` is overwritten.
 
         Parameters
         ----------
-        xp, parameters, inputs
+        work, inputs
             As `forward` had them.
-        gradients
-            Views like `parameters`; every element is overwritten.
         outputs
             What `forward` computed; whoever else needs them was served before, so they may be used as
             scratch space.
@@ -78,3 +140,40 @@ class Layer(ABC):
         input_gradient
             Overwritten with the gradient with respect to `inputs`; None where nobody needs it.
         """
+
+
+class Weighted(Layer):
+    """A layer of weights, a bias and an activation; a subclass has the fields ``activation`` and ``initialiser``.
+
+    Attributes
+    ----------
+    activation
+        A name in `ACTIVATIONS`.
+    initialiser
+        A name in `INITIALISERS`, for the weight; the bias starts at zero.
+    """
+
+    activation: str
+    initialiser: str
+
+    def __post_init__(self) -> None:
+        choose(ACTIVATIONS, "activation", self.activation)
+        choose(INITIALISERS, "initialiser", self.initialiser)
+
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
+        """See `Layer`."""
+        return INITIALISERS[self.initialiser if parameter == "weight" else "zeros"](generator, shape, dtype)
+
+    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+        """See `Layer`."""
+        return {"before": Buffer(self.output_shape(input_shape))} if ACTIVATIONS[self.activation].of_inputs else {}
+
+    def activate(self, work: Workspace, outputs: Any) -> None:
+        """Replace the weighted sums by the activation of them."""
+        if "before" in work.buffers:
+            work.xp.copyto(work.buffers["before"], outputs)
+        ACTIVATIONS[self.activation].apply(work.xp, outputs)
+
+    def chain(self, work: Workspace, outputs: Any, gradient: Any) -> None:
+        """Turn the gradient with respect to the outputs into that with respect to the weighted sums."""
+        ACTIVATIONS[self.activation].chain(work.xp, work.buffers.get("before", outputs), gradient)

@@ -1,0 +1,47 @@
+"""An activation as a layer of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mpidl.nn.activations import ACTIVATIONS
+from mpidl.nn.layers.layer import Layer, Shape, Workspace
+from mpidl.sections import choose
+
+
+@dataclass(frozen=True)
+class Activation(Layer):
+    """``activation(inputs)``, element by element; softmax over the last axis.
+
+    Attributes
+    ----------
+    activation
+        A name in `ACTIVATIONS`.
+    """
+
+    type: ClassVar[str] = "activation"
+
+    activation: str
+
+    def __post_init__(self) -> None:
+        choose(ACTIVATIONS, "activation", self.activation)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """See `Layer`."""
+        return input_shape
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        """See `Layer`."""
+        work.xp.copyto(outputs, inputs)
+        ACTIVATIONS[self.activation].apply(work.xp, outputs)
+
+    def backward(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
+    ) -> None:
+        """See `Layer`."""
+        if input_gradient is None:
+            return
+        work.xp.copyto(input_gradient, output_gradient)
+        activation = ACTIVATIONS[self.activation]
+        activation.chain(work.xp, inputs if activation.of_inputs else outputs, input_gradient)

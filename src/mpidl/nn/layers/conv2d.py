@@ -1,0 +1,137 @@
+"""Convolution of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from mpidl.errors import UsageError
+from mpidl.nn import kernels
+from mpidl.nn.layers.layer import Buffer, Shape, Weighted, Workspace
+from mpidl.nn.windows import PaddingPair, Pair, Windows, windows
+
+#: Elements of the patches that are worked on at a time: they stay in the second-level cache.
+PATCHES = 1 << 18
+#: Small images are worked on so many at a time, at most.
+MOST_IMAGES = 64
+
+
+@dataclass(frozen=True)
+class Conv2d(Weighted):
+    """``activation(inputs * weight + bias)``, cross-correlation over images (height, width, channels).
+
+    Attributes
+    ----------
+    channels
+        Number of output channels, feature maps.
+    size
+        Of the kernel: a number, or [vertical, horizontal].
+    activation, initialiser
+        See `Weighted`; the weight is (size, size, input channels / groups, channels), the bias (channels,).
+    stride
+        Between positions.
+    padding
+        Zeros around the image: a number, or [vertical, horizontal], "same" or "valid" (none).
+    groups
+        The channels of inputs and outputs are cut into so many groups, each seeing its own (as AlexNet's two GPUs).
+    """
+
+    type: ClassVar[str] = "conv2d"
+
+    channels: Annotated[int, Meta(ge=1)]
+    size: Pair = 3
+    activation: str = "identity"
+    initialiser: str = "he_uniform"
+    stride: Pair = 1
+    padding: PaddingPair = 0
+    groups: Annotated[int, Meta(ge=1)] = 1
+
+    def _windows(self, input_shape: Shape) -> Windows:
+        found = windows(input_shape, self.size, self.stride, self.padding)
+        for whose, count in (("input", found.channels), ("output", self.channels)):
+            if count % self.groups:
+                raise UsageError(f"groups: {self.groups}, expected a divisor of the {count} {whose} channels")
+        return found
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """See `Layer`."""
+        return (*self._windows(input_shape).positions, self.channels)
+
+    def parameters(self, input_shape: Shape) -> dict[str, Shape]:
+        """See `Layer`."""
+        of = self._windows(input_shape)
+        return {"weight": (*of.size, of.channels // self.groups, self.channels), "bias": (self.channels,)}
+
+    def operations(self, input_shape: Shape) -> int:
+        """See `Layer`."""
+        return 2 * prod(self.parameters(input_shape)["weight"]) * prod(self._windows(input_shape).positions)
+
+    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+        """See `Layer`."""
+        of = self._windows(input_shape)
+        weight = self.parameters(input_shape)["weight"]
+        row = of.positions[1] * prod(weight[:-1])
+        patches = max(row, min(PATCHES, MOST_IMAGES * of.positions[0] * row))
+        return super().buffers(input_shape) | {
+            "patches": Buffer((patches,), per_sample=False),
+            "product": Buffer((prod(weight) // self.groups,), per_sample=False),
+        }
+
+    def _blocks(self, work: Workspace, of: Windows, samples: int) -> Iterator[tuple[slice, int, int, Any]]:
+        """Yield images, first row of positions, rows, and memory for their patches: what fits into it at a time."""
+        memory, (down, across) = work.buffers["patches"], of.positions
+        shape = (across, *of.size, of.channels // self.groups)
+        rows = min(down, memory.size // prod(shape))
+        images = min(samples, max(1, memory.size // (down * prod(shape))))
+        for first in range(0, samples, images):
+            some = slice(first, min(samples, first + images))
+            for row in range(0, down, rows):
+                count = min(rows, down - row)
+                block = (some.stop - some.start, count, *shape)
+                yield some, row, count, memory[: prod(block)].reshape(block)
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        """See `Layer`."""
+        loops, images = kernels.of(work.xp), inputs.reshape(*inputs.shape[:3], -1)
+        of, weight = self._windows(inputs.shape[1:]), work.parameters["weight"]
+        depth, width = weight.shape[2], self.channels // self.groups
+        matrix = weight.reshape(-1, self.channels)
+        for some, row, rows, patches in self._blocks(work, of, len(inputs)):
+            sums = outputs[some, row : row + rows].reshape(-1, self.channels)
+            for group in range(self.groups):
+                loops.gather_patches(images[some], patches, of, row, group * depth)
+                columns = slice(group * width, (group + 1) * width)
+                work.xp.matmul(patches.reshape(len(sums), -1), matrix[:, columns], out=sums[:, columns])
+            loops.add_row(sums, work.parameters["bias"])
+        self.activate(work, outputs)
+
+    def backward(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
+    ) -> None:
+        """See `Layer`."""
+        xp, loops, images = work.xp, kernels.of(work.xp), inputs.reshape(*inputs.shape[:3], -1)
+        of, weight = self._windows(inputs.shape[1:]), work.parameters["weight"]
+        depth, width = weight.shape[2], self.channels // self.groups
+        matrix, product = weight.reshape(-1, self.channels), work.buffers["product"].reshape(-1, width)
+        gradient = work.gradients["weight"].reshape(-1, self.channels)
+        gradient.fill(0)
+        if input_gradient is not None:
+            input_gradient.fill(0)
+            image_gradients = input_gradient.reshape(images.shape)
+        self.chain(work, outputs, output_gradient)
+        loops.sum_rows(output_gradient.reshape(-1, self.channels), work.gradients["bias"])
+        for some, row, rows, patches in self._blocks(work, of, len(inputs)):
+            sums = output_gradient[some, row : row + rows].reshape(-1, self.channels)
+            flat = patches.reshape(len(sums), -1)
+            for group in range(self.groups):
+                columns = slice(group * width, (group + 1) * width)
+                loops.gather_patches(images[some], patches, of, row, group * depth)
+                xp.matmul(flat.T, sums[:, columns], out=product)
+                gradient[:, columns] += product
+                if input_gradient is not None:
+                    xp.matmul(sums[:, columns], matrix[:, columns].T, out=flat)
+                    loops.scatter_patches(patches, image_gradients[some], of, row, group * depth)

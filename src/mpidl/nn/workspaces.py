@@ -1,0 +1,130 @@
+"""Arrays for a batch, that are allocated once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from mpidl.nn.layers.layer import Buffer, Shape, Workspace
+
+#: Bytes that scratch arrays begin at multiples of.
+ALIGNMENT = 64
+
+
+class Pass(NamedTuple):
+    """What a forward and a backward pass over so many samples work on; views of the memory of `Passes`.
+
+    Attributes
+    ----------
+    values, gradients : list of array (n, *shape)
+        The outputs of each layer, and the loss's gradients with respect to them.
+    spares : list of array (n, *shape) or None
+        A second array for the gradient with respect to a layer's outputs, where several layers take them.
+    workspaces : list of Workspace
+        Of each layer.
+    """
+
+    values: list[Any]
+    gradients: list[Any]
+    spares: list[Any]
+    workspaces: list[Workspace]
+
+
+class Passes:
+    """Memory for the largest batch so far; smaller batches get views of it.
+
+    Parameters
+    ----------
+    xp
+        NumPy or CuPy.
+    dtype
+        Of outputs and gradients.
+    input_shape, shapes
+        Of a sample of the inputs, and of each layer's outputs.
+    shared
+        For each layer, whether several others take its outputs.
+    buffers
+        What each layer asks for.
+    lend : callable
+        Returns a layer's workspace, given its index and its buffers.
+    """
+
+    def __init__(
+        self,
+        xp: Any,
+        dtype: str,
+        input_shape: Shape,
+        shapes: Sequence[Shape],
+        shared: Sequence[bool],
+        buffers: Sequence[dict[str, Buffer]],
+        lend: Callable[[int, dict[str, Any]], Workspace],
+    ) -> None:
+        self._xp, self._dtype, self._lend = xp, dtype, lend
+        self._input_shape, self._shapes, self._shared, self._buffers = input_shape, shapes, shared, buffers
+        self._samples = 0
+        self._passes: dict[int, Pass] = {}
+        self._inputs: Any = None
+
+    def take(self, samples: int) -> Pass:
+        """Return the arrays for so many samples, the same ones at every call."""
+        found = self._passes.get(samples)
+        if found is None:
+            if samples > self._samples:
+                self._allocate(samples)
+            found = self._passes[samples] = self._cut(samples)
+        return found
+
+    def converted(self, inputs: Any) -> Any:
+        """Return a batch of inputs in the network's dtype: a copy, unless they have it."""
+        if inputs.dtype == self._dtype:
+            return inputs
+        if self._inputs is None or len(self._inputs) < len(inputs):
+            self._inputs = self._xp.empty((len(inputs), *self._input_shape), self._dtype)
+        copy = self._inputs[: len(inputs)]
+        self._xp.copyto(copy, inputs)
+        return copy
+
+    def _allocate(self, samples: int) -> None:
+        empty, dtype = self._xp.empty, self._dtype
+        self._samples = samples
+        self._passes.clear()
+        self._values = [empty((samples, *shape), dtype) for shape in self._shapes]
+        self._gradients = [empty((samples, *shape), dtype) for shape in self._shapes]
+        sizes = [prod(shape) for shape, shared in zip(self._shapes, self._shared, strict=True) if shared]
+        self._spare = empty(samples * max(sizes, default=0), dtype)
+        self._kept = [
+            {name: empty((samples, *each.shape), each.dtype or dtype) for name, each in of.items() if each.per_sample}
+            for of in self._buffers
+        ]
+        # One scratch memory for all layers: it stays in cache from one to the next.
+        ends = [end for of in self._buffers for *_, end in self._places(of)]
+        self._scratch = empty(max(ends, default=0), "uint8")
+
+    def _places(self, buffers: dict[str, Buffer]) -> list[tuple[str, Buffer, int, int]]:
+        """Return where a layer's scratch arrays begin and end in the scratch memory, in bytes."""
+        places, start = [], 0
+        for name, each in buffers.items():
+            if not each.per_sample:
+                end = start + prod(each.shape) * self._xp.dtype(each.dtype or self._dtype).itemsize
+                places.append((name, each, start, end))
+                start = -(-end // ALIGNMENT) * ALIGNMENT
+        return places
+
+    def _cut(self, samples: int) -> Pass:
+        workspaces = []
+        for index, (kept, buffers) in enumerate(zip(self._kept, self._buffers, strict=True)):
+            views = {name: array[:samples] for name, array in kept.items()}
+            for name, each, start, end in self._places(buffers):
+                views[name] = self._scratch[start:end].view(each.dtype or self._dtype).reshape(each.shape)
+            workspaces.append(self._lend(index, views))
+        spares = [
+            self._spare[: samples * prod(shape)].reshape(samples, *shape) if shared else None
+            for shape, shared in zip(self._shapes, self._shared, strict=True)
+        ]
+        return Pass(
+            [array[:samples] for array in self._values],
+            [array[:samples] for array in self._gradients],
+            spares,
+            workspaces,
+        )

@@ -1,0 +1,80 @@
+"""Every layer at odd sizes, and one layer alone with all it works on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mpidl.nn import Activation, Conv2d, Dense
+from mpidl.nn.layers.layer import Layer, Workspace
+from mpidl.nn.workspaces import Passes
+
+#: Layers, with the shape of one sample's inputs: a list of shapes where a layer joins several.
+CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
+    (Dense(5), (3, 2)),
+    (Dense(1, "tanh"), (7,)),
+    *((Activation(name), (3, 5)) for name in ("relu", "leaky_relu", "gelu", "sigmoid", "tanh", "softmax")),
+    (Conv2d(3, 3), (7, 5, 2)),
+    (Conv2d(3, 3, "tanh"), (7, 5)),
+    (Conv2d(4, [3, 2], stride=[2, 1], padding=[1, 1]), (8, 5, 3)),
+    (Conv2d(3, 1, "gelu"), (3, 5, 2)),
+    (Conv2d(6, 3, groups=3, padding="same"), (5, 7, 3)),
+    (Conv2d(4, 5, stride=3, padding=2, groups=2), (9, 8, 4)),
+    (Conv2d(2, 3, stride=4), (3, 11, 1)),
+]
+
+
+def name_of(case) -> str:
+    """Return a case's name, for pytest."""
+    layer, shape = case
+    return f"{layer.type}-{CASES.index(case)}-{shape}".replace(" ", "")
+
+
+class Alone:
+    """A layer with parameters and inputs of its own, all drawn at random.
+
+    Attributes
+    ----------
+    variables : list of array
+        What the outputs depend on and what has a gradient: the inputs, then the parameters that are trained.
+    """
+
+    def __init__(self, layer, input_shape, samples=4, dtype="float64", seed=3, training=True):
+        self.layer, self.samples = layer, samples
+        shapes = list(input_shape) if layer.joins else [tuple(input_shape)]
+        self.random = np.random.default_rng(seed)
+        self.inputs = [self.random.normal(size=(samples, *shape)).astype(dtype) for shape in shapes]
+        self.parameters = {
+            name: (0.5 + self.random.random(shape)).astype(dtype) - (name not in ("variance", "scale"))
+            for name, shape in layer.parameters(*shapes).items()
+        }
+        self.gradients = {name: np.full_like(value, np.nan) for name, value in self.parameters.items()}
+        self.output_shape = layer.output_shape(*shapes)
+        self.seed = seed
+        passes = Passes(
+            np, dtype, shapes[0], [self.output_shape], [False], [layer.buffers(*shapes)],
+            lambda _, buffers: Workspace(
+                np, self.parameters, self.gradients, buffers, training, lambda: np.random.default_rng(seed)
+            ),
+        )  # fmt: skip
+        work = passes.take(samples)
+        (self.outputs,), (self.output_gradient,), _, (self.work,) = work
+        self.input_gradients = [np.full_like(each, np.nan) for each in self.inputs]
+        trained = [name for name in self.parameters if name not in layer.statistics]
+        self.variables = [*self.inputs, *(self.parameters[name] for name in trained)]
+        self._trained = trained
+
+    def forward(self):
+        """Return the outputs, the layer's own array."""
+        self.layer.forward(self.work, self.inputs if self.layer.joins else self.inputs[0], self.outputs)
+        return self.outputs
+
+    def backward(self, y):
+        """Return the gradient of <outputs, y> with respect to each of the `variables`."""
+        self.forward()
+        self.output_gradient[:] = y
+        joins = self.layer.joins
+        self.layer.backward(
+            self.work, self.inputs if joins else self.inputs[0], self.outputs, self.output_gradient,
+            self.input_gradients if joins else self.input_gradients[0],
+        )  # fmt: skip
+        return [*self.input_gradients, *(self.gradients[name] for name in self._trained)]
