@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpidl.nn import Activation, Conv2d, Dense
+from mpidl.nn import Activation, Conv2d, Dense, LocallyConnected2d
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.workspaces import Passes
 
@@ -20,6 +20,9 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
     (Conv2d(6, 3, groups=3, padding="same"), (5, 7, 3)),
     (Conv2d(4, 5, stride=3, padding=2, groups=2), (9, 8, 4)),
     (Conv2d(2, 3, stride=4), (3, 11, 1)),
+    (LocallyConnected2d(3, 3), (6, 5, 2)),
+    (LocallyConnected2d(2, [2, 3], "gelu", stride=[1, 2], padding=1), (5, 7)),
+    (LocallyConnected2d(5, 5, "relu", stride=2, padding=[2, 0]), (5, 9, 1)),
 ]
 
 

@@ -3,7 +3,7 @@
 from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.build import from_config
 from mpidl.nn.initialisers import INITIALISERS
-from mpidl.nn.layers import LAYERS, Activation, Conv2d, Dense, Layer
+from mpidl.nn.layers import LAYERS, Activation, Conv2d, Dense, Layer, LocallyConnected2d
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, SoftmaxCrossEntropy
 from mpidl.nn.model import Model, layout_of
 from mpidl.nn.network import Network, check
@@ -17,6 +17,7 @@ __all__ = [
     "Conv2d",
     "Dense",
     "Layer",
+    "LocallyConnected2d",
     "Loss",
     "MeanSquaredError",
     "Model",

@@ -14,8 +14,8 @@ from mpidl.nn import kernels
 from mpidl.nn.layers.layer import Buffer, Shape, Weighted, Workspace
 from mpidl.nn.windows import PaddingPair, Pair, Windows, windows
 
-#: Elements of the patches that are worked on at a time: they stay in the second-level cache.
-PATCHES = 1 << 18
+#: Elements of the patches that are worked on at a time: they stay in cache.
+PATCHES = 1 << 19
 #: Small images are worked on so many at a time, at most.
 MOST_IMAGES = 64
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from numpy import uintp
+
 from mpidl.jit import jit
 
 
-@jit
-def gather_patches(images, patches, of, row, channel):  # type: ignore[no-untyped-def]
+def gather_patches(images: Any, patches: Any, of: Any, row: int, channel: int) -> None:
     """Copy some channels of the windows at some rows of positions.
 
     Parameters
@@ -20,53 +23,80 @@ def gather_patches(images, patches, of, row, channel):  # type: ignore[no-untype
     channel : int
         The first of the `depth` channels.
     """
-    height, width, channels = images.shape[1:]
-    depth = patches.shape[5]
-    whole = depth == channels
-    for i in range(patches.shape[0]):
-        for y in range(patches.shape[1]):
-            top = (row + y) * of.stride[0] - of.padding[0]
-            for x in range(patches.shape[2]):
-                left = x * of.stride[1] - of.padding[1]
-                begin, end = max(0, -left), min(of.size[1], width - left)
-                for u in range(of.size[0]):
-                    patch = patches[i, y, x, u].reshape(-1)
-                    if top + u < 0 or top + u >= height or begin >= end:
-                        patch[:] = 0
-                        continue
-                    pixels = images[i, top + u].reshape(-1)
-                    patch[: begin * depth] = 0
-                    if whole:
-                        for k in range(begin * depth, end * depth):
-                            patch[k] = pixels[left * depth + k]
-                    else:
-                        for v in range(begin, end):
-                            for k in range(depth):
-                                patch[v * depth + k] = pixels[(left + v) * channels + channel + k]
-                    patch[end * depth :] = 0
+    _gather(images.reshape(-1), patches.reshape(-1), images.shape, patches.shape, of.stride, of.padding, row, channel)
+
+
+def scatter_patches(patches: Any, images: Any, of: Any, row: int, channel: int) -> None:
+    """Add to each pixel what the windows that have it say: the adjoint of `gather_patches`."""
+    _scatter(patches.reshape(-1), images.reshape(-1), images.shape, patches.shape, of.stride, of.padding, row, channel)
+
+
+# Arrays are flat, and indices in the inner loops unsigned: a view costs more than a window's row, and a signed index,
+# which might be counted from the end, keeps the loop from being vectorised.
 
 
 @jit
-def scatter_patches(patches, images, of, row, channel):  # type: ignore[no-untyped-def]
-    """Add to each pixel what the windows that have it say: the adjoint of `gather_patches`."""
-    height, width, channels = images.shape[1:]
-    depth = patches.shape[5]
+def _gather(images, patches, shape, windows, stride, padding, row, channel):  # type: ignore[no-untyped-def]
+    _, height, width, channels = shape
+    n, rows, across, down, wide, depth = windows
     whole = depth == channels
-    for i in range(patches.shape[0]):
-        for y in range(patches.shape[1]):
-            top = (row + y) * of.stride[0] - of.padding[0]
-            for x in range(patches.shape[2]):
-                left = x * of.stride[1] - of.padding[1]
-                begin, end = max(0, -left), min(of.size[1], width - left)
-                for u in range(of.size[0]):
-                    if top + u < 0 or top + u >= height:
+    target = 0
+    for i in range(n):
+        for y in range(rows):
+            top = (row + y) * stride[0] - padding[0]
+            for x in range(across):
+                left = x * stride[1] - padding[1]
+                begin, end = max(0, -left), min(wide, width - left)
+                for u in range(top, top + down):
+                    start, target = target, target + wide * depth
+                    if u < 0 or u >= height or begin >= end:
+                        _zero(patches, start, target)
                         continue
-                    patch = patches[i, y, x, u].reshape(-1)
-                    pixels = images[i, top + u].reshape(-1)
+                    source = ((i * height + u) * width + left + begin) * channels + channel
+                    to = start + begin * depth
+                    _zero(patches, start, to)
                     if whole:
-                        for k in range(begin * depth, end * depth):
-                            pixels[left * depth + k] += patch[k]
+                        a, b = uintp(to), uintp(source)
+                        for k in range(uintp((end - begin) * depth)):
+                            patches[a + k] = images[b + k]
                     else:
-                        for v in range(begin, end):
-                            for k in range(depth):
-                                pixels[(left + v) * channels + channel + k] += patch[v * depth + k]
+                        for v in range(end - begin):
+                            a, b = uintp(to + v * depth), uintp(source + v * channels)
+                            for k in range(uintp(depth)):
+                                patches[a + k] = images[b + k]
+                    _zero(patches, start + end * depth, target)
+
+
+@jit
+def _scatter(patches, images, shape, windows, stride, padding, row, channel):  # type: ignore[no-untyped-def]
+    _, height, width, channels = shape
+    n, rows, across, down, wide, depth = windows
+    whole = depth == channels
+    source = 0
+    for i in range(n):
+        for y in range(rows):
+            top = (row + y) * stride[0] - padding[0]
+            for x in range(across):
+                left = x * stride[1] - padding[1]
+                begin, end = max(0, -left), min(wide, width - left)
+                for u in range(top, top + down):
+                    start, source = source, source + wide * depth
+                    if u < 0 or u >= height or begin >= end:
+                        continue
+                    target = ((i * height + u) * width + left + begin) * channels + channel
+                    taken = start + begin * depth
+                    if whole:
+                        a, b = uintp(target), uintp(taken)
+                        for k in range(uintp((end - begin) * depth)):
+                            images[a + k] += patches[b + k]
+                    else:
+                        for v in range(end - begin):
+                            a, b = uintp(target + v * channels), uintp(taken + v * depth)
+                            for k in range(uintp(depth)):
+                                images[a + k] += patches[b + k]
+
+
+@jit
+def _zero(values, start, stop):  # type: ignore[no-untyped-def]
+    for k in range(uintp(start), uintp(stop)):
+        values[k] = 0
