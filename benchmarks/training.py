@@ -77,8 +77,13 @@ def last_json(command: list[Any]) -> Run:
 
 def curve(run: Run) -> tuple[list[float], list[float]]:
     """Return seconds of training and test accuracy, where the accuracy was measured."""
-    records = [record for record in run["records"] if record["test_accuracy"] is not None]
-    return [record["time"] for record in records], [record["test_accuracy"] for record in records]
+    # A record between two evaluations repeats the last one's accuracy.
+    points: dict[float, float] = {}
+    for record in run["records"]:
+        accuracy = record["test_accuracy"]
+        if accuracy is not None and (not points or accuracy != next(reversed(points.values()))):
+            points[record["time"]] = accuracy
+    return list(points), list(points.values())
 
 
 def plot(name: str, title: str, curves: dict[str, tuple[list[float], list[float]]], xlabel: str, ylabel: str) -> Path:

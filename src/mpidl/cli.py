@@ -140,7 +140,7 @@ def _train(arguments: argparse.Namespace) -> int:
         raise UsageError(f"-n {ranks}: there are {started.size} ranks already, leave -n out")
     if ranks > started.size:
         return _launch(arguments, ranks)
-    launcher.prepare_maths()
+    launcher.limit_threads()
     config = _config(arguments)
     from mpidl.run import run
 
@@ -179,7 +179,7 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    launcher.prepare_maths()
+    launcher.limit_threads()
     from mpidl.evaluation import evaluate
 
     _show(evaluate(arguments.run_dir), arguments.json, _evaluation_lines)
@@ -189,7 +189,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 def _simulate(arguments: argparse.Namespace) -> int:
     if launcher.world().size > 1:
         raise UsageError("simulate: runs in one process, without mpirun")
-    launcher.prepare_maths()
+    launcher.limit_threads()
     from mpidl.run import replay, simulate
 
     if arguments.replay is not None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from mpidl.errors import UsageError
 
-__all__ = ["World", "check_world", "prepare_maths", "threads", "world"]
+__all__ = ["World", "check_world", "limit_threads", "threads", "world"]
 
 
 class World(NamedTuple):
@@ -38,8 +36,6 @@ LAUNCHERS = (
 #: Slurm's numbers for what isn't a step of srun (batch script, interactive shell, ...) begin here.
 SPECIAL_STEPS = 0xFFFFFFF0
 
-#: What OpenBLAS's kernels for AVX-512 need.
-AVX512 = ("avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -105,15 +101,7 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
     return counts[node] if node < len(counts) else size
 
 
-def prepare_maths(processor: Path = Path("/proc/cpuinfo")) -> None:
-    """Tell the maths libraries how many threads to use, and OpenBLAS which kernels; call before NumPy is imported.
-
-    The user's word wins.
-    """
+def limit_threads() -> None:
+    """Tell the maths libraries how many threads to use; call before NumPy is imported. The user's word wins."""
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads()))
-    # On AMD's processors OpenBLAS takes its AVX2 kernels, though those for AVX-512 are twice as fast on the newer ones.
-    with suppress(OSError):
-        text = processor.read_text()
-        if "AuthenticAMD" in text and all(f" {flag}" in text for flag in AVX512):
-            os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")

@@ -25,7 +25,7 @@ def main() -> int:
     started = launcher.world()
     if started.size == 1:
         return _start_two()
-    launcher.prepare_maths()
+    launcher.limit_threads()
     examination = Examination(speaks=started.rank == 0)
     _examine_machine(examination)
     from mpidl.doctor import library
@@ -45,7 +45,7 @@ def _start_two() -> int:
         return launch(2, ["doctor"])
     except UsageError as error:
         no_launcher = error
-    launcher.prepare_maths()
+    launcher.limit_threads()
     examination = Examination()
     _examine_machine(examination)
 
