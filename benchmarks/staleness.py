@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import save, table
-from training import fashion, plot, simulate
+from training import curve, fashion, plot, simulate
 
 LEARNERS = 30
 CHANCE = 0.1
@@ -37,7 +37,7 @@ def main() -> None:
             run = softsync(options, n, modulate)
             rate = "alpha_0 / staleness" if modulate else "fixed"
             rows.append(row(n, rate, run))
-            curves[f"n = {n}, {rate}"] = curve(run)
+            curves[f"n = {n}, {rate}"] = curve(run, "epoch")
             print(f"n = {n}, {rate}: test accuracy {run['test_accuracy']:.4f}", file=sys.stderr, flush=True)
     print(table(rows))
     print(save("staleness", rows))
@@ -57,12 +57,6 @@ def softsync(options: argparse.Namespace, n: int, modulate: bool) -> dict[str, A
         virtual={"compute": "jitter:1:0.1", "latency": "0.001"},
     )
     return simulate(job, LEARNERS)
-
-
-def curve(run: dict[str, Any]) -> tuple[list[float], list[float]]:
-    """Return epochs and test accuracy, where the accuracy was measured."""
-    records = [record for record in run["records"] if record["test_accuracy"] is not None]
-    return [record["epoch"] for record in records], [record["test_accuracy"] for record in records]
 
 
 def row(n: int, rate: str, run: dict[str, Any]) -> dict[str, Any]:

@@ -75,14 +75,14 @@ def last_json(command: list[Any]) -> Run:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def curve(run: Run) -> tuple[list[float], list[float]]:
-    """Return seconds of training and test accuracy, where the accuracy was measured."""
+def curve(run: Run, over: str = "time") -> tuple[list[float], list[float]]:
+    """Return seconds of training (or "epoch") and test accuracy, where the accuracy was measured."""
     # A record between two evaluations repeats the last one's accuracy.
     points: dict[float, float] = {}
     for record in run["records"]:
         accuracy = record["test_accuracy"]
         if accuracy is not None and (not points or accuracy != next(reversed(points.values()))):
-            points[record["time"]] = accuracy
+            points[record[over]] = accuracy
     return list(points), list(points.values())
 
 
