@@ -17,6 +17,7 @@ from mpidl.errors import UsageError, nearest
 from mpidl.nn import LOSSES
 from mpidl.nn.build import layer_from_section
 from mpidl.rules import RULES, Rule, Sgd
+from mpidl.rules.schedule import RateSchedule
 from mpidl.virtual import Virtual
 
 __all__ = [
@@ -209,6 +210,7 @@ class Config:
     topology: Topology
     checkpoint: Checkpoint
     device: Device
+    rate: RateSchedule = field(default_factory=RateSchedule)
     virtual: Virtual = field(default_factory=Virtual)
     test: Test = field(default_factory=Test)
 
@@ -226,6 +228,7 @@ class Config:
             "model": _fields(self.model),
             "algorithm": {"name": self.algorithm.name, **_fields(self.algorithm)},
             "server": {"rule": self.rule.name, **_fields(self.rule)},
+            "rate": _fields(self.rate),
             "topology": _fields(self.topology),
             "checkpoint": _fields(self.checkpoint),
             "device": _fields(self.device),
@@ -237,7 +240,19 @@ class Config:
         return toml.dump(tables)
 
 
-SECTIONS = ("run", "data", "model", "algorithm", "server", "topology", "checkpoint", "device", "virtual", "test")
+SECTIONS = (
+    "run",
+    "data",
+    "model",
+    "algorithm",
+    "server",
+    "rate",
+    "topology",
+    "checkpoint",
+    "device",
+    "virtual",
+    "test",
+)
 INSTEAD = {
     ("run", "epochs"): "steps",
     ("run", "steps"): "epochs",
@@ -290,6 +305,7 @@ def from_dict(values: Mapping[str, Any]) -> Config:
         model=sections.build(Model, "model", values.get("model", {})),
         algorithm=algorithm,
         rule=_rule(algorithm, values),
+        rate=sections.build(RateSchedule, "rate", values.get("rate", {})),
         topology=sections.build(Topology, "topology", values.get("topology", {})),
         checkpoint=sections.build(Checkpoint, "checkpoint", values.get("checkpoint", {})),
         device=sections.build(Device, "device", values.get("device", {})),

@@ -113,7 +113,20 @@ class Job:
             parameters[:] = self.model.initial(range)
         else:
             parameters[:] = self.model.parameters[range.start : range.stop]
-        return Shard(range, parameters, self.rule, self.algorithm.shard_policy(self.replicas), chunk, state, clock)
+        policy = self.algorithm.shard_policy(self.replicas)
+        return Shard(range, parameters, self.rule, policy, chunk, state, clock, self.rate_at, self.statistics)
+
+    @property
+    def statistics(self) -> list[Range]:
+        """Parameters that rules leave alone."""
+        return getattr(self.model, "statistics", [])
+
+    def rate_at(self, portion: int) -> float:
+        """Return what rates are multiplied by for a gradient of this portion."""
+        schedule = self.schedule
+        epochs = schedule.steps / schedule.steps_per_epoch
+        # In the middle of the portion: a warm-up's first step is no step else.
+        return self.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
 
 
 def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:

@@ -55,6 +55,7 @@ class OneProcess:
         self._engine = VirtualEngine(
             job.algorithm, job.model, job.dataset.train, job.schedule, self._shards, replicas, job.config.run.seed,
             times, clock=None if self._virtual else time.time, start=time.time(),
+            rate_at=job.rate_at, sparing=job.statistics,
             on_epoch=self._evaluate_epoch, on_batch=self._watch, on_event=self._log,
         )  # fmt: skip
         self._saved_at = self._engine.now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpidl.parameters.ranges import Range, chunks
@@ -32,6 +32,10 @@ class Shard:
         The rule's state vectors, like `parameters`; the rule's initial state if not given.
     clock : int
         Updates applied so far.
+    rate_at : callable
+        Of a portion's number, what the rule's rate is multiplied by for a push that was computed on it.
+    sparing : list of Range
+        Of the whole vector: what the rule leaves alone, see `mpidl.rules.Rule.update`.
 
     Attributes
     ----------
@@ -58,6 +62,8 @@ class Shard:
         chunk: int,
         state: tuple[Any, ...] | None = None,
         clock: int = 0,
+        rate_at: Callable[[int], float] = lambda portion: 1.0,
+        sparing: Sequence[Range] = (),
     ) -> None:
         self.range, self.parameters, self.rule, self.policy = range, parameters, rule, policy
         self.state = rule.init(parameters) if state is None else state
@@ -69,6 +75,12 @@ class Shard:
         self._slices = [slice(*piece) for piece in self.pieces]
         self._views = [(parameters[s], tuple(vector[s] for vector in self.state)) for s in self._slices]
         self.chunks = len(self.pieces)
+        self._rate_at, self._scale = rate_at, 1.0
+        self._all_sparing = [each.shift(-range.start) for each in sparing]
+        self._sparing = [
+            [shared.shift(-range.start - piece.start) for each in sparing if (shared := each.intersect(place))]
+            for piece, place in ((piece, piece.shift(range.start)) for piece in self.pieces)
+        ]
         self._open: dict[int, Push] = {}
         policy.attach(self)
 
@@ -110,6 +122,7 @@ class Shard:
             self._begun += 1
             self._open[worker] = Push(worker, self._begun, fetched, self.clock - fetched, portions)
         push = self._open[worker]
+        self._scale = self._rate_at(push.portions[1])
         if chunk < self.chunks - 1:
             self.policy.receive(self, chunk, values, push)
             return False
@@ -147,7 +160,17 @@ class Shard:
         """Return the part of a vector as long as the shard that goes with a chunk."""
         return vector[self._slices[number]]
 
-    def update(self, chunk: int, gradient: Any, ordinal: int, rate: float | None = None) -> None:
+    @property
+    def rate(self) -> float:
+        """The rule's rate for the push that is being received, as the schedule says."""
+        return self.rule.rate * self._scale
+
+    def update_sparsely(self, gradient: Any, ordinal: int, portion: int) -> None:
+        """Apply the rule to those elements of all parameters whose gradient, shape (range.size,), isn't 0."""
+        rate = self.rule.rate * self._rate_at(portion)
+        self.rule.update(self.parameters, self.state, gradient, ordinal, rate, sparse=True, sparing=self._all_sparing)
+
+    def update(self, chunk: int, gradient: Any, ordinal: int, scale: float = 1.0) -> None:
         """Apply the rule to one chunk of the parameters.
 
         Parameters
@@ -156,8 +179,8 @@ class Shard:
         gradient : array, shape (chunk's size,)
         ordinal : int
             Counts updates from 1.
-        rate : float, optional
-            Instead of the rule's own.
+        scale : float
+            What the rate is multiplied by.
         """
         parameters, state = self._views[chunk]
-        self.rule.update(parameters, state, gradient, ordinal, rate)
+        self.rule.update(parameters, state, gradient, ordinal, self.rate * scale, sparing=self._sparing[chunk])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpidl.algorithms import Exchange
+from mpidl.algorithms.steps import Steps
 from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.in_memory import InMemory
@@ -54,7 +55,7 @@ class Worker:
         self._engine = MpiEngine(
             fabric, number, job.model, job.dataset.train, job.schedule, self._exchange,
             take=self._ticket_source(), on_epoch=self._epoch_over, between=self._between_batches,
-            delay=job.config.test.delay(number),
+            steps=Steps(job.rate_at, job.statistics), delay=job.config.test.delay(number),
         )  # fmt: skip
         # Reading the data and the first sight of them are no part of training.
         job.dataset.train.load()
@@ -74,7 +75,7 @@ class Worker:
         parameters, *state = (vector[part.start : part.stop] for vector in fabric.shared.vectors)
         shard = job.fill(part, parameters, part.size, tuple(state))
         self._saving = Saving(shard, number, row, checkpoints)
-        return InMemory(fabric, number, job.model, job.rule, shard, self._saving)
+        return InMemory(fabric, number, job, shard, self._saving)
 
     def _ticket_source(self) -> Callable[[], int]:
         """Return how this worker takes portions: from the shared counter or, in deterministic runs, in turn."""
@@ -93,7 +94,7 @@ class Worker:
         """Run the replica to its end, and stay until the coordinator says leave."""
         algorithm, parameters = self._job.algorithm, self._job.model.parameters
         self._exchange.start(parameters)
-        self._engine.run(algorithm.replica(self._number, parameters, self._workers))
+        self._engine.run(algorithm.replica(self._number, parameters, self._workers, self._engine.steps))
         self._report_interruption()
         self._engine.finish()
         self._follow_desk()

@@ -18,7 +18,18 @@ class Lab:
     batch = BATCH
 
     def engine(
-        self, problem, algorithm, rule=None, servers=2, replicas=1, epochs=2, times=None, seed=0, chunk=None, **options
+        self,
+        problem,
+        algorithm,
+        rule=None,
+        servers=2,
+        replicas=1,
+        epochs=2,
+        times=None,
+        seed=0,
+        chunk=None,
+        of_shards=None,
+        **options,
     ):
         model, split = problem
         schedule = Schedule(Portions(split.samples, BATCH, BATCH, seed=7), epochs=epochs)
@@ -29,6 +40,7 @@ class Lab:
                 rule or Sgd(0.05),
                 algorithm.shard_policy(replicas),
                 chunk or part.size,
+                **(of_shards or {}),
             )
             for part in shards(model.parameters.size, servers)
         ]

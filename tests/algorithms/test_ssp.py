@@ -34,8 +34,8 @@ class Watched(Ssp):
     made = np.zeros(REPLICAS, int)
     ended = np.zeros(REPLICAS, bool)
 
-    def replica(self, number, parameters, replicas):
-        inner, clock, answer = super().replica(number, parameters, replicas), 0, None
+    def replica(self, number, parameters, replicas, steps):
+        inner, clock, answer = super().replica(number, parameters, replicas, steps), 0, None
         while True:
             try:
                 request = inner.send(answer)

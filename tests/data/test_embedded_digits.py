@@ -27,8 +27,8 @@ def test_is_what_it_says():
 
 def test_can_be_learnt_by_nearest_neighbour():
     dataset = Digits().open()
-    train, labels = (a.copy() for a in dataset.train.gather(np.arange(1437)))
-    test, expected = dataset.test.gather(np.arange(360))
+    train, labels = (a.copy() for a in dataset.train.gather(np.arange(1437))[:2])
+    test, expected = dataset.test.gather(np.arange(360))[:2]
     train, test = train.reshape(1437, -1), test.reshape(360, -1)
     distances = (train**2).sum(1) - 2 * test @ train.T
     assert (labels[distances.argmin(1)] == expected).mean() > 0.97

@@ -43,7 +43,7 @@ def test_workers_of_any_speed_use_every_sample_once_an_epoch(size, epochs, worke
         if batch is None:
             active.remove(loader)
         else:
-            used.update(batch.tolist())
+            used.update(batch.indices.tolist())
     assert used == dict.fromkeys(range(size[0]), epochs)
     assert sorted(seen) == list(range(1, epochs))
 
@@ -75,13 +75,13 @@ def test_a_resumed_run_uses_what_the_stopped_one_left(size, epochs, workers, con
                 if batch is None:
                     running.remove(loader)
                 else:
-                    used.update(batch.tolist())
+                    used.update(batch.indices.tolist())
         next_portion, waiting = schedule.position(min(schedule.tickets, sum(loader.tickets for loader in active)))
         unfinished = [pair for loader in active for pair in loader.unfinished()]
         position = {"next_portion": next_portion, "unfinished": sorted(waiting + unfinished)}
     (loader,) = loaders(make(*size, contiguous, epochs=epochs, **position), 1, contiguous)
     while (batch := loader.next()) is not None:
-        used.update(batch.tolist())
+        used.update(batch.indices.tolist())
     assert used == dict.fromkeys(range(size[0]), epochs)
 
 

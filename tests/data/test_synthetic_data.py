@@ -11,7 +11,7 @@ from mpidl.data import Synthetic
 
 
 def everything(split) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(array.copy() for array in split.gather(np.arange(split.samples)))
+    return tuple(array.copy() for array in split.gather(np.arange(split.samples))[:2])
 
 
 @settings(max_examples=30, deadline=None)

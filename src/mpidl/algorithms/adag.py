@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.policies import Adag as Scaled
 from mpidl.policies import Policy
@@ -34,9 +35,9 @@ class Adag(Algorithm):
     rate: Annotated[float, Meta(gt=0)] = 0.2
     window: Annotated[int, Meta(ge=1)] = 4
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the thesis' worker; see `Algorithm.replica`."""
-        return commit_windows(parameters, self.rate, self.window)
+        return commit_windows(parameters, self.rate, self.window, steps)
 
     def policy(self, replicas: int) -> Policy:
         """Scale each coordinate by how far it has moved since the worker's last commit."""

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.steps import Steps
 from mpidl.policies import Add, Policy
 from mpidl.rules import Rule, Sgd
 
@@ -35,9 +36,9 @@ class Aeasgd(Algorithm):
     window: Annotated[int, Meta(ge=1)] = 4
     rho: Annotated[float, Meta(ge=0)] | None = None
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the thesis' worker; see `Algorithm.replica`."""
-        local = Sgd(self.rate)
+        local = steps.by(Sgd(self.rate), parameters)
         alpha = self.rate * self.rho if self.rho is not None else 0.9 / replicas
         elastic = parameters.copy()
         center = parameters.copy()
@@ -47,7 +48,7 @@ class Aeasgd(Algorithm):
             if batch is None:
                 break
             gradient = yield Gradient(parameters, batch)
-            local.update(parameters, (), gradient, step)
+            local(gradient)
             if step % self.window == 0:
                 yield Fetch(center)
                 elastic[:] = parameters

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.policies import Add, Policy
 from mpidl.rules import Rule
@@ -34,9 +35,9 @@ class Agn(Algorithm):
     rate: Annotated[float, Meta(gt=0)] = 0.5
     window: Annotated[int, Meta(ge=1)] = 4
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the thesis' worker; see `Algorithm.replica`."""
-        return commit_windows(parameters, self.rate, self.window, lambda steps: 1 / steps)
+        return commit_windows(parameters, self.rate, self.window, steps, lambda done: 1 / done)
 
     def policy(self, replicas: int) -> Policy:
         """Add the changes."""

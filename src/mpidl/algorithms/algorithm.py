@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from mpidl import wire
 from mpidl.algorithms.requests import Request
+from mpidl.algorithms.steps import Steps
 from mpidl.errors import UsageError
 from mpidl.policies import ApplyAtOnce, DropStale, Policy
 from mpidl.rules import Adagrad, Rule
@@ -59,7 +60,7 @@ class Algorithm:
         """Through what replicas exchange parameters; without servers, their ranks are workers."""
         return Exchange.SERVERS
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return what replica `number` does, as a generator of requests.
 
         Parameters
@@ -71,6 +72,8 @@ class Algorithm:
             exchange is by shared memory. Without servers it holds the present parameters at the start.
         replicas : int
             How many there are.
+        steps : Steps
+            Makes the replica's own steps, if it makes any.
         """
         raise NotImplementedError
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Reduce
+from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.policies import Assign, Policy
 from mpidl.rules import Rule
@@ -41,12 +42,12 @@ class Averaging(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the replica; see `Algorithm.replica`."""
-        step = inner_steps(parameters, self.inner, self.rate)
+        step = inner_steps(parameters, self.inner, self.rate, steps)
         while True:
-            steps = yield from local_steps(parameters, self.tau, step)
-            if not (yield Reduce(parameters if steps else None, parameters)):
+            done = yield from local_steps(parameters, self.tau, step)
+            if not (yield Reduce(parameters if done else None, parameters)):
                 break
 
     def policy(self, replicas: int) -> Policy:

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.steps import Steps
 from mpidl.policies import FirstOfStep, Policy
 
 
@@ -26,7 +27,7 @@ class BackupSync(Algorithm):
 
     backup: Annotated[int, Meta(ge=0)] = 1
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the worker of the paper's algorithm 3; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.steps import Steps
 from mpidl.policies import DelayCompensated, Policy
 
 
@@ -26,7 +27,7 @@ class Dcasgd(Algorithm):
 
     variance: Annotated[float, Meta(ge=0)] = 0.04
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the paper's worker; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()

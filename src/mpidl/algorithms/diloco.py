@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Fetch, Push, Reduce
+from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.errors import UsageError
 from mpidl.policies import ApplyAtOnce, DelayedNesterov, Policy
@@ -49,20 +50,20 @@ class Diloco(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the worker of the first paper's algorithm 1, or the second's; see `Algorithm.replica`."""
-        step = inner_steps(parameters, self.inner, self.rate)
+        step = inner_steps(parameters, self.inner, self.rate, steps)
         change = parameters.copy()
         while True:
             if self.asynchronous:
                 yield Fetch(parameters)
             change[:] = parameters
-            steps = yield from local_steps(parameters, self.window, step)
+            done = yield from local_steps(parameters, self.window, step)
             change -= parameters
             if not self.asynchronous:
-                if not (yield Reduce(change if steps else None, parameters)):
+                if not (yield Reduce(change if done else None, parameters)):
                     break
-            elif steps:
+            elif done:
                 yield Push(change)
             else:
                 break

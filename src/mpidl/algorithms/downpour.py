@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
+from mpidl.algorithms.steps import Steps
 from mpidl.errors import UsageError
 from mpidl.rules import Rule, Sgd
 
@@ -45,11 +46,11 @@ class Downpour(Algorithm):
     warm_start: Annotated[float, Meta(ge=0)] = 0.0
     overlap: bool = False
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the paper's client (algorithm 7.1 of its appendix); see `Algorithm.replica`."""
         if number > 0 and self.warm_start > 0:
             yield WaitForEpoch(self.warm_start)
-        local = Sgd(self.rate) if self.rate is not None else None
+        local = steps.by(Sgd(self.rate), parameters) if self.rate is not None else None
         accrued = parameters.copy() if self.n_push > 1 else None
         unpushed = 0
         for step in count():
@@ -61,7 +62,7 @@ class Downpour(Algorithm):
             gradient = yield Gradient(parameters, batch)
             # A local step before a fetch would be overwritten by it.
             if local is not None and (step + 1) % self.n_fetch:
-                local.update(parameters, (), gradient, step + 1)
+                local(gradient)
             if accrued is None:
                 yield Push(gradient)
                 continue

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.steps import Steps
 from mpidl.policies import Add, Policy
-from mpidl.rules import Rule
+from mpidl.rules import Momentum, Rule
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,15 @@ class Eamsgd(Algorithm):
     alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
     delta: Annotated[float, Meta(ge=0, lt=1)] = 0.9
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the paper's worker; see `Algorithm.replica`."""
         alpha = self.alpha if self.alpha is not None else 0.9 / replicas
-        center, elastic, velocity = parameters.copy(), parameters.copy(), parameters.copy()
+        center, elastic = parameters.copy(), parameters.copy()
         yield Fetch(parameters)
         x = parameters.copy()
-        velocity.fill(0)
+        # The rule's velocity is -v / rate.
+        local = steps.by(Momentum(self.rate, self.delta), x)
+        (velocity,) = local.state
         for clock in count():
             batch = yield NextBatch()
             if batch is None:
@@ -52,13 +56,9 @@ class Eamsgd(Algorithm):
                 elastic -= center
                 elastic *= alpha
                 yield Push(elastic)
-            velocity *= self.delta
-            parameters[:] = x
-            parameters += velocity
-            gradient = yield Gradient(parameters, batch)
-            gradient *= self.rate
-            velocity -= gradient
-            x += velocity
+            np.multiply(velocity, -local.rate * self.delta, out=parameters)
+            parameters += x
+            local((yield Gradient(parameters, batch)))
             if exchange:
                 x -= elastic
 

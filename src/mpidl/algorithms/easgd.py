@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
+from mpidl.algorithms.steps import Steps
 from mpidl.policies import Add, Policy
 from mpidl.rules import Rule, Sgd
 
@@ -48,9 +49,9 @@ class Easgd(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the paper's worker (its algorithm 1, or equations 5 and 6); see `Algorithm.replica`."""
-        local = Sgd(self.rate)
+        local = steps.by(Sgd(self.rate), parameters)
         alpha = self.alpha if self.alpha is not None else 0.9 / replicas
         center, elastic = parameters.copy(), parameters.copy()
         if self.asynchronous:
@@ -68,7 +69,7 @@ class Easgd(Algorithm):
                 elastic *= alpha
                 yield Push(elastic) if self.asynchronous else Reduce(elastic, center, mean=False)
             gradient = yield Gradient(parameters, batch)
-            local.update(parameters, (), gradient, clock + 1)
+            local(gradient)
             if exchange:
                 parameters -= elastic
         while not self.asynchronous and (yield Reduce(None, center, mean=False)):

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Reduce
+from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.policies import Assign, Policy
 from mpidl.rules import Rule, Sgd
@@ -43,9 +44,9 @@ class Fedprox(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the device of the paper's algorithm 2; see `Algorithm.replica`."""
-        local, adding = inner_steps(parameters, self.inner, self.rate), Sgd()
+        local, adding = inner_steps(parameters, self.inner, self.rate, steps), Sgd()
         start = parameters.copy()
 
         def step(gradient: Any) -> None:
@@ -56,8 +57,8 @@ class Fedprox(Algorithm):
 
         while True:
             start[:] = parameters
-            steps = yield from local_steps(parameters, self.window, step)
-            if not (yield Reduce(parameters if steps else None, parameters)):
+            done = yield from local_steps(parameters, self.window, step)
+            if not (yield Reduce(parameters if done else None, parameters)):
                 break
 
     def policy(self, replicas: int) -> Policy:

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.steps import Steps
 from mpidl.policies import Gather, Policy, inverse, unscaled
 
 
@@ -33,7 +34,7 @@ class Softsync(Algorithm):
     n: Annotated[int, Meta(ge=1)] = 1
     modulate: bool = True
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the paper's learner, which pulls right after it pushed; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()

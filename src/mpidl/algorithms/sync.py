@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
+from mpidl.algorithms.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Sync(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the learner; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()

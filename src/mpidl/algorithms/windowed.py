@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from itertools import count
 from typing import Any, Literal
 
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request
+from mpidl.algorithms.steps import Step, Steps
 from mpidl.rules import RULES, Sgd
 
 #: Names of the rules that replicas can make their own steps by.
@@ -33,7 +33,7 @@ def local_steps(parameters: Any, window: int, step: Callable[[Any], None]) -> Ge
     return window
 
 
-def inner_steps(parameters: Any, name: str, rate: float) -> Callable[[Any], None]:
+def inner_steps(parameters: Any, name: str, rate: float, steps: Steps) -> Step:
     """Return what makes a replica's own steps: a function of a gradient, by the rule of this name and rate.
 
     Parameters
@@ -43,17 +43,16 @@ def inner_steps(parameters: Any, name: str, rate: float) -> Callable[[Any], None
     name : str
         In `mpidl.rules.RULES`.
     rate : float
+    steps : Steps
+        The replica's.
     """
-    rule = RULES[name](rate=rate)  # type: ignore[call-arg]
-    state = rule.init(parameters)
-    steps = count(1)
-    return lambda gradient: rule.update(parameters, state, gradient, next(steps))
+    return steps.by(RULES[name](rate=rate), parameters)  # type: ignore[call-arg]
 
 
 def commit_windows(
-    parameters: Any, rate: float, window: int, weight: Callable[[int], float] = lambda steps: 1.0
+    parameters: Any, rate: float, window: int, steps: Steps, weight: Callable[[int], float] = lambda done: 1.0
 ) -> Replica:
-    """Pull, make `window` steps of plain SGD, commit weight(steps) times the change, and again.
+    """Pull, make `window` steps of plain SGD, commit weight(how many) times the change, and again.
 
     Parameters
     ----------
@@ -63,28 +62,29 @@ def commit_windows(
         Learning rate, eta.
     window : int
         Steps between commits, lambda; the last commit of a run may have fewer.
+    steps : Steps
+        The replica's.
     weight : callable
         Of the number of steps, what the change is multiplied by.
     """
-    local = Sgd(rate)
+    local = steps.by(Sgd(rate), parameters)
     change = parameters.copy()
-    steps = 0
-    for step in count(1):
+    done = 0
+    while True:
         batch = yield NextBatch()
         if batch is None:
             break
-        if steps == 0:
+        if done == 0:
             yield Fetch(parameters)
             change[:] = parameters
-        gradient = yield Gradient(parameters, batch)
-        local.update(parameters, (), gradient, step)
-        steps += 1
-        if steps == window:
+        local((yield Gradient(parameters, batch)))
+        done += 1
+        if done == window:
             change -= parameters
-            change *= -weight(steps)
+            change *= -weight(done)
             yield Push(change)
-            steps = 0
-    if steps:
+            done = 0
+    if done:
         change -= parameters
-        change *= -weight(steps)
+        change *= -weight(done)
         yield Push(change)

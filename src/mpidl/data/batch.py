@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class Batch(NamedTuple):
     """Samples that a gradient or an evaluation is taken over.
@@ -21,3 +24,20 @@ class Batch(NamedTuple):
     inputs: Any
     targets: Any
     number: int = 0
+
+
+class Minibatch(NamedTuple):
+    """Which samples a step takes.
+
+    Attributes
+    ----------
+    indices : array (n,) of int64
+    number : int
+        Of all the run's minibatches.
+    epoch : int
+        From 0.
+    """
+
+    indices: NDArray[np.int64]
+    number: int
+    epoch: int

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch
+from mpidl.data.batch import Batch, Minibatch
 from mpidl.errors import UsageError
 
 BYTE_SCALE = np.float32(1 / 255)
@@ -64,6 +64,10 @@ class Split(ABC):
         IndexError
             An index lies outside [0, samples).
         """
+
+    def take(self, minibatch: Minibatch) -> Batch:
+        """Return the samples of a minibatch; see `gather`."""
+        return self.gather(minibatch.indices)._replace(number=minibatch.number)
 
 
 @dataclass(frozen=True)

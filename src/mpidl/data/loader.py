@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
+from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.schedule import Assignment, Schedule
 
@@ -42,15 +41,15 @@ class Loader:
         self.ahead: Assignment | None = None
         self.done = 0
         self.tickets = 0
-        self._batches: list[np.ndarray] = []
+        self._batches: list[Minibatch] = []
         self._stopped = False
 
     def stop(self) -> None:
         """Hand out no more batches; `unfinished` then tells what remains."""
         self._stopped = True
 
-    def next(self) -> np.ndarray | None:
-        """Return the indices of the next batch's samples, or None if there are no more for this worker."""
+    def next(self) -> Minibatch | None:
+        """Return the next batch, or None if there are no more for this worker."""
         if self._stopped:
             return None
         if self.current is None or self.done >= self.current.last:
@@ -91,7 +90,7 @@ class Loader:
         epoch = self._schedule.opens_epoch(self.current)
         if epoch is not None:
             self._on_epoch(epoch)
-        self._batches = self._schedule.portions.batches(self.current.portion)
+        self._batches = self._schedule.portions.minibatches(self.current.portion)
         if self._split.contiguous:
             self.ahead = self._assignment()
             self._prefetch(self.ahead)

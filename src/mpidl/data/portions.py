@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from mpidl.data.batch import Minibatch
 from mpidl.errors import UsageError
 
 CACHED_EPOCHS = 2  # a worker asks for the next epoch's first portion while it still works on this one's last
@@ -81,6 +82,11 @@ class Portions:
         """Return the batches of portion `number`: views of its indices, in order."""
         indices = self.indices(number)
         return [indices[start : start + self.batch] for start in range(0, len(indices), self.batch)]
+
+    def minibatches(self, number: int) -> list[Minibatch]:
+        """Return the batches of portion `number`, with their place in the run."""
+        first, epoch = number * (self.portion // self.batch), self.epoch(number)
+        return [Minibatch(indices, first + i, epoch) for i, indices in enumerate(self.batches(number))]
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         """Return the order of the epoch's samples or, where portions are contiguous, of its blocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ import numpy as np
 from mpidl import wire
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
+from mpidl.algorithms.steps import Steps
+from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.portions import Portions
 from mpidl.errors import MpidlError
 from mpidl.nn.model import Model
+from mpidl.parameters.ranges import Range
 from mpidl.record import Interleaving
 from mpidl.shard import Shard
 from mpidl.wire import ErrorFeedback
@@ -25,7 +29,7 @@ class _Server:
     def __init__(self, shard: Shard, arrivals: np.ndarray, replicas: int) -> None:
         self.shard, self.part = shard, slice(*shard.range)
         self.arrivals = deque(arrivals.tolist())
-        self.mailboxes: list[deque[tuple[int, int, np.ndarray]]] = [deque() for _ in range(replicas)]
+        self.mailboxes: list[deque[tuple[int, int, np.ndarray, tuple[int, int]]]] = [deque() for _ in range(replicas)]
         self.readers: Counter[int] = Counter()
 
     def advance(self) -> bool:
@@ -46,9 +50,10 @@ class _Server:
 class _Replica:
     """A replica, what is recorded of it, and what it waits for."""
 
-    def __init__(self, algorithm: Algorithm, number: int, replicas: int, parameters: np.ndarray) -> None:
-        self.number = number
-        self.generator = algorithm.replica(number, parameters, replicas)
+    def __init__(self, algorithm: Algorithm, number: int, replicas: int, parameters: np.ndarray, steps: Steps) -> None:
+        self.number, self.steps = number, steps
+        self.generator = algorithm.replica(number, parameters, replicas, steps)
+        self.portions: tuple[int, int] | None = None
         self.answer: Any = None
         self.request: Any = None
         self.done = False
@@ -74,6 +79,8 @@ class ReplayEngine:
     shards : list of Shard
         As the run had them, chunks included.
     interleaving : Interleaving
+    rate_at, sparing
+        Of the replicas' own steps; see `Steps`.
     """
 
     def __init__(
@@ -84,6 +91,8 @@ class ReplayEngine:
         portions: Portions,
         shards: list[Shard],
         interleaving: Interleaving,
+        rate_at: Callable[[int], float] = lambda portion: 1.0,
+        sparing: Sequence[Range] = (),
     ) -> None:
         self._model, self._split, self._portions = model, split, portions
         self._wire = wire.parse(algorithm.wire)
@@ -92,7 +101,7 @@ class ReplayEngine:
         self._servers = [_Server(*pair, replicas) for pair in zip(shards, arrivals, strict=True)]
         self._replicas = []
         for number in range(replicas):
-            replica = _Replica(algorithm, number, replicas, self.parameters())
+            replica = _Replica(algorithm, number, replicas, self.parameters(), Steps(rate_at, sparing))
             replica.batches.extend(interleaving.batches[number].tolist())
             replica.fetches.extend(interleaving.fetches[number].tolist())
             for received in replica.fetches:
@@ -149,7 +158,7 @@ class ReplayEngine:
                 replica.answer = self._batch(replica)
             case Gradient(parameters, batch):
                 self._model.parameters[:] = parameters
-                replica.answer = self._model.loss_and_gradient(self._split.gather(batch))[1].copy()
+                replica.answer = self._model.loss_and_gradient(self._split.take(batch))[1].copy()
             case Push(vector):
                 self._send(replica, vector)
             case Fetch():
@@ -157,11 +166,13 @@ class ReplayEngine:
                 replica.fetched = [0] * len(self._servers)
         return True
 
-    def _batch(self, replica: _Replica) -> np.ndarray | None:
+    def _batch(self, replica: _Replica) -> Minibatch | None:
         if not replica.batches:
             return None
         portion, number = replica.batches.popleft()
-        return self._portions.batches(portion)[number]
+        replica.steps.portion = portion
+        replica.portions = (portion if replica.portions is None else replica.portions[0], portion)
+        return self._portions.minibatches(portion)[number]
 
     def _read(self, replica: _Replica) -> bool:
         """Read the shards that have received as much as when they were read; return whether none is left."""
@@ -175,6 +186,7 @@ class ReplayEngine:
         return not replica.unread
 
     def _send(self, replica: _Replica, vector: np.ndarray) -> None:
+        portions, replica.portions = replica.portions or (-1, -1), None
         for number, server in enumerate(self._servers):
             part = vector[server.part].copy()
             for chunk, piece in enumerate(server.shard.pieces):
@@ -183,7 +195,7 @@ class ReplayEngine:
                     data = np.empty(self._wire.size(values.size, values.dtype), np.uint8)
                     replica.feedback[number].encode(piece.start, values, data)
                     self._wire.decode(data, values)
-                server.mailboxes[replica.number].append((chunk, replica.fetched[number], values))
+                server.mailboxes[replica.number].append((chunk, replica.fetched[number], values, portions))
 
     def _meet(self) -> bool:
         """Carry out a reduction if all replicas have come to it."""
@@ -191,6 +203,7 @@ class ReplayEngine:
         if not active or not all(isinstance(replica.request, Reduce) for replica in active):
             return False
         given = [replica.request.vector for replica in active if replica.request.vector is not None]
+        portion = max((replica.steps.portion for replica in self._replicas), default=0)
         if given:
             total = given[0].copy()
             for vector in given[1:]:
@@ -198,7 +211,7 @@ class ReplayEngine:
             if active[0].request.mean:
                 total /= len(given)
             for server in self._servers:
-                server.shard.receive_whole(0, server.shard.clock, total[server.part])
+                server.shard.receive_whole(0, server.shard.clock, total[server.part], (portion, portion))
         for replica in active:
             if given:
                 replica.request.parameters[:] = self.parameters()

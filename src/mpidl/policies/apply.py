@@ -27,4 +27,4 @@ class ApplyAtOnce(Policy):
 
     def receive(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
         """See `Policy.receive`."""
-        shard.update(chunk, values, push.ordinal, shard.rule.rate * self._scale(push.staleness))
+        shard.update(chunk, values, push.ordinal, self._scale(push.staleness))

@@ -42,7 +42,7 @@ class DelayedNesterov(Policy):
 
     def receive(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
         """See `Policy.receive`."""
-        gathered, share = shard.part(self._sum, chunk), shard.rule.rate / self._count
+        gathered, share = shard.part(self._sum, chunk), shard.rate / self._count
         self._gathered[chunk] += 1
         if self._gathered[chunk] < self._count:
             self._sgd.update(shard.chunk(chunk), (), values, 1, share)

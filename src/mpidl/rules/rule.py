@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar
 
@@ -75,6 +75,7 @@ class Rule:
         step: int,
         rate: float | None = None,
         sparse: bool = False,
+        sparing: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Apply one gradient to a slice of the parameters and of their state, in place.
 
@@ -92,6 +93,9 @@ class Rule:
             Used instead of the rule's own rate, if given.
         sparse
             Leave elements alone whose gradient is 0, whatever the rule would do to them; NumPy vectors only.
+        sparing
+            Ranges (start, stop) that are no trained parameters but statistics, such as a batch normalisation's running
+            means: their gradient is subtracted as it is.
 
         Raises
         ------
@@ -106,7 +110,10 @@ class Rule:
                 )
         apply = _compiled(type(self), type(parameters), sparse)  # type: ignore[arg-type]
         coefficients = self.coefficients(step, self.rate if rate is None else rate)
+        spared = [parameters[start:stop] - gradient[start:stop] for start, stop in sparing]
         apply(parameters, *state, gradient, *coefficients)
+        for (start, stop), values in zip(sparing, spared, strict=True):
+            parameters[start:stop] = values
 
     def warm(self, dtype: Any) -> None:
         """Compile for NumPy vectors of this dtype, or load from the cache, ahead of the first update."""

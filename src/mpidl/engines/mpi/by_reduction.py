@@ -16,7 +16,7 @@ from mpidl.saving import Saving
 from mpidl.shard import Shard
 
 #: What a worker says before a reduction.
-GIVES, EPOCH, ORDER, STEP = range(4)
+GIVES, EPOCH, ORDER, STEP, PORTION = range(5)
 
 
 class ByReduction(Exchange):
@@ -55,12 +55,18 @@ class ByReduction(Exchange):
         self._starts = [part.start for part in fabric.shards]
         workers = len(self._sizes)
         self._received = np.empty((workers, shard.range.size), shard.parameters.dtype)
-        self._says = np.zeros(4, np.int64)
-        self._all = np.zeros((workers, 4), np.int64)
+        self._says = np.zeros(5, np.int64)
+        self._all = np.zeros((workers, 5), np.int64)
         self._desk = np.zeros(len(Desk), np.int64)
         self._type = MPI.Datatype.fromcode(shard.parameters.dtype.char)
         self._latest = shard.parameters
+        self._portion = -1
         self.epoch_over = 0
+
+    def took(self, portion: int, batch: int) -> None:
+        """See `Exchange.took`."""
+        super().took(portion, batch)
+        self._portion = portion
 
     def start(self, parameters: np.ndarray) -> None:
         """See `Exchange.start`."""
@@ -102,7 +108,7 @@ class ByReduction(Exchange):
 
     def _agree(self, gives: bool) -> np.ndarray:
         """Tell all who gives a vector, what epoch is over and what is to be saved; return who gives."""
-        self._says[:] = gives, self.epoch_over, 0, 0
+        self._says[:] = gives, self.epoch_over, 0, 0, self._portion
         if self._peers.rank == 0:
             self._window.get(self._desk, self._coordinator, "desk")
             self._window.flush(self._coordinator)
@@ -126,14 +132,14 @@ class ByReduction(Exchange):
             [self._received, receives, ordinals, self._type],
         )
         parts = self._received[: int(given.sum())]
-        clock = self._shard.clock
+        clock, portion = self._shard.clock, int(self._all[:, PORTION].max())
         for number, piece in enumerate(self._shard.pieces):
             total, *others = parts[:, piece.start : piece.stop]
             for part in others:
                 total += part
             if request.mean:
                 total /= len(parts)
-            self._shard.receive(0, number, clock, total)
+            self._shard.receive(0, number, clock, total, (portion, portion))
 
     def _gather(self, parameters: np.ndarray) -> None:
         """Bring all shards into a vector."""

@@ -10,6 +10,8 @@ import numpy as np
 
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
+from mpidl.algorithms.steps import Steps
+from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
@@ -58,6 +60,8 @@ class MpiEngine:
         Called with an epoch's number (from 1) by the one worker that first goes beyond it.
     between : callable
         Called between two batches.
+    steps : Steps
+        The replica's.
     delay : callable
         Of the seconds that a gradient took, how long to sleep then.
     """
@@ -73,10 +77,11 @@ class MpiEngine:
         take: Callable[[], int],
         on_epoch: Callable[[int], None],
         between: Callable[[], None],
+        steps: Steps,
         delay: Callable[[float], float],
     ) -> None:
         self.model, self.split, self.schedule, self.exchange = model, split, schedule, exchange
-        self._between, self._delay = between, delay
+        self._between, self.steps, self._delay = between, steps, delay
         self.loader = Loader(schedule, split, take, on_epoch)
         self.row: Row = exchange.row
         self._tickets = fabric.tickets()
@@ -113,7 +118,7 @@ class MpiEngine:
         self.row.figures["state"] = State.TRAINED
         self.row.post(ring=True)
 
-    def _next_batch(self, request: NextBatch) -> np.ndarray | None:
+    def _next_batch(self, request: NextBatch) -> Minibatch | None:
         self._between()
         now = time.perf_counter()
         if now - self._posted > POST_EVERY:
@@ -124,6 +129,7 @@ class MpiEngine:
         batch = self.loader.next()
         if batch is not None:
             assert self.loader.current is not None
+            self.steps.portion = self.loader.current.portion
             self.exchange.took(self.loader.current.portion, self.loader.done - 1)
         return batch
 
@@ -135,7 +141,7 @@ class MpiEngine:
             noted[i] = pair
 
     def _gradient(self, request: Gradient) -> np.ndarray:
-        batch = self.split.gather(request.batch)
+        batch = self.split.take(request.batch)
         if request.parameters is not self.model.parameters:
             np.copyto(self.model.parameters, request.parameters)
         started, since = self._timer(), time.perf_counter()
@@ -145,7 +151,7 @@ class MpiEngine:
         if pause > 0:
             time.sleep(pause)
             seconds += pause
-        samples = len(request.batch)
+        samples = len(request.batch.indices)
         figures = self.row.figures
         figures["computing_seconds"] += seconds
         figures["computing_squares"] += seconds * seconds

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpidl.algorithms.requests import Update
 from mpidl.engines.mpi.exchange import Exchange
-from mpidl.nn.model import Model
 from mpidl.rma.board import Desk, State
 from mpidl.rma.fabric import Fabric
-from mpidl.rules import Rule
 from mpidl.saving import Saving
 from mpidl.shard import Shard
+
+if TYPE_CHECKING:
+    from mpidl.job import Job
 
 
 class InMemory(Exchange):
@@ -24,30 +26,29 @@ class InMemory(Exchange):
     fabric : Fabric
     worker : int
         This worker's number.
-    model : Model
-        Computes with the shared parameters themselves.
-    rule : Rule
+    job : Job
+        Its model computes with the shared parameters themselves.
     shard : Shard
         The part of the shared vectors that this worker saves, and the staleness of its updates.
     saving : Saving
         Writes the shard's checkpoints.
     """
 
-    def __init__(self, fabric: Fabric, worker: int, model: Model, rule: Rule, shard: Shard, saving: Saving) -> None:
+    def __init__(self, fabric: Fabric, worker: int, job: Job, shard: Shard, saving: Saving) -> None:
         self.row = fabric.row("workers", worker)
         self.actions = {Update: self._update}
         assert fabric.peers is not None
         assert fabric.shared is not None
         assert fabric.updates is not None
-        self._peers, self._rule, self._shard, self._saving = fabric.peers, rule, shard, saving
+        self._peers, self._job, self._shard, self._saving = fabric.peers, job, shard, saving
         self._parameters, *state = fabric.shared.vectors
         self._state = tuple(state)
         self._updates, self._worker = fabric.updates.vectors[0], worker
         self._window, self._coordinator = fabric.window, fabric.roles.coordinator
         self._desk = np.zeros(len(Desk), np.int64)
-        self._read = 0
-        self._model, self._own = model, model.parameters
-        model.parameters = self._parameters
+        self._read = self._portion = 0
+        self._own = job.model.parameters
+        job.model.parameters = self._parameters
 
     def start(self, parameters: np.ndarray) -> None:
         """See `Exchange.start`: nobody updates before the initial state has been saved."""
@@ -57,7 +58,7 @@ class InMemory(Exchange):
 
     def took(self, portion: int, batch: int) -> None:
         """See `Exchange.took`: what is read from now on holds the updates so far."""
-        self._read = int(self._updates.sum())
+        self._read, self._portion = int(self._updates.sum()), portion
 
     def fetch(self, parameters: np.ndarray) -> None:
         """See `Exchange.fetch`."""
@@ -76,7 +77,7 @@ class InMemory(Exchange):
     def leave(self) -> None:
         """See `Exchange.leave`: the model gets its own vector back, with the trained values."""
         self._own[:] = self._parameters
-        self._model.parameters = self._own
+        self._job.model.parameters = self._own
 
     def _obey(self) -> None:
         self._window.get(self._desk, self._coordinator, "desk")
@@ -85,7 +86,11 @@ class InMemory(Exchange):
 
     def _update(self, request: Update) -> None:
         total = int(self._updates.sum())
-        self._rule.update(self._parameters, self._state, request.gradient, total + 1, sparse=True)
+        rule, rate = self._job.rule, self._job.rule.rate * self._job.rate_at(self._portion)
+        rule.update(
+            self._parameters, self._state, request.gradient, total + 1, rate,
+            sparse=True, sparing=self._job.statistics,
+        )  # fmt: skip
         self._updates[self._worker] += 1
         self._shard.staleness.add(max(0, total - self._read))
         self._shard.pushes += 1

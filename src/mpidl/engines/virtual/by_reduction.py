@@ -22,6 +22,7 @@ class ByReduction:
     def __init__(self, world: World) -> None:
         self._world = world
         self._came: dict[int, Reduce] = {}
+        self._portion = -1
         self._met = Signal(world.environment)
         self.actions: dict[type, Callable[[Replica, Any], Process]] = {Reduce: self._reduce}
 
@@ -39,7 +40,7 @@ class ByReduction:
 
     def _reduce(self, replica: Replica, request: Reduce) -> Process:
         self._world.begin()
-        replica.pushed()
+        self._portion = max(self._portion, replica.pushed()[1])
         self._came[replica.number] = request
         met = self._met.next
         self._meet_if_complete()
@@ -77,5 +78,5 @@ class ByReduction:
         if mean:
             total /= len(vectors)
         for server in self._world.servers:
-            server.shard.receive_whole(0, server.shard.clock, total[server.part])
+            server.shard.receive_whole(0, server.shard.clock, total[server.part], (self._portion, self._portion))
         self._world.spares.give(total)

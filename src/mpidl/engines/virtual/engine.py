@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import simpy
 from mpidl import wire
 from mpidl.algorithms.algorithm import Algorithm, Exchange
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, Request, WaitForEpoch
+from mpidl.algorithms.steps import Steps
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
@@ -28,6 +29,7 @@ from mpidl.engines.virtual.in_memory import InMemory
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
 from mpidl.nn.model import Model
+from mpidl.parameters.ranges import Range
 from mpidl.shard import Shard
 from mpidl.totals import Totals
 
@@ -54,6 +56,8 @@ class VirtualEngine:
         Returns the time in seconds for the totals; virtual time after `start` by default.
     start : float
         When virtual time begins, in seconds.
+    rate_at, sparing
+        Of the replicas' own steps; see `Steps`.
     on_epoch : callable, optional
         Called with an epoch's number (from 1) when the first portion beyond it is taken.
     on_batch : callable, optional
@@ -74,11 +78,14 @@ class VirtualEngine:
         times: Times | None = None,
         clock: Callable[[], float] | None = None,
         start: float = 0.0,
+        rate_at: Callable[[int], float] = lambda portion: 1.0,
+        sparing: Sequence[Range] = (),
         on_epoch: Callable[[int], None] = lambda epoch: None,
         on_batch: Callable[[], None] = lambda: None,
         on_event: Callable[..., None] = lambda kind, replica, **details: None,
     ) -> None:
         self._algorithm, self._model, self._split, self._schedule = algorithm, model, split, schedule
+        self._rate_at, self._sparing = rate_at, sparing
         self._on_epoch, self._on_batch, self._on_event = on_epoch, on_batch, on_event
         environment = self._environment = simpy.Environment()
         cluster = Cluster(environment, times, seed, replicas, len(shards)) if times is not None else None
@@ -218,7 +225,8 @@ class VirtualEngine:
         yield from self._exchange.leave(replica)
 
     def _follow(self, replica: Replica) -> Process:
-        generator = self._algorithm.replica(replica.number, replica.parameters, len(self.replicas))
+        steps = Steps(self._rate_at, self._sparing)
+        generator = self._algorithm.replica(replica.number, replica.parameters, len(self.replicas), steps)
         answer: Any = None
         while True:
             try:
@@ -228,6 +236,8 @@ class VirtualEngine:
             if isinstance(request, NextBatch):
                 self._on_batch()
                 answer = replica.next_batch()
+                if replica.loader.current is not None:
+                    steps.portion = replica.loader.current.portion
             else:
                 answer = yield from self._actions[type(request)](replica, request)
 
@@ -256,11 +266,11 @@ class VirtualEngine:
     # What needs no servers.
 
     def _gradient(self, replica: Replica, request: Gradient) -> Process:
-        world, samples = self._world, len(request.batch)
+        world, samples = self._world, len(request.batch.indices)
         if world.cluster is not None:
             # Computed when its time has passed: few gradients are then alive at once, and they stay in cache.
             yield world.cluster.compute(replica.number)
-        batch = self._split.gather(request.batch)
+        batch = self._split.take(request.batch)
         # The model computes with the replica's vector itself.
         if request.parameters is not self._model.parameters:
             self._model.parameters = request.parameters

@@ -45,10 +45,10 @@ class InMemory:
         return gradient
 
     def _update(self, replica: Replica, request: Update) -> Process:
-        replica.pushed()
+        _, portion = replica.pushed()
         (server,), (read,) = self._world.servers, replica.fetched
         shard = server.shard
-        shard.rule.update(shard.parameters, shard.state, request.gradient, shard.clock + 1, sparse=True)
+        shard.update_sparsely(request.gradient, shard.clock + 1, portion)
         shard.staleness.add(shard.clock - read)
         shard.pushes += 1
         shard.clock += 1

@@ -1,0 +1,48 @@
+"""How learning rates change in the course of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import cos, pi
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from mpidl.errors import UsageError
+
+
+@dataclass(frozen=True)
+class RateSchedule:
+    """What every learning rate, of servers and of workers, is multiplied by at some time of the run.
+
+    Attributes
+    ----------
+    schedule : {"constant", "steps", "cosine"}
+        "steps": times `factor` at each of `epochs`. "cosine": half a cosine from 1 down to 0 at the end of the run
+        (Loshchilov and Hutter 2017, SGDR, equation 5 without restarts).
+    epochs : list of float
+        When "steps" takes its steps.
+    factor : float
+        What it multiplies by.
+    warm_up : float
+        Epochs in which rates rise from 0 to their full size (Goyal et al. 2017, section 2.2).
+    """
+
+    schedule: Literal["constant", "steps", "cosine"] = "constant"
+    epochs: list[Annotated[float, Meta(gt=0)]] | None = None
+    factor: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    warm_up: Annotated[float, Meta(ge=0)] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.schedule == "steps" and not self.epochs:
+            raise UsageError("epochs: missing, expected when the rate steps down, such as [200]")
+        if self.schedule != "steps" and self.epochs is not None:
+            raise UsageError(f"epochs: {self.epochs}, the schedule {self.schedule!r} takes none")
+
+    def at(self, epoch: float, length: float) -> float:
+        """Return the multiplier when `epoch` epochs of a run of `length` are over, in [0, 1]."""
+        warm = min(1.0, epoch / self.warm_up) if self.warm_up else 1.0
+        if self.schedule == "cosine":
+            return warm * (1 + cos(pi * min(1.0, epoch / length))) / 2
+        passed = sum(epoch >= each for each in self.epochs or ())
+        return warm * float(self.factor**passed)
