@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mpidl
-from mpidl.algorithms import ALGORITHMS, Agn, BackupSync, Dcasgd, Diloco, Downpour, Hogwild, Softsync, Ssp, Sync
+from mpidl.algorithms import ALGORITHMS, Agn, BackupSync, Dcasgd, Diloco, Downpour, Easgd, Hogwild, Softsync, Ssp, Sync
 from mpidl.data import Dataset
 from mpidl.rules import Sgd
 
@@ -157,7 +157,8 @@ def test_what_is_too_stale_is_dropped_and_its_portions_are_logged(comm, tmp_path
 def test_every_algorithm_trains(comm, tmp_path, least_squares, name):
     model, split = least_squares()
     before = model.loss_and_gradient(split.gather(np.arange(SAMPLES)))[0]
-    algorithm = Diloco(rate=0.02, window=4) if name == "diloco" else ALGORITHMS[name]()
+    small = {"diloco": Diloco(rate=0.02, window=4), "easgd": Easgd(rate=0.2)}
+    algorithm = small.get(name) or ALGORITHMS[name]()
     rule = algorithm.default_rule if name == "diloco" else Sgd(0.05)
     summary = run(comm, (model, split), algorithm, tmp_path, rule=rule, epochs=20)
     assert summary["algorithm"] == ALGORITHMS[name].name
