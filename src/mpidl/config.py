@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from mpidl import sections, toml
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
-from mpidl.data import SOURCES, Source
+from mpidl.data import SOURCES, Augmentation, Source
 from mpidl.errors import UsageError, nearest
 from mpidl.nn import LOSSES
 from mpidl.nn.build import layer_from_section
@@ -81,10 +81,13 @@ class Data:
         Samples of a minibatch of one replica.
     portion : int
         Samples handed to a replica at a time, a multiple of `batch`; four batches if not given.
+    augment : Augmentation
+        ``[data.augment]``.
     """
 
     batch: Count = 128
     portion: Count = None  # type: ignore[assignment]  # resolved below
+    augment: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
         if self.portion is None:
@@ -359,28 +362,29 @@ def _only(keys: Sequence[str], table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fields(instance: Any) -> dict[str, Any]:
     fields = {key: getattr(instance, key) for key in sections.keys(type(instance))}
-    return {key: _tables(value) if isinstance(value, tuple) else value for key, value in fields.items()}
+    return {key: _plain(value) for key, value in fields.items()}
 
 
-def _tables(values: tuple[Any, ...]) -> list[Any]:
-    """Return an array of sections as TOML has it: dictionaries without what is None."""
-    return [
-        {k: v for k, v in asdict(value).items() if v is not None}
-        if is_dataclass(value) and not isinstance(value, type)
-        else value
-        for value in values
-    ]
+def _plain(value: Any) -> Any:
+    """Return a value as TOML has it: sections, also those of an array, are dictionaries without what is None."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {key: item for key, item in asdict(value).items() if item is not None}
+    return value
 
 
 def _override(values: dict[str, Any], override: str) -> None:
-    """Put one ``section.key=value`` into `values`."""
+    """Put one ``section.key=value`` into `values`; the key may be one of a section within the section."""
     name, equals, text = override.partition("=")
-    section, _, key = name.strip().partition(".")
-    if not (equals and section and key):
+    *path, key = name.strip().split(".")
+    if not (equals and path and all(path) and key):
         raise UsageError(f"--set {override}: expected section.key=value")
-    if section == "model" and key.partition(".")[0].partition("[")[0] == "layer":
+    if re.match(r"model\.layer\b", name.strip()):
         raise UsageError(f"--set {override}: layers can't be set here, only in the file")
-    table = values.setdefault(section, {})
-    sections.check_table(section, table)
+    table: Any = values
+    for depth, section in enumerate(path, start=1):
+        table = table.setdefault(section, {})
+        sections.check_table(".".join(path[:depth]), table)
     table[key] = toml.parse(text.strip())
-    table.pop(INSTEAD.get((section, key)), None)
+    table.pop(INSTEAD.get((".".join(path), key)), None)

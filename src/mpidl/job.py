@@ -12,7 +12,7 @@ import numpy as np
 
 from mpidl.checkpoint import Checkpoint, Position
 from mpidl.config import Config
-from mpidl.data import Dataset, Portions
+from mpidl.data import Dataset, Portions, augmented
 from mpidl.data.schedule import Schedule
 from mpidl.errors import UsageError
 from mpidl.nn import Network, from_config
@@ -48,6 +48,7 @@ class Job:
     """
 
     def __init__(self, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None) -> None:
+        dataset = augmented(dataset, config.data.augment, config.run.seed)
         self.config, self.dataset, self.model, self.checkpoint = config, dataset, model, checkpoint
         self.algorithm, self.rule = config.algorithm, config.rule
         self.replicas = 1

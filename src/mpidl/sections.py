@@ -80,6 +80,8 @@ def choose(registry: Mapping[str, T], key: str, name: Any) -> T:
 
 
 def _convert(value: Any, annotation: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(annotation):
+        return build(annotation, key, value)  # type: ignore[arg-type]
     not_a_number = isinstance(value, float) and value != value
     try:
         if not not_a_number:

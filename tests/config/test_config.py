@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mpidl import toml
 from mpidl.config import SECTIONS, from_dict, load
-from mpidl.data import Digits
+from mpidl.data import Augmentation, Digits
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad
 
@@ -51,6 +51,11 @@ run = st.builds(
         report=positive,
     ),
 )
+augment = section(
+    {"reflect": st.booleans(), "translate": st.integers(0, 2**70)},
+    rotate=st.floats(0, 180),
+    noise=st.floats(0, allow_nan=False),
+)
 data = st.builds(
     lambda source, batch: {**source, **batch},
     st.one_of(
@@ -62,7 +67,9 @@ data = st.builds(
             noise=st.floats(0, allow_nan=False),
         ),
     ),
-    batches.flatmap(lambda n: section({"batch": st.just(n)}, portion=st.integers(1, 9).map(lambda k: k * n))),
+    batches.flatmap(
+        lambda n: section({"batch": st.just(n)}, portion=st.integers(1, 9).map(lambda k: k * n), augment=augment)
+    ),
 )
 server = st.one_of(
     section(),
@@ -115,7 +122,8 @@ def test_a_configuration_written_and_read_is_the_same(values):
     assert list(written) == list(SECTIONS)
     for name, table in values.items():
         for key, value in table.items():
-            assert written[name][key] == value
+            found = written[name][key]
+            assert value.items() <= found.items() if key == "augment" else found == value
 
 
 @given(configs, st.sampled_from(SECTIONS), st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1))
@@ -132,7 +140,7 @@ def test_a_wrong_type_anywhere_is_named(values, draw):
     written = tomllib.loads(from_dict(values).to_toml())
     name = draw.draw(st.sampled_from(SECTIONS))
     key = draw.draw(st.sampled_from(list(written[name])))
-    written[name][key] = {"a": 1}
+    written[name][key] = "a" if key == "augment" else {"a": 1}
     assert line(written).startswith(f"{name}.{key}: ")
 
 
@@ -151,6 +159,17 @@ def test_a_wrong_type_anywhere_is_named(values, draw):
         ("data", {"source": 3}, "data.source: unknown name 3; known: digits, hdf5, idx, synthetic"),
         ("data", {}, "data.source: missing; known: digits, hdf5, idx, synthetic"),
         ("data", {"source": "digits", "bach": 3}, "data.bach: unknown key, did you mean 'batch'?"),
+        ("data", {"source": "digits", "augment": 3}, "data.augment: expected a section, [data.augment], found 3"),
+        (
+            "data",
+            {"source": "digits", "augment": {"refelct": True}},
+            "data.augment.refelct: unknown key, did you mean 'reflect'?",
+        ),
+        (
+            "data",
+            {"source": "digits", "augment": {"rotate": 200}},
+            "data.augment.rotate: expected float >= 0 and <= 180, found 200",
+        ),
         ("data", {"source": "digits", "batch": "abc"}, "data.batch: expected int >= 1, found 'abc'"),
         (
             "data",
@@ -239,6 +258,8 @@ def test_overrides(tmp_path):
     assert (config.run.epochs, config.run.steps) == (None, 7)
     assert (config.rule.name, config.rule.rate) == ("sgd", 0.5)
     assert (config.run.dir, config.data.portion) == ("a=b", 256)
+    augment = load(path, ["data.augment.translate=2", "data.augment.reflect=true"]).data.augment
+    assert augment == Augmentation(reflect=True, translate=2)
     assert load(path, ["data.source=synthetic", "data.shape=[3, 5]"]).data_source.shape == (3, 5)
     assert load(path, ["model.factory=package:model"]).model.layer is None
     assert load(path, ["run.steps=7", "run.epochs=2"]).run.steps is None
@@ -249,6 +270,9 @@ def test_overrides(tmp_path):
     [
         ("run", "--set run: expected section.key=value"),
         ("epochs=3", "--set epochs=3: expected section.key=value"),
+        ("data..batch=3", "--set data..batch=3: expected section.key=value"),
+        ("data.source.size=3", "data.source: expected a section, [data.source], found 'digits'"),
+        ("data.augment.noise=-1", "data.augment.noise: expected float >= 0, found -1"),
         ("run.=3", "--set run.=3: expected section.key=value"),
         ("model.layer=[]", "--set model.layer=[]: layers can't be set here, only in the file"),
         (

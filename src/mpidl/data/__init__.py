@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mpidl.data.augmentation import Augmentation, Augmented, augmented
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import ArraySplit, Dataset, Source, Split
 from mpidl.data.digits import Digits
@@ -18,6 +19,8 @@ SOURCES: dict[str, type[Any]] = {source.name: source for source in (Digits, Hdf5
 __all__ = [
     "SOURCES",
     "ArraySplit",
+    "Augmentation",
+    "Augmented",
     "Batch",
     "Dataset",
     "Digits",
@@ -27,4 +30,5 @@ __all__ = [
     "Source",
     "Split",
     "Synthetic",
+    "augmented",
 ]

@@ -44,14 +44,19 @@ class Split(ABC):
         """Hint that these samples, a whole portion, are needed next."""
         self.load()
 
+    def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:  # noqa: B027 (few splits take long)
+        """Hint that `gather` is called with the same arguments soon: a batch ahead of its use."""
+
     @abstractmethod
-    def gather(self, indices: NDArray[np.int64]) -> Batch:
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         """Return the samples of `indices`, in that order.
 
         Parameters
         ----------
         indices : array (n,) of int64
             Each in [0, samples); at least one.
+        epoch : int
+            From 0; augmented samples are others in each, all others are always the same.
 
         Returns
         -------
@@ -192,7 +197,7 @@ class ArraySplit(Split):
         if callable(self._inputs):
             self._inputs = _inputs(self._inputs())
 
-    def gather(self, indices: NDArray[np.int64]) -> Batch:
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         self.load()
         return self._gatherer.take(self._inputs, self._targets, indices)  # type: ignore[arg-type]
 

@@ -132,7 +132,7 @@ class Hdf5Split(Split):
         block.start, block.stop = start, stop
         block.reading = self._reader.submit(block.read, start, stop)
 
-    def gather(self, indices: NDArray[np.int64]) -> Batch:
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         low, high = int(indices.min()), int(indices.max())
         for block in self._portions:
             if block.reading is not None and block.start <= low and high < block.stop:

@@ -102,7 +102,7 @@ class SyntheticSplit(Split):
         self._first = first
         self._buffers: dict[int, _Buffers] = {}
 
-    def gather(self, indices: NDArray[np.int64]) -> Batch:
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         if indices.min() < 0 or indices.max() >= self.samples:
             raise outside(indices, 0, self.samples)
         table = self._table

@@ -1,0 +1,156 @@
+"""Augmentation: each epoch sees each image a little different, always in the same way for the same seed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.data.batch import Batch
+from mpidl.data.dataset import Dataset, Split
+from mpidl.errors import UsageError
+
+AHEAD = 2  # a loader hints at the batch after the next before the next is gathered
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """``[data.augment]``: what is done to each image to train with, in this order.
+
+    Attributes
+    ----------
+    reflect : bool
+        Left and right are swapped with probability 1/2.
+    rotate : float
+        Turned about its middle by up to so many degrees either way, uniformly; bilinear, zero where there was
+        no image.
+    translate : int
+        Moved by up to so many pixels either way, down and across, uniformly; zero where there was no image.
+    noise : float
+        Standard deviation of the Gaussian noise that is added to each value, in units of the inputs, of which
+        bytes were scaled to [0, 1].
+    """
+
+    reflect: bool = False
+    rotate: Annotated[float, msgspec.Meta(ge=0, le=180)] = 0.0
+    translate: Annotated[int, msgspec.Meta(ge=0)] = 0
+    noise: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+def augmented(dataset: Dataset, augmentation: Augmentation, seed: int) -> Dataset:
+    """Return the dataset with its samples to train with augmented; itself if `augmentation` does nothing.
+
+    Raises
+    ------
+    UsageError
+        The inputs aren't images (height, width) or (height, width, channels), or they are too small.
+    """
+    if augmentation == Augmentation():
+        return dataset
+    shape = dataset.input_shape
+    if len(shape) not in (2, 3):
+        expected = "images (height, width) or (height, width, channels)"
+        raise UsageError(f"data.augment: inputs of shape {shape}, expected {expected}")
+    smaller = min(shape[:2])
+    if augmentation.translate >= smaller:
+        found = f"{augmentation.translate} pixels"
+        raise UsageError(f"data.augment.translate: {found}, expected less than the images' {smaller}")
+    return replace(dataset, train=Augmented(dataset.train, augmentation, seed))
+
+
+class _Prepared(NamedTuple):
+    indices: NDArray[np.int64]
+    epoch: int
+    batch: Future[Batch]
+
+
+class Augmented(Split):
+    """Another split's images, augmented: what becomes of one depends on the seed, the epoch and its index alone.
+
+    One thread prepares the batches that are hinted at. The split that is wrapped is used by one thread at a time,
+    in the order of the calls.
+
+    Parameters
+    ----------
+    split : Split
+        Of inputs (height, width) or (height, width, channels), larger than ``augmentation.translate``.
+    augmentation : Augmentation
+    seed : int
+        Not negative.
+    """
+
+    def __init__(self, split: Split, augmentation: Augmentation, seed: int) -> None:
+        from mpidl.data.distortion import distort
+
+        self.samples, self.contiguous = split.samples, split.contiguous
+        self._split, self._augmentation, self._distort = split, augmentation, distort
+        self._seed = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+        self._free: dict[int, list[Batch]] = {}
+        self._lent: dict[int, Batch] = {}
+        self._prepared: deque[_Prepared] = deque(maxlen=AHEAD)
+        self._thread: ThreadPoolExecutor | None = None
+        self._last: Future[Any] | None = None
+
+    def load(self) -> None:
+        self._settle()
+        self._split.load()
+        nothing = np.empty((0, 1, 1), np.float32)
+        self._augment(nothing, nothing, np.empty(0, np.int64), 0)  # compiles it, or loads it from Numba's cache
+
+    def prefetch(self, indices: NDArray[np.int64]) -> None:
+        self._submit(self._split.prefetch, indices)
+
+    def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:
+        """Start to gather and augment a batch in the background; of those not gathered, two are kept."""
+        self._prepared.append(_Prepared(indices, epoch, self._submit(self._make, indices, epoch)))
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
+        if len(indices) in self._lent:
+            self._free[len(indices)].append(self._lent.pop(len(indices)))
+        batch = self._claim(indices, epoch)
+        if batch is None:
+            self._settle()
+            batch = self._make(indices, epoch)
+        self._lent[len(indices)] = batch
+        return batch
+
+    def _claim(self, indices: NDArray[np.int64], epoch: int) -> Batch | None:
+        """Return the batch if it was prepared, once it is ready."""
+        for place, prepared in enumerate(self._prepared):
+            if prepared.epoch == epoch and np.array_equal(prepared.indices, indices):
+                del self._prepared[place]
+                return prepared.batch.result()
+        return None
+
+    def _make(self, indices: NDArray[np.int64], epoch: int) -> Batch:
+        inputs, targets, *_ = self._split.gather(indices)
+        free = self._free.setdefault(len(indices), [])
+        batch = free.pop() if free else Batch(np.empty_like(inputs), np.empty_like(targets))
+        np.copyto(batch.targets, targets)
+        self._augment(inputs, batch.inputs, indices, epoch)
+        return batch
+
+    def _augment(self, inputs: NDArray[Any], out: NDArray[Any], indices: NDArray[np.int64], epoch: int) -> None:
+        images = inputs.shape if inputs.ndim == 4 else (*inputs.shape, 1)
+        does = self._augmentation
+        self._distort(
+            inputs.reshape(images), out.reshape(images), indices, self._seed, epoch,
+            does.reflect, does.translate, float(does.rotate), float(does.noise),
+        )  # fmt: skip
+
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="augment")
+        self._last = self._thread.submit(function, *arguments)
+        return self._last
+
+    def _settle(self) -> None:
+        """Wait until the thread has nothing to do."""
+        if self._last is not None:
+            wait([self._last])
