@@ -13,7 +13,7 @@ _HOMES = {
     "evaluate": "mpidl.evaluation",
     "Downpour": "mpidl.algorithms",
     **dict.fromkeys(("Network", "Activation", "Conv2d", "Dense", "LocallyConnected2d"), "mpidl.nn"),
-    **dict.fromkeys(("Batch", "Dataset", "Digits", "Hdf5", "Idx", "Synthetic"), "mpidl.data"),
+    **dict.fromkeys(("Batch", "Cifar10", "Dataset", "Digits", "Hdf5", "Idx", "Synthetic"), "mpidl.data"),
     **dict.fromkeys(("Adagrad", "Adam", "Adamw", "Momentum", "Nesterov", "Rmsprop", "Sgd"), "mpidl.rules"),
     **dict.fromkeys(("MpidlError", "UsageError"), "mpidl.errors"),
 }

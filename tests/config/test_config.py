@@ -156,8 +156,8 @@ def test_a_wrong_type_anywhere_is_named(values, draw):
         ("run", {"target_accuracy": 88}, "run.target_accuracy: expected float > 0 and <= 1, found 88"),
         ("data", {"source": "idx"}, "data.path: missing, expected str"),
         ("data", {"source": "digit"}, "data.source: unknown name 'digit', did you mean 'digits'?"),
-        ("data", {"source": 3}, "data.source: unknown name 3; known: digits, hdf5, idx, synthetic"),
-        ("data", {}, "data.source: missing; known: digits, hdf5, idx, synthetic"),
+        ("data", {"source": 3}, "data.source: unknown name 3; known: cifar10, digits, hdf5, idx, synthetic"),
+        ("data", {}, "data.source: missing; known: cifar10, digits, hdf5, idx, synthetic"),
         ("data", {"source": "digits", "bach": 3}, "data.bach: unknown key, did you mean 'batch'?"),
         ("data", {"source": "digits", "augment": 3}, "data.augment: expected a section, [data.augment], found 3"),
         (

@@ -6,6 +6,7 @@ from typing import Any
 
 from mpidl.data.augmentation import Augmentation, Augmented, augmented
 from mpidl.data.batch import Batch
+from mpidl.data.cifar10 import Cifar10
 from mpidl.data.dataset import ArraySplit, Dataset, Source, Split
 from mpidl.data.digits import Digits
 from mpidl.data.hdf5 import Hdf5
@@ -13,7 +14,7 @@ from mpidl.data.idx import Idx
 from mpidl.data.portions import Portions
 from mpidl.data.synthetic import Synthetic
 
-SOURCES: dict[str, type[Any]] = {source.name: source for source in (Digits, Hdf5, Idx, Synthetic)}
+SOURCES: dict[str, type[Any]] = {source.name: source for source in (Cifar10, Digits, Hdf5, Idx, Synthetic)}
 """The sources by their names in ``data.source``; each is a dataclass of its own keys, and a `Source`."""
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Augmentation",
     "Augmented",
     "Batch",
+    "Cifar10",
     "Dataset",
     "Digits",
     "Hdf5",
