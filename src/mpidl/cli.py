@@ -124,6 +124,28 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     simulate.set_defaults(command=_simulate)
 
+    data = commands.add_parser("data", help="prepare data", description="Prepare data to train with.")
+    kinds = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    pack = kinds.add_parser(
+        "pack",
+        help="make an HDF5 file of a folder of images",
+        description='Make an HDF5 file, for data.source = "hdf5", of a folder of images: of each the middle square.',
+    )
+    pack.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="a subfolder for each class, or train/ and val/ or test/"
+    )
+    pack.add_argument("file", metavar="FILE.h5", type=Path, help="what to write")
+    pack.add_argument("--size", metavar="PIXELS", type=int, default=224, help="width and height; 224 if not given")
+    tested = pack.add_mutually_exclusive_group()
+    tested.add_argument("--test", metavar="FOLDER", type=Path, help="the images to test with")
+    tested.add_argument(
+        "--test-fraction", metavar="FRACTION", type=float, default=0.1,
+        help="test with so many of each class where no folder has others; 0.1 if not given",
+    )  # fmt: skip
+    pack.add_argument("--seed", metavar="SEED", type=int, default=0, help="of the order; 0 if not given")
+    pack.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+    pack.set_defaults(command=_pack)
+
     doctor = commands.add_parser(
         "doctor", help="test this machine's MPI", description="Test what this machine's MPI can do, and how fast."
     )
@@ -204,6 +226,22 @@ def _simulate(arguments: argparse.Namespace) -> int:
     return INTERRUPTED if summary.get("interrupted") else 0
 
 
+def _pack(arguments: argparse.Namespace) -> int:
+    if arguments.size < 1:
+        raise UsageError(f"--size: expected int >= 1, found {arguments.size}")
+    if not 0 < arguments.test_fraction < 1:
+        raise UsageError(f"--test-fraction: expected float > 0 and < 1, found {arguments.test_fraction}")
+    if arguments.seed < 0:
+        raise UsageError(f"--seed: expected int >= 0, found {arguments.seed}")
+    from mpidl.data.pack import pack
+
+    packed = pack(
+        arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed
+    )
+    _show(packed, arguments.json, _packed_lines)
+    return 0
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from mpidl import doctor
 
@@ -231,6 +269,12 @@ def _summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 def _evaluation_lines(result: Mapping[str, Any]) -> list[str]:
     return [_quality(result, ("test_accuracy", "test_loss")), f"{result['run_dir']}, step {result['step']}"]
+
+
+def _packed_lines(result: Mapping[str, Any]) -> list[str]:
+    return [
+        "{file}: {train_samples} images to train with, {test_samples} to test with, {classes} classes".format(**result)
+    ]
 
 
 def _replay_lines(result: Mapping[str, Any]) -> list[str]:

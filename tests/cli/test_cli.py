@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from mpidl.cli import main
 from mpidl.errors import MpidlError
@@ -25,6 +26,16 @@ DIGITS = JOBS / "digits.toml"
         (["train", "--resume", "absent"], "absent/config.toml: No such file or directory"),
         (["train", DIGITS, "-n", "0"], "-n: expected int >= 1, found 0"),
         (["train", DIGITS, "-n", "x"], "argument -n: invalid int value: 'x' (see `mpidl train --help`)"),
+        (["data", "pack", "none", "x.h5", "--size", "0"], "--size: expected int >= 1, found 0"),
+        (["data", "pack", "none", "x.h5", "--seed", "-1"], "--seed: expected int >= 0, found -1"),
+        (
+            ["data", "pack", "none", "x.h5", "--test-fraction", "1"],
+            "--test-fraction: expected float > 0 and < 1, found 1.0",
+        ),
+        (
+            ["data", "pack", "none", "x.h5"],
+            "none: no such folder, expected one with a subfolder of images for each class",
+        ),
         (
             ["train", DIGITS, "-n", "2"],
             "2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)",
@@ -42,7 +53,7 @@ def test_what_a_user_did_wrong_is_one_line(mpidl, arguments, line):
     assert ended.returncode == 2
 
 
-@pytest.mark.parametrize("arguments", [[], ["trian"], ["train", DIGITS, "--jsn"], ["evaluate"]])
+@pytest.mark.parametrize("arguments", [[], ["trian"], ["train", DIGITS, "--jsn"], ["evaluate"], ["data"]])
 def test_arguments_that_are_not_known(mpidl, arguments):
     ended = mpidl(*arguments)
     assert ended.stderr.startswith("mpidl: ")
@@ -64,7 +75,7 @@ def test_ranks_that_are_there_already(mpidl):
     assert ended.returncode == 2
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["data", "pack", "--help"], ["--version"]])
 def test_help(mpidl, arguments):
     ended = mpidl(*arguments)
     assert ended.stdout.startswith(("usage: mpidl", "mpidl 0."))
@@ -103,6 +114,37 @@ def test_threads_are_limited_before_numpy_is_loaded(bare_environment):
         check=False,
     )
     assert ended.stdout.split() == ["7", "1", "1"]
+
+
+def test_a_packed_folder_can_be_trained_with(mpidl, tmp_path):
+    for name, colour in (("dark", "black"), ("light", "white")):
+        folder = tmp_path / "images" / name
+        folder.mkdir(parents=True)
+        for number in range(20):
+            Image.new("RGB", (20, 15), colour).save(folder / f"{number}.png")
+    packed = mpidl("data", "pack", "images", "images.h5", "--size", "6")
+    assert packed.stdout == "images.h5: 36 images to train with, 4 to test with, 2 classes\n"
+    assert (packed.stderr, packed.returncode) == ("", 0)
+    (tmp_path / "job.toml").write_text(
+        """
+        [run]
+        epochs = 30
+        [data]
+        source = "hdf5"
+        path = "images.h5"
+        batch = 4
+        [data.augment]
+        reflect = true
+        translate = 2
+        [[model.layer]]
+        type = "dense"
+        units = 2
+        """
+    )
+    trained = mpidl("train", "job.toml", "--set", "data.augment.noise=0.1")
+    assert trained.returncode == 0
+    assert "test accuracy 1.0000" in trained.stdout
+    assert "noise = 0.1" in (tmp_path / "runs" / "job" / "config.toml").read_text()
 
 
 def raising(error):

@@ -1,0 +1,178 @@
+"""A folder of images as an HDF5 file for the source ``hdf5``: all of one size, in an order that is random once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.errors import UsageError
+
+if TYPE_CHECKING:
+    import h5py
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+BLOCK = 256  # images that are read and written at a time
+
+
+class _Image(NamedTuple):
+    path: Path
+    label: int
+
+
+def pack(
+    folder: Path, file: Path, size: int = 224, test: Path | None = None, test_fraction: float = 0.1, seed: int = 0
+) -> dict[str, Any]:
+    """Write a folder of images, a subfolder for each class, as train/x, train/y, test/x and test/y.
+
+    Of each image the middle square, as wide as its shorter side, is scaled to `size`. The order is random, since
+    portions of a file are contiguous.
+
+    Parameters
+    ----------
+    folder : Path
+        Its subfolders are the classes, by their sorted names; or it has ``train`` with these, and perhaps ``val``
+        or else ``test``.
+    file : Path
+        Appears when it is whole. x: (n, size, size, 3) bytes; y: (n,) int64; ``classes``: their names.
+    size : int
+        Pixels.
+    test : Path, optional
+        The folder with the images to test with, of the same classes.
+    test_fraction : float
+        In (0, 1): so many of each class's images are to test with, where no folder has them.
+    seed : int
+        Of the order, and of what is to test with.
+
+    Returns
+    -------
+    dict
+        file, classes, train_samples, test_samples.
+
+    Raises
+    ------
+    UsageError
+        Pillow isn't installed, a folder isn't such a one, an image can't be read, or the file can't be written.
+    """
+    _check_pillow()
+    random = np.random.default_rng(seed)
+    train, test = _splits(folder, test)
+    classes = _classes(train)
+    images = _images(train, classes)
+    if test is not None:
+        splits = {"train": images, "test": _images(test, classes)}
+    else:
+        splits = _divided(images, test_fraction, random)
+    for chosen in splits.values():
+        random.shuffle(chosen)
+    _write(file, size, splits, classes)
+    samples = {f"{split}_samples": len(chosen) for split, chosen in splits.items()}
+    return {"file": str(file), "classes": len(classes), **samples}
+
+
+def _check_pillow() -> None:
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError:
+        raise UsageError("data pack: Pillow is not installed, expected `pip install 'mpidl[images]'`") from None
+
+
+def _splits(folder: Path, test: Path | None) -> tuple[Path, Path | None]:
+    for path in (folder, test):
+        if path is not None and not path.is_dir():
+            raise UsageError(f"{path}: no such folder, expected one with a subfolder of images for each class")
+    if not (folder / "train").is_dir():
+        return folder, test
+    inside = [folder / name for name in ("val", "test") if (folder / name).is_dir()]
+    return folder / "train", test or next(iter(inside), None)
+
+
+def _classes(folder: Path) -> list[str]:
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not names:
+        raise UsageError(f"{folder}: no subfolders, expected one of images for each class")
+    return names
+
+
+def _images(folder: Path, classes: list[str]) -> list[_Image]:
+    """Return the images of a split, those of a class together, in the order of their names."""
+    images = []
+    for name in _classes(folder):
+        if name not in classes:
+            raise UsageError(f"{folder / name}: there is no class {name!r} to train with")
+        paths = [path for path in sorted((folder / name).rglob("*")) if path.suffix.lower() in SUFFIXES]
+        if not paths:
+            raise UsageError(f"{folder / name}: no images, expected {', '.join(sorted(SUFFIXES))}")
+        label = classes.index(name)
+        images += [_Image(path, label) for path in paths]
+    return images
+
+
+def _divided(images: list[_Image], fraction: float, random: np.random.Generator) -> dict[str, list[_Image]]:
+    """Set aside a part of each class, but for one image at least."""
+    splits: dict[str, list[_Image]] = {"train": [], "test": []}
+    for _, group in groupby(images, lambda image: image.label):
+        of_class = list(group)
+        random.shuffle(of_class)
+        aside = min(round(fraction * len(of_class)), len(of_class) - 1)
+        splits["test"] += of_class[:aside]
+        splits["train"] += of_class[aside:]
+    if not splits["test"]:
+        raise UsageError(f"--test-fraction: {fraction:g} of each class's images is none, expected more")
+    return splits
+
+
+def _write(file: Path, size: int, splits: dict[str, list[_Image]], classes: list[str]) -> None:
+    import h5py
+
+    partial_file = file.with_name(f"{file.name}.partial")
+    try:
+        with h5py.File(partial_file, "w") as written:
+            written["classes"] = classes
+            written.attrs["size"] = size
+            for split, images in splits.items():
+                _write_split(written.create_group(split), split, images, size)
+        os.replace(partial_file, file)
+    except OSError as error:
+        raise UsageError(f"{file}: can't be written ({error.strerror or str(error).splitlines()[0]})") from None
+    finally:
+        partial_file.unlink(missing_ok=True)
+
+
+def _write_split(group: h5py.Group, split: str, images: list[_Image], size: int) -> None:
+    from tqdm import tqdm
+
+    group["y"] = np.array([image.label for image in images], np.int64)
+    # Without chunks: a portion, wherever it begins, is then read by one call, straight into its memory.
+    inputs = group.create_dataset("x", (len(images), size, size, 3), np.uint8)
+    with tqdm(total=len(images), desc=split, unit=" images", file=sys.stderr, disable=None) as bar:
+        for start, block in _decoded(images, size):
+            inputs[start : start + len(block)] = block
+            bar.update(len(block))
+
+
+def _decoded(images: list[_Image], size: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield the images block by block, each with where it begins; all cores decode."""
+    decode = partial(_decode, size=size)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        for start in range(0, len(images), BLOCK):
+            yield start, np.stack(list(threads.map(decode, images[start : start + BLOCK])))
+
+
+def _decode(image: _Image, size: int) -> NDArray[np.uint8]:
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(image.path) as opened:
+            opened.draft("RGB", (size, size))  # a large JPEG is decoded at a fraction of its size
+            return np.asarray(ImageOps.fit(opened.convert("RGB"), (size, size), Image.Resampling.BILINEAR))
+    except Exception as error:  # decoders raise whatever they stumble over
+        raise UsageError(f"{image.path}: not a sound image ({' '.join(str(error).split())})") from None

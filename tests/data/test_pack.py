@@ -1,0 +1,151 @@
+"""A folder of images becomes a file that the source hdf5 reads."""
+
+from __future__ import annotations
+
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from mpidl.data import Hdf5
+from mpidl.data.pack import pack
+from mpidl.errors import UsageError
+
+SIZE = 8
+
+
+def draw(path, colour, shape=(20, 13), **keywords):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(keywords.pop("mode", "RGB"), shape, colour).save(path, **keywords)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three classes of 5, 4 and 6 images, each of a colour of its own."""
+    for label, (name, images) in enumerate({"ant": 5, "bee": 4, "cat": 6}.items()):
+        for number in range(images):
+            draw(tmp_path / "all" / name / f"{number}.png", (100 * label, 20 * number, 7))
+    (tmp_path / "all" / "ant" / "notes.txt").write_text("not an image")
+    (tmp_path / "all" / ".hidden").mkdir()
+    return tmp_path / "all"
+
+
+def colours(split):
+    """Return (label, colour) of each image: the first pixel of those that have one colour only."""
+    batch = split.gather(np.arange(split.samples))
+    pixels = np.round(batch.inputs * 255).astype(int)
+    assert np.all(pixels == pixels[:, :1, :1])
+    return [(int(label), *pixel) for label, pixel in zip(batch.targets, pixels[:, 0, 0].tolist(), strict=True)]
+
+
+def expected(**classes):
+    return sorted((label, 100 * label, 20 * n, 7) for label, images in enumerate(classes.values()) for n in images)
+
+
+def test_every_image_is_there_once_with_its_label(folder, tmp_path):
+    file = tmp_path / "packed.h5"
+    told = pack(folder, file, SIZE, test_fraction=0.4)
+    assert told == {"file": str(file), "classes": 3, "train_samples": 9, "test_samples": 6}
+    dataset = Hdf5(str(file)).open()
+    assert (dataset.input_shape, dataset.classes) == ((SIZE, SIZE, 3), 3)
+    train, test = colours(dataset.train), colours(dataset.test)
+    assert sorted(train + test) == expected(ant=range(5), bee=range(4), cat=range(6))
+    assert [label for label, *_ in sorted(test)] == [0, 0, 1, 1, 2, 2]
+    assert train != sorted(train)
+    with h5py.File(file, locking=False) as opened:
+        assert opened["classes"].asstr()[()].tolist() == ["ant", "bee", "cat"]
+        assert opened["train/x"].chunks is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "packed.h5"]
+
+
+def test_the_seed_decides_the_order(folder, tmp_path):
+    def order(seed):
+        pack(folder, tmp_path / "packed.h5", SIZE, seed=seed, test_fraction=0.4)
+        dataset = Hdf5(str(tmp_path / "packed.h5")).open()
+        return colours(dataset.train) + colours(dataset.test)
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+@pytest.mark.parametrize("name", ["val", "test", "apart"])
+def test_folders_that_are_splits(folder, tmp_path, name):
+    splits = tmp_path / "splits"
+    splits.mkdir()
+    folder.rename(splits / "train")
+    draw(splits / name / "bee" / "new.PNG", (1, 2, 3))
+    pack(splits, tmp_path / "packed.h5", SIZE, test=splits / name if name == "apart" else None)
+    dataset = Hdf5(str(tmp_path / "packed.h5")).open()
+    assert sorted(colours(dataset.train)) == expected(ant=range(5), bee=range(4), cat=range(6))
+    assert colours(dataset.test) == [(1, 1, 2, 3)]
+
+
+@pytest.mark.parametrize("shape", [(31, 17), (17, 31), (8, 8), (5, 3), (700, 500)])
+def test_the_middle_square_is_scaled(tmp_path, shape):
+    for name in ("0.png", "1.png"):
+        path = tmp_path / "all" / "one" / name
+        draw(path, 0, shape)
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (*shape[::-1], 3), np.uint8)).save(path)
+    pack(tmp_path / "all", tmp_path / "packed.h5", SIZE, test_fraction=0.5)
+    image = ImageOps.fit(Image.open(path), (SIZE, SIZE), Image.Resampling.BILINEAR)
+    found = Hdf5(str(tmp_path / "packed.h5")).open().train.gather(np.array([0])).inputs[0]
+    assert np.array_equal(np.round(found * 255), np.asarray(image))
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "colour", "found"),
+    [
+        ("a.png", "L", 90, (90, 90, 90)),
+        ("a.gif", "P", 1, (1, 1, 1)),
+        ("a.png", "RGBA", (9, 99, 199, 50), (9, 99, 199)),
+        ("a.jpeg", "CMYK", (255, 255, 255, 0), (0, 0, 0)),
+        ("a.JPG", "RGB", (128, 128, 128), (128, 128, 128)),
+    ],
+)
+def test_every_kind_becomes_red_green_and_blue(tmp_path, name, mode, colour, found):
+    for split in ("train", "test"):
+        keywords = {"format": "JPEG"} if "j" in name.lower() else {}
+        draw(tmp_path / "all" / split / "one" / name, colour, (900, 600), mode=mode, **keywords)
+    if mode == "P":
+        palette = Image.open(tmp_path / "all" / "train" / "one" / name).convert("RGB")
+        found = palette.getpixel((0, 0))
+    pack(tmp_path / "all", tmp_path / "packed.h5", SIZE)
+    assert colours(Hdf5(str(tmp_path / "packed.h5")).open().train) == [(0, *found)]
+
+
+def fails(line, *arguments, **keywords):
+    with pytest.raises(UsageError, match=line) as caught:
+        pack(*arguments, **keywords)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_wrong_is_one_line(folder, tmp_path):
+    file = tmp_path / "packed.h5"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    fails(r"none: no such folder, expected one with a subfolder", tmp_path / "none", file)
+    fails(r"none: no such folder, expected one with a subfolder", folder, file, test=tmp_path / "none")
+    fails(r"empty: no subfolders, expected one of images for each class$", empty, file)
+    fails(r"^--test-fraction: 0\.01 of each class's images is none, expected more$", folder, file, test_fraction=0.01)
+    fails(r"^.*absent/packed\.h5: can't be written \(.*\)$", folder, tmp_path / "absent" / "packed.h5")
+    draw(tmp_path / "other" / "dog" / "0.png", 0)
+    fails(r"other/dog: there is no class 'dog' to train with$", folder, file, test=tmp_path / "other")
+    (folder / "dog").mkdir()
+    fails(r"dog: no images, expected \.bmp, ", folder, file)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("damage", [lambda whole: b"", lambda whole: b"text", lambda whole: whole[: len(whole) // 2]])
+def test_an_image_that_can_not_be_read_is_named(folder, tmp_path, damage):
+    path = folder / "bee" / "2.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)).save(path)
+    path.write_bytes(damage(path.read_bytes()))
+    fails(r"bee/2\.png: not a sound image \(.*\)$", folder, tmp_path / "packed.h5")
+    assert [path.name for path in tmp_path.iterdir()] == ["all"]
+
+
+def test_without_pillow(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    fails(r"^data pack: Pillow is not installed, expected `pip install 'mpidl\[images\]'`$", folder, tmp_path / "x.h5")
