@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.data import ArraySplit, Augmentation, Augmented, Batch, Dataset, Hdf5, Portions, Synthetic, augmented
+from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.distortion import add_noise, shift, turn
 from mpidl.errors import UsageError
@@ -226,6 +227,12 @@ def test_a_batch_of_another_epoch_is_another():
     now = made.gather(indices, 0).inputs.copy()
     assert np.array_equal(now, Augmented(split(), ALL, 0).gather(indices, 0).inputs)
     assert np.array_equal(made.gather(indices, 1).inputs, Augmented(split(), ALL, 0).gather(indices, 1).inputs)
+
+
+def test_a_minibatch_brings_its_epoch():
+    batch = Augmented(split(), ALL, 0).take(Minibatch(np.arange(4), 9, 3))
+    assert batch.number == 9
+    assert np.array_equal(batch.inputs, Augmented(split(), ALL, 0).gather(np.arange(4), 3).inputs)
 
 
 def test_what_is_never_gathered_is_forgotten():

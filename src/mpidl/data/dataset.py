@@ -72,7 +72,7 @@ class Split(ABC):
 
     def take(self, minibatch: Minibatch) -> Batch:
         """Return the samples of a minibatch; see `gather`."""
-        return self.gather(minibatch.indices)._replace(number=minibatch.number)
+        return self.gather(minibatch.indices, minibatch.epoch)._replace(number=minibatch.number)
 
 
 @dataclass(frozen=True)
