@@ -25,6 +25,7 @@ class Exchange(Enum):
     SERVERS = "servers"
     REDUCTION = "reduction"
     SHARED_MEMORY = "shared memory"
+    OPERATIONS = "operations"
 
 
 @dataclass(frozen=True, kw_only=True)

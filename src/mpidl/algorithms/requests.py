@@ -97,4 +97,42 @@ class Update:
     gradient: Any
 
 
-Request = NextBatch | Gradient | WaitForEpoch | Clock | Fetch | Push | Reduce | Update
+# Of replicas that a coordinator tells what to compute.
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Consecutive portions of a batch, which are accrued together.
+
+    Attributes
+    ----------
+    evaluation : int
+        Counts the coordinator's evaluations from 1.
+    number : int
+        Of the units of this evaluation.
+    batches : tuple
+        Handles for `Gradient`.
+    """
+
+    evaluation: int
+    number: int
+    batches: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NextUnit:
+    """Take the next unit, waiting for one if there is none. Answer: a `Unit`, or None when training is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accrue:
+    """Have the servers add a vector, the sum of a unit's gradients, unless they have it already.
+
+    Answer: None, once it is on its way and the vector may be changed again.
+    """
+
+    unit: Unit
+    vector: Any
+
+
+Request = NextBatch | Gradient | WaitForEpoch | Clock | Fetch | Push | Reduce | Update | NextUnit | Accrue

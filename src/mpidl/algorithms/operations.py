@@ -1,0 +1,144 @@
+"""What the coordinator may tell every server to do with the vectors of its shard (Dean et al. 2012, section 4.2).
+
+Vectors have names and lie on the shards, each server having its part; only scalars travel. A server carries out the
+operations of one request in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The vector that workers fetch.
+PARAMETERS = "parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Inner products of pairs of vectors. Result: a float for each pair, summed over the shards."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """target = sum of factor * vector over `terms`, which may have the target itself among them; without any, 0."""
+
+    target: str
+    terms: tuple[tuple[float, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """target = target * vector, coefficient by coefficient."""
+
+    target: str
+    vector: str
+
+
+Operation = Dot | Combine | Multiply
+
+
+def copy(target: str, vector: str) -> Combine:
+    """Return the operation target = vector."""
+    return Combine(target, ((1.0, vector),))
+
+
+def scale(target: str, factor: float) -> Combine:
+    """Return the operation target = factor * target."""
+    return Combine(target, ((factor, target),))
+
+
+def add(target: str, factor: float, vector: str) -> Combine:
+    """Return the operation target = target + factor * vector."""
+    return Combine(target, ((1.0, target), (factor, vector)))
+
+
+# What a coordinator's generator yields.
+
+
+@dataclass(frozen=True, slots=True)
+class Operate:
+    """Let all servers carry out operations. Answer: the results of all `Dot` among them, one after the other."""
+
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a batch, whose gradient is accrued in a vector of its own.
+
+    Attributes
+    ----------
+    vector : str
+        Where the sum of the samples' gradients is added.
+    first, count : int
+        Portions [first, first + count) of the data, which begin anew after the last.
+    """
+
+    vector: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Let the replicas compute loss and gradient of a batch at the shards' `parameters`.
+
+    The vectors of the segments are 0 before. Answer: an `Evaluation`.
+    """
+
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What became of a batch.
+
+    Attributes
+    ----------
+    losses : tuple of float
+        Of each segment, the sum of the samples' losses.
+    samples : tuple of int
+        Of each segment.
+    portions, backups, won : int
+        Portions accrued; those handed out a second time, and those whose second copy came first.
+    waiting : float
+        Seconds from the last portion's being handed out for the first time to the end.
+    """
+
+    losses: tuple[float, ...]
+    samples: tuple[int, ...]
+    portions: int
+    backups: int
+    won: int
+    waiting: float
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """Report an iteration; the engine saves a checkpoint if it is time to. Answer: whether to stop.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    objective : float
+    gradient_norm : float
+        Euclidean.
+    step : float
+        Length of the accepted step, in units of the direction.
+    evaluations : int
+        Of the line search.
+    state : dict
+        Scalars that a resumed coordinator goes on from.
+    """
+
+    number: int
+    objective: float
+    gradient_norm: float
+    step: float
+    evaluations: int
+    state: dict[str, object]
+
+
+CoordinatorRequest = Operate | Evaluate | Iteration

@@ -1,0 +1,284 @@
+"""Sandblaster L-BFGS (Dean et al. 2012, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from math import fsum, sqrt
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from msgspec import Meta
+
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.lbfgs import direction
+from mpidl.algorithms.line_search import MoreThuente, Point
+from mpidl.algorithms.operations import (
+    PARAMETERS,
+    Combine,
+    CoordinatorRequest,
+    Dot,
+    Evaluate,
+    Evaluation,
+    Iteration,
+    Operate,
+    Operation,
+    Segment,
+    copy,
+)
+from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
+from mpidl.algorithms.steps import Steps
+from mpidl.rules import Rule
+
+Coordinator = Generator[CoordinatorRequest, Any, None]
+#: Vectors on the shards beside the parameters and the history.
+GRADIENT, PREVIOUS, ORIGIN, DIRECTION = "gradient", "previous", "origin", "direction"
+#: Sums over the parts of a batch that it shares with the one before, with none, and with the next.
+FIRST, MIDDLE, LAST = "first", "middle", "last"
+#: Curvature s'y below so much of y'y is rounding.
+LEAST_CURVATURE = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Sandblaster(Algorithm):
+    """A coordinator that never sees the parameters drives L-BFGS; replicas compute the gradient of a batch in portions.
+
+    Parameters
+    ----------
+    history : int
+        Pairs of the history, m.
+    batch : float
+        Fraction of the training data in a batch. Where it is less than 1, batches change from iteration to iteration,
+        and the differences of gradients are taken on what two of them have in common (Berahas, Nocedal, Takáč 2016).
+    overlap : float
+        Fraction of a batch that it has in common with the next.
+    unit : int
+        Portions that a replica takes at a time and pushes together.
+    backups : bool
+        Whether units that are outstanding near the end of a batch are handed out a second time.
+    tolerance : float
+        The run ends when the Euclidean norm of the gradient is below it.
+    """
+
+    name: ClassVar[str] = "sandblaster"
+    default_rule: ClassVar[Rule | None] = None
+
+    history: Annotated[int, Meta(ge=1)] = 10
+    batch: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    overlap: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
+    unit: Annotated[int, Meta(ge=1)] = 2
+    backups: bool = True
+    tolerance: Annotated[float, Meta(ge=0)] = 0.0
+
+    @property
+    def exchange(self) -> Exchange:
+        """See `Algorithm.exchange`."""
+        return Exchange.OPERATIONS
+
+    def vectors(self) -> tuple[str, ...]:
+        """Return the names of the vectors on every shard, besides the parameters."""
+        parts = () if self.batch == 1 else (FIRST, MIDDLE, LAST)
+        pairs = [f"{letter}{slot}" for letter in "sy" for slot in range(self.history + 1)]
+        return (GRADIENT, PREVIOUS, ORIGIN, DIRECTION, *parts, *pairs)
+
+    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+        """Return the paper's model replica (its algorithm 7.2); see `Algorithm.replica`."""
+        accrued = parameters.copy()
+        evaluation = None
+        while (unit := (yield NextUnit())) is not None:
+            if unit.evaluation != evaluation:
+                yield Fetch(parameters)
+                evaluation = unit.evaluation
+            accrued.fill(0)
+            for batch in unit.batches:
+                gradient = yield Gradient(parameters, batch)
+                gradient *= len(batch.indices)
+                accrued += gradient
+            yield Accrue(unit, accrued)
+
+    def coordinator(self, portions: int, state: dict[str, Any] | None = None) -> Coordinator:
+        """Return what the coordinator does (the paper's algorithm 7.2), as a generator of requests.
+
+        Parameters
+        ----------
+        portions : int
+            How many the training data have.
+        state : dict, optional
+            What an earlier `Iteration` said, to go on from.
+        """
+        return _Optimiser(self, portions, state or {}).run()
+
+
+class _History:
+    """Pairs of steps and gradient differences in slots, and all inner products of them and of the gradient."""
+
+    def __init__(self, most: int, order: list[int]) -> None:
+        self._most, self.order = most, order
+        self._products: dict[tuple[str, str], float] = {}
+
+    @property
+    def free(self) -> int:
+        """A slot that holds no pair that is in use."""
+        return next(slot for slot in range(self._most + 1) if slot not in self.order)
+
+    def names(self) -> list[str]:
+        """Return the vectors of the basis, the oldest pair first."""
+        return [f"{letter}{slot}" for letter in "sy" for slot in self.order] + [GRADIENT]
+
+    def push(self, slot: int) -> None:
+        """Take up a pair; the oldest leaves if there are too many."""
+        self.order.append(slot)
+        del self.order[: -self._most]
+
+    def missing(self, fresh: list[str]) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of basis vectors whose inner product isn't known, those of `fresh` vectors among them."""
+        names = self.names()
+        for key in [key for key in self._products if set(key) & set(fresh)]:
+            del self._products[key]
+        pairs = [(a, b) for i, a in enumerate(names) for b in names[i:]]
+        return tuple(pair for pair in pairs if pair not in self._products)
+
+    def learn(self, pairs: tuple[tuple[str, str], ...], values: list[float]) -> None:
+        """Note inner products."""
+        self._products.update(zip(pairs, values, strict=True))
+
+    def gram(self) -> np.ndarray:
+        """Return the matrix of all inner products."""
+        names = self.names()
+        matrix = np.empty((len(names), len(names)))
+        for i, a in enumerate(names):
+            for j, b in enumerate(names[i:], i):
+                matrix[i, j] = matrix[j, i] = self._products[a, b]
+        return matrix
+
+
+class _Optimiser:
+    """The coordinator's iteration."""
+
+    def __init__(self, settings: Sandblaster, portions: int, state: dict[str, Any]) -> None:
+        self._settings, self._portions, self._search = settings, portions, MoreThuente()
+        self._history = _History(settings.history, list(state.get("order", ())))
+        self._number = int(state.get("iteration", 0))
+        self._batch = int(state.get("batch", 0))
+        self._evaluations = 0
+        self._value = 0.0
+
+    def run(self) -> Coordinator:
+        """Iterate until there is nothing to gain, or told to stop."""
+        history = self._history
+        yield from self._evaluate()
+        fresh = history.names()
+        while True:
+            pairs = history.missing(fresh)
+            history.learn(pairs, (yield Operate((Dot(pairs),))))
+            gram = history.gram()
+            norm = sqrt(gram[-1, -1])
+            if (self._number or history.order) and (yield self._report(norm)):
+                return
+            if norm <= self._settings.tolerance:
+                return
+            coefficients = direction(gram)
+            slope = float(coefficients @ gram[-1])
+            terms = tuple(zip(coefficients.tolist(), history.names(), strict=True))
+            yield Operate((copy(ORIGIN, PARAMETERS), Combine(DIRECTION, terms), *self._keep()))
+            accepted = yield from self._descend(slope, 1.0 if history.order else min(1.0, 1 / norm))
+            if accepted is None and not history.order:
+                return
+            self._number += accepted is not None
+            fresh = yield from self._learn(accepted)
+
+    def _report(self, norm: float) -> Iteration:
+        state = {"iteration": self._number, "order": list(self._history.order), "batch": self._batch}
+        evaluations, self._evaluations = self._evaluations, 0
+        return Iteration(self._number, self._value, norm, self._step, evaluations, state)
+
+    _step = 0.0
+
+    def _keep(self) -> tuple[Operation, ...]:
+        """Keep the gradient that the next will be compared with: of the whole batch, or of what the next shares."""
+        return (copy(PREVIOUS, GRADIENT if self._whole else LAST),)
+
+    @property
+    def _whole(self) -> bool:
+        return self._settings.batch == 1
+
+    def _descend(self, slope: float, step: float) -> Generator[CoordinatorRequest, Any, Point | None]:
+        """Search along the direction; leave the parameters and the gradient at the accepted point, or where it began."""
+        if slope >= 0:
+            return None
+        start, trial = self._value, 0.0
+        search = self._search.search(start, slope, step)
+        try:
+            trial = next(search)
+            while True:
+                trial = search.send((yield from self._at(trial)))
+        except StopIteration as end:
+            accepted: Point | None = end.value
+        if accepted is None:
+            yield Operate((copy(PARAMETERS, ORIGIN),))
+            self._value = start
+        elif accepted.step != trial:
+            yield from self._at(accepted.step)
+        return accepted
+
+    def _at(self, step: float) -> Generator[CoordinatorRequest, Any, tuple[float, float]]:
+        """Return the objective and its slope so far along the direction."""
+        yield Operate((Combine(PARAMETERS, ((1.0, ORIGIN), (step, DIRECTION))),))
+        yield from self._evaluate()
+        (slope,) = yield Operate((Dot(((GRADIENT, DIRECTION),)),))
+        return self._value, slope
+
+    def _learn(self, accepted: Point | None) -> Generator[CoordinatorRequest, Any, list[str]]:
+        """Take up the pair of an accepted step, or forget all; return the vectors that are new."""
+        history = self._history
+        if accepted is None:
+            history.order.clear()
+            yield from self._evaluate()
+            return [GRADIENT]
+        self._step = accepted.step
+        if not self._whole:
+            self._batch += 1
+            yield from self._evaluate()
+        slot = history.free
+        s, y = f"s{slot}", f"y{slot}"
+        now = GRADIENT if self._whole else FIRST
+        operations = (
+            Combine(s, ((accepted.step, DIRECTION),)),
+            Combine(y, ((1.0, now), (-1.0, PREVIOUS))),
+            Dot(((s, y), (y, y))),
+        )
+        curvature, square = yield Operate(operations)
+        if curvature > LEAST_CURVATURE * square:
+            history.push(slot)
+        return [GRADIENT, s, y]
+
+    def _evaluate(self) -> Generator[CoordinatorRequest, Any, None]:
+        """Compute objective and gradient of the present batch at the parameters."""
+        segments = self._segments()
+        found: Evaluation = yield Evaluate(segments)
+        samples = sum(found.samples)
+        self._value = fsum(found.losses) / samples
+        self._evaluations += 1
+        if self._whole:
+            yield Operate((Combine(GRADIENT, ((1 / samples, GRADIENT),)),))
+            return
+        means = [
+            Combine(each.vector, ((1 / count, each.vector),))
+            for each, count in zip(segments, found.samples, strict=True)
+            if count
+        ]
+        terms = tuple((count / samples, each.vector) for each, count in zip(segments, found.samples, strict=True))
+        yield Operate((*means, Combine(GRADIENT, terms)))
+
+    def _segments(self) -> tuple[Segment, ...]:
+        """Return the parts of the present batch."""
+        if self._whole:
+            return (Segment(GRADIENT, 0, self._portions),)
+        size = max(2, round(self._settings.batch * self._portions))
+        shared = max(1, round(self._settings.overlap * size))
+        start = self._batch * (size - shared)
+        ends = (start, start + shared, start + size - shared, start + size)
+        return tuple(
+            Segment(vector, first % self._portions, last - first)
+            for vector, first, last in zip((FIRST, MIDDLE, LAST), ends, ends[1:], strict=False)
+        )
