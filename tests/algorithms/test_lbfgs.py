@@ -45,6 +45,16 @@ def test_the_recursion_is_scipys_without_scaling():
     np.testing.assert_allclose(two_loop(s, y, g, scaled=False), -(optimize.LbfgsInvHessProduct(s, y) @ g), rtol=1e-12)
 
 
+def follow(search, function):
+    """Return what a search accepts, and the steps that it tried."""
+    trials = [next(search)]
+    try:
+        while True:
+            trials.append(search.send(function(trials[-1])))
+    except StopIteration as end:
+        return end.value, trials
+
+
 FUNCTIONS = {
     # Moré and Thuente 1994, section 5: functions 1 to 3, and their slopes.
     "first": (lambda a, b=2.0: -a / (a * a + b), lambda a, b=2.0: (a * a - b) / (a * a + b) ** 2),
@@ -66,15 +76,10 @@ def test_the_accepted_step_meets_the_strong_wolfe_conditions(name, step, curvatu
         step = 50.0
     settings = MoreThuente(curvature=curvature, width=1e-10)
     search = settings.search(value(0.0), slope(0.0), step)
-    trial, count = next(search), 0
-    with pytest.raises(StopIteration) as end:
-        while True:
-            count += 1
-            trial = search.send((value(trial), slope(trial)))
-    accepted = end.value.value
+    accepted, trials = follow(search, lambda a: (value(a), slope(a)))
     assert accepted.value <= value(0) + settings.decrease * accepted.step * slope(0)
     assert abs(accepted.slope) <= curvature * abs(slope(0))
-    assert count <= 12
+    assert len(trials) <= 12
 
 
 def test_steps_are_those_of_scipy():
@@ -89,22 +94,11 @@ def test_steps_are_those_of_scipy():
                 return value(a)
 
             line_search.DCSRCH(phi, slope, 1e-3, 0.9, 0.1, 0.0, 1e10)(step, phi0=value(0.0), derphi0=slope(0.0))
-            found = []
             search = MoreThuente().search(value(0.0), slope(0.0), step)
-            trial = next(search)
-            try:
-                while True:
-                    found.append(trial)
-                    trial = search.send((value(trial), slope(trial)))
-            except StopIteration:
-                pass
+            _, found = follow(search, lambda a, value=value, slope=slope: (value(a), slope(a)))
             np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-9)
 
 
 def test_no_step_is_found_where_there_is_none():
-    search = MoreThuente().search(0.0, -1.0, 1.0)
-    trial = next(search)
-    with pytest.raises(StopIteration) as end:
-        while True:
-            trial = search.send((abs(trial) + 1.0, 1.0))
-    assert end.value.value is None
+    accepted, _ = follow(MoreThuente().search(0.0, -1.0, 1.0), lambda a: (a + 1.0, 1.0))
+    assert accepted is None

@@ -203,7 +203,7 @@ class _Optimiser:
         return self._settings.batch == 1
 
     def _descend(self, slope: float, step: float) -> Generator[CoordinatorRequest, Any, Point | None]:
-        """Search along the direction; leave the parameters and the gradient at the accepted point, or where it began."""
+        """Search along the direction; leave parameters and gradient at the accepted point, or where it began."""
         if slope >= 0:
             return None
         start, trial = self._value, 0.0

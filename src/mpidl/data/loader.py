@@ -20,6 +20,8 @@ class Loader:
         Takes a ticket: the shared counter's value, each value given to one worker only.
     on_epoch : callable
         Called with the epoch's number (from 1) by the one worker that takes the first portion after it.
+    prepare : bool
+        Whether the split may make the next batch ready in the background: nobody else uses it.
 
     Attributes
     ----------
@@ -34,8 +36,14 @@ class Loader:
     """
 
     def __init__(
-        self, schedule: Schedule, split: Split, take: Callable[[], int], on_epoch: Callable[[int], None]
+        self,
+        schedule: Schedule,
+        split: Split,
+        take: Callable[[], int],
+        on_epoch: Callable[[int], None],
+        prepare: bool = False,
     ) -> None:
+        self._prepare = prepare
         self._schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
         self.current: Assignment | None = None
         self.ahead: Assignment | None = None
@@ -57,6 +65,9 @@ class Loader:
             if self.current is None:
                 return None
         self.done += 1
+        if self._prepare and self.done < self.current.last:
+            following = self._batches[self.done]
+            self._split.prepare(following.indices, following.epoch)
         return self._batches[self.done - 1]
 
     def unfinished(self) -> list[tuple[int, int]]:

@@ -82,7 +82,7 @@ class MpiEngine:
     ) -> None:
         self.model, self.split, self.schedule, self.exchange = model, split, schedule, exchange
         self._between, self.steps, self._delay = between, steps, delay
-        self.loader = Loader(schedule, split, take, on_epoch)
+        self.loader = Loader(schedule, split, take, on_epoch, prepare=True)
         self.row: Row = exchange.row
         self._tickets = fabric.tickets()
         self._replica_clocks = fabric.clocks(worker)

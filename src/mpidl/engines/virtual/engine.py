@@ -137,7 +137,8 @@ class VirtualEngine:
         return vector
 
     def _loader(self) -> Loader:
-        return Loader(self._schedule, self._split, self._take, self._announce_epoch)
+        alone = self._world.cluster is None
+        return Loader(self._schedule, self._split, self._take, self._announce_epoch, prepare=alone)
 
     @property
     def totals(self) -> Totals:
