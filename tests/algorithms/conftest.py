@@ -1,8 +1,10 @@
 """What the tests of algorithms share: a virtual engine on a small problem, and a serial loop to compare with."""
 
+import numpy as np
 import pytest
 
 from mpidl.data import Portions
+from mpidl.data.dataset import ArraySplit
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.parameters import shards
@@ -72,3 +74,10 @@ class Lab:
 @pytest.fixture
 def lab():
     return Lab()
+
+
+@pytest.fixture
+def numbered():
+    """Samples that are their own number."""
+    numbers = np.arange(331, dtype=np.float32)[:, None]
+    return ArraySplit(numbers, np.zeros(331, int))

@@ -17,12 +17,15 @@ import simpy
 
 from mpidl import wire
 from mpidl.algorithms.algorithm import Algorithm, Exchange
+from mpidl.algorithms.operations import Iteration
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, Request, WaitForEpoch
+from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.steps import Steps
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
 from mpidl.engines.times import Death, Times
+from mpidl.engines.virtual.by_operations import ByOperations
 from mpidl.engines.virtual.by_reduction import ByReduction
 from mpidl.engines.virtual.cluster import Cluster
 from mpidl.engines.virtual.in_memory import InMemory
@@ -64,6 +67,10 @@ class VirtualEngine:
         Called before each batch.
     on_event : callable, optional
         Called as (kind, replica, **details) when a replica dies ("failure") or returns ("recovery").
+    on_iteration : callable, optional
+        Called with each iteration of a coordinator; returns whether to stop.
+    state : dict, optional
+        What a coordinator goes on from.
     """
 
     def __init__(
@@ -83,7 +90,10 @@ class VirtualEngine:
         on_epoch: Callable[[int], None] = lambda epoch: None,
         on_batch: Callable[[], None] = lambda: None,
         on_event: Callable[..., None] = lambda kind, replica, **details: None,
+        on_iteration: Callable[[Iteration], bool] = lambda iteration: False,
+        state: dict[str, Any] | None = None,
     ) -> None:
+        self._on_iteration, self._state = on_iteration, state
         self._algorithm, self._model, self._split, self._schedule = algorithm, model, split, schedule
         self._rate_at, self._sparing = rate_at, sparing
         self._on_epoch, self._on_batch, self._on_event = on_epoch, on_batch, on_event
@@ -116,6 +126,10 @@ class VirtualEngine:
             return ByReduction(self._world)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
             return InMemory(self._world, self._gradient)
+        if isinstance(self._algorithm, Sandblaster):
+            return ByOperations(
+                self._world, self._algorithm, self._schedule.portions, self._gradient, self._on_iteration, self._state
+            )
         return ThroughServers(self._world, wire.parse(self._algorithm.wire))
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
@@ -285,6 +299,7 @@ class VirtualEngine:
         world.totals.samples += samples
         world.totals.batches += 1
         world.totals.loss += float(loss) * samples
+        replica.loss += float(loss) * samples
         return gradient
 
     def _wait_for_epoch(self, replica: Replica, request: WaitForEpoch) -> Process:

@@ -60,6 +60,7 @@ class Replica:
         self.fetching: simpy.Event | None = None
         self.unapplied: list[simpy.Process] = []
         self.clock: float = 0
+        self.loss = 0.0
         self.feedback: list[ErrorFeedback] = []
         self.unpushed: list[Assignment] = []
 

@@ -1,0 +1,147 @@
+"""Sandblaster on the virtual engine: exactness, exactly-once accrual, backups."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from test_lbfgs import history, two_loop
+
+from mpidl.algorithms.lbfgs import direction
+from mpidl.algorithms.operations import Combine, Dot, Multiply, Segment, add, copy, scale
+from mpidl.algorithms.sandblaster import Sandblaster
+from mpidl.engines.times import Death, Exponential, Jitter, Times
+from mpidl.parameters import Range, shards
+from mpidl.rules.held import Held
+from mpidl.vectors import Accrual, Vectors, units
+
+COUNTS = [1, 2, 3, 7]
+
+
+def run(lab, problem, algorithm=None, replicas=1, iterations=100, **options):
+    """Train; return the engine and the iterations."""
+    algorithm = algorithm or Sandblaster()
+    seen = []
+
+    def note(iteration):
+        seen.append(iteration)
+        return len(seen) >= iterations
+
+    times = options.pop("times", Times(compute=Exponential(1.0), latency=Exponential(0.01)))
+    engine = lab.engine(
+        problem, algorithm, rule=Held(algorithm.vectors()), replicas=replicas, on_iteration=note, times=times, **options
+    )
+    engine.run()
+    return engine, seen
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("k", [0, 1, 6])
+def test_the_direction_on_shards_is_that_of_the_two_loop_recursion(count, k):
+    s, y, g = history(k, 23, seed=k)
+    names = [f"s{i}" for i in range(k)] + [f"y{i}" for i in range(k)] + ["g"]
+    basis = dict(zip(names, [*s, *y, g], strict=True))
+    parts = [
+        Vectors({n: v[slice(*part)].copy() for n, v in basis.items()} | {"d": np.empty(part.size)})
+        for part in shards(23, count)
+    ]
+    pairs = tuple((a, b) for a in names for b in names)
+    products = np.sum([vectors.carry_out([Dot(pairs)]) for vectors in parts], axis=0)
+    coefficients = direction(products.reshape(len(names), -1))
+    for vectors in parts:
+        vectors.carry_out([Combine("d", tuple(zip(coefficients.tolist(), names, strict=True)))])
+    found, expected = np.concatenate([vectors["d"] for vectors in parts]), two_loop(s, y, g)
+    assert np.linalg.norm(found - expected) <= 1e-12 * np.linalg.norm(expected)
+
+
+def test_operations():
+    vectors = Vectors({"a": np.arange(5.0), "b": np.full(5, 2.0), "c": np.empty(5)})
+    results = vectors.carry_out(
+        [copy("c", "a"), add("c", 0.5, "b"), Dot((("a", "c"), ("b", "b"))), scale("a", -1.0), Multiply("b", "a")]
+    )
+    assert results == [0 * 1 + 1 * 2 + 2 * 3 + 3 * 4 + 4 * 5, 20.0]
+    np.testing.assert_array_equal(vectors["c"], np.arange(5) + 1)
+    np.testing.assert_array_equal(vectors["b"], -2.0 * np.arange(5))
+    vectors.carry_out([Combine("c")])
+    assert not vectors["c"].any()
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_least_squares_are_solved(lab, least_squares, servers, replicas):
+    problem = least_squares()
+    engine, seen = run(lab, problem, servers=servers, replicas=replicas, iterations=60)
+    everything = problem[1].gather(np.arange(problem[1].samples))
+    expected = np.linalg.lstsq(everything.inputs.astype(float), everything.targets[:, 0].astype(float), rcond=None)[0]
+    np.testing.assert_allclose(engine.parameters(), expected, rtol=1e-6, atol=1e-8)
+    assert all(a.objective >= b.objective for a, b in pairwise(seen))
+
+
+def test_batches_that_change_get_near_the_solution(lab, least_squares):
+    problem = least_squares()
+    engine, seen = run(lab, problem, Sandblaster(batch=0.7, overlap=0.4), replicas=3, iterations=40)
+    everything = problem[1].gather(np.arange(problem[1].samples))
+    expected = np.linalg.lstsq(everything.inputs.astype(float), everything.targets[:, 0].astype(float), rcond=None)[0]
+    assert np.linalg.norm(engine.parameters() - expected) < 0.2 * np.linalg.norm(expected)
+    assert seen[-1].objective < 0.2 * seen[0].objective
+
+
+class Integers:
+    """A model whose gradients are whole numbers that tell their samples."""
+
+    def __init__(self, size=13):
+        self.parameters = np.zeros(size)
+
+    def loss_and_gradient(self, batch):
+        # The mean of a batch times its number of samples is a whole number.
+        total = batch.inputs[:, :1].sum(axis=0) * np.arange(1, self.parameters.size + 1)
+        return float(batch.inputs[:, 0].mean()), total / len(batch.inputs)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "deaths"),
+    [
+        (1, ()),
+        (3, ()),
+        (7, ()),
+        (4, (Death(1, 1.3), Death(2, 2.1, returns=3.0))),
+        (2, (Death(0, 0.7),)),
+    ],
+)
+@pytest.mark.parametrize("unit", [1, 2])
+@pytest.mark.parametrize("backups", [True, False])
+def test_every_portion_is_accrued_exactly_once(lab, numbered, replicas, deaths, unit, backups):
+    model = Integers()
+    times = Times(compute=Exponential(0.3), latency=Exponential(0.05), slow={0: 8.0}, deaths=deaths)
+    engine, _ = run(
+        lab, (model, numbered), Sandblaster(unit=unit, backups=backups), replicas=replicas, iterations=3, times=times,
+        chunk=4,
+    )  # fmt: skip
+    total = np.arange(numbered.samples).sum()
+    gradient = np.concatenate([server.shard.state[0] for server in engine._world.servers])
+    np.testing.assert_allclose(gradient * numbered.samples, total * np.arange(1, 14), rtol=1e-14)
+
+
+def test_a_unit_is_accrued_once_chunk_by_chunk():
+    vectors = Vectors({"parameters": np.zeros(10), "gradient": np.full(10, 7.0)})
+    accrual = Accrual(vectors, [Range(0, 4), Range(4, 8), Range(8, 10)])
+    segments = (Segment("gradient", 0, 3),)
+    accrual.begin(5, segments, units(segments, 2))
+    values = np.arange(10.0)
+    assert not accrual.receive(5, 0, 0, values[:4], 1.5)
+    # The worker dies; another sends the whole unit.
+    assert [accrual.receive(5, 0, c, values[4 * c : 4 * c + 4], 1.5) for c in range(3)] == [False, False, True]
+    assert accrual.unfinished().tolist() == [1]
+    assert not accrual.receive(4, 1, 0, values[:4], 1.5)
+    np.testing.assert_array_equal(vectors["gradient"], values)
+    assert (accrual.complete, accrual.dropped, accrual.losses.tolist()) == (1, 2, [1.5, 0.0])
+
+
+def test_backups_save_the_wait_for_a_slow_replica(lab, least_squares):
+    """Each batch ends when the fast ones have done the slow one's unit too."""
+    seconds, problem = {}, least_squares()
+    for backups in (True, False):
+        times = Times(compute=Jitter(1.0, 0.05), slow={2: 10.0})
+        engine, seen = run(lab, problem, Sandblaster(unit=1, backups=backups), replicas=3, iterations=5, times=times)
+        seconds[backups] = engine.now / sum(iteration.evaluations for iteration in seen)
+    ideal = -(-problem[1].samples // lab.batch) / 2.1
+    assert seconds[True] < 1.25 * ideal < seconds[False]
