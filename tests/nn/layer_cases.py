@@ -41,27 +41,27 @@ class Alone:
         What the outputs depend on and what has a gradient: the inputs, then the parameters that are trained.
     """
 
-    def __init__(self, layer, input_shape, samples=4, dtype="float64", seed=3, training=True):
+    def __init__(self, layer, input_shape, samples=4, dtype="float64", seed=3, training=True, xp=np):
         self.layer, self.samples = layer, samples
         shapes = list(input_shape) if layer.joins else [tuple(input_shape)]
         self.random = np.random.default_rng(seed)
-        self.inputs = [self.random.normal(size=(samples, *shape)).astype(dtype) for shape in shapes]
+        self.inputs = [xp.asarray(self.random.normal(size=(samples, *shape)).astype(dtype)) for shape in shapes]
         self.parameters = {
-            name: (0.5 + self.random.random(shape)).astype(dtype) - (name not in ("variance", "scale"))
+            name: xp.asarray((0.5 + self.random.random(shape)).astype(dtype) - (name not in ("variance", "scale")))
             for name, shape in layer.parameters(*shapes).items()
         }
-        self.gradients = {name: np.full_like(value, np.nan) for name, value in self.parameters.items()}
+        self.gradients = {name: xp.full_like(value, np.nan) for name, value in self.parameters.items()}
         self.output_shape = layer.output_shape(*shapes)
         self.seed = seed
         passes = Passes(
-            np, dtype, shapes[0], [self.output_shape], [False], [layer.buffers(*shapes)],
+            xp, dtype, shapes[0], [self.output_shape], [False], [layer.buffers(*shapes)],
             lambda _, buffers: Workspace(
-                np, self.parameters, self.gradients, buffers, training, lambda: np.random.default_rng(seed)
+                xp, self.parameters, self.gradients, buffers, training, lambda: xp.random.default_rng(seed)
             ),
         )  # fmt: skip
         work = passes.take(samples)
         (self.outputs,), (self.output_gradient,), _, (self.work,) = work
-        self.input_gradients = [np.full_like(each, np.nan) for each in self.inputs]
+        self.input_gradients = [xp.full_like(each, np.nan) for each in self.inputs]
         trained = [name for name in self.parameters if name not in layer.statistics]
         self.variables = [*self.inputs, *(self.parameters[name] for name in trained)]
         self._trained = trained

@@ -1,0 +1,60 @@
+// Windows of images. Of the arguments, `down` and `wide` are a window's size, `rows` and `across` count positions.
+
+// Take the last axis, of so many elements, off a flat index.
+static __device__ Index take(Index &flat, Index extent) {
+    const Index rest = flat / extent, place = flat - rest * extent;
+    flat = rest;
+    return place;
+}
+
+// The first position whose window, of this size, reaches a pixel; `place` counts from the padding's edge.
+static __device__ Index first_over(Index place, Index size, Index stride) {
+    return place < size ? 0 : (place - size) / stride + 1;
+}
+
+static __device__ Index last_over(Index place, Index stride, Index positions) {
+    const Index last = place / stride;
+    return last < positions ? last : positions - 1;
+}
+
+// A thread for each element of the patches.
+KERNEL gather_patches(
+    Index count, const Real *images, Real *patches, Index height, Index width, Index channels,
+    Index rows, Index across, Index down, Index wide, Index depth,
+    Index stride_y, Index stride_x, Index padding_y, Index padding_x, Index row, Index channel
+) {
+    EACH(i, count) {
+        Index image = i;
+        const Index k = take(image, depth), v = take(image, wide), u = take(image, down);
+        const Index x = take(image, across) * stride_x - padding_x + v;
+        const Index y = (row + take(image, rows)) * stride_y - padding_y + u;
+        const bool inside = 0 <= y && y < height && 0 <= x && x < width;
+        patches[i] = inside ? images[((image * height + y) * width + x) * channels + channel + k] : 0;
+    }
+}
+
+// A thread for each channel of each pixel in `extent` rows from `first` on.
+KERNEL scatter_patches(
+    Index count, const Real *patches, Real *images, Index height, Index width, Index channels,
+    Index rows, Index across, Index down, Index wide, Index depth,
+    Index stride_y, Index stride_x, Index padding_y, Index padding_x, Index row, Index channel,
+    Index first, Index extent
+) {
+    EACH(i, count) {
+        Index image = i;
+        const Index k = take(image, depth), x = take(image, width), y = first + take(image, extent);
+        const Index above = first_over(y + padding_y, down, stride_y), top = above > row ? above : row;
+        const Index bottom = last_over(y + padding_y, stride_y, row + rows);
+        const Index left = first_over(x + padding_x, wide, stride_x);
+        const Index right = last_over(x + padding_x, stride_x, across);
+        Real sum = 0;
+        for (Index p = top; p <= bottom; p++) {
+            const Index u = y + padding_y - p * stride_y;
+            for (Index q = left; q <= right; q++) {
+                const Index v = x + padding_x - q * stride_x;
+                sum += patches[((((image * rows + p - row) * across + q) * down + u) * wide + v) * depth + k];
+            }
+        }
+        images[((image * height + y) * width + x) * channels + channel + k] += sum;
+    }
+}

@@ -1,0 +1,79 @@
+"""CUDA C++ sources, compiled by CuPy at the first use of a kernel, and kept in its cache on disk."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+THREADS = 256
+#: More blocks than any GPU runs at a time; each thread works in strides of the whole grid.
+MOST_BLOCKS = 1 << 14
+#: Indices up to here are of 32 bits, which divide several times as fast; a stride beyond still fits.
+NARROW = (1 << 31) - 1 - THREADS * MOST_BLOCKS
+
+#: What every source begins with.
+PRELUDE = """
+typedef {real} Real;
+typedef {index} Index;
+#define KERNEL extern "C" __global__ void
+#define EACH(i, count) \\
+    for (Index i = blockIdx.x * (Index)blockDim.x + threadIdx.x; i < (count); i += gridDim.x * (Index)blockDim.x)
+"""
+
+
+class Source:
+    """A ``.cu`` file beside this one, of kernels over elements of type ``Real`` and indices of type ``Index``.
+
+    Parameters
+    ----------
+    name : str
+        The file's, without its suffix.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.path = Path(__file__).with_name(f"{name}.cu")
+
+    def text(self, dtype: str, wide: bool) -> str:
+        """Return the whole text for float32 or float64 elements, with indices of 64 bits if `wide`, else of 32."""
+        real = {"float32": "float", "float64": "double"}[dtype]
+        return PRELUDE.format(real=real, index="long long" if wide else "int") + self.path.read_text()
+
+    def launch(self, kernel: str, count: int, *arguments: Any) -> None:
+        """Run a kernel; it gets `count` and then the arguments.
+
+        Parameters
+        ----------
+        kernel : str
+        count : int
+            Its threads, one for each element of its result.
+        arguments
+            C-contiguous CuPy arrays, of which the first has the type ``Real``; integers, which become ``Index``; and
+            floats, which become ``Real``.
+        """
+        import cupy
+
+        arrays = [each for each in arguments if isinstance(each, cupy.ndarray)]
+        assert all(each.flags.c_contiguous for each in arrays)
+        if not count:
+            return
+        dtype, wide = arrays[0].dtype, max(count, *(each.size for each in arrays)) > NARROW
+        index = np.int64 if wide else np.int32
+        values = [
+            index(each) if isinstance(each, int) else dtype.type(each) if isinstance(each, float) else each
+            for each in (count, *arguments)
+        ]
+        compiled = _compiled(cupy, self, kernel, dtype.name, wide)
+        compiled((min(-(-count // THREADS), MOST_BLOCKS),), (THREADS,), tuple(values))
+
+
+@cache
+def _compiled(cupy: Any, source: Source, kernel: str, dtype: str, wide: bool) -> Any:
+    return _module(cupy, source, dtype, wide).get_function(kernel)
+
+
+@cache
+def _module(cupy: Any, source: Source, dtype: str, wide: bool) -> Any:
+    return cupy.RawModule(code=source.text(dtype, wide))

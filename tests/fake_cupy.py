@@ -1,0 +1,179 @@
+"""A stand-in for CuPy made of NumPy: what mpidl uses of it, as strict about where an array lies as a GPU is.
+
+Kernels are compiled by the host's C++ compiler and run as twelve threads would, one after the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+
+COMPILER = shutil.which("g++") or shutil.which("c++")
+BLOCKS, THREADS = 3, 4
+SHIM = """
+#include <cmath>
+using namespace std;
+#define __global__
+#define __device__
+struct Dim { int x; };
+extern "C" { Dim blockIdx, threadIdx, blockDim, gridDim; }
+"""
+TYPES = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float, "float64": ctypes.c_double}
+
+
+class Array(np.ndarray):
+    """An array that lies on the device: it mixes with no array of the host's."""
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+        self._check([*inputs, *out])
+        plain = [each.view(np.ndarray) if isinstance(each, Array) else each for each in inputs]
+        if out:
+            options["out"] = tuple(each.view(np.ndarray) for each in out)
+        result = getattr(ufunc, method)(*plain, **options)
+        return out[0] if out else _on_device(result)
+
+    def __array_function__(self, function, types, arguments, options):
+        self._check([*arguments, options.get("out")])
+        return _on_device(super().__array_function__(function, types, arguments, options))
+
+    def __setitem__(self, where, value):
+        self._check([value])
+        super().__setitem__(where, value)
+
+    @staticmethod
+    def _check(arrays):
+        for each in arrays:
+            if isinstance(each, np.ndarray) and not isinstance(each, Array):
+                raise TypeError("an array of the host among the device's")
+
+    def set(self, host, stream=None):
+        """Copy from an array of the host's."""
+        assert type(host) is np.ndarray
+        assert (host.shape, host.dtype) == (self.shape, self.dtype)
+        assert self.flags.c_contiguous
+        np.copyto(self.view(np.ndarray), host)
+
+    def get(self, stream=None, order="C", out=None, blocking=True):
+        """Copy to an array of the host's: where not `blocking`, once the stream is synchronised."""
+        if out is None:
+            return self.view(np.ndarray).copy()
+        assert type(out) is np.ndarray
+        assert (out.shape, out.dtype) == (self.shape, self.dtype)
+        STREAM.pending.append((out, self.view(np.ndarray)))
+        if blocking:
+            STREAM.synchronize()
+        return out
+
+
+def _on_device(result):
+    return result.view(Array) if isinstance(result, np.ndarray) else result
+
+
+class Stream:
+    """The one stream of the one device."""
+
+    def __init__(self):
+        self.pending = []
+
+    def synchronize(self):
+        """Do what was asked for since the last time."""
+        for host, device in self.pending:
+            np.copyto(host, device)
+        self.pending.clear()
+
+
+STREAM = Stream()
+
+
+class RawModule:
+    """Kernels compiled for the host."""
+
+    def __init__(self, code):
+        self._library = _library(code)
+
+    def get_function(self, name):
+        """Return what launches a kernel."""
+        kernel = getattr(self._library, name)
+        kernel.restype = None
+
+        def launch(grid, block, arguments):
+            assert 0 < grid[0] < 1 << 31
+            assert 0 < block[0] <= 1024
+            values = [
+                ctypes.c_void_p(each.ctypes.data) if isinstance(each, Array) else TYPES[each.dtype.name](each)
+                for each in arguments
+            ]
+            place = {name: ctypes.c_int.in_dll(self._library, name) for name in ("blockIdx", "threadIdx")}
+            ctypes.c_int.in_dll(self._library, "gridDim").value = BLOCKS
+            ctypes.c_int.in_dll(self._library, "blockDim").value = THREADS
+            for place["blockIdx"].value in range(BLOCKS):
+                for place["threadIdx"].value in range(THREADS):
+                    kernel(*values)
+
+        return launch
+
+
+@cache
+def _library(code: str) -> ctypes.CDLL:
+    """Compile a kernels' text."""
+    assert COMPILER is not None
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory) / f"{hashlib.sha256(code.encode()).hexdigest()}.cpp"
+        source.write_text(SHIM + code)
+        library = source.with_suffix(".so")
+        command = [COMPILER, "-O1", "-Wall", "-Werror", "-ffp-contract=off", "-shared", "-fPIC"]
+        made = subprocess.run([*command, "-o", library, source], capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stderr
+        return ctypes.CDLL(str(library))
+
+
+class CUDARuntimeError(RuntimeError):
+    """What CuPy raises where CUDA fails."""
+
+
+def fake(devices: int = 1) -> ModuleType:
+    """Return a CuPy that finds so many devices; ``module.cuda.used`` lists those that were chosen."""
+
+    def count():
+        if not devices:
+            raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+        return devices
+
+    class Device:
+        def __init__(self, number):
+            assert number < devices
+            self.number = number
+
+        def use(self):
+            module.cuda.used.append(self.number)
+
+    runtime = SimpleNamespace(
+        getDeviceCount=count,
+        getDeviceProperties=lambda number: {"name": f"Fake {number}".encode()},
+        CUDARuntimeError=CUDARuntimeError,
+    )
+    module = _Fake("cupy")
+    module.ndarray, module.RawModule = Array, RawModule
+    module.asarray = lambda values: values if isinstance(values, Array) else np.array(values).view(Array)
+    module.cuda = SimpleNamespace(
+        runtime=runtime, Device=Device, used=[], get_current_stream=lambda: STREAM, alloc_pinned_memory=bytearray
+    )
+    return module
+
+
+class _Fake(ModuleType):
+    """NumPy's functions, whose results lie on the device."""
+
+    def __getattr__(self, name):
+        member = getattr(np, name)
+        if isinstance(member, type) or not callable(member):
+            return member
+        return lambda *arguments, **options: _on_device(member(*arguments, **options))

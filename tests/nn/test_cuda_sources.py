@@ -1,0 +1,62 @@
+"""The sources of CUDA kernels, where there is no GPU: NVRTC compiles them."""
+
+import ctypes
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from mpidl.nn.kernels import cpu, cuda
+from mpidl.nn.kernels.cuda.source import Source
+
+SOURCES = [path.stem for path in sorted(Path(cuda.__file__).parent.glob("*.cu"))]
+
+
+@pytest.fixture(scope="module")
+def nvrtc():
+    """CUDA's compiler, from its wheel."""
+    (package,) = find_spec("nvidia.cuda_nvrtc").submodule_search_locations
+    return ctypes.CDLL(str(next(Path(package, "lib").glob("libnvrtc.so.*"))))
+
+
+def compiled(nvrtc, text):
+    """Return a text's PTX, None if it can't be compiled, and the compiler's errors and warnings."""
+
+    def fetched(what):
+        size = ctypes.c_size_t()
+        assert getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) == 0
+        result = ctypes.create_string_buffer(size.value)
+        assert getattr(nvrtc, f"nvrtcGet{what}")(program, result) == 0
+        return result.value.decode()
+
+    program, options = ctypes.c_void_p(), (ctypes.c_char_p * 1)(b"--gpu-architecture=compute_70")
+    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None) == 0
+    failed = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    ptx, log = None if failed else fetched("PTX"), fetched("ProgramLog")
+    assert nvrtc.nvrtcDestroyProgram(ctypes.byref(program)) == 0
+    return ptx, log
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_every_source_compiles_for_every_type(nvrtc, source, dtype, wide):
+    text = Source(source).text(dtype, wide)
+    ptx, log = compiled(nvrtc, text)
+    assert not log
+    kernels = re.findall(r"^KERNEL (\w+)", text, re.MULTILINE)
+    assert kernels
+    assert re.findall(r"\.entry (\w+)", ptx) == kernels
+    # A constant of the wrong type would make a kernel for floats several times slower.
+    assert dtype == "float64" or ".f64" not in ptx
+
+
+def test_an_error_in_a_source_is_found(nvrtc):
+    ptx, log = compiled(nvrtc, Source("elementwise").text("float32", False).replace("leak *", "leek *"))
+    assert ptx is None
+    assert '"leek" is undefined' in log
+
+
+def test_both_packages_have_the_same_kernels():
+    assert cuda.__all__ == cpu.__all__
