@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fake_cupy
 from mpidl.data import Batch
 from mpidl.data.dataset import ArraySplit
 
@@ -43,6 +44,30 @@ def pytest_report_header(config):
     from mpi4py import MPI
 
     return f"rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}, {MPI.Get_library_version().splitlines()[0]}"
+
+
+def gpu():
+    """Whether there is one."""
+    try:
+        import cupy
+
+        return cupy.cuda.runtime.getDeviceCount() > 0
+    except (ImportError, RuntimeError):
+        return False
+
+
+STAND_IN = pytest.mark.skipif(fake_cupy.COMPILER is None, reason="no C++ compiler")
+GPU = pytest.mark.skipif(not gpu(), reason="no GPU")
+
+
+@pytest.fixture(params=[pytest.param("stand-in", marks=STAND_IN), pytest.param("GPU", marks=GPU)])
+def cupy(request, monkeypatch):
+    """CuPy, or what stands in for it."""
+    if request.param == "stand-in":
+        monkeypatch.setitem(sys.modules, "cupy", fake_cupy.fake())
+    import cupy
+
+    return cupy
 
 
 class LeastSquares:

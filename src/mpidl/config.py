@@ -157,13 +157,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Device:
-    """``[device]``: where workers compute; "auto" is the CPU in this version."""
+    """``[device]``: where workers compute; "auto" is a GPU if there is one that works, else the CPU."""
 
     kind: Literal["auto", "cpu", "cuda"] = "auto"
-
-    def __post_init__(self) -> None:
-        if self.kind == "cuda":
-            raise UsageError("kind: 'cuda', this version computes on the CPU ('cpu' or 'auto')")
 
 
 @dataclass(frozen=True)

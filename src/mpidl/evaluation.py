@@ -62,6 +62,7 @@ def evaluate(run: Path) -> dict[str, Any]:
     """
     checkpoint = latest(run)
     job = build(load(run / "config.toml"), checkpoint)
+    job.place()
     job.model.parameters[:] = checkpoint.read("parameters", Range(0, checkpoint.size))
     test = job.dataset.test
     loss, correct = evaluate_split(job.model, test, 0, test.samples)

@@ -14,10 +14,12 @@ from mpidl.checkpoint import Checkpoint, Position
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, augmented
 from mpidl.data.schedule import Schedule
+from mpidl.device import choose
 from mpidl.errors import UsageError
 from mpidl.nn import Network, from_config
 from mpidl.nn.model import Model, layout_of
 from mpidl.nn.network import check
+from mpidl.nn.ondevice import OnDevice
 from mpidl.parameters import Layout, Range
 from mpidl.shard import Shard
 
@@ -38,6 +40,8 @@ class Job:
 
     Attributes
     ----------
+    model : Model
+        Computes; see `place`.
     replicas : int
         How many the run has; set once the roles are given out.
 
@@ -49,7 +53,8 @@ class Job:
 
     def __init__(self, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None) -> None:
         dataset = augmented(dataset, config.data.augment, config.run.seed)
-        self.config, self.dataset, self.model, self.checkpoint = config, dataset, model, checkpoint
+        self.config, self.dataset, self.checkpoint = config, dataset, checkpoint
+        self.model = self._given = model
         self.algorithm, self.rule = config.algorithm, config.rule
         self.replicas = 1
         self.directory = Path(config.run.dir) / config.run.name
@@ -77,12 +82,43 @@ class Job:
     @cached_property
     def layout(self) -> Layout:
         """Where the model's tensors lie in its flat vector."""
-        return layout_of(self.model)
+        return layout_of(self._given)
 
     @property
     def dtype(self) -> np.dtype:
         """Of the parameters."""
-        return np.dtype(self.model.dtype if isinstance(self.model, Network) else self.model.parameters.dtype)
+        return np.dtype(self._given.dtype if isinstance(self._given, Network) else self._given.parameters.dtype)
+
+    def place(self, number: int = 0) -> str | None:
+        """Put the model where `[device]` says; called where it computes.
+
+        Parameters
+        ----------
+        number : int
+            Of this worker among those of its node.
+
+        Returns
+        -------
+        str or None
+            Where that is, for people. None if there was nothing to choose: the configuration says the CPU, or a model
+            of the user's own computes where it likes.
+
+        Raises
+        ------
+        UsageError
+            It is to be on a GPU, and can't be.
+        """
+        kind = self.config.device.kind
+        if not isinstance(self._given, Network):
+            if kind == "cuda":
+                raise UsageError(
+                    "device.kind: 'cuda' is for [[model.layer]]; a model of your own computes where it likes"
+                )
+            return None
+        place = choose(kind, number)
+        if place.xp is not np:
+            self.model = OnDevice(self._given, place.xp)
+        return None if kind == "cpu" else str(place)
 
     def fill(
         self, range: Range, parameters: np.ndarray, chunk: int, state: tuple[np.ndarray, ...] | None = None
@@ -110,17 +146,17 @@ class Job:
             for name, vector in zip(self.rule.states, state, strict=True):
                 vector[:] = self.checkpoint.read(f"rule/{name}", range)
             clock = self.checkpoint.clock(range)
-        elif isinstance(self.model, Network):
-            parameters[:] = self.model.initial(range)
+        elif isinstance(self._given, Network):
+            parameters[:] = self._given.initial(range)
         else:
-            parameters[:] = self.model.parameters[range.start : range.stop]
+            parameters[:] = self._given.parameters[range.start : range.stop]
         policy = self.algorithm.shard_policy(self.replicas)
         return Shard(range, parameters, self.rule, policy, chunk, state, clock, self.rate_at, self.statistics)
 
     @property
     def statistics(self) -> list[Range]:
         """Parameters that rules leave alone."""
-        return getattr(self.model, "statistics", [])
+        return getattr(self._given, "statistics", [])
 
     def rate_at(self, portion: int) -> float:
         """Return what rates are multiplied by for a gradient of this portion."""

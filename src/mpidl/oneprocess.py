@@ -42,6 +42,7 @@ class OneProcess:
     def __init__(self, job: Job, replicas: int = 1, times: Times | None = None) -> None:
         self._job, self._virtual = job, times is not None
         job.replicas = replicas
+        place = job.place()
         self._recorder = Recorder(job.config, resume=job.checkpoint is not None)
         job.directory = self._recorder.directory
         checkpoint.sweep(job.checkpoints)
@@ -51,6 +52,7 @@ class OneProcess:
         job.dataset.train.load()
         job.dataset.test.load()
         self._reporter = Reporter(job, self._recorder, on_terminal())
+        self._reporter.placed([place])
         self._interrupted = self._reached = False
         self._engine = VirtualEngine(
             job.algorithm, job.model, job.dataset.train, job.schedule, self._shards, replicas, job.config.run.seed,

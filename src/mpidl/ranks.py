@@ -64,6 +64,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
     shared = 1 + len(job.rule.states) if job.algorithm.exchange is Exchange.SHARED_MEMORY else 0
     role = _RankRole(comm, roles, job)
+    _agree(comm, roles, lambda: role.choose_device(nodes))
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
         fabric = Fabric(
@@ -143,12 +144,21 @@ class _RankRole:
     def __init__(self, comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
         self._comm, self._roles, self._job = comm, roles, job
         self._reporter: Reporter | None = None
+        self._place: str | None = None
         self._record: WorkerRecord | ServerRecord | None = None
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
 
+    def choose_device(self, nodes: list[int]) -> None:
+        """A worker takes its place among the GPUs of its node; `nodes` has that of each rank."""
+        workers = {rank for ranks in self._roles.replicas for rank in ranks}
+        rank = self._comm.rank
+        if rank in workers:
+            self._place = self._job.place(sum(nodes[other] == nodes[rank] for other in workers if other < rank))
+
     def open_files(self) -> None:
-        """The coordinator opens the run's directory and tells the others which it is."""
+        """The coordinator opens the run's directory, says where all compute, and tells which directory it is."""
         job = self._job
+        places = self._comm.gather(self._place, root=self._roles.coordinator)
         directory: Path | None = None
         error: MpidlError | None = None
         if self._comm.rank == self._roles.coordinator:
@@ -156,6 +166,7 @@ class _RankRole:
                 recorder = Recorder(job.config, resume=job.checkpoint is not None)
                 checkpoint.sweep(recorder.directory / "checkpoints")
                 self._reporter = Reporter(job, recorder, on_terminal())
+                self._reporter.placed(places or ())
                 directory = recorder.directory
             except MpidlError as caught:
                 error = caught

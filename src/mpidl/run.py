@@ -94,6 +94,7 @@ def replay(run: Path) -> dict[str, Any]:
     interleaving, config = Interleaving.load(run), load(run / "config.toml")
     beginning, end = Checkpoint(run / "checkpoints" / str(interleaving.step)), latest(run)
     job = build(config, beginning)
+    job.place()
     job.replicas = len(interleaving.batches)
     ranges = shards(job.layout.size, len(interleaving.arrivals) or job.replicas)
     parts = [job.fill(part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]

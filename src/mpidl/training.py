@@ -47,6 +47,7 @@ def train(
     checkpoint_every: float = 60.0,
     keep: int = 3,
     resume: bool = False,
+    device: str = "auto",
     **run: Any,
 ) -> dict[str, Any]:
     """Train a model on the ranks of the MPI job that runs this script, or in this process alone.
@@ -75,6 +76,8 @@ def train(
         How many checkpoints to keep beside the first and the last.
     resume : bool
         Go on from the newest checkpoint of the run's directory.
+    device : str
+        Where a network computes: "auto", "cpu" or "cuda".
     **run
         Keys of ``[run]``: name, dir, epochs or steps, seed, deterministic, target_accuracy, report.
 
@@ -100,7 +103,7 @@ def train(
         rule=chosen_rule(algorithm, rule),
         topology=build(sections.Topology, "topology", {"servers": servers}),
         checkpoint=build(sections.Checkpoint, "checkpoint", {"every": checkpoint_every, "keep": keep}),
-        device=sections.Device(),
+        device=build(sections.Device, "device", {"kind": device}),
     )
     config.algorithm.check(config.run.deterministic, config.rule)
 

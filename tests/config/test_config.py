@@ -90,7 +90,7 @@ configs = st.fixed_dictionaries(
         "server": server,
         "topology": section(servers=counts, transport=st.just("windows")),
         "checkpoint": section(every=positive, keep=counts),
-        "device": section(kind=st.sampled_from(["auto", "cpu"])),
+        "device": section(kind=st.sampled_from(["auto", "cpu", "cuda"])),
         "virtual": section(
             compute=st.sampled_from(["0.01", "jitter:0.01:0.2"]),
             cores=counts,
@@ -196,8 +196,8 @@ def test_a_wrong_type_anywhere_is_named(values, draw):
         ("topology", {"transport": "messages"}, "topology.transport: 'messages', this version has 'windows'"),
         (
             "device",
-            {"kind": "cuda"},
-            "device.kind: 'cuda', this version computes on the CPU ('cpu' or 'auto')",
+            {"kind": "tpu"},
+            "device.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'",
         ),
         ("model", {}, "model.layer: expected [[model.layer]] sections or model.factory, found neither"),
         ("model", {"layer": []}, "model.layer: expected non-empty list of table, found []"),

@@ -3,37 +3,9 @@
 On the stand-in for CuPy, whose kernels are the same sources, and on CuPy itself where there is a GPU.
 """
 
-import sys
-
 import numpy as np
 import pytest
 from layer_cases import CASES, Alone, name_of
-
-import fake_cupy
-
-
-def gpu():
-    """Whether there is one."""
-    try:
-        import cupy
-
-        return cupy.cuda.runtime.getDeviceCount() > 0
-    except (ImportError, RuntimeError):
-        return False
-
-
-STAND_IN = pytest.mark.skipif(fake_cupy.COMPILER is None, reason="no C++ compiler")
-GPU = pytest.mark.skipif(not gpu(), reason="no GPU")
-
-
-@pytest.fixture(params=[pytest.param("stand-in", marks=STAND_IN), pytest.param("GPU", marks=GPU)])
-def cupy(request, monkeypatch):
-    """CuPy, or what stands in for it."""
-    if request.param == "stand-in":
-        monkeypatch.setitem(sys.modules, "cupy", fake_cupy.fake())
-    import cupy
-
-    return cupy
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)

@@ -128,6 +128,10 @@ class Network:
             by_layer[name][parameter] = view
         return by_layer
 
+    def on(self, xp: Any) -> Network:
+        """Return the same network, without parameters yet, for the arrays of another package."""
+        return Network(self.layers, self.input_shape, self.loss, self.dtype, self.seed, xp, self.regularisation)
+
     def _lend(self, index: int, buffers: dict[str, Any]) -> Workspace:
         name = self.graph.names[index]
         return Workspace(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +55,15 @@ class Reporter:
     def epoch(self, totals: Totals) -> float:
         """Return how many epochs of data have been used, those before a resume included."""
         return (self._done_before + totals.samples) / self._samples_per_epoch
+
+    def placed(self, places: Sequence[str | None]) -> None:
+        """Say where the workers compute; None is one that had no choice."""
+        by_text = Counter(place for place in places if place is not None)
+        for text, workers in by_text.items():
+            self.recorder.event("device", rank=0, role="coordinator", place=text, workers=workers)
+        if by_text:
+            texts = by_text if len(by_text) == 1 else [f"{text}: {workers}" for text, workers in by_text.items()]
+            print(f"computing on {', '.join(texts)}", file=sys.stderr, flush=True)
 
     def look(self, totals: Totals) -> None:
         """Show and record the totals if it is time to."""

@@ -1,0 +1,79 @@
+"""Where workers compute: on the CPU, or each on one of its node's GPUs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpidl.errors import UsageError
+
+
+class Place(NamedTuple):
+    """Where a worker computes.
+
+    Attributes
+    ----------
+    xp
+        The arrays' package: NumPy, or CuPy with the worker's device as the current one.
+    name : str
+        For people: the GPU's, or ``"the CPU"``.
+    reason : str
+        Why it isn't a GPU, where that was left open; else empty.
+    """
+
+    xp: Any
+    name: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})" if self.reason else self.name
+
+
+def choose(kind: str, number: int) -> Place:
+    """Return where a worker computes, and make its GPU the current one.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cpu"``, ``"cuda"``, or ``"auto"``: on a GPU if there is one that works.
+    number : int
+        Of this worker among those of its node, which take the GPUs in turn.
+
+    Raises
+    ------
+    UsageError
+        It is to be a GPU, and there is none; one line that says what is missing.
+    """
+    if kind == "cpu":
+        return Place(np, "the CPU")
+    found = _gpu(number)
+    if isinstance(found, Place):
+        return found
+    if kind == "cuda":
+        raise UsageError(f"device.kind: 'cuda', but {found}")
+    return Place(np, "the CPU", found)
+
+
+def _gpu(number: int) -> Place | str:
+    """Return one of the GPUs, once it has computed something, or why it can't be had."""
+    try:
+        import cupy
+    except ModuleNotFoundError:
+        return "CuPy isn't installed: pip install 'mpidl[cuda12]', or [cuda13] for newer drivers"
+    except ImportError as error:
+        return f"CuPy can't be imported: {_line(error)}"
+    try:
+        number %= cupy.cuda.runtime.getDeviceCount()
+        cupy.cuda.Device(number).use()
+        # Needs the compiler and the library of matrix products, which may be missing where CuPy is there.
+        square = cupy.ones((2, 2), np.float32) + 1
+        if float(cupy.matmul(square, square).sum()) != 32:
+            return f"GPU {number} computes nonsense"
+        return Place(cupy, cupy.cuda.runtime.getDeviceProperties(number)["name"].decode())
+    except Exception as error:  # CuPy's own errors of many kinds, and whatever a broken installation gives
+        return f"no GPU that CuPy can use: {_line(error)}"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
