@@ -19,3 +19,12 @@ def test_a_layer_computes_the_same(cupy, case, dtype):
         for found, expected in zip(device.backward(cupy.asarray(y)), host.backward(y), strict=True):
             assert isinstance(found, cupy.ndarray)
             np.testing.assert_allclose(found.get(), expected, **tolerance)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case[0].type == "conv2d"], ids=name_of)
+def test_indices_of_64_bits_find_the_same(cupy, case, monkeypatch):
+    monkeypatch.setattr("mpidl.nn.kernels.cuda.source.NARROW", 0)
+    host, device = Alone(*case), Alone(*case, xp=cupy)
+    y = host.random.normal(size=host.outputs.shape)
+    for found, expected in zip(device.backward(cupy.asarray(y)), host.backward(y), strict=True):
+        np.testing.assert_allclose(found.get(), expected, rtol=1e-12, atol=1e-12)

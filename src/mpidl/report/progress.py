@@ -86,6 +86,13 @@ class Progress:
         self._evaluation: tuple[Any, Any] = (None, None)
         self._bar = _bar(total_samples) if terminal else None
 
+    def say(self, line: str) -> None:
+        """Show a line of another kind."""
+        if self._bar is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self._bar.write(line, file=sys.stderr)
+
     def update(self, report: Mapping[str, Any]) -> None:
         """Show a report.
 

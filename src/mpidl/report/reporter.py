@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -63,7 +62,7 @@ class Reporter:
             self.recorder.event("device", rank=0, role="coordinator", place=text, workers=workers)
         if by_text:
             texts = by_text if len(by_text) == 1 else [f"{text}: {workers}" for text, workers in by_text.items()]
-            print(f"computing on {', '.join(texts)}", file=sys.stderr, flush=True)
+            self._progress.say(f"computing on {', '.join(texts)}")
 
     def look(self, totals: Totals) -> None:
         """Show and record the totals if it is time to."""
