@@ -54,7 +54,7 @@ def test_deaths_and_returns_are_events(mpidl, tmp_path):
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "runs" / "job" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
-    assert [(e["event"], e["role"]) for e in events if e["event"] != "checkpoint"] == [
+    assert [(e["event"], e["role"]) for e in events if e["event"] not in ("device", "checkpoint")] == [
         ("failure", "worker 1"),
         ("recovery", "worker 1"),
     ]

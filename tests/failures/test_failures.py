@@ -189,7 +189,7 @@ def test_a_signal_to_one_process_alone_saves_too(job, start, tmp_path):
 
 def test_a_full_disk_is_one_line(tmp_path, bare_environment):
     layers = "".join(f'[[model.layer]]\ntype = "dense"\nunits = {units}\n' for units in (3000, 10))
-    (tmp_path / "digits.toml").write_text(f'[data]\nsource = "digits"\n{layers}')
+    (tmp_path / "digits.toml").write_text(f'[data]\nsource = "digits"\n[device]\nkind = "cpu"\n{layers}')
     limited = subprocess.run(
         ["bash", "-c", f"ulimit -f 400; exec {sys.executable} -m mpidl train digits.toml"],
         cwd=tmp_path, env=bare_environment, capture_output=True, text=True, timeout=60, check=False,
