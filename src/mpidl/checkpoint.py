@@ -8,6 +8,7 @@ whatever the number of shards. Every dataset of a shard carries its CRC-32, whic
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import threading
@@ -35,6 +36,7 @@ class Position(NamedTuple):
     epoch: float
     next_portion: int
     unfinished: list[tuple[int, int]]  # portions in work, each with the number of its batches that are done
+    state: dict[str, Any] | None = None  # what a coordinator goes on from
 
 
 def scratch(checkpoints: Path, step: int) -> Path:
@@ -103,6 +105,8 @@ def save_index(directory: Path, layout: Layout, shards: int, position: Position,
                 step=position.step, samples=position.samples, epoch=position.epoch, config=config, version=version,
                 next_portion=position.next_portion, shards=shards,
             )  # fmt: skip
+            if position.state is not None:
+                file.attrs["coordinator"] = json.dumps(position.state)
             file.attrs["unfinished"] = np.array(position.unfinished, np.int64).reshape(-1, 2)
             for vector, dtype in sources[0][1].items():
                 for tensor in layout:
@@ -207,6 +211,7 @@ class Checkpoint:
             float(attributes["epoch"]),
             int(attributes["next_portion"]),
             [(int(portion), int(done)) for portion, done in attributes["unfinished"]],
+            json.loads(attributes["coordinator"]) if "coordinator" in attributes else None,
         )
         self.config = str(attributes["config"])
         self._held = [held for held, _ in shards]

@@ -16,7 +16,7 @@ from mpidl.data import SOURCES, Augmentation, Source
 from mpidl.errors import UsageError, nearest
 from mpidl.nn import LOSSES
 from mpidl.nn.build import layer_from_section
-from mpidl.rules import RULES, Rule, Sgd
+from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
 from mpidl.virtual import Virtual
 
@@ -216,7 +216,7 @@ class Config:
     @property
     def servers(self) -> int:
         """Ranks that are servers: none if the algorithm needs none."""
-        return self.topology.servers if self.algorithm.exchange is Exchange.SERVERS else 0
+        return self.topology.servers if self.algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
 
     def to_toml(self) -> str:
         """Return the configuration as TOML text, which `load` turns into an equal one."""
@@ -312,21 +312,23 @@ def from_dict(values: Mapping[str, Any]) -> Config:
         test=sections.build(Test, "test", values.get("test", {})),
     )
     config.algorithm.check(config.run.deterministic, config.rule)
-    if config.run.record and algorithm.exchange is Exchange.SHARED_MEMORY:
-        raise UsageError(f"run.record: {algorithm.name} writes element by element; that can't be recorded")
+    if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
+        raise UsageError(f"run.record: a run of {algorithm.name} can't be recorded")
     return config
 
 
 def chosen_rule(algorithm: Algorithm, rule: Rule | None) -> Rule:
     """Return what the shards use where a user chose `rule`, or none; SGD, unused, where there is no choice."""
     if algorithm.default_rule is None:
-        return Sgd()
+        return algorithm.held()
     return rule if rule is not None else algorithm.default_rule
 
 
 def _rule(algorithm: Algorithm, values: Mapping[str, Any]) -> Rule:
     """Return the rule of ``[server]``; keys that are not given are those of the algorithm's default."""
     table = values.get("server", {})
+    if algorithm.default_rule is None:
+        return algorithm.held()
     default = chosen_rule(algorithm, None)
     if isinstance(table, Mapping) and table.get("rule", default.name) == default.name:
         table = {"rule": default.name, **_fields(default), **table}

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpidl import checkpoint
+from mpidl.algorithms.operations import Iteration
+from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.checkpoint import Position
+from mpidl.conducting import Conductor
 from mpidl.errors import MpidlError
 from mpidl.report.reporter import Reporter
 from mpidl.rma.board import NO_MORE, Desk, Phase, State
@@ -49,6 +52,13 @@ class Coordinator:
         self._saving: Position | None = None
         self._saved_at = time.time()
         self._interrupted = False
+        self._passes = job.position.epoch
+        self._conductor: Conductor | None = None
+        self._iteration: Iteration | None = None
+        if isinstance(job.algorithm, Sandblaster):
+            self._conductor = Conductor(
+                fabric, job.algorithm, job.schedule.portions, job.position.state, self._iterated, self._tested
+            )
         if job.checkpoint is None:
             # Ordered before any rank begins to work: servers obey before they look into their mailboxes.
             self._save(self._position(0, job.schedule.position(0)))
@@ -81,7 +91,16 @@ class Coordinator:
 
     def _watch(self) -> Totals:
         """Follow the training until every push has been applied; return the final totals."""
+        steps = self._conductor.steps() if self._conductor is not None else None
+        looked = 0.0
         while True:
+            if steps is not None:
+                if next(steps, StopIteration) is StopIteration:
+                    steps = None
+                elif time.perf_counter() - looked < LOOK_EVERY:
+                    self._backoff.pause()
+                    continue
+                looked = time.perf_counter()
             totals = self._look()
             if (self._interrupted or self._desk[Desk.SIGNALS]) and self._taken is None:
                 self._interrupted = True
@@ -92,7 +111,7 @@ class Coordinator:
             self._advance_checkpoint(totals)
             if all(self._workers["state"] >= State.TRAINED) and all(self._servers["state"] >= State.TRAINED):
                 return self._look()
-            self._pause(LOOK_EVERY)
+            self._pause(LOOK_EVERY if steps is None else 0.0)
 
     def _look(self) -> Totals:
         self._fabric.window.sync()
@@ -113,8 +132,10 @@ class Coordinator:
             self._backoff.pause()
 
     def _stop(self) -> None:
-        """Hand out no more portions."""
-        if self._taken is None:
+        """Hand out no more portions; a coordinator's iteration is gone through with."""
+        if self._conductor is not None:
+            self._taken = 0
+        elif self._taken is None:
             self._taken = self._tickets.swap(NO_MORE)
 
     # Checkpoints: one at a time, ordered here, written by the servers.
@@ -125,6 +146,10 @@ class Coordinator:
 
     def _current_position(self, totals: Totals) -> Position:
         """Return where the run is in its data; portions in work are to be gone on with, from their next batch."""
+        if self._conductor is not None:
+            step = self._job.position.step + totals.batches
+            position = self._position(step, (0, []), totals.samples)
+            return position._replace(state=self._iteration.state if self._iteration is not None else None)
         schedule = self._job.schedule
         if self._job.config.run.deterministic:
             # Worker w's i-th ticket is w + i * workers: some took more of theirs than others.
@@ -144,7 +169,7 @@ class Coordinator:
     def _advance_checkpoint(self, totals: Totals) -> None:
         if self._saving is not None:
             self._finish_if_saved()
-        elif totals.now - self._saved_at >= self._job.config.checkpoint.every:
+        elif self._conductor is None and totals.now - self._saved_at >= self._job.config.checkpoint.every:
             position = self._current_position(totals)
             if position.step in checkpoint.steps(self._job.checkpoints):
                 self._saved_at = totals.now
@@ -181,6 +206,33 @@ class Coordinator:
             self._finish_if_saved()
             self._backoff.pause()
 
+    # A coordinator's iterations.
+
+    def _iterated(self, iteration: Iteration) -> tuple[bool, bool, int]:
+        """Report an iteration, and save if it is time to; see `Conductor`."""
+        job, totals = self._job, self._look()
+        self._iteration = iteration
+        self._reporter.iterated(totals, iteration)
+        train = job.dataset.train.samples
+        passes = (job.position.samples + iteration.samples) / train
+        test, self._passes = int(passes) > int(self._passes), passes
+        order = 0
+        if self._saving is None and totals.now - self._saved_at >= job.config.checkpoint.every:
+            self._save(self._current_position(totals))
+            order = int(self._order[0])
+        stop = self._interrupted or passes >= job.schedule.steps / job.schedule.steps_per_epoch
+        return stop, test and not stop, order
+
+    def _tested(self) -> bool:
+        """Report an evaluation on the test data; return whether it reached the target."""
+        loss, accuracy = self._test_results()
+        return self._reporter.evaluated(self._look(), self._passes, loss, accuracy)
+
+    def _test_results(self) -> tuple[float, float]:
+        self._fabric.window.sync()
+        samples = self._workers["test_samples"].sum()
+        return float(self._workers["test_loss"].sum() / samples), float(self._workers["test_correct"].sum() / samples)
+
     # The end.
 
     def _evaluate(self, totals: Totals) -> None:
@@ -190,9 +242,7 @@ class Coordinator:
         while not all(self._workers["state"] == State.DONE):
             self._backoff.pause()
             self._fabric.window.sync()
-        samples = self._workers["test_samples"].sum()
-        loss = float(self._workers["test_loss"].sum() / samples)
-        accuracy = float(self._workers["test_correct"].sum() / samples)
+        loss, accuracy = self._test_results()
         self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy, final=True)
 
     def _leave(self) -> None:

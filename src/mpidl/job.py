@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.algorithms.operations import SEGMENTS
+from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.checkpoint import Checkpoint, Position
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, augmented
@@ -152,6 +154,13 @@ class Job:
             parameters[:] = self._given.parameters[range.start : range.stop]
         policy = self.algorithm.shard_policy(self.replicas)
         return Shard(range, parameters, self.rule, policy, chunk, state, clock, self.rate_at, self.statistics)
+
+    @property
+    def units(self) -> int:
+        """The most units that an evaluation of a coordinator has; 0 where there is none."""
+        if not isinstance(self.algorithm, Sandblaster):
+            return 0
+        return -(-self.schedule.portions.per_epoch // self.algorithm.unit) + SEGMENTS
 
     @property
     def statistics(self) -> list[Range]:

@@ -17,6 +17,7 @@ from mpidl import checkpoint, wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.coordinator import Coordinator
+from mpidl.engines.mpi.by_operations import NOTICE
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job import Job
 from mpidl.metrics import Recorder, record_event
@@ -69,7 +70,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     with _failing_together(comm, roles):
         fabric = Fabric(
             comm, roles, ranges, job.dtype, max(1, job.schedule.epochs), allocation(), shared,
-            wire.parse(job.algorithm.wire),
+            wire.parse(job.algorithm.wire), units=job.units, notice=NOTICE,
         )  # fmt: skip
     _agree(comm, roles, lambda: role.prepare(fabric))
     with _failing_together(comm, roles, job.directory):

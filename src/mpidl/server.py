@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from mpidl.metrics import record_event
+from mpidl.operating import Operating
 from mpidl.policies import Push
 from mpidl.record import ServerRecord
 from mpidl.rma.board import State
@@ -53,6 +54,7 @@ class Server:
         self._backoff = fabric.backoff()
         self._row = fabric.row("servers", number)
         self._saving = Saving(shard, number, self._row, directory / "checkpoints")
+        self._operating = Operating(fabric, shard, self._saving) if fabric.units else None
         self._workers, self._doorbells = fabric.workers, fabric.doorbells
         self._posted = 0.0
         # Where ranks share cores, the wall's clock also counts the others' work.
@@ -72,6 +74,8 @@ class Server:
             now, started = time.perf_counter(), self._timer()
             self._checkpoint()
             worked = self._round()
+            if self._operating is not None:
+                worked |= self._operating.obey()
             if self._interrupted:
                 self._interrupted = False
                 self._signals.fetch_add()
@@ -126,6 +130,8 @@ class Server:
             if not self._training:
                 shard.finish()
                 self._saving.post(State.TRAINED)
+        elif self._operating is not None:
+            self._operating.receive(message)
         else:
             shard.receive(message.worker, message.chunk, message.fetched, message.values, message.portions)
             if record is not None:

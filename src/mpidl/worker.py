@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpidl.algorithms import Exchange
+from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.steps import Steps
 from mpidl.engines.mpi import MpiEngine
+from mpidl.engines.mpi.by_operations import ByOperations
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.through_servers import ThroughServers
@@ -65,6 +67,10 @@ class Worker:
         job, fabric, number = self._job, self._fabric, self._number
         if job.algorithm.exchange is Exchange.SERVERS:
             return ThroughServers(fabric, number)
+        if isinstance(job.algorithm, Sandblaster):
+            return ByOperations(
+                fabric, number, job.algorithm, job.schedule.portions, self._report_interruption, self._test
+            )
         part = fabric.shards[number]
         row, checkpoints = fabric.row("servers", number), job.checkpoints
         if job.algorithm.exchange is Exchange.REDUCTION:
@@ -175,11 +181,16 @@ class Worker:
                 time.sleep(LOOK_EVERY)
             done = phase
 
-    def _evaluate_part(self) -> None:
+    def _test(self, number: int) -> None:
+        """Evaluate this worker's part of the test data for the `number`-th time."""
+        self._engine.row.figures["tests"] = number
+        self._evaluate_part(State.WORKING)
+
+    def _evaluate_part(self, state: State = State.DONE) -> None:
         self._exchange.fetch(self._job.model.parameters)
         part = split(self._job.dataset.test.samples, self._workers)[self._number]
         row = self._engine.row
         loss, correct = evaluate_split(self._job.model, self._job.dataset.test, part.start, part.stop)
         row.figures["test_loss"], row.figures["test_correct"] = loss, correct
-        row.figures["test_samples"], row.figures["state"] = part.size, State.DONE
+        row.figures["test_samples"], row.figures["state"] = part.size, state
         row.post(ring=True)

@@ -14,13 +14,14 @@ from mpidl.algorithms.eamsgd import Eamsgd
 from mpidl.algorithms.easgd import Easgd
 from mpidl.algorithms.fedprox import Fedprox
 from mpidl.algorithms.hogwild import Hogwild
+from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.softsync import Softsync
 from mpidl.algorithms.ssp import Ssp
 from mpidl.algorithms.sync import Sync
 
 _ALL: tuple[type[Algorithm], ...] = (
     Adag, Aeasgd, Agn, Averaging, BackupSync, Dcasgd, Diloco, Downpour, Dynsgd, Eamsgd, Easgd, Fedprox, Hogwild,
-    Softsync, Ssp, Sync,
+    Sandblaster, Softsync, Ssp, Sync,
 )  # fmt: skip
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _ALL}
 # What the notes of dist-keras' users call ADAG with a window is the thesis' AGN.
@@ -43,6 +44,7 @@ __all__ = [
     "Exchange",
     "Fedprox",
     "Hogwild",
+    "Sandblaster",
     "Softsync",
     "Ssp",
     "Sync",

@@ -14,7 +14,7 @@ from mpidl.algorithms.requests import Request
 from mpidl.algorithms.steps import Steps
 from mpidl.errors import UsageError
 from mpidl.policies import ApplyAtOnce, DropStale, Policy
-from mpidl.rules import Adagrad, Rule
+from mpidl.rules import Adagrad, Rule, Sgd
 
 Replica = Generator[Request, Any, None]
 
@@ -86,6 +86,10 @@ class Algorithm:
         """Return `policy` and, around it, what `max_staleness` asks for."""
         policy = self.policy(replicas)
         return policy if self.max_staleness is None else DropStale(policy, self.max_staleness)
+
+    def held(self) -> Rule:
+        """Return the rule of shards that choose none: what vectors they keep beside the parameters."""
+        return Sgd()
 
     def check(self, deterministic: bool, rule: Rule) -> None:
         """Raise UsageError if the algorithm's settings don't go with the run's, or with the shards' rule."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Segments that an evaluation may have.
+SEGMENTS = 3
 #: The vector that workers fetch.
 PARAMETERS = "parameters"
 
@@ -128,7 +130,11 @@ class Iteration:
     step : float
         Length of the accepted step, in units of the direction.
     evaluations : int
-        Of the line search.
+        Of the objective, since the last iteration.
+    samples : int
+        Whose gradients have been accrued since the coordinator began.
+    portions, backups, won, waiting
+        Sums over the evaluations; see `Evaluation`.
     state : dict
         Scalars that a resumed coordinator goes on from.
     """
@@ -138,6 +144,11 @@ class Iteration:
     gradient_norm: float
     step: float
     evaluations: int
+    samples: int
+    portions: int
+    backups: int
+    won: int
+    waiting: float
     state: dict[str, object]
 
 

@@ -28,7 +28,9 @@ from mpidl.algorithms.operations import (
 )
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.algorithms.steps import Steps
+from mpidl.errors import UsageError
 from mpidl.rules import Rule
+from mpidl.rules.held import Held
 
 Coordinator = Generator[CoordinatorRequest, Any, None]
 #: Vectors on the shards beside the parameters and the history.
@@ -81,6 +83,10 @@ class Sandblaster(Algorithm):
         pairs = [f"{letter}{slot}" for letter in "sy" for slot in range(self.history + 1)]
         return (GRADIENT, PREVIOUS, ORIGIN, DIRECTION, *parts, *pairs)
 
+    def held(self) -> Rule:
+        """See `Algorithm.held`."""
+        return Held(self.vectors())
+
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the paper's model replica (its algorithm 7.2); see `Algorithm.replica`."""
         accrued = parameters.copy()
@@ -107,6 +113,13 @@ class Sandblaster(Algorithm):
             What an earlier `Iteration` said, to go on from.
         """
         return _Optimiser(self, portions, state or {}).run()
+
+    def check(self, deterministic: bool, rule: Rule) -> None:
+        """See `Algorithm.check`."""
+        if deterministic:
+            raise UsageError(
+                "algorithm.name: timing decides the order of sandblaster's sums; run.deterministic must be false"
+            )
 
 
 class _History:
@@ -160,8 +173,9 @@ class _Optimiser:
         self._history = _History(settings.history, list(state.get("order", ())))
         self._number = int(state.get("iteration", 0))
         self._batch = int(state.get("batch", 0))
-        self._evaluations = 0
-        self._value = 0.0
+        self._found: list[Evaluation] = []
+        self._samples = 0
+        self._value = self._step = 0.0
 
     def run(self) -> Coordinator:
         """Iterate until there is nothing to gain, or told to stop."""
@@ -189,10 +203,15 @@ class _Optimiser:
 
     def _report(self, norm: float) -> Iteration:
         state = {"iteration": self._number, "order": list(self._history.order), "batch": self._batch}
-        evaluations, self._evaluations = self._evaluations, 0
-        return Iteration(self._number, self._value, norm, self._step, evaluations, state)
-
-    _step = 0.0
+        found, self._found = self._found, []
+        return Iteration(
+            self._number, self._value, norm, self._step, len(found), self._samples,
+            portions=sum(each.portions for each in found),
+            backups=sum(each.backups for each in found),
+            won=sum(each.won for each in found),
+            waiting=fsum(each.waiting for each in found),
+            state=state,
+        )  # fmt: skip
 
     def _keep(self) -> tuple[Operation, ...]:
         """Keep the gradient that the next will be compared with: of the whole batch, or of what the next shares."""
@@ -258,7 +277,8 @@ class _Optimiser:
         found: Evaluation = yield Evaluate(segments)
         samples = sum(found.samples)
         self._value = fsum(found.losses) / samples
-        self._evaluations += 1
+        self._found.append(found)
+        self._samples += samples
         if self._whole:
             yield Operate((Combine(GRADIENT, ((1 / samples, GRADIENT),)),))
             return

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from mpidl.algorithms.operations import Iteration
 from mpidl.metrics import Recorder, staleness_statistics
 from mpidl.report.progress import Progress
 from mpidl.totals import Totals
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 REDRAW_EVERY = 0.5
 #: Rates are taken over at least this long (seconds): ranks post their figures ten times a second.
 SHORTEST_SPAN = 0.3
+
+#: What a record has of a coordinator's last iteration.
+ITERATION = ("number", "objective", "gradient_norm", "step", "evaluations", "portions", "backups", "won", "waiting")
 
 
 class Reporter:
@@ -49,6 +53,7 @@ class Reporter:
         self._seconds_to_target: float | None = None
         self._rated = Totals(0.0)
         self._losses: dict[str, Any] = {"train_loss": None, "test_loss": None, "test_accuracy": None}
+        self._iteration: dict[str, Any] = {}
         self._rates: dict[str, Any] = {"samples_per_second": None, "server_load": None}
 
     def epoch(self, totals: Totals) -> float:
@@ -91,6 +96,14 @@ class Reporter:
             self._seconds_to_target = totals.seconds
         return reached
 
+    def iterated(self, totals: Totals, iteration: Iteration) -> None:
+        """Record an iteration of a coordinator."""
+        self._iteration = {"iteration": {name: getattr(iteration, name) for name in ITERATION}}
+        self._record(self._report(totals), totals.now)
+        if iteration.backups:
+            details = {"iteration": iteration.number, "backups": iteration.backups, "won": iteration.won}
+            self.recorder.event("backups", rank=0, role="coordinator", **details)
+
     def _show(self, report: dict[str, Any]) -> None:
         self._progress.update(report)
         self._shown_at = time.time()
@@ -109,6 +122,7 @@ class Reporter:
             **self._losses,
             **self._rates,
             **self._counts(totals),
+            **self._iteration,
             "waiting": totals.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
 

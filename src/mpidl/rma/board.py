@@ -51,6 +51,7 @@ WORKER_ROW = np.dtype(
         ("test_loss", np.float64),  # sums over this worker's part of the final evaluation
         ("test_correct", np.float64),
         ("test_samples", np.int64),
+        ("tests", np.int64),  # how many times it has evaluated its part
     ]
 )
 

@@ -53,6 +53,10 @@ class Fabric:
         See `Window`.
     chunk_bytes : int
         See `mailboxes.Geometry`.
+    units : int
+        The most units that a coordinator's evaluation has; 0 where there are none.
+    notice : int
+        Elements of what the coordinator tells workers of it.
 
     Attributes
     ----------
@@ -77,7 +81,10 @@ class Fabric:
         shared: int = 0,
         wire: Wire | None = None,
         chunk_bytes: int | None = None,
+        units: int = 0,
+        notice: int = 0,
     ) -> None:
+        self.units, self._notice = units, notice
         self.comm = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.roles, self.shards = roles, shards
@@ -107,13 +114,17 @@ class Fabric:
     def _regions(self, dtype: np.dtype, evaluations: int) -> dict[str, tuple[Any, int]]:
         rank = self.comm.rank
         if rank == self.roles.coordinator:
-            return board.regions(len(self.workers), len(self.shards), evaluations)
+            regions = board.regions(len(self.workers), len(self.shards), evaluations)
+            if self.units:
+                regions |= {"evaluation": (np.int64, self._notice), "copies": (np.int64, self.units)}
+            return regions
         if rank in self.roles.servers:
             number = self.roles.servers.index(rank)
             return {
                 "parameters": (dtype, self.shards[number].size),
                 "clock": (np.int64, 2),
                 "orders": (np.int64, 3),
+                **({"done": (np.uint8, self.units)} if self.units else {}),
                 **self.geometries[number].regions(),
             }
         return {}

@@ -158,6 +158,7 @@ class MpiEngine:
         figures["samples"] += samples
         figures["batches"] += 1
         figures["loss"] += float(loss) * samples
+        self.exchange.computed(float(loss) * samples)
         return gradient
 
     def _wait_for_epoch(self, request: WaitForEpoch) -> None:

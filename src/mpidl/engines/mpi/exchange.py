@@ -35,6 +35,9 @@ class Exchange:
         if self.record is not None:
             self.record.took(portion, batch)
 
+    def computed(self, loss: float) -> None:
+        """Note the sum of the losses of a gradient's samples."""
+
     def applied(self) -> bool:
         """Tell whether all that this worker pushed has been applied."""
         return True

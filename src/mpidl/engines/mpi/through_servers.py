@@ -107,10 +107,13 @@ class ThroughServers(Exchange):
             self._window.flush(rank)
 
     def _push(self, request: Push) -> None:
-        vector = request.vector
         portions, self._portions = self._portions or (-1, -1), None
+        self._send(request.vector, self.fetched[:, CLOCK].tolist(), portions)
+
+    def _send(self, vector: np.ndarray, clocks: list[int], portions: tuple[int, int]) -> None:
+        """Put a vector on its way, with what goes into its headers: a clock for each server, and two numbers."""
         before = sum(outbox.bytes for outbox in self._outboxes)
-        for outbox, fetched in zip(self._outboxes, self.fetched[:, CLOCK].tolist(), strict=True):
+        for outbox, fetched in zip(self._outboxes, clocks, strict=True):
             outbox.begin(fetched, portions)
         self._left = list(range(len(self._outboxes)))
         self._waiting.until(lambda: self._deliver(vector))

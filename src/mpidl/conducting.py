@@ -1,0 +1,136 @@
+"""The coordinator's part in Sandblaster: what the algorithm's coordinator asks for, a little at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from math import fsum
+from typing import Any
+
+import numpy as np
+
+from mpidl.algorithms.operations import Evaluate, Evaluation, Iteration, Operate
+from mpidl.algorithms.sandblaster import Sandblaster
+from mpidl.data.portions import Portions
+from mpidl.engines.mpi.by_operations import EVALUATION, Notice
+from mpidl.operating import Begin, Complete, Obeyed
+from mpidl.rma.calls import Caller
+from mpidl.rma.fabric import Fabric
+from mpidl.vectors import units
+
+#: Progresses whenever it is resumed, and yields while it waits for other ranks.
+Steps = Generator[None, None, Any]
+
+
+class Conductor:
+    """Conducts servers and workers.
+
+    Parameters
+    ----------
+    fabric : Fabric
+    algorithm : Sandblaster
+    portions : Portions
+    state : dict, optional
+        What the algorithm's coordinator goes on from.
+    on_iteration : callable
+        Called with each `Iteration`; returns (stop, test, order): whether to stop, whether the test data are to be
+        evaluated at the present parameters, and the ordinal of an order to save that servers must take up first.
+    on_test : callable
+        Called when all workers have evaluated their part.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        algorithm: Sandblaster,
+        portions: Portions,
+        state: dict[str, Any] | None,
+        on_iteration: Callable[[Iteration], tuple[bool, bool, int]],
+        on_test: Callable[[], bool],
+    ) -> None:
+        self._fabric, self._algorithm, self._portions, self._state = fabric, algorithm, portions, state
+        self._on_iteration, self._on_test = on_iteration, on_test
+        self._caller = Caller(fabric.comm, fabric.roles.servers, fabric.doorbells)
+        window = fabric.window
+        self._notice, self._copies = window.local("evaluation"), window.local("copies")
+        self._workers = window.local("workers")
+        self._tickets = fabric.tickets()
+        self._evaluation = self._tests = 0
+
+    def steps(self) -> Steps:
+        """Return the whole of the training."""
+        coordinator = self._algorithm.coordinator(self._portions.per_epoch, self._state)
+        answer: Any = None
+        while True:
+            try:
+                request = coordinator.send(answer)
+            except StopIteration:
+                break
+            match request:
+                case Operate():
+                    answers = yield from self._call(request)
+                    answer = [fsum(parts) for parts in zip(*answers, strict=True)]
+                case Evaluate():
+                    answer = yield from self._evaluate(request)
+                case Iteration():
+                    answer = yield from self._iterate(request)
+        self._tell(Notice.OVER, 1)
+
+    def _call(self, message: Any) -> Steps:
+        self._caller.call(message)
+        while (answers := self._caller.answers()) is None:
+            yield
+        return answers
+
+    def _tell(self, element: Notice, value: int) -> None:
+        """Write an element of what workers look at, and wake them."""
+        self._notice[element] = value
+        self._fabric.window.sync()
+        for rank in self._fabric.workers:
+            self._fabric.doorbells.ring(rank)
+
+    def _evaluate(self, request: Evaluate) -> Steps:
+        self._evaluation += 1
+        of = units(request.segments, self._algorithm.unit)
+        yield from self._call(Begin(self._evaluation, request.segments, self._algorithm.unit))
+        self._copies[: len(of)] = 0
+        self._notice[Notice.SEGMENTS] = len(request.segments)
+        places = [place for segment in request.segments for place in (segment.first, segment.count)]
+        self._notice[len(Notice) : len(Notice) + len(places)] = places
+        # A worker that still holds a ticket of the last evaluation reads the notice until it is of its ticket's.
+        self._tickets.swap(self._evaluation * EVALUATION)
+        self._tell(Notice.NUMBER, self._evaluation)
+        complete: dict[int, Complete] = {}
+        handed_out = time.perf_counter()
+        while len(complete) < len(self._fabric.roles.servers):
+            for number, notice in self._caller.notices():
+                if notice.evaluation == self._evaluation:
+                    complete[number] = notice
+            if self._tickets.read() - self._evaluation * EVALUATION < len(of):
+                handed_out = time.perf_counter()
+            yield
+        losses, samples = [], []
+        for number in range(len(request.segments)):
+            own = [i for i, unit in enumerate(of) if unit.segment == number]
+            losses.append(fsum(complete[0].losses[own]))
+            samples.append(sum(self._samples(portion) for i in own for portion in of[i].portions))
+        backups = int(np.count_nonzero(self._copies[: len(of)]))
+        portions = sum(len(unit.portions) for unit in of)
+        waiting = time.perf_counter() - handed_out
+        return Evaluation(tuple(losses), tuple(samples), portions, backups, complete[0].won, waiting)
+
+    def _samples(self, portion: int) -> int:
+        return len(self._portions.indices(portion % self._portions.per_epoch))
+
+    def _iterate(self, request: Iteration) -> Steps:
+        stop, test, order = self._on_iteration(request)
+        while order and min((yield from self._call(Obeyed()))) < order:
+            yield
+        if test:
+            self._tests += 1
+            self._tell(Notice.TEST, self._tests)
+            while not all(self._workers["tests"] >= self._tests):
+                self._fabric.window.sync()
+                yield
+            stop |= self._on_test()
+        return stop

@@ -1,0 +1,84 @@
+"""The coordinator's calls on servers, and their answers: small Python objects as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from mpidl.rma.doorbells import Doorbells
+
+CALL, ANSWER, NOTICE = 1, 2, 3
+
+
+class Caller:
+    """The coordinator's end.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    servers : sequence of int
+        Their ranks.
+    doorbells : Doorbells
+    """
+
+    def __init__(self, comm: MPI.Intracomm, servers: Sequence[int], doorbells: Doorbells) -> None:
+        self._comm, self._servers, self._doorbells = comm, servers, doorbells
+        self._answers: dict[int, Any] = {}
+
+    def call(self, message: Any) -> None:
+        """Send a message to all servers; `answers` are then awaited."""
+        self._answers.clear()
+        for rank in self._servers:
+            self._comm.send(message, rank, CALL)
+            self._doorbells.ring(rank)
+
+    def answers(self) -> list[Any] | None:
+        """Return each server's answer, in their order, or None while one is missing."""
+        for rank in self._servers:
+            if rank not in self._answers and self._comm.iprobe(rank, ANSWER):
+                self._answers[rank] = self._comm.recv(source=rank, tag=ANSWER)
+        if len(self._answers) < len(self._servers):
+            return None
+        return [self._answers[rank] for rank in self._servers]
+
+    def notices(self) -> list[tuple[int, Any]]:
+        """Return what servers said by themselves: pairs of a server's number and the message."""
+        found = []
+        for number, rank in enumerate(self._servers):
+            while self._comm.iprobe(rank, NOTICE):
+                found.append((number, self._comm.recv(source=rank, tag=NOTICE)))
+        return found
+
+
+class Callee:
+    """A server's end.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    coordinator : int
+    doorbells : Doorbells
+    """
+
+    def __init__(self, comm: MPI.Intracomm, coordinator: int, doorbells: Doorbells) -> None:
+        self._comm, self._coordinator, self._doorbells = comm, coordinator, doorbells
+
+    def next(self) -> Any | None:
+        """Return the next call, or None if there is none."""
+        if not self._comm.iprobe(self._coordinator, CALL):
+            return None
+        return self._comm.recv(source=self._coordinator, tag=CALL)
+
+    def answer(self, message: Any) -> None:
+        """Answer the last call."""
+        self._send(message, ANSWER)
+
+    def notify(self, message: Any) -> None:
+        """Say something without being asked."""
+        self._send(message, NOTICE)
+
+    def _send(self, message: Any, tag: int) -> None:
+        self._comm.send(message, self._coordinator, tag)
+        self._doorbells.ring(self._coordinator)
