@@ -62,6 +62,11 @@ class Job:
         self.directory = Path(config.run.dir) / config.run.name
         if isinstance(model, Network):
             check(model, dataset.classes)
+        if isinstance(self.algorithm, Sandblaster) and self.statistics:
+            raise UsageError(
+                "algorithm.name: sandblaster minimises one function of the parameters, the model has running statistics "
+                "(of batch_normalisation) too; expected another algorithm or another model"
+            )
         if checkpoint is not None:
             self._check_checkpoint(checkpoint)
         data, run = config.data, config.run

@@ -39,7 +39,7 @@ class Lab:
             Shard(
                 part,
                 model.parameters[part.start : part.stop].copy(),
-                rule or Sgd(0.05),
+                algorithm.held() if algorithm.default_rule is None else rule or Sgd(0.05),
                 algorithm.shard_policy(replicas),
                 chunk or part.size,
                 **(of_shards or {}),

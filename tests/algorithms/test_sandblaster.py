@@ -26,6 +26,7 @@ def run(lab, problem, algorithm=None, replicas=1, iterations=100, **options):
         seen.append(iteration)
         return len(seen) >= iterations
 
+    options.setdefault("epochs", 1000)
     times = options.pop("times", Times(compute=Exponential(1.0), latency=Exponential(0.01)))
     engine = lab.engine(
         problem, algorithm, rule=Held(algorithm.vectors()), replicas=replicas, on_iteration=note, times=times, **options

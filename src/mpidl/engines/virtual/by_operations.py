@@ -11,7 +11,7 @@ import numpy as np
 from mpidl.algorithms.operations import PARAMETERS, Evaluate, Evaluation, Iteration, Operate
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
 from mpidl.algorithms.sandblaster import Sandblaster
-from mpidl.data.portions import Portions
+from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
 from mpidl.shard import CHUNK_BYTES
@@ -25,8 +25,8 @@ class ByOperations(ThroughServers):
     ----------
     world : World
     algorithm : Sandblaster
-    portions : Portions
-        Units are made of these, in the order of the first epoch.
+    schedule : Schedule
+        Units are made of the portions of its first epoch; its end is that of the run.
     compute : callable
         Lets a gradient's time pass and computes it; the sum of its losses is then the replica's `loss`.
     on_iteration : callable
@@ -39,13 +39,14 @@ class ByOperations(ThroughServers):
         self,
         world: World,
         algorithm: Sandblaster,
-        portions: Portions,
+        schedule: Schedule,
         compute: Callable[[Replica, Gradient], Process],
         on_iteration: Callable[[Iteration], bool],
         state: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(world, None)
-        self._algorithm, self._portions, self._compute = algorithm, portions, compute
+        self._algorithm, self._portions, self._compute = algorithm, schedule.portions, compute
+        self._samples = schedule.steps / schedule.steps_per_epoch * schedule.portions.samples
         self._on_iteration, self._state = on_iteration, state
         self.actions = {
             Fetch: self._fetch, Gradient: self._gradient, NextUnit: self._next_unit, Accrue: self._accrue,
@@ -83,7 +84,7 @@ class ByOperations(ThroughServers):
                 case Evaluate():
                     answer = yield from self._evaluate(request)
                 case Iteration():
-                    answer = self._on_iteration(request)
+                    answer = self._on_iteration(request) or request.samples >= self._samples
         self._over = True
         self._changed.announce()
 

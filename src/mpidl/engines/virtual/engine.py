@@ -128,7 +128,7 @@ class VirtualEngine:
             return InMemory(self._world, self._gradient)
         if isinstance(self._algorithm, Sandblaster):
             return ByOperations(
-                self._world, self._algorithm, self._schedule.portions, self._gradient, self._on_iteration, self._state
+                self._world, self._algorithm, self._schedule, self._gradient, self._on_iteration, self._state
             )
         return ThroughServers(self._world, wire.parse(self._algorithm.wire))
 
