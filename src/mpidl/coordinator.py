@@ -148,7 +148,8 @@ class Coordinator:
         """Return where the run is in its data; portions in work are to be gone on with, from their next batch."""
         if self._conductor is not None:
             step = self._job.position.step + totals.batches
-            position = self._position(step, (0, []), totals.samples)
+            accrued = self._iteration.samples if self._iteration is not None else 0
+            position = self._position(step, (0, []), accrued)
             return position._replace(state=self._iteration.state if self._iteration is not None else None)
         schedule = self._job.schedule
         if self._job.config.run.deterministic:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpidl import checkpoint
 from mpidl.algorithms import Exchange
+from mpidl.algorithms.operations import Iteration
 from mpidl.checkpoint import Position
 from mpidl.engines.times import Times
 from mpidl.engines.virtual import VirtualEngine
@@ -54,11 +55,14 @@ class OneProcess:
         self._reporter = Reporter(job, self._recorder, on_terminal())
         self._reporter.placed([place])
         self._interrupted = self._reached = False
+        self._iteration: Iteration | None = None
+        self._passes = job.position.epoch
         self._engine = VirtualEngine(
             job.algorithm, job.model, job.dataset.train, job.schedule, self._shards, replicas, job.config.run.seed,
             times, clock=None if self._virtual else time.time, start=time.time(),
             rate_at=job.rate_at, sparing=job.statistics,
             on_epoch=self._evaluate_epoch, on_batch=self._watch, on_event=self._log,
+            on_iteration=self._iterated, state=job.position.state,
         )  # fmt: skip
         self._saved_at = self._engine.now
         self._looked_at = 0.0
@@ -106,8 +110,21 @@ class OneProcess:
         self._looked_at = time.time()
         totals = self._engine.look()
         self._reporter.look(totals)
-        if totals.now - self._saved_at >= self._job.config.checkpoint.every:
+        if self._iteration is None and totals.now - self._saved_at >= self._job.config.checkpoint.every:
             self._save()
+
+    def _iterated(self, iteration: Iteration) -> bool:
+        """Report an iteration of a coordinator, save and evaluate if it is time to; return whether to stop."""
+        totals, job = self._engine.look(), self._job
+        self._iteration = iteration
+        self._reporter.iterated(totals, iteration)
+        passes = (job.position.samples + iteration.samples) / job.dataset.train.samples
+        crossed, self._passes = int(passes) > int(self._passes), passes
+        if crossed:
+            self._evaluate_epoch(int(passes))
+        if totals.now - self._saved_at >= job.config.checkpoint.every:
+            self._save()
+        return self._interrupted or self._reached
 
     def _log(self, kind: str, replica: int, **details: Any) -> None:
         """Record what happened to a replica, at the virtual time it did."""
@@ -145,7 +162,10 @@ class OneProcess:
         samples = job.position.samples + engine.totals.samples
         next_portion, waiting = job.schedule.position(engine.tickets)
         unfinished = sorted(waiting + engine.unfinished())
-        position = Position(step, samples, samples / job.dataset.train.samples, next_portion, unfinished)
+        state = None
+        if self._iteration is not None:
+            state, samples = self._iteration.state, job.position.samples + self._iteration.samples
+        position = Position(step, samples, samples / job.dataset.train.samples, next_portion, unfinished, state)
         directory = checkpoint.scratch(job.checkpoints, step)
         for number, shard in enumerate(self._shards):
             for _ in checkpoint.save_shard(directory, number, shard.range, shard.vectors(), shard.clock):

@@ -54,11 +54,14 @@ class Reporter:
         self._rated = Totals(0.0)
         self._losses: dict[str, Any] = {"train_loss": None, "test_loss": None, "test_accuracy": None}
         self._iteration: dict[str, Any] = {}
+        # What a coordinator has accrued: workers compute some samples twice.
+        self._passed: int | None = None
         self._rates: dict[str, Any] = {"samples_per_second": None, "server_load": None}
 
     def epoch(self, totals: Totals) -> float:
         """Return how many epochs of data have been used, those before a resume included."""
-        return (self._done_before + totals.samples) / self._samples_per_epoch
+        samples = totals.samples if self._passed is None else self._passed
+        return (self._done_before + samples) / self._samples_per_epoch
 
     def placed(self, places: Sequence[str | None]) -> None:
         """Say where the workers compute; None is one that had no choice."""
@@ -98,6 +101,7 @@ class Reporter:
 
     def iterated(self, totals: Totals, iteration: Iteration) -> None:
         """Record an iteration of a coordinator."""
+        self._passed = iteration.samples
         self._iteration = {"iteration": {name: getattr(iteration, name) for name in ITERATION}}
         self._record(self._report(totals), totals.now)
         if iteration.backups:

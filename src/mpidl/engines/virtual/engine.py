@@ -18,7 +18,7 @@ import simpy
 from mpidl import wire
 from mpidl.algorithms.algorithm import Algorithm, Exchange
 from mpidl.algorithms.operations import Iteration
-from mpidl.algorithms.requests import Clock, Gradient, NextBatch, Request, WaitForEpoch
+from mpidl.algorithms.requests import Clock, Gradient, NextBatch, NextUnit, Request, WaitForEpoch
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.steps import Steps
 from mpidl.data.dataset import Split
@@ -248,8 +248,9 @@ class VirtualEngine:
                 request: Request = generator.send(answer)
             except StopIteration:
                 return
-            if isinstance(request, NextBatch):
+            if isinstance(request, NextBatch | NextUnit):
                 self._on_batch()
+            if isinstance(request, NextBatch):
                 answer = replica.next_batch()
                 if replica.loader.current is not None:
                     steps.portion = replica.loader.current.portion
