@@ -64,8 +64,8 @@ class Job:
             check(model, dataset.classes)
         if isinstance(self.algorithm, Sandblaster) and self.statistics:
             raise UsageError(
-                "algorithm.name: sandblaster minimises one function of the parameters; the model has running statistics "
-                "beside it (of batch_normalisation)"
+                "algorithm.name: sandblaster minimises one function of the parameters; the model has statistics beside "
+                "it (of batch_normalisation)"
             )
         if checkpoint is not None:
             self._check_checkpoint(checkpoint)
