@@ -13,7 +13,7 @@ _HOMES = {
     "evaluate": "mpidl.evaluation",
     "Downpour": "mpidl.algorithms",
     **dict.fromkeys(("Network", "Activation", "AveragePool2d", "Conv2d", "Dense", "L2Pool2d"), "mpidl.nn"),
-    **dict.fromkeys(("LocallyConnected2d", "MaxPool2d"), "mpidl.nn"),
+    **dict.fromkeys(("LocalContrastNormalisation", "LocallyConnected2d", "MaxPool2d"), "mpidl.nn"),
     **dict.fromkeys(("Batch", "Cifar10", "Dataset", "Digits", "Hdf5", "Idx", "Synthetic"), "mpidl.data"),
     **dict.fromkeys(("Adagrad", "Adam", "Adamw", "Momentum", "Nesterov", "Rmsprop", "Sgd"), "mpidl.rules"),
     **dict.fromkeys(("MpidlError", "UsageError"), "mpidl.errors"),

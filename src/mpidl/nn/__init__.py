@@ -11,6 +11,7 @@ from mpidl.nn.layers import (
     Dense,
     L2Pool2d,
     Layer,
+    LocalContrastNormalisation,
     LocallyConnected2d,
     MaxPool2d,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "Dense",
     "L2Pool2d",
     "Layer",
+    "LocalContrastNormalisation",
     "LocallyConnected2d",
     "Loss",
     "MaxPool2d",
