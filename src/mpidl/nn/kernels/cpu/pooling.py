@@ -14,25 +14,28 @@ from numpy import uintp
 from mpidl.jit import jit
 
 
-def max_pool(images: Any, outputs: Any, of: Any) -> None:
-    """Overwrite `outputs` by the maxima over windows of `images`; NaN if there is one.
+def max_pool(images: Any, outputs: Any, winners: Any, of: Any) -> None:
+    """Overwrite `outputs` by the maxima over windows of `images`, NaN if there is one, and `winners` by their places.
 
     Parameters
     ----------
     images : array (n, height, width, channels)
     outputs : array (n, *of.positions, channels)
+    winners : int32 array (n, *of.positions, channels)
+        The first pixel of an image, counted row by row, that has the window's maximum.
     of : Windows
     """
-    _max(images.reshape(-1), outputs.reshape(-1), images.shape, *of[:-1])
+    _max(images.reshape(-1), outputs.reshape(-1), winners.reshape(-1), images.shape, *of[:-1])
 
 
-def chain_max_pool(images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, of: Any) -> None:
-    """Overwrite `input_gradient`: each output's gradient goes to the first of a window's pixels that equals it.
-
-    `output_gradient` is used as scratch space.
-    """
-    arrays = (images, outputs, output_gradient, input_gradient)
-    _chain_max(*[each.reshape(-1) for each in arrays], images.shape, *of[:-1])
+def chain_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -> None:
+    """Overwrite `input_gradient` by the sums of the gradients of the outputs that each pixel gave; see `max_pool`."""
+    depth = winners.shape[-1]
+    _chain_max(
+        winners.reshape(len(winners), -1, depth),
+        output_gradient.reshape(len(winners), -1, depth),
+        input_gradient.reshape(len(winners), -1, depth),
+    )
 
 
 def average_pool(images: Any, outputs: Any, of: Any) -> None:
@@ -59,54 +62,47 @@ def chain_l2_pool(images: Any, outputs: Any, output_gradient: Any, input_gradien
     _chain_l2(*[each.reshape(-1) for each in arrays], images.shape, *of[:-1])
 
 
-# Arrays are flat and indices in the inner loops unsigned, as in `patches`.
+# Arrays are flat and indices in the inner loops unsigned, as in `patches`. The padding being less than the size, each
+# window has a pixel of the image, the first of which begins its sum or maximum.
 
 
 @jit
-def _max(images, outputs, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+def _max(images, outputs, winners, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
     n, height, width, channels = shape
-    row = np.empty(width * channels, images.dtype)
+    row, starts = np.empty(width * channels, images.dtype), np.empty(width * channels, np.int32)
     depth, target = uintp(channels), uintp(0)
     for i in range(n):
         for y in range(positions[0]):
             first, last = _extent(y, size[0], stride[0], padding[0], height)
             for u in range(first, last):
-                source = uintp((i * height + u) * width * channels)
+                source, start = uintp((i * height + u) * width * channels), np.int32(u * width)
                 for k in range(uintp(row.size)):
                     value = images[source + k]
                     # A value that differs from itself is NaN, and stays.
-                    row[k] = value if u == first or value > row[k] or value != value else row[k]
+                    better = u == first or value > row[k] or value != value
+                    row[k] = value if better else row[k]
+                    starts[k] = start if better else starts[k]
             for x in range(positions[1]):
                 begin, end = _extent(x, size[1], stride[1], padding[1], width)
                 for v in range(begin, end):
-                    source = uintp(v * channels)
+                    source, column = uintp(v * channels), np.int32(v)
                     for k in range(depth):
-                        value = row[source + k]
-                        best = outputs[target + k]
-                        outputs[target + k] = value if v == begin or value > best or value != value else best
+                        value, best = row[source + k], outputs[target + k]
+                        place, other = np.int32(starts[source + k] + column), winners[target + k]
+                        better = v == begin or value > best or value != value or (value == best and place < other)
+                        outputs[target + k] = value if better else best
+                        winners[target + k] = place if better else other
                 target += depth
 
 
 @jit
-def _chain_max(images, outputs, output_gradient, input_gradient, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
-    n, height, width, channels = shape
-    zero = images.dtype.type(0)
-    depth, source = uintp(channels), uintp(0)
+def _chain_max(winners, output_gradient, input_gradient):  # type: ignore[no-untyped-def]
+    n, positions, channels = winners.shape
     for i in range(n):
-        _zero(input_gradient, i * height * width * channels, (i + 1) * height * width * channels)
-        for y in range(positions[0]):
-            first, last = _extent(y, size[0], stride[0], padding[0], height)
-            for x in range(positions[1]):
-                begin, end = _extent(x, size[1], stride[1], padding[1], width)
-                for u in range(first, last):
-                    for v in range(begin, end):
-                        target = uintp(((i * height + u) * width + v) * channels)
-                        for k in range(depth):
-                            gradient = output_gradient[source + k]
-                            found = images[target + k] == outputs[source + k]
-                            input_gradient[target + k] += gradient if found else zero
-                            output_gradient[source + k] = zero if found else gradient
-                source += depth
+        input_gradient[i] = 0
+        for j in range(positions):
+            for k in range(channels):
+                input_gradient[i, winners[i, j, k], k] += output_gradient[i, j, k]
 
 
 @jit
@@ -119,11 +115,10 @@ def _average(images, outputs, shape, size, stride, padding, positions):  # type:
     for i in range(n):
         for y in range(positions[0]):
             first, last = _extent(y, size[0], stride[0], padding[0], height)
-            row[:] = 0
             for u in range(first, last):
                 source = uintp((i * height + u) * width * channels)
                 for k in range(uintp(row.size)):
-                    row[k] += images[source + k]
+                    row[k] = images[source + k] if u == first else row[k] + images[source + k]
             _sum_across(row, outputs, target, channels, size[1], stride[1], padding[1], positions[1])
             for k in range(target, target + length):
                 outputs[k] *= scale
@@ -158,11 +153,11 @@ def _l2(images, outputs, shape, size, stride, padding, positions):  # type: igno
     for i in range(n):
         for y in range(positions[0]):
             first, last = _extent(y, size[0], stride[0], padding[0], height)
-            row[:] = 0
             for u in range(first, last):
                 source = uintp((i * height + u) * width * channels)
                 for k in range(uintp(row.size)):
-                    row[k] += images[source + k] * images[source + k]
+                    square = images[source + k] * images[source + k]
+                    row[k] = square if u == first else row[k] + square
             _sum_across(row, outputs, target, channels, size[1], stride[1], padding[1], positions[1])
             for k in range(target, target + length):
                 outputs[k] = np.sqrt(outputs[k])
@@ -201,14 +196,13 @@ def _extent(position, size, stride, padding, extent):  # type: ignore[no-untyped
 def _sum_across(row, outputs, target, channels, size, stride, padding, positions):  # type: ignore[no-untyped-def]
     """Overwrite a row of outputs, from `target` on, by the sums over windows of a row of pixels."""
     depth = uintp(channels)
-    _zero(outputs, target, target + positions * channels)
     for x in range(positions):
         begin, end = _extent(x, size, stride, padding, row.size // channels)
         a = target + uintp(x) * depth
         for v in range(begin, end):
             b = uintp(v) * depth
             for k in range(depth):
-                outputs[a + k] += row[b + k]
+                outputs[a + k] = row[b + k] if v == begin else outputs[a + k] + row[b + k]
 
 
 @jit
