@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpidl.nn import Activation, Conv2d, Dense, LocallyConnected2d
+from mpidl.nn import (
+    Activation,
+    AveragePool2d,
+    Conv2d,
+    Dense,
+    L2Pool2d,
+    LocalContrastNormalisation,
+    LocallyConnected2d,
+    MaxPool2d,
+)
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.workspaces import Passes
 
@@ -23,6 +32,23 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
     (LocallyConnected2d(3, 3), (6, 5, 2)),
     (LocallyConnected2d(2, [2, 3], "gelu", stride=[1, 2], padding=1), (5, 7)),
     (LocallyConnected2d(5, 5, "relu", stride=2, padding=[2, 0]), (5, 9, 1)),
+    (LocalContrastNormalisation(), (7, 11, 3)),
+    (LocalContrastNormalisation(3), (4, 5)),
+    (LocalContrastNormalisation(5, threshold=1.1), (6, 7, 2)),
+    (LocalContrastNormalisation(1, threshold=0.5), (3, 2, 5)),
+    (LocalContrastNormalisation(3), (5, 1, 1)),
+    *(
+        case
+        for layer in (MaxPool2d, AveragePool2d, L2Pool2d)
+        for case in (
+            (layer(), (5, 7, 3)),
+            (layer(3, 2), (8, 5)),
+            (layer([3, 2], [2, 1], [1, 0]), (6, 5, 9)),
+            (layer(5, 1, padding="same"), (6, 7, 2)),
+            (layer(2, 3, padding=1), (7, 9, 1)),
+            (layer(4, [3, 5], padding=3), (3, 9, 2)),
+        )
+    ),
 ]
 
 

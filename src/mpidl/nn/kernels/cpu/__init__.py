@@ -1,17 +1,36 @@
 """Loops for NumPy arrays, compiled by Numba."""
 
+from mpidl.nn.kernels.cpu.contrast import chain_contrast, channel_moments, contrast_slopes, normalise_contrast
 from mpidl.nn.kernels.cpu.elementwise import chain_gelu, chain_leaky_relu, chain_relu, gelu, leaky_relu, relu
 from mpidl.nn.kernels.cpu.patches import gather_patches, scatter_patches
+from mpidl.nn.kernels.cpu.pooling import (
+    average_pool,
+    chain_average_pool,
+    chain_l2_pool,
+    chain_max_pool,
+    l2_pool,
+    max_pool,
+)
 from mpidl.nn.kernels.cpu.rows import add_row, sum_rows
 
 __all__ = [
     "add_row",
+    "average_pool",
+    "chain_average_pool",
+    "chain_contrast",
     "chain_gelu",
+    "chain_l2_pool",
     "chain_leaky_relu",
+    "chain_max_pool",
     "chain_relu",
+    "channel_moments",
+    "contrast_slopes",
     "gather_patches",
     "gelu",
+    "l2_pool",
     "leaky_relu",
+    "max_pool",
+    "normalise_contrast",
     "relu",
     "scatter_patches",
     "sum_rows",

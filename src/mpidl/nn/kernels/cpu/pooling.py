@@ -1,0 +1,225 @@
+"""Windows of images (height, width, channels) reduced to one value a channel; see `mpidl.nn.windows.Windows`.
+
+Maxima and sums are taken down the windows first, for whole rows of the image at once, then across: long loops however
+few the channels are, and each row is shared by the windows that overlap in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy import uintp
+
+from mpidl.jit import jit
+
+
+def max_pool(images: Any, outputs: Any, winners: Any, of: Any) -> None:
+    """Overwrite `outputs` by the maxima over windows of `images`, NaN if there is one, and `winners` by their places.
+
+    Parameters
+    ----------
+    images : array (n, height, width, channels)
+    outputs : array (n, *of.positions, channels)
+    winners : int32 array (n, *of.positions, channels)
+        The first pixel of an image, counted row by row, that has the window's maximum.
+    of : Windows
+    """
+    _max(images.reshape(-1), outputs.reshape(-1), winners.reshape(-1), images.shape, *of[:-1])
+
+
+def chain_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -> None:
+    """Overwrite `input_gradient` by the sums of the gradients of the outputs that each pixel gave; see `max_pool`."""
+    depth = winners.shape[-1]
+    _chain_max(
+        winners.reshape(len(winners), -1, depth),
+        output_gradient.reshape(len(winners), -1, depth),
+        input_gradient.reshape(len(winners), -1, depth),
+    )
+
+
+def average_pool(images: Any, outputs: Any, of: Any) -> None:
+    """Overwrite `outputs` by the sums over windows of `images`, divided by the window's size; see `max_pool`."""
+    _average(images.reshape(-1), outputs.reshape(-1), images.shape, *of[:-1])
+
+
+def chain_average_pool(output_gradient: Any, input_gradient: Any, of: Any) -> None:
+    """Overwrite `input_gradient`, the adjoint of `average_pool`."""
+    _chain_average(output_gradient.reshape(-1), input_gradient.reshape(-1), input_gradient.shape, *of[:-1])
+
+
+def l2_pool(images: Any, outputs: Any, of: Any) -> None:
+    """Overwrite `outputs` by the square roots of the sums of squares over windows of `images`; see `max_pool`."""
+    _l2(images.reshape(-1), outputs.reshape(-1), images.shape, *of[:-1])
+
+
+def chain_l2_pool(images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, of: Any) -> None:
+    """Overwrite `input_gradient`; a window of zeros, where the root has no slope, gets none.
+
+    `output_gradient` is used as scratch space.
+    """
+    arrays = (images, outputs, output_gradient, input_gradient)
+    _chain_l2(*[each.reshape(-1) for each in arrays], images.shape, *of[:-1])
+
+
+# Arrays are flat and indices in the inner loops unsigned, as in `patches`. The padding being less than the size, each
+# window has a pixel of the image, the first of which begins its sum or maximum.
+
+
+@jit
+def _max(images, outputs, winners, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+    n, height, width, channels = shape
+    row, starts = np.empty(width * channels, images.dtype), np.empty(width * channels, np.int32)
+    depth, target = uintp(channels), uintp(0)
+    for i in range(n):
+        for y in range(positions[0]):
+            first, last = _extent(y, size[0], stride[0], padding[0], height)
+            for u in range(first, last):
+                source, start = uintp((i * height + u) * width * channels), np.int32(u * width)
+                for k in range(uintp(row.size)):
+                    value = images[source + k]
+                    # A value that differs from itself is NaN, and stays.
+                    better = u == first or value > row[k] or value != value
+                    row[k] = value if better else row[k]
+                    starts[k] = start if better else starts[k]
+            for x in range(positions[1]):
+                begin, end = _extent(x, size[1], stride[1], padding[1], width)
+                for v in range(begin, end):
+                    source, column = uintp(v * channels), np.int32(v)
+                    for k in range(depth):
+                        value, best = row[source + k], outputs[target + k]
+                        place, other = np.int32(starts[source + k] + column), winners[target + k]
+                        better = v == begin or value > best or value != value or (value == best and place < other)
+                        outputs[target + k] = value if better else best
+                        winners[target + k] = place if better else other
+                target += depth
+
+
+@jit
+def _chain_max(winners, output_gradient, input_gradient):  # type: ignore[no-untyped-def]
+    n, positions, channels = winners.shape
+    for i in range(n):
+        input_gradient[i] = 0
+        for j in range(positions):
+            for k in range(channels):
+                input_gradient[i, winners[i, j, k], k] += output_gradient[i, j, k]
+
+
+@jit
+def _average(images, outputs, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+    n, height, width, channels = shape
+    row = np.empty(width * channels, images.dtype)
+    scale = images.dtype.type(1 / (size[0] * size[1]))
+    length = uintp(positions[1] * channels)
+    target = uintp(0)
+    for i in range(n):
+        for y in range(positions[0]):
+            first, last = _extent(y, size[0], stride[0], padding[0], height)
+            for u in range(first, last):
+                source = uintp((i * height + u) * width * channels)
+                for k in range(uintp(row.size)):
+                    row[k] = images[source + k] if u == first else row[k] + images[source + k]
+            _sum_across(row, outputs, target, channels, size[1], stride[1], padding[1], positions[1])
+            for k in range(target, target + length):
+                outputs[k] *= scale
+            target += length
+
+
+@jit
+def _chain_average(output_gradient, input_gradient, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+    n, height, width, channels = shape
+    row = np.empty(width * channels, input_gradient.dtype)
+    scale = input_gradient.dtype.type(1 / (size[0] * size[1]))
+    length = uintp(positions[1] * channels)
+    source = uintp(0)
+    for i in range(n):
+        _zero(input_gradient, i * height * width * channels, (i + 1) * height * width * channels)
+        for y in range(positions[0]):
+            first, last = _extent(y, size[0], stride[0], padding[0], height)
+            _spread_across(output_gradient, source, row, channels, size[1], stride[1], padding[1], positions[1])
+            for u in range(first, last):
+                target = uintp((i * height + u) * width * channels)
+                for k in range(uintp(row.size)):
+                    input_gradient[target + k] += scale * row[k]
+            source += length
+
+
+@jit
+def _l2(images, outputs, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+    n, height, width, channels = shape
+    row = np.empty(width * channels, images.dtype)
+    length = uintp(positions[1] * channels)
+    target = uintp(0)
+    for i in range(n):
+        for y in range(positions[0]):
+            first, last = _extent(y, size[0], stride[0], padding[0], height)
+            for u in range(first, last):
+                source = uintp((i * height + u) * width * channels)
+                for k in range(uintp(row.size)):
+                    square = images[source + k] * images[source + k]
+                    row[k] = square if u == first else row[k] + square
+            _sum_across(row, outputs, target, channels, size[1], stride[1], padding[1], positions[1])
+            for k in range(target, target + length):
+                outputs[k] = np.sqrt(outputs[k])
+            target += length
+
+
+@jit
+def _chain_l2(images, outputs, output_gradient, input_gradient, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+    n, height, width, channels = shape
+    row = np.empty(width * channels, images.dtype)
+    zero = images.dtype.type(0)
+    length = uintp(positions[1] * channels)
+    source = uintp(0)
+    for i in range(n):
+        _zero(input_gradient, i * height * width * channels, (i + 1) * height * width * channels)
+        for y in range(positions[0]):
+            first, last = _extent(y, size[0], stride[0], padding[0], height)
+            for k in range(source, source + length):
+                output_gradient[k] = zero if outputs[k] == zero else output_gradient[k] / outputs[k]
+            _spread_across(output_gradient, source, row, channels, size[1], stride[1], padding[1], positions[1])
+            for u in range(first, last):
+                target = uintp((i * height + u) * width * channels)
+                for k in range(uintp(row.size)):
+                    input_gradient[target + k] += images[target + k] * row[k]
+            source += length
+
+
+@jit
+def _extent(position, size, stride, padding, extent):  # type: ignore[no-untyped-def]
+    """Return the first pixel of a window that lies on the image, and the one behind its last."""
+    start = position * stride - padding
+    return max(0, start), min(extent, start + size)
+
+
+@jit
+def _sum_across(row, outputs, target, channels, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+    """Overwrite a row of outputs, from `target` on, by the sums over windows of a row of pixels."""
+    depth = uintp(channels)
+    for x in range(positions):
+        begin, end = _extent(x, size, stride, padding, row.size // channels)
+        a = target + uintp(x) * depth
+        for v in range(begin, end):
+            b = uintp(v) * depth
+            for k in range(depth):
+                outputs[a + k] = row[b + k] if v == begin else outputs[a + k] + row[b + k]
+
+
+@jit
+def _spread_across(gradient, source, row, channels, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+    """Overwrite a row of pixels by the sums of the windows that have them: the adjoint of `_sum_across`."""
+    depth = uintp(channels)
+    row[:] = 0
+    for x in range(positions):
+        begin, end = _extent(x, size, stride, padding, row.size // channels)
+        b = source + uintp(x) * depth
+        for v in range(begin, end):
+            a = uintp(v) * depth
+            for k in range(depth):
+                row[a + k] += gradient[b + k]
+
+
+@jit
+def _zero(values, start, stop):  # type: ignore[no-untyped-def]
+    for k in range(uintp(start), uintp(stop)):
+        values[k] = 0
