@@ -16,7 +16,8 @@ class Post:
     def __init__(self, comm, size, chunk_bytes):
         from mpidl.rma.backoff import RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
-        from mpidl.rma.mailboxes import Geometry, Inbox, Outbox
+        from mpidl.rma.geometry import Geometry
+        from mpidl.rma.mailboxes import Inbox, Outbox
         from mpidl.rma.windows import Window
 
         self.comm, self.workers = comm, comm.size - 1
@@ -117,7 +118,8 @@ def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(co
 
 def test_a_chunk_that_is_not_the_next_is_an_error(comm):
     from mpidl.errors import MpidlError
-    from mpidl.rma.mailboxes import CHUNK, HEADER
+    from mpidl.rma.geometry import HEADER
+    from mpidl.rma.mailboxes import CHUNK
 
     post = Post(comm, 10, 8)
     if comm.rank == 1:

@@ -16,7 +16,8 @@ from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
 from mpidl.rma.clocks import Clocks
 from mpidl.rma.counters import Counter
 from mpidl.rma.doorbells import Doorbells, cores
-from mpidl.rma.mailboxes import Geometry, Inbox, Outbox
+from mpidl.rma.geometry import Geometry
+from mpidl.rma.mailboxes import Inbox, Outbox
 from mpidl.rma.scheduling import run_promptly, sharpen_sleeps
 from mpidl.rma.shared import SharedVectors
 from mpidl.rma.windows import Window

@@ -10,27 +10,22 @@ it computes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mpidl.errors import MpidlError
-from mpidl.parameters.ranges import Range
 from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.geometry import HEADER, Geometry
 from mpidl.rma.windows import Window
-from mpidl.shard import CHUNK_BYTES
-from mpidl.wire import ErrorFeedback, Wire
+from mpidl.wire import ErrorFeedback
 
-#: Bytes that the rings of all workers may take in one server's window, and the slots a ring has at most and at least.
-MAILBOX_BYTES = 256 << 20
-MOST_SLOTS, FEWEST_SLOTS = 32, 2
 #: Chunks that a worker publishes at once: each publication costs two round trips.
 GROUP = 8
 #: Chunk number of the message that says that a worker pushes no more.
 END = -1
 
-PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST = range(6)
-HEADER = 6
+PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST = range(HEADER)
 
 
 class Message(NamedTuple):
@@ -42,40 +37,6 @@ class Message(NamedTuple):
     fetched: int  # the shard's clock when the worker fetched what the gradient was computed on
     values: np.ndarray  # 1-D; valid until released
     portions: tuple[int, int]  # first and last portion that the push was computed on
-
-
-class Geometry(NamedTuple):
-    """How the rings of one server look."""
-
-    workers: int
-    slots: int
-    chunk: int  # elements in a slot
-    chunks: int  # chunks in a whole push
-    dtype: np.dtype
-    wire: Wire | None  # how chunks are encoded
-    slot: int  # bytes of a slot
-
-    @classmethod
-    def of(
-        cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES
-    ) -> Geometry:
-        """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), as many slots as memory allows."""
-        dtype = np.dtype(dtype)
-        chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize))
-        chunks = -(-shard.size // chunk)
-        slot = chunk * dtype.itemsize if wire is None else wire.size(chunk, dtype)
-        affordable = MAILBOX_BYTES // (workers * slot)
-        slots = max(FEWEST_SLOTS, min(MOST_SLOTS, chunks + 1, affordable))
-        return cls(workers, slots, chunk, chunks, dtype, wire, slot)
-
-    def regions(self) -> dict[str, tuple[Any, int]]:
-        """Return the window regions that the server offers."""
-        return {
-            "published": (np.int64, self.workers),
-            "consumed": (np.int64, self.workers),
-            "headers": (np.int64, self.workers * self.slots * HEADER),
-            "slots": (np.uint8, self.workers * self.slots * self.slot),
-        }
 
 
 class Outbox:
