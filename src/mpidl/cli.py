@@ -146,6 +146,20 @@ def _parser() -> argparse.ArgumentParser:
     pack.add_argument("--json", action="store_true", help="print what was written as one JSON object")
     pack.set_defaults(command=_pack)
 
+    plan = commands.add_parser(
+        "plan",
+        help="say how large a job would be",
+        description="Describe a job without training: its layers, their sizes, and what each rank would hold.",
+    )
+    plan.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file, such as jobs/distbelief_speech.toml")
+    plan.add_argument("--ranks", metavar="N", type=int, help="also say what so many ranks would do")
+    plan.add_argument(
+        "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
+        help="use VALUE instead of the configuration's; may be repeated",
+    )  # fmt: skip
+    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    plan.set_defaults(command=_plan)
+
     doctor = commands.add_parser(
         "doctor", help="test this machine's MPI", description="Test what this machine's MPI can do, and how fast."
     )
@@ -239,6 +253,17 @@ def _pack(arguments: argparse.Namespace) -> int:
         arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed
     )
     _show(packed, arguments.json, _packed_lines)
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    if launcher.world().size > 1:
+        raise UsageError("plan: runs in one process, without mpirun")
+    launcher.limit_threads()
+    config = _config(arguments)
+    from mpidl.plan import lines, plan
+
+    _show(plan(config, arguments.ranks), arguments.json, lines)
     return 0
 
 

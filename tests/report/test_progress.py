@@ -19,7 +19,7 @@ import sys
 from mpidl.report.progress import Progress, on_terminal
 if not on_terminal():
     sys.exit("no terminal")
-progress = Progress(1000, True)
+progress = Progress(1000, True, "9,610 parameters (38.4 kB)")
 for step in range(1, 11):
     progress.update({
         "time": 2.0 * step, "samples": 100 * step, "epoch": step / 5, "train_loss": 1 / step,
@@ -72,6 +72,7 @@ def test_the_bar_fits_its_terminal(terminal, columns):
         figures = bars[-1].rpartition("| ")[2].split()
         assert " ".join(figures[-11:]) == "50/s loss 0.100 acc 0.875 stale 1.2 load 34% 0:00 left"
         assert "0:18 left" in bars[1]
+    assert shown[0] == "9,610 parameters (38.4 kB)"
     (evaluation,) = [line for line in shown if line.startswith("epoch")]
     assert evaluation == "epoch   1.0  test accuracy 0.8750  test loss 0.5000  train loss 0.2000  after 0:10"
 
@@ -91,7 +92,7 @@ def test_the_terminal_that_the_command_names(monkeypatch):
 
 
 def test_a_log_has_a_line_for_each_report(capsys):
-    progress = Progress(1000, False)
+    progress = Progress(1000, False, "9,610 parameters (38.4 kB)")
     progress.update(report())
     progress.update(
         report(
@@ -110,6 +111,7 @@ def test_a_log_has_a_line_for_each_report(capsys):
     clocks, texts = zip(*(line.split("  ", 1) for line in captured.err.splitlines()), strict=True)
     assert all(re.fullmatch(r"\d\d:\d\d:\d\d", clock) for clock in clocks)
     assert texts == (
+        "9,610 parameters (38.4 kB)",
         "epoch 0.50   25%",
         "epoch 0.50   25%  1000 samples/s  train loss 0.5000  test loss 0.2500  test accuracy 0.8750"
         "  staleness 1.25 (p99 3, max 7)  server load 34%  0:01 left",
@@ -119,7 +121,7 @@ def test_a_log_has_a_line_for_each_report(capsys):
 
 @given(st.lists(st.tuples(st.floats(0.001, 100), st.floats(1, 1e6)), min_size=1))
 def test_the_time_left_follows_the_rate(intervals):
-    progress = Progress(10**9, False)
+    progress = Progress(10**9, False, "9,610 parameters (38.4 kB)")
     now = 0.0
     for seconds, rate in intervals:
         now += seconds
@@ -134,6 +136,6 @@ def test_the_time_left_follows_the_rate(intervals):
     ("seconds", "text"), [(59, "0:59"), (3600, "1:00:00"), (3599.7, "1:00:00"), (90061, "25:01:01")]
 )
 def test_long_times(capsys, seconds, text):
-    progress = Progress(10**6, False)
+    progress = Progress(10**6, False, "9,610 parameters (38.4 kB)")
     progress.update(report(samples=10**6 - 1000, samples_per_second=1000 / seconds))
     assert capsys.readouterr().err.rstrip().endswith(f"  {text} left")

@@ -139,6 +139,10 @@ class Network:
             lambda: self.xp.random.default_rng([self.seed, index, self._number]),
         )  # fmt: skip
 
+    def activation_bytes(self, samples: int) -> int:
+        """Return the bytes of outputs, their gradients and the layers' buffers for a batch, without allocating them."""
+        return self._passes.nbytes(samples)
+
     def initial(self, whole: Range) -> np.ndarray:
         """Return the initial values of the parameters [start, stop).
 

@@ -75,6 +75,16 @@ class Passes:
             found = self._passes[samples] = self._cut(samples)
         return found
 
+    def nbytes(self, samples: int) -> int:
+        """Return the bytes of the arrays for so many samples, which `take` would allocate."""
+        itemsize = self._xp.dtype(self._dtype).itemsize
+        bytes_per_sample = itemsize * (2 * sum(map(prod, self._shapes)) + self._spare_size())
+        for of in self._buffers:
+            for each in of.values():
+                if each.per_sample:
+                    bytes_per_sample += prod(each.shape) * self._xp.dtype(each.dtype or self._dtype).itemsize
+        return samples * bytes_per_sample + self._scratch_bytes()
+
     def converted(self, inputs: Any) -> Any:
         """Return a batch of inputs in the network's dtype: a copy, unless they have it."""
         if inputs.dtype == self._dtype:
@@ -91,15 +101,19 @@ class Passes:
         self._passes.clear()
         self._values = [empty((samples, *shape), dtype) for shape in self._shapes]
         self._gradients = [empty((samples, *shape), dtype) for shape in self._shapes]
-        sizes = [prod(shape) for shape, shared in zip(self._shapes, self._shared, strict=True) if shared]
-        self._spare = empty(samples * max(sizes, default=0), dtype)
+        self._spare = empty(samples * self._spare_size(), dtype)
         self._kept = [
             {name: empty((samples, *each.shape), each.dtype or dtype) for name, each in of.items() if each.per_sample}
             for of in self._buffers
         ]
         # One scratch memory for all layers: it stays in cache from one to the next.
-        ends = [end for of in self._buffers for *_, end in self._places(of)]
-        self._scratch = empty(max(ends, default=0), "uint8")
+        self._scratch = empty(self._scratch_bytes(), "uint8")
+
+    def _spare_size(self) -> int:
+        return max((prod(shape) for shape, shared in zip(self._shapes, self._shared, strict=True) if shared), default=0)
+
+    def _scratch_bytes(self) -> int:
+        return max((end for of in self._buffers for *_, end in self._places(of)), default=0)
 
     def _places(self, buffers: dict[str, Buffer]) -> list[tuple[str, Buffer, int, int]]:
         """Return where a layer's scratch arrays begin and end in the scratch memory, in bytes."""

@@ -77,13 +77,16 @@ class Progress:
         Of the whole run.
     terminal : bool
         Draw a bar, with a line above it for each evaluation; else write a line for each report.
+    model : str
+        What is trained, for the first line.
     """
 
-    def __init__(self, total_samples: int, terminal: bool) -> None:
+    def __init__(self, total_samples: int, terminal: bool, model: str) -> None:
         self._total = total_samples
         self._rate: float | None = None
         self._time = 0.0
         self._evaluation: tuple[Any, Any] = (None, None)
+        print(model if terminal else f"{_clock()}  {model}", file=sys.stderr, flush=True)
         self._bar = _bar(total_samples) if terminal else None
 
     def say(self, line: str) -> None:
@@ -105,7 +108,7 @@ class Progress:
         """
         self._average(report)
         if self._bar is None:
-            print(f"{time.strftime('%H:%M:%S')}  {'  '.join(self._line(report))}", file=sys.stderr, flush=True)
+            print(f"{_clock()}  {'  '.join(self._line(report))}", file=sys.stderr, flush=True)
             return
         evaluation = (report.get("test_loss"), report.get("test_accuracy"))
         if evaluation not in ((None, None), self._evaluation):
@@ -201,6 +204,10 @@ def _evaluation_line(report: Mapping[str, Any]) -> list[str]:
 
 def _figure(form: str, value: float | None) -> str | None:
     return None if value is None else form.format(value)
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")
 
 
 def _duration(seconds: float) -> str:

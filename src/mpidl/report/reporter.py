@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mpidl.algorithms.operations import Iteration
 from mpidl.metrics import Recorder, staleness_statistics
 from mpidl.report.progress import Progress
+from mpidl.report.text import size
 from mpidl.totals import Totals
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Reporter:
         self._done_before = job.position.samples
         self._samples_per_epoch = job.dataset.train.samples
         total = job.schedule.steps * job.config.data.batch
-        self._progress = Progress(min(total, job.schedule.epochs * self._samples_per_epoch), terminal)
+        model = size(job.layout.size, job.layout.size * job.dtype.itemsize)
+        self._progress = Progress(min(total, job.schedule.epochs * self._samples_per_epoch), terminal, model)
         self._every = REDRAW_EVERY if terminal else job.config.run.report
         self._shown_at = self._recorded_at = self.due = 0.0
         self._began = time.time()

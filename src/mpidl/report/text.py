@@ -1,0 +1,32 @@
+"""Numbers and tables as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return three digits of a quantity with a decimal prefix: ``"167 MB"``."""
+    power = 0
+    while abs(value) >= 999.5 and power < len(PREFIXES) - 1:
+        value, power = value / 1000, power + 1
+    return f"{value:.3g} {PREFIXES[power]}{unit}".rstrip()
+
+
+def size(parameters: int, nbytes: int) -> str:
+    """Return how large a model is: ``"41,777,152 parameters (167 MB)"``."""
+    return f"{parameters:,} parameter{'s' * (parameters != 1)} ({quantity(nbytes, 'B')})"
+
+
+def table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """Return rows of cells as lines of aligned columns: the first `left` to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
