@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
-from mpidl.nn import LOSSES, Dense, Network, SoftmaxCrossEntropy
+from mpidl.nn import LOSSES, Activation, Conv2d, Dense, Layer, Network, SoftmaxCrossEntropy
 from mpidl.parameters import Range
 
 LAYERS = [Dense(11, "relu"), Dense(7, "tanh", "he_normal", name="middle"), Dense(3)]
@@ -142,6 +142,46 @@ def test_a_warm_step_allocates_no_activation_and_no_tensor(loss, activation):
     tracemalloc.stop()
     assert after - before < 4096
     assert peak - before < 8192 * 4 + 12 * 1024 < 500 * 255 * 4 / 10
+
+
+class Double(Layer):
+    """The sum of two equal inputs, to have a value that two layers take."""
+
+    type, joins = "double", True
+
+    def output_shape(self, first, second):
+        return first
+
+    def parameters(self, first, second):
+        return {}
+
+    def buffers(self, first, second):
+        return {}
+
+    def forward(self, work, inputs, outputs):
+        np.add(*inputs, out=outputs)
+
+    def backward(self, work, inputs, outputs, output_gradient, input_gradient):
+        for gradient in input_gradient:
+            gradient[:] = output_gradient
+
+
+def test_the_bytes_of_activations_are_those_that_a_batch_allocates():
+    layers = [
+        Conv2d(channels=24, size=3, activation="gelu"),
+        Activation(activation="relu", name="twice"),
+        Activation(activation="tanh", name="other"),
+        Double(inputs=("twice", "other")),
+        Dense(9),
+    ]
+    model = network(layers, (15, 16, 3))
+    batch = batch_of(64, (15, 16, 3), 9)
+    model.loss_and_gradient(batch_of(1, (15, 16, 3), 9))
+    tracemalloc.start()
+    model.loss_and_gradient(batch)
+    allocated = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert allocated == pytest.approx(model.activation_bytes(64), rel=0.002)
 
 
 def test_evaluate_sums_losses_and_counts_correct_predictions():

@@ -1,0 +1,174 @@
+"""What ``mpidl plan`` says of a job, and that it takes nothing to say it."""
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from mpidl.config import from_dict
+from mpidl.plan import lines, plan
+
+DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
+
+FACTORY = """
+import numpy as np
+class Model:
+    parameters = np.zeros(1000)
+def make(dataset, seed):
+    return Model()
+"""
+
+
+def config(algorithm="downpour", model=None, **sections):
+    """A job of two dense layers, 13 x 7 + 7 and 7 x 5 + 5 parameters."""
+    layers = [{"type": "dense", "units": 7, "activation": "relu"}, {"type": "dense", "units": 5, "name": "top"}]
+    values = {
+        "data": {"source": "synthetic", "shape": [13], "classes": 5, "test_samples": 100, "batch": 30},
+        "model": {"layer": layers} if model is None else model,
+        "algorithm": {"name": algorithm},
+        **sections,
+    }
+    return from_dict(values)
+
+
+def test_layers_and_sizes():
+    found = plan(config())
+    assert [tuple(layer.values()) for layer in found["layers"]] == [
+        ("0-dense", "dense", (7,), 98, 392, 182),
+        ("top", "dense", (5,), 40, 160, 70),
+    ]
+    assert (found["parameters"], found["operations"]) == (138, 252)
+    assert (found["parameter_bytes"], found["gradient_bytes"], found["state_bytes"]) == (552, 552, 552)
+    assert found["activation_bytes"] == 30 * 2 * (7 + 5) * 4
+
+
+def test_state_follows_the_rule():
+    assert plan(config(server={"rule": "sgd"}))["state_bytes"] == 0
+    assert plan(config(server={"rule": "adam"}))["state_bytes"] == 2 * 552
+
+
+def test_servers_hold_shards_and_workers_models():
+    found = plan(config(topology={"servers": 2}), ranks=5)
+    coordinator, first, second, *workers = found["roles"]
+    assert [rank["role"] for rank in found["roles"]] == ["coordinator", "server 0", "server 1", "worker 0", "worker 1"]
+    assert not any(coordinator["memory"].values())
+    assert [tuple(rank["shard"]) for rank in (first, second)] == [(0, 69), (69, 138)]
+    memory = {part: nbytes for part, nbytes in first["memory"].items() if nbytes}
+    # A ring for each worker: two counters, and two slots (a push and its end) of a shard and its header of 6 numbers.
+    assert memory == {"parameters": 276, "state": 276, "checkpoint": 552, "exchange": 2 * (16 + 2 * (276 + 48))}
+    assert {part: nbytes for part, nbytes in workers[1]["memory"].items() if nbytes} == {
+        "parameters": 552, "gradient": 552, "evaluation": 552, "activations": 100 * 2 * (7 + 5) * 4,
+    }  # fmt: skip
+    assert found["memory_bytes"] == 2 * sum(memory.values()) + 2 * sum(workers[0]["memory"].values())
+
+
+def test_workers_hold_shards_where_there_are_no_servers():
+    _, *workers = plan(config("sync"), ranks=4)["roles"]
+    assert [tuple(rank["shard"]) for rank in workers] == [(0, 46), (46, 92), (92, 138)]
+    assert workers[0]["memory"]["parameters"] == 4 * (138 + 46)
+    assert workers[0]["memory"]["exchange"] == 4 * 3 * 46
+
+
+def test_a_shared_vector_is_counted_once():
+    _, *workers = plan(config("hogwild"), ranks=4)["roles"]
+    assert sum(rank["memory"]["parameters"] for rank in workers) == 552 * (3 + 1)
+    assert sum(rank["memory"]["state"] for rank in workers) == 552
+    assert not any(rank["memory"]["exchange"] or rank["memory"]["evaluation"] for rank in workers)
+
+
+def test_a_model_of_a_factory_has_sizes_only(tmp_path, monkeypatch):
+    (tmp_path / "planned_model.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    found = plan(config(model={"factory": "planned_model:make"}), ranks=3)
+    assert (found["parameters"], found["parameter_bytes"], found["layers"]) == (1000, 8000, None)
+    assert found["roles"][2]["memory"]["activations"] == 0
+    assert "layer" not in "\n".join(lines(found))
+
+
+def test_a_network_of_1700_million_parameters_takes_no_memory():
+    layers = [{"type": "dense", "units": 41_000}]
+    data = {"source": "synthetic", "shape": [41_000], "classes": 41_000}
+    large = from_dict({"data": data, "model": {"layer": layers}})
+    tracemalloc.start()
+    found = plan(large, ranks=1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found["parameters"] == 41_000 * 41_001
+    assert peak < 5e6
+
+
+def test_the_text_is_aligned():
+    text = lines(plan(config(), ranks=5))
+    assert text == [
+        "run: 138 parameters (552 B) of float32, gradient 552 B, adagrad's state 552 B",
+        "",
+        "layer    type   outputs  parameters  bytes  operations",
+        "0-dense  dense  7                98  392 B         182",
+        "top      dense  5                40  160 B          70",
+        "in all                          138  552 B         252",
+        "operations: of floating point, forward, for a sample; with backward about 3 times as many, 756",
+        "activations, their gradients and buffers: 2.88 kB for a batch of 30",
+        "",
+        "rank    role           shard     parameters  gradient  rule's state  exchange  activations  evaluation"
+        "  checkpoint   in all",
+        "0       coordinator",
+        "1       server 0       0 to 138       552 B                   552 B   3.65 kB                        "
+        "       1.1 kB  5.86 kB",
+        "2 to 4  worker 0 to 2                 552 B     552 B                               9.6 kB       552 B"
+        "              11.3 kB",
+        "5 ranks of one node: 39.6 kB in all, besides Python and its libraries",
+    ]
+
+
+def test_the_command(mpidl):
+    ended = mpidl("plan", DIGITS, "--ranks", "4", "--set", "topology.servers=2", "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["parameters"] == 17_226
+    assert [rank["role"] for rank in found["roles"]] == ["coordinator", "server 0", "server 1", "worker 0"]
+    ended = mpidl("plan", DIGITS)
+    assert ended.stdout.startswith("digits: 17,226 parameters (68.9 kB) of float32")
+    assert "rank" not in ended.stdout
+
+
+def test_a_run_begins_with_its_size(mpidl):
+    ended = mpidl("train", DIGITS, "--set", "run.steps=1")
+    assert ended.returncode == 0
+    assert ended.stderr.splitlines()[0].endswith("  17,226 parameters (68.9 kB)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["plan"], "the following arguments are required: CONFIG (see `mpidl plan --help`)"),
+        (
+            ["plan", DIGITS, "--ranks", "2"],
+            "2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)",
+        ),
+        (["plan", DIGITS, "--set", "data.batch=0"], "data.batch: expected int >= 1, found 0"),
+    ],
+)
+def test_what_cannot_be_planned(mpidl, arguments, line):
+    ended = mpidl(*arguments)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"mpidl: {line}\n")
+
+
+def test_no_mpi_is_needed(bare_environment):
+    code = (
+        "import sys; from mpidl.cli import main\n"
+        f"main(['plan', {str(DIGITS)!r}, '--ranks', '4'])\n"
+        "print(*[name for name in sys.modules if name.startswith('mpi4py')], file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=bare_environment, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "\n")
+
+
+def test_one_process_is_enough(mpidl):
+    ended = mpidl("plan", DIGITS, OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2")
+    assert ended.stderr == "mpidl: plan: runs in one process, without mpirun\n"
+    assert ended.returncode == 2
