@@ -85,15 +85,15 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
 
 
 def _layers(network: Network, itemsize: int) -> list[dict[str, Any]]:
-    graph, found = network.graph, []
-    for index, (layer, name) in enumerate(zip(network.layers, graph.names, strict=True)):
-        inputs = graph.input_shapes(index)
+    found = []
+    for index, (layer, name) in enumerate(zip(network.layers, network.graph.names, strict=True)):
+        inputs = network.graph.input_shapes(index)
         parameters = sum(map(prod, layer.parameters(*inputs).values()))
         found.append(
             {
                 "name": name,
                 "type": layer.type,
-                "shape": graph.shapes[index + 1],
+                "shape": network.graph.shapes[index + 1],
                 "parameters": parameters,
                 "bytes": parameters * itemsize,
                 "operations": layer.operations(*inputs),
@@ -159,18 +159,15 @@ def lines(plan: Mapping[str, Any]) -> list[str]:
 
 def _layer_lines(plan: Mapping[str, Any]) -> list[str]:
     rows = [["layer", "type", "outputs", "parameters", "bytes", "operations"]]
-    for layer in plan["layers"]:
-        shape = " x ".join(map(str, layer["shape"]))
-        sizes = [f"{layer['parameters']:,}", quantity(layer["bytes"], "B"), quantity(layer["operations"], "")]
-        rows.append([layer["name"], layer["type"], shape, *sizes])
-    forward = plan["operations"]
-    rows.append(
-        ["in all", "", "", f"{plan['parameters']:,}", quantity(plan["parameter_bytes"], "B"), quantity(forward, "")]
-    )
+    whole = {"name": "in all", "type": "", "shape": (), "bytes": plan["parameter_bytes"]}
+    for each in (*plan["layers"], {**plan, **whole}):
+        shape = " x ".join(map(str, each["shape"]))
+        sizes = [f"{each['parameters']:,}", quantity(each["bytes"], "B"), quantity(each["operations"], "")]
+        rows.append([each["name"], each["type"], shape, *sizes])
     return [
         *table(rows, left=3),
         f"operations: of floating point, forward, for a sample; with backward about {FORWARD_AND_BACKWARD} times as "
-        f"many, {quantity(FORWARD_AND_BACKWARD * forward, '')}",
+        f"many, {quantity(FORWARD_AND_BACKWARD * plan['operations'], '')}",
         f"activations, their gradients and buffers: {quantity(plan['activation_bytes'], 'B')} "
         f"for a batch of {plan['batch']}",
     ]
