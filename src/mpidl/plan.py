@@ -62,13 +62,13 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     result: dict[str, Any] = {
         "name": config.run.name,
         "algorithm": config.algorithm.name,
-        "rule": config.rule.name,
+        "rule": job.rule.name,
         "dtype": job.dtype.name,
         "batch": config.data.batch,
         "parameters": parameters,
         "parameter_bytes": nbytes,
         "gradient_bytes": nbytes,
-        "state_bytes": nbytes * len(config.rule.states),
+        "state_bytes": nbytes * len(job.rule.states),
         "layers": None,
         "activation_bytes": None,
         "operations": None,
@@ -127,7 +127,7 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
         memory["parameters"] += own
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # written from a copy, while training goes on
-        if exchange is Exchange.SERVERS:
+        if not works:
             memory["exchange"] += Geometry.of(shard, workers, job.dtype, wire.parse(job.algorithm.wire)).nbytes
         elif exchange is Exchange.REDUCTION:
             memory["exchange"] += own * workers  # this shard's part of every worker's vector
@@ -145,7 +145,7 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
 
 def lines(plan: Mapping[str, Any]) -> list[str]:
     """Return a plan as text for people."""
-    state = f"{plan['rule']}'s state {quantity(plan['state_bytes'], 'B')}"
+    state = f"rule's state {quantity(plan['state_bytes'], 'B')}"
     found = [
         f"{plan['name']}: {size(plan['parameters'], plan['parameter_bytes'])} of {plan['dtype']}, "
         f"gradient {quantity(plan['gradient_bytes'], 'B')}, {state}"

@@ -72,6 +72,13 @@ def test_workers_hold_shards_where_there_are_no_servers():
     assert workers[0]["memory"]["exchange"] == 4 * 3 * 46
 
 
+def test_what_sandblaster_keeps_on_servers_is_state():
+    found = plan(config("sandblaster"), ranks=3)
+    # Besides the parameters: gradient, three more, and a history of 10 + 1 pairs.
+    assert found["state_bytes"] == found["roles"][1]["memory"]["state"] == 552 * (4 + 2 * 11)
+    assert found["roles"][1]["memory"]["exchange"] > 0
+
+
 def test_a_shared_vector_is_counted_once():
     _, *workers = plan(config("hogwild"), ranks=4)["roles"]
     assert sum(rank["memory"]["parameters"] for rank in workers) == 552 * (3 + 1)
@@ -103,7 +110,7 @@ def test_a_network_of_1700_million_parameters_takes_no_memory():
 def test_the_text_is_aligned():
     text = lines(plan(config(), ranks=5))
     assert text == [
-        "run: 138 parameters (552 B) of float32, gradient 552 B, adagrad's state 552 B",
+        "run: 138 parameters (552 B) of float32, gradient 552 B, rule's state 552 B",
         "",
         "layer    type   outputs  parameters  bytes  operations",
         "0-dense  dense  7                98  392 B         182",
