@@ -5,10 +5,10 @@
 
 Four parts, all on Fashion-MNIST but for the virtual cluster:
 
-- "logistic": multinomial logistic regression with L2 in float64, from zeros: evaluations until SciPy's objective is met.
-- "evaluation": seconds of an evaluation of 784-1024-1024-10 by SciPy on the same gradient code, and with 1 and 2 workers.
-- "slow": seconds of an evaluation with one of three workers ten times slower, with backups and without; and on a virtual
-  cluster of 1000 replicas whose portions take exponential times.
+- "logistic": multinomial logistic regression with L2 in float64, from zeros: evaluations to SciPy's objective.
+- "evaluation": seconds of an evaluation of 784-1024-1024-10, by SciPy on the same gradient code and with workers.
+- "slow": seconds of an evaluation with one of three workers ten times slower, with backups and without; and on a
+  virtual cluster of 1000 replicas whose portions take exponential times.
 - "network": 784-1024-1024-10 to its best test accuracy, beside Downpour with Adagrad; over time and over passes.
 
 Prints a table for each and writes them to results/sandblaster-PART.json, the curves to results/sandblaster.png.
@@ -21,6 +21,7 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -111,8 +112,130 @@ def logistic(directory: Path) -> list[dict[str, Any]]:
 
 def records(run: Path) -> list[dict[str, Any]]:
     """Return a run's iterations."""
-    import json
-
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     by_number = {line["iteration"]["number"]: line["iteration"] for line in lines if "iteration" in line}
     return list(by_number.values())
+
+
+def evaluation(directory: Path) -> list[dict[str, Any]]:
+    """Return seconds of an evaluation, and what the coordinator and the network have to do with it."""
+    layers = [mpidl.Dense(1024, activation="relu"), mpidl.Dense(1024, activation="relu"), mpidl.Dense(10)]
+    model, data = Network(layers, (28, 28)), mpidl.Idx(str(directory)).open()
+    serial = objective(model, data, 500)
+    serial(model.parameters.copy())
+    seconds = []
+
+    def timed(x: np.ndarray) -> tuple[float, np.ndarray]:
+        started = time.perf_counter()
+        loss, gradient = serial(x)
+        seconds.append(time.perf_counter() - started)
+        return loss, gradient.astype(np.float64)
+
+    rows = []
+    for turn in range(2):
+        started = time.perf_counter()
+        seconds.clear()
+        minimize(timed, model.parameters.astype(np.float64), jac=True, method="L-BFGS-B", options={"maxfun": 4})
+        each = (time.perf_counter() - started) / len(seconds)
+        rows.append({"turn": turn, "optimiser": "SciPy L-BFGS-B", "workers": 1, "seconds an evaluation": each})
+        for workers in (1, 2):
+            run = train(batch_job(directory, (1024, 1024), epochs=5), 2 + workers)
+            last = [record for record in run["records"] if "iteration" in record][-1]["iteration"]
+            evaluations = run["fetches"] / workers
+            rows.append(
+                {
+                    "turn": turn,
+                    "optimiser": "Sandblaster",
+                    "workers": workers,
+                    "seconds an evaluation": run["seconds"] / evaluations,
+                    "messages an iteration": run["pushes"] / last["number"],
+                    "MB an iteration": (run["bytes_pushed"] + run["bytes_fetched"]) / last["number"] / 1e6,
+                    "of it coordinated": coordinated(run),
+                }
+            )
+    return rows
+
+
+def batch_job(directory: Path, units: tuple[int, ...], epochs: int, **sections: dict[str, Any]) -> dict[str, Any]:
+    """Return a job of Sandblaster."""
+    data = {"batch": 500, "portion": 500}
+    return fashion(
+        directory, units, run={"epochs": epochs}, algorithm={"name": "sandblaster"}, **({"data": data} | sections)
+    )
+
+
+def coordinated(run: dict[str, Any]) -> float:
+    """Return the part of the time in which workers wait for the coordinator: not at work, nor near a batch's end."""
+    last = run["records"][-1]
+    return last["waiting"] / run["replicas"]
+
+
+def slow(directory: Path) -> list[dict[str, Any]]:
+    """Return seconds of an evaluation where replicas differ, over the ideal."""
+    rows = []
+    gradient, portion, factor = 0.2, 2000, 10.0
+    ideal = 60000 / portion * gradient / (2 + 1 / factor)
+    for backups in (True, False):
+        job = batch_job(
+            directory, (128,), epochs=6, data={"batch": portion, "portion": portion},
+            test={"gradient_seconds": gradient, "slow_worker": 2, "slow_factor": factor},
+        )  # fmt: skip
+        job["algorithm"] |= {"unit": 1, "backups": backups}
+        run = train(job, 5)
+        rows.append(compared("3 ranks, one of them ten times slower", backups, run, ideal))
+    replicas, each = 1000, 20
+    for backups in (True, False):
+        job = batch_job(
+            directory, (16,), epochs=4, virtual={"compute": "exponential:1", "latency": "0.001"},
+            data={"batch": 3, "portion": 3},
+        )  # fmt: skip
+        job["algorithm"] |= {"unit": 1, "backups": backups}
+        rows.append(compared("1000 virtual replicas", backups, simulate(job, replicas), float(each)))
+    return rows
+
+
+def compared(case: str, backups: bool, run: dict[str, Any], ideal: float) -> dict[str, Any]:
+    """Return a row: seconds of an evaluation beside the ideal."""
+    iterations = {
+        record["iteration"]["number"]: record["iteration"] for record in run["records"] if "iteration" in record
+    }
+    evaluations = sum(iteration["evaluations"] for iteration in iterations.values())
+    seconds = run["seconds"] / evaluations
+    return {
+        "case": case,
+        "backups": "on" if backups else "off",
+        "seconds an evaluation": seconds,
+        "ideal": ideal,
+        "of the ideal": seconds / ideal,
+        "issued": sum(iteration["backups"] for iteration in iterations.values()) / evaluations,
+        "won": sum(iteration["won"] for iteration in iterations.values()) / evaluations,
+    }
+
+
+def network(directory: Path) -> list[dict[str, Any]]:
+    """Return the accuracy of a network trained in batches, beside Downpour's, and draw the curves."""
+    jobs = {
+        "Sandblaster": fashion(
+            directory, run={"epochs": 40}, data={"batch": 500, "portion": 500},
+            algorithm={"name": "sandblaster", "batch": 0.2, "overlap": 0.25},
+        ),
+        "Downpour with Adagrad": fashion(directory, run={"epochs": 10}, server={"rule": "adagrad", "rate": 0.005}),
+    }  # fmt: skip
+    runs = {name: train(job, 4) for name, job in jobs.items()}
+    for over, label in (("time", "seconds of training"), ("epoch", "passes through the data")):
+        curves = {name: curve(run, over) for name, run in runs.items()}
+        print(plot(f"sandblaster-{over}", "Fashion-MNIST, 784-1024-1024-10", curves, label, "test accuracy"))
+    return [
+        {
+            "algorithm": name,
+            "best accuracy": max(curve(run)[1]),
+            "accuracy": run["test_accuracy"],
+            "passes": run["epochs"],
+            "seconds": run["seconds"],
+        }
+        for name, run in runs.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -6,10 +6,17 @@ import numpy as np
 
 from mpidl.nn import (
     Activation,
+    Add,
     AveragePool2d,
+    BatchNormalisation,
+    Concatenate,
     Conv2d,
     Dense,
+    Dropout,
+    Embedding,
+    Flatten,
     L2Pool2d,
+    LayerNormalisation,
     LocalContrastNormalisation,
     LocallyConnected2d,
     MaxPool2d,
@@ -49,6 +56,17 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
             (layer(4, [3, 5], padding=3), (3, 9, 2)),
         )
     ),
+    (BatchNormalisation(), (5, 3, 2)),
+    (BatchNormalisation("relu"), (7,)),
+    (BatchNormalisation("gelu", momentum=0.5), (3, 1, 5)),
+    (LayerNormalisation(), (7,)),
+    (LayerNormalisation(epsilon=0.1), (3, 5, 4)),
+    (Dropout(0.4), (5, 3)),
+    (Embedding(11, 3), (7,)),
+    (Flatten(), (3, 2, 5)),
+    (Add("tanh"), [(3, 5), (3, 5), (3, 5)]),
+    (Add("gelu"), [(7,), (7,)]),
+    (Concatenate(), [(3, 5, 1), (3, 5, 4)]),
 ]
 
 
@@ -72,6 +90,9 @@ class Alone:
         shapes = list(input_shape) if layer.joins else [tuple(input_shape)]
         self.random = np.random.default_rng(seed)
         self.inputs = [xp.asarray(self.random.normal(size=(samples, *shape)).astype(dtype)) for shape in shapes]
+        if isinstance(layer, Embedding):
+            (ids,) = self.inputs
+            ids[...] = xp.asarray(self.random.integers(0, layer.vocabulary, ids.shape))
         self.parameters = {
             name: xp.asarray((0.5 + self.random.random(shape)).astype(dtype) - (name not in ("variance", "scale")))
             for name, shape in layer.parameters(*shapes).items()

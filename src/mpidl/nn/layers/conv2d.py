@@ -66,12 +66,14 @@ class Conv2d(Weighted):
         of = self._windows(input_shape)
         return {"weight": (*of.size, of.channels // self.groups, self.channels), "bias": (self.channels,)}
 
-    def operations(self, input_shape: Shape) -> int:
+    def operations(self, *input_shapes: Shape) -> int:
         """See `Layer`."""
+        (input_shape,) = input_shapes
         return 2 * prod(self.parameters(input_shape)["weight"]) * prod(self._windows(input_shape).positions)
 
-    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+    def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
+        (input_shape,) = input_shapes
         of = self._windows(input_shape)
         weight = self.parameters(input_shape)["weight"]
         row = of.positions[1] * prod(weight[:-1])

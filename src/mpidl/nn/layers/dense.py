@@ -38,8 +38,9 @@ class Dense(Weighted):
         """See `Layer`."""
         return {"weight": (prod(input_shape), self.units), "bias": (self.units,)}
 
-    def operations(self, input_shape: Shape) -> int:
+    def operations(self, *input_shapes: Shape) -> int:
         """See `Layer`."""
+        (input_shape,) = input_shapes
         return 2 * prod(input_shape) * self.units
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:

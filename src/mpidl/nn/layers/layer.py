@@ -114,7 +114,7 @@ class Layer(ABC):
         """Return what memory `forward` and `backward` need."""
         return {}
 
-    def operations(self, input_shape: Shape) -> int:
+    def operations(self, *input_shapes: Shape) -> int:
         """Return the floating-point operations of `forward` for a sample: multiplications and additions by weights."""
         return 0
 
@@ -142,7 +142,45 @@ class Layer(ABC):
         """
 
 
-class Weighted(Layer):
+class Joining(Layer):
+    """A layer without parameters that takes the outputs of several."""
+
+    joins: ClassVar[bool] = True
+
+    def parameters(self, *input_shapes: Shape) -> dict[str, Shape]:
+        """See `Layer`."""
+        return {}
+
+    def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
+        """See `Layer`."""
+        return {}
+
+
+class Activated(Layer):
+    """A layer that ends with an activation; a subclass has the field ``activation``, a name in `ACTIVATIONS`."""
+
+    activation: str
+
+    def __post_init__(self) -> None:
+        choose(ACTIVATIONS, "activation", self.activation)
+
+    def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
+        """See `Layer`."""
+        of_inputs = ACTIVATIONS[self.activation].of_inputs
+        return {"before": Buffer(self.output_shape(*input_shapes))} if of_inputs else {}
+
+    def activate(self, work: Workspace, outputs: Any) -> None:
+        """Replace what the layer computed by the activation of it."""
+        if "before" in work.buffers:
+            work.xp.copyto(work.buffers["before"], outputs)
+        ACTIVATIONS[self.activation].apply(work.xp, outputs)
+
+    def chain(self, work: Workspace, outputs: Any, gradient: Any) -> None:
+        """Turn the gradient with respect to the outputs into that with respect to what they are the activation of."""
+        ACTIVATIONS[self.activation].chain(work.xp, work.buffers.get("before", outputs), gradient)
+
+
+class Weighted(Activated):
     """A layer of weights, a bias and an activation; a subclass has the fields ``activation`` and ``initialiser``.
 
     Attributes
@@ -153,27 +191,12 @@ class Weighted(Layer):
         A name in `INITIALISERS`, for the weight; the bias starts at zero.
     """
 
-    activation: str
     initialiser: str
 
     def __post_init__(self) -> None:
-        choose(ACTIVATIONS, "activation", self.activation)
+        super().__post_init__()
         choose(INITIALISERS, "initialiser", self.initialiser)
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
         """See `Layer`."""
         return INITIALISERS[self.initialiser if parameter == "weight" else "zeros"](generator, shape, dtype)
-
-    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
-        return {"before": Buffer(self.output_shape(input_shape))} if ACTIVATIONS[self.activation].of_inputs else {}
-
-    def activate(self, work: Workspace, outputs: Any) -> None:
-        """Replace the weighted sums by the activation of them."""
-        if "before" in work.buffers:
-            work.xp.copyto(work.buffers["before"], outputs)
-        ACTIVATIONS[self.activation].apply(work.xp, outputs)
-
-    def chain(self, work: Workspace, outputs: Any, gradient: Any) -> None:
-        """Turn the gradient with respect to the outputs into that with respect to the weighted sums."""
-        ACTIVATIONS[self.activation].chain(work.xp, work.buffers.get("before", outputs), gradient)

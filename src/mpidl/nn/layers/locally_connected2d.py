@@ -66,12 +66,14 @@ class LocallyConnected2d(Weighted):
         values *= sqrt(prod(shape[:2]))
         return values
 
-    def operations(self, input_shape: Shape) -> int:
+    def operations(self, *input_shapes: Shape) -> int:
         """See `Layer`."""
+        (input_shape,) = input_shapes
         return 2 * prod(self.parameters(input_shape)["weight"])
 
-    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+    def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
+        (input_shape,) = input_shapes
         of = self._windows(input_shape)
         row = of.positions[1] * prod(of.size) * of.channels
         return super().buffers(input_shape) | {

@@ -1,4 +1,4 @@
-"""A row beside each row of a matrix."""
+"""Rows of matrices."""
 
 from __future__ import annotations
 
@@ -26,3 +26,19 @@ def sum_rows(matrix, row):  # type: ignore[no-untyped-def]
             total[j] += matrix[i, j]
     for j in range(m):
         row[j] = total[j]
+
+
+@jit
+def take_rows(matrix, ids, outputs):  # type: ignore[no-untyped-def]
+    """Overwrite the rows of `outputs` (n, m) by those of `matrix` that `ids` (n,) names."""
+    for i in range(ids.size):
+        for j in range(matrix.shape[1]):
+            outputs[i, j] = matrix[ids[i], j]
+
+
+@jit
+def add_to_rows(matrix, ids, rows):  # type: ignore[no-untyped-def]
+    """Add each of `rows` (n, m) to the row of `matrix` that `ids` (n,) names."""
+    for i in range(ids.size):
+        for j in range(matrix.shape[1]):
+            matrix[ids[i], j] += rows[i, j]

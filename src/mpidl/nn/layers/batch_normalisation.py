@@ -1,0 +1,96 @@
+"""Normalisation over the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from msgspec import Meta
+
+from mpidl.nn import kernels
+from mpidl.nn.layers.layer import Activated, Buffer, Shape, Workspace
+
+
+@dataclass(frozen=True)
+class BatchNormalisation(Activated):
+    """``activation(scale * (inputs - mean) / sqrt(variance + epsilon) + shift)``, over all axes but the last.
+
+    In training mean and variance are the batch's, and pull the running ones by `momentum` towards them; otherwise they
+    are the running ones, which travel with the parameters and which update rules leave alone. All replicas' batches
+    pull at the same running ones. Of R replicas whose pushes are R - 1 updates stale, `momentum` times R should stay
+    below 1.
+
+    Attributes
+    ----------
+    activation
+        A name in `ACTIVATIONS`.
+    momentum
+        Part of the running mean and variance that one batch replaces.
+    epsilon
+        Added to the variance.
+
+    References
+    ----------
+    S. Ioffe, C. Szegedy (2015), Batch normalization, algorithm 1; the running variance is the unbiased one.
+    """
+
+    type: ClassVar[str] = "batch_normalisation"
+    statistics: ClassVar[tuple[str, ...]] = ("mean", "variance")
+
+    activation: str = "identity"
+    momentum: Annotated[float, Meta(gt=0, le=1)] = 0.01
+    epsilon: Annotated[float, Meta(gt=0)] = 1e-5
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """See `Layer`."""
+        return input_shape
+
+    def parameters(self, input_shape: Shape) -> dict[str, Shape]:
+        """See `Layer`."""
+        return dict.fromkeys(("scale", "shift", "mean", "variance"), input_shape[-1:])
+
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
+        """See `Layer`."""
+        return np.ones(shape, dtype) if parameter in ("scale", "variance") else np.zeros(shape, dtype)
+
+    def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
+        """See `Layer`."""
+        (shape,) = input_shapes
+        # Of these, the first sample's are used: scratch space isn't kept until backward.
+        return super().buffers(shape) | {"moments": Buffer((3, shape[-1]))}
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        """See `Layer`."""
+        xp, loops, parameters = work.xp, kernels.of(work.xp), work.parameters
+        mean, variance, inverse = work.buffers["moments"][0]
+        values = inputs.reshape(-1, inputs.shape[-1])
+        if work.training:
+            loops.column_moments(values, mean, variance)
+        else:
+            mean[:], variance[:] = parameters["mean"], parameters["variance"]
+        xp.add(variance, self.epsilon, out=inverse)
+        xp.sqrt(inverse, out=inverse)
+        xp.divide(1, inverse, out=inverse)
+        flat = outputs.reshape(values.shape)
+        loops.normalise_columns(values, mean, inverse, parameters["scale"], parameters["shift"], flat)
+        self.activate(work, outputs)
+
+    def backward(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
+    ) -> None:
+        """See `Layer`."""
+        loops, gradients = kernels.of(work.xp), work.gradients
+        mean, variance, inverse = work.buffers["moments"][0]
+        values = inputs.reshape(-1, inputs.shape[-1])
+        gradient = output_gradient.reshape(values.shape)
+        self.chain(work, outputs, output_gradient)
+        loops.chain_columns(values, mean, inverse, gradient, gradients["scale"], gradients["shift"])
+        if input_gradient is not None:
+            loops.spread_columns(
+                values, mean, inverse, work.parameters["scale"], gradients["scale"], gradients["shift"], gradient
+            )
+            work.xp.copyto(input_gradient, output_gradient)
+        unbiased = len(values) / max(1, len(values) - 1)
+        gradients["mean"][:] = self.momentum * (work.parameters["mean"] - mean)
+        gradients["variance"][:] = self.momentum * (work.parameters["variance"] - unbiased * variance)

@@ -1,0 +1,39 @@
+"""Several layers' outputs side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mpidl.errors import UsageError
+from mpidl.nn.layers.layer import Joining, Shape, Workspace
+
+
+@dataclass(frozen=True)
+class Concatenate(Joining):
+    """The outputs of the layers that ``inputs`` names, one after the other along the last axis."""
+
+    type: ClassVar[str] = "concatenate"
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        """See `Layer`."""
+        first, *others = input_shapes
+        for other in others:
+            if other[:-1] != first[:-1]:
+                raise UsageError(f"inputs: shapes {first} and {other}, expected the same but for the last axis")
+        return (*first[:-1], sum(shape[-1] for shape in input_shapes))
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        """See `Layer`."""
+        start = 0
+        for each in inputs:
+            outputs[..., start : start + each.shape[-1]] = each
+            start += each.shape[-1]
+
+    def backward(self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any) -> None:
+        """See `Layer`."""
+        start = 0
+        for each, gradient in zip(inputs, input_gradient, strict=True):
+            if gradient is not None:
+                gradient[...] = output_gradient[..., start : start + each.shape[-1]]
+            start += each.shape[-1]

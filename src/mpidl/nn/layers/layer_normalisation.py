@@ -1,0 +1,70 @@
+"""Normalisation over the last axis of each sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from msgspec import Meta
+
+from mpidl.nn import kernels
+from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
+
+
+@dataclass(frozen=True)
+class LayerNormalisation(Layer):
+    """``scale * (inputs - mean) / sqrt(variance + epsilon) + shift`` over the last axis.
+
+    Attributes
+    ----------
+    epsilon
+        Added to the variance.
+
+    References
+    ----------
+    J. Ba, J. Kiros, G. Hinton (2016), Layer normalization, equations 3 and 4.
+    """
+
+    type: ClassVar[str] = "layer_normalisation"
+
+    epsilon: Annotated[float, Meta(gt=0)] = 1e-5
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """See `Layer`."""
+        return input_shape
+
+    def parameters(self, input_shape: Shape) -> dict[str, Shape]:
+        """See `Layer`."""
+        return {"scale": input_shape[-1:], "shift": input_shape[-1:]}
+
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
+        """See `Layer`."""
+        return np.ones(shape, dtype) if parameter == "scale" else np.zeros(shape, dtype)
+
+    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+        """See `Layer`."""
+        rows = Buffer((prod(input_shape[:-1]),))
+        return {"mean": rows, "inverse": rows}
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        """See `Layer`."""
+        parameters, values = work.parameters, inputs.reshape(-1, inputs.shape[-1])
+        mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
+        kernels.of(work.xp).normalise_rows(
+            values, self.epsilon, parameters["scale"], parameters["shift"], outputs.reshape(values.shape), mean, inverse
+        )
+
+    def backward(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
+    ) -> None:
+        """See `Layer`."""
+        gradients, values = work.gradients, inputs.reshape(-1, inputs.shape[-1])
+        mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
+        kernels.of(work.xp).chain_rows(
+            values, mean, inverse, work.parameters["scale"], output_gradient.reshape(values.shape),
+            gradients["scale"], gradients["shift"],
+        )  # fmt: skip
+        if input_gradient is not None:
+            work.xp.copyto(input_gradient, output_gradient)
