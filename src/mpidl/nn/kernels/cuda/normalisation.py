@@ -1,0 +1,52 @@
+"""Normalisation of matrices by columns or rows; see `mpidl.nn.kernels.cpu.normalisation`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpidl.nn.kernels.cuda.source import Source
+
+SOURCE = Source("normalisation")
+
+
+def column_moments(values: Any, mean: Any, variance: Any) -> None:
+    """See the CPU's."""
+    values.mean(axis=0, out=mean)
+    values.var(axis=0, out=variance)
+
+
+def normalise_columns(values: Any, mean: Any, inverse: Any, scale: Any, shift: Any, outputs: Any) -> None:
+    """See the CPU's."""
+    arrays = (values, mean, inverse, scale, shift, outputs)
+    SOURCE.launch("normalise_columns", values.size, *arrays, values.shape[1])
+
+
+def chain_columns(
+    values: Any, mean: Any, inverse: Any, gradient: Any, scale_gradient: Any, shift_gradient: Any
+) -> None:
+    """See the CPU's."""
+    gradient.sum(axis=0, out=shift_gradient)
+    ((values - mean) * inverse * gradient).sum(axis=0, out=scale_gradient)
+
+
+def spread_columns(
+    values: Any, mean: Any, inverse: Any, scale: Any, scale_gradient: Any, shift_gradient: Any, gradient: Any
+) -> None:
+    """See the CPU's."""
+    arrays = (values, mean, inverse, scale, scale_gradient, shift_gradient, gradient)
+    SOURCE.launch("spread_columns", values.size, *arrays, values.shape[1])
+
+
+def normalise_rows(values: Any, epsilon: float, scale: Any, shift: Any, outputs: Any, mean: Any, inverse: Any) -> None:
+    """See the CPU's."""
+    arguments = (values, float(epsilon), scale, shift, outputs, mean, inverse, values.shape[1])
+    SOURCE.launch("normalise_rows", len(values), *arguments)
+
+
+def chain_rows(
+    values: Any, mean: Any, inverse: Any, scale: Any, gradient: Any, scale_gradient: Any, shift_gradient: Any
+) -> None:
+    """See the CPU's."""
+    gradient.sum(axis=0, out=shift_gradient)
+    ((values - mean[:, None]) * inverse[:, None] * gradient).sum(axis=0, out=scale_gradient)
+    SOURCE.launch("spread_rows", len(values), values, mean, inverse, scale, gradient, values.shape[1])

@@ -1,0 +1,106 @@
+// Windows of images reduced to one value a channel. Of the arguments, `down` and `wide` are a window's size, `rows` and
+// `across` count positions.
+
+// Take the last axis, of so many elements, off a flat index.
+static __device__ Index take(Index &flat, Index extent) {
+    const Index rest = flat / extent, place = flat - rest * extent;
+    flat = rest;
+    return place;
+}
+
+// The first position whose window, of this size, reaches a pixel; `place` counts from the padding's edge.
+static __device__ Index first_over(Index place, Index size, Index stride) {
+    return place < size ? 0 : (place - size) / stride + 1;
+}
+
+static __device__ Index last_over(Index place, Index stride, Index positions) {
+    const Index last = place / stride;
+    return last < positions ? last : positions - 1;
+}
+
+// A thread for each output.
+KERNEL max_pool(
+    Index count, const Real *images, Real *outputs, int *winners, Index height, Index width, Index channels,
+    Index rows, Index across, Index down, Index wide, Index stride_y, Index stride_x, Index padding_y, Index padding_x
+) {
+    EACH(i, count) {
+        Index image = i;
+        const Index k = take(image, channels);
+        const Index left = take(image, across) * stride_x - padding_x, top = take(image, rows) * stride_y - padding_y;
+        Real best = 0;
+        Index winner = -1;
+        for (Index y = top > 0 ? top : 0; y < top + down && y < height; y++)
+            for (Index x = left > 0 ? left : 0; x < left + wide && x < width; x++) {
+                const Real value = images[((image * height + y) * width + x) * channels + k];
+                // A value that differs from itself is NaN, and stays.
+                if (winner < 0 || value > best || (value != value && best == best)) {
+                    best = value;
+                    winner = y * width + x;
+                }
+            }
+        outputs[i] = best;
+        winners[i] = (int)winner;
+    }
+}
+
+// A thread for each channel of each pixel: it adds up the windows that it won, always in the same order.
+KERNEL chain_max_pool(
+    Index count, const Real *output_gradient, Real *input_gradient, const int *winners, Index pixels, Index channels,
+    Index positions
+) {
+    EACH(i, count) {
+        Index image = i;
+        const Index k = take(image, channels), pixel = take(image, pixels);
+        Real sum = 0;
+        for (Index p = 0; p < positions; p++) {
+            const Index j = (image * positions + p) * channels + k;
+            if (winners[j] == (int)pixel) sum += output_gradient[j];
+        }
+        input_gradient[i] = sum;
+    }
+}
+
+// A thread for each output: the sum over its window of the values, or of their squares.
+KERNEL pool(
+    Index count, const Real *images, Real *outputs, Index squares, Index height, Index width, Index channels,
+    Index rows, Index across, Index down, Index wide, Index stride_y, Index stride_x, Index padding_y, Index padding_x
+) {
+    EACH(i, count) {
+        Index image = i;
+        const Index k = take(image, channels);
+        const Index left = take(image, across) * stride_x - padding_x, top = take(image, rows) * stride_y - padding_y;
+        Real sum = 0;
+        for (Index y = top > 0 ? top : 0; y < top + down && y < height; y++)
+            for (Index x = left > 0 ? left : 0; x < left + wide && x < width; x++) {
+                const Real value = images[((image * height + y) * width + x) * channels + k];
+                sum += squares ? value * value : value;
+            }
+        outputs[i] = squares ? sqrt(sum) : sum / (Real)(down * wide);
+    }
+}
+
+// A thread for each channel of each pixel: the sum over the windows that have it of their gradients, divided by the
+// window's size; or by the output, and times the pixel.
+KERNEL chain_pool(
+    Index count, const Real *images, const Real *outputs, const Real *output_gradient, Real *input_gradient,
+    Index squares, Index height, Index width, Index channels,
+    Index rows, Index across, Index down, Index wide, Index stride_y, Index stride_x, Index padding_y, Index padding_x
+) {
+    EACH(i, count) {
+        Index image = i;
+        const Index k = take(image, channels), x = take(image, width), y = take(image, height);
+        const Index top = first_over(y + padding_y, down, stride_y), bottom = last_over(y + padding_y, stride_y, rows);
+        const Index left = first_over(x + padding_x, wide, stride_x);
+        const Index right = last_over(x + padding_x, stride_x, across);
+        Real sum = 0;
+        for (Index p = top; p <= bottom; p++)
+            for (Index q = left; q <= right; q++) {
+                const Index j = ((image * rows + p) * across + q) * channels + k;
+                if (!squares)
+                    sum += output_gradient[j];
+                else if (outputs[j] != 0)
+                    sum += output_gradient[j] / outputs[j];
+            }
+        input_gradient[i] = squares ? sum * images[i] : sum / (Real)(down * wide);
+    }
+}
