@@ -14,7 +14,7 @@ from mpidl import sections, toml
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
 from mpidl.data import SOURCES, Augmentation, Source
 from mpidl.errors import UsageError, nearest
-from mpidl.nn import LOSSES
+from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
@@ -108,11 +108,21 @@ class Model:
         ``"module:function"``, which returns a model.
     loss : str, optional
         A name in `mpidl.nn.LOSSES`; None with a factory, whose model has its own.
+    label_smoothing : float
+        Of softmax cross-entropy; see `mpidl.nn.SoftmaxCrossEntropy`.
+    l2, clip : float
+        See `mpidl.nn.regularisation.Regularisation`.
+    dtype : {"float32", "float64"}
+        Of parameters, gradients and activations.
     """
 
     layer: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
     factory: str | None = None
     loss: str | None = None
+    label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    l2: Annotated[float, Meta(ge=0)] = 0.0
+    clip: Annotated[float, Meta(gt=0)] | None = None
+    dtype: Literal["float32", "float64"] = "float32"
 
     def __post_init__(self) -> None:
         if (self.layer is None) == (self.factory is None):
@@ -123,8 +133,14 @@ class Model:
                 layer_from_section(section, f"layer[{number}]")
             object.__setattr__(self, "loss", self.loss or "softmax_cross_entropy")
             sections.choose(LOSSES, "loss", self.loss)
+            if self.label_smoothing and self.loss != SoftmaxCrossEntropy.name:
+                raise UsageError(f"label_smoothing: {self.label_smoothing:g}, the loss {self.loss!r} takes none")
         elif self.loss is not None:
             raise UsageError("loss: model.factory is given, whose model has its own loss")
+        else:
+            for key in ("label_smoothing", "l2", "clip"):
+                if getattr(self, key):
+                    raise UsageError(f"{key}: model.factory is given, whose model has its own loss")
         if self.factory is not None and not re.fullmatch(r"[\w.]+:\w+", self.factory):
             raise UsageError(f"factory: expected module:function, found {self.factory!r}")
 

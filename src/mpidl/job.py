@@ -22,6 +22,7 @@ from mpidl.nn import Network, from_config
 from mpidl.nn.model import Model, layout_of
 from mpidl.nn.network import check
 from mpidl.nn.ondevice import OnDevice
+from mpidl.nn.regularisation import Regularisation
 from mpidl.parameters import Layout, Range
 from mpidl.shard import Shard
 
@@ -196,7 +197,10 @@ def build_model(config: Config, dataset: Dataset) -> Model:
     """Build the model of a configuration: its layers, or what ``model.factory`` returns for (dataset, seed)."""
     section = config.model
     if section.layer is not None and section.loss is not None:
-        return from_config(section.layer, section.loss, dataset.input_shape, config.run.seed)
+        return from_config(
+            section.layer, section.loss, dataset.input_shape, config.run.seed, section.dtype,
+            label_smoothing=section.label_smoothing, regularisation=Regularisation(section.l2, section.clip),
+        )  # fmt: skip
     assert section.factory is not None
     if section.factory == PYTHON_MODEL:
         raise UsageError(f"model.factory: {PYTHON_MODEL}: the run's model was an object of a Python script; go there")

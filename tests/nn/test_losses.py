@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from mpidl.nn import LOSSES
+from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 
 RANDOM = np.random.default_rng(2)
 OUTPUTS = RANDOM.normal(size=(11, 7)) * 3
@@ -87,3 +87,17 @@ def test_correct_counts_the_highest_output():
     for name in ("softmax_cross_entropy", "one_vs_all_logistic"):
         assert LOSSES[name]().correct(np, outputs, rows) == 2
     assert math.isnan(LOSSES["mean_squared_error"]().correct(np, outputs, rows))
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.6])
+@pytest.mark.parametrize("classes", [True, False])
+def test_smoothed_labels_are_other_targets(smoothing, classes):
+    random = np.random.default_rng(4)
+    outputs = random.normal(size=(6, 5))
+    targets = random.integers(0, 5, 6) if classes else 2 * random.random((6, 5))
+    rows = np.eye(5)[targets] if classes else targets
+    smoothed = (1 - smoothing) * rows + smoothing * rows.sum(axis=1, keepdims=True) / 5
+    found, expected = np.empty((6, 5)), np.empty((6, 5))
+    loss = SoftmaxCrossEntropy(smoothing).loss_and_gradient(np, outputs, targets, found)
+    assert loss == pytest.approx(SoftmaxCrossEntropy().loss_and_gradient(np, outputs, smoothed, expected), rel=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)

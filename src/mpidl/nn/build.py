@@ -11,8 +11,9 @@ from mpidl import sections
 from mpidl.errors import UsageError
 from mpidl.nn.layers import LAYERS
 from mpidl.nn.layers.layer import Layer
-from mpidl.nn.losses import LOSSES
+from mpidl.nn.losses import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.network import Network
+from mpidl.nn.regularisation import Regularisation
 
 
 def from_config(
@@ -22,6 +23,8 @@ def from_config(
     seed: int,
     dtype: str = "float32",
     xp: Any = np,
+    label_smoothing: float = 0.0,
+    regularisation: Regularisation | None = None,
 ) -> Network:
     """Build the network that ``[[model.layer]]`` and ``model.loss`` describe, without allocating parameters.
 
@@ -31,8 +34,10 @@ def from_config(
         In order, such as ``{"type": "dense", "units": 1024, "activation": "relu"}``.
     loss
         A name in `LOSSES`.
-    input_shape, seed, dtype, xp
+    input_shape, seed, dtype, xp, regularisation
         As for `Network`.
+    label_smoothing
+        Of softmax cross-entropy.
 
     Raises
     ------
@@ -40,7 +45,9 @@ def from_config(
         Naming the key that is unknown, missing or of another type, or what doesn't fit.
     """
     layers = [layer_from_section(section, f"model.layer[{i}]") for i, section in enumerate(layer_sections)]
-    return Network(layers, input_shape, sections.choose(LOSSES, "model.loss", loss)(), dtype, seed, xp)
+    chosen = sections.choose(LOSSES, "model.loss", loss)
+    function = SoftmaxCrossEntropy(label_smoothing) if chosen is SoftmaxCrossEntropy else chosen()
+    return Network(layers, input_shape, function, dtype, seed, xp, regularisation)
 
 
 def layer_from_section(section: Mapping[str, Any], where: str) -> Layer:

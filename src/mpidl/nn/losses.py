@@ -7,8 +7,11 @@ stands for the row that is one at it and zero elsewhere. Vectors of n elements a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from math import inf, nan
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
 
 from mpidl.nn.activations import sigmoid
 
@@ -62,8 +65,15 @@ class Loss(ABC):
         return int((targets[xp.arange(len(targets)), predictions] == targets.max(axis=1)).sum())
 
 
+@dataclass(frozen=True)
 class SoftmaxCrossEntropy(Loss):
     """Minus the targets' inner product with log softmax(outputs).
+
+    Parameters
+    ----------
+    smoothing : float
+        Targets t of K classes are taken for ``(1 - smoothing) t + smoothing / K`` (Szegedy et al. 2016,
+        Rethinking the inception architecture, section 7).
 
     The highest output of a row is subtracted from it first, so that no exponential overflows. A sample's
     loss is ``-sum(t * log p)`` with ``p = exp(z) / sum(exp(z))`` and its gradient ``sum(t) * p - t`` (Bishop
@@ -71,19 +81,27 @@ class SoftmaxCrossEntropy(Loss):
     one).
     """
 
-    name = "softmax_cross_entropy"
+    name: ClassVar[str] = "softmax_cross_entropy"
+
+    smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
     def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
         """See `Loss`."""
         total = 1 if are_classes(targets) else targets.sum(axis=1)
         xp.subtract(outputs, outputs.max(axis=1, keepdims=True), out=gradient)
         chosen = _inner(xp, gradient, targets)
+        if self.smoothing:
+            chosen = (1 - self.smoothing) * chosen + self.smoothing * total * gradient.mean(axis=1)
         xp.exp(gradient, out=gradient)
         normaliser = gradient.sum(axis=1)
         loss = (total * xp.log(normaliser) - chosen).mean()
         xp.multiply(gradient, (total / normaliser)[:, None], out=gradient)
+        if self.smoothing:
+            share = self.smoothing * total / gradient.shape[1]
+            xp.subtract(gradient, share if are_classes(targets) else share[:, None], out=gradient)
+            xp.multiply(gradient, 1 / (1 - self.smoothing), out=gradient)
         _subtract(xp, gradient, targets)
-        xp.multiply(gradient, 1 / len(gradient), out=gradient)
+        xp.multiply(gradient, (1 - self.smoothing) / len(gradient), out=gradient)
         return float(loss)
 
 
