@@ -18,18 +18,20 @@ def idx(array):
 
 
 @pytest.fixture
-def clothes(tmp_path):
-    """A directory with four files like those of Fashion-MNIST, of few samples."""
+def files(tmp_path):
+    """A directory with files like those of Fashion-MNIST and CIFAR-10, of few samples."""
     for name in ("train", "t10k"):
         (tmp_path / f"{name}-images-idx3-ubyte").write_bytes(idx(np.zeros((20, 28, 28), np.uint8)))
         (tmp_path / f"{name}-labels-idx1-ubyte").write_bytes(idx(np.arange(20, dtype=np.uint8) % 10))
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        (tmp_path / f"{name}.bin").write_bytes(b"".join(bytes([label]) + bytes(3072) for label in range(10)))
     return tmp_path
 
 
 @pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
-def test_every_job_can_be_planned(path, clothes):
-    files = [f"data.path={clothes}"] if toml.read(path)["data"]["source"] == "idx" else []
-    described = plan(load(path, files), ranks=4)
+def test_every_job_can_be_planned(path, files):
+    on_disk = toml.read(path)["data"]["source"] in ("idx", "cifar10")
+    described = plan(load(path, [f"data.path={files}"] if on_disk else []), ranks=4)
     assert described["parameters"] == sum(layer["parameters"] for layer in described["layers"])
     assert len(described["roles"]) == 4
     assert lines(described)[0].startswith(f"{path.stem}: ")
