@@ -78,9 +78,15 @@ class Job:
     def _check_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.size != self.layout.size:
             raise UsageError(f"{checkpoint.path}: {checkpoint.size} parameters, the model has {self.layout.size}")
+        if self._anew(checkpoint):
+            return
         if set(checkpoint.states) != set(self.rule.states):
             kept, needed = (", ".join(states) or "nothing" for states in (checkpoint.states, self.rule.states))
             raise UsageError(f"server.rule: {self.rule.name} keeps {needed}, {checkpoint.path} was saved with {kept}")
+
+    def _anew(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether a coordinator begins from the parameters that another algorithm trained."""
+        return isinstance(self.algorithm, Sandblaster) and checkpoint.position.state is None
 
     @property
     def checkpoints(self) -> Path:
@@ -151,7 +157,7 @@ class Job:
             vector.fill(0)
         if self.checkpoint is not None:
             parameters[:] = self.checkpoint.read("parameters", range)
-            for name, vector in zip(self.rule.states, state, strict=True):
+            for name, vector in () if self._anew(self.checkpoint) else zip(self.rule.states, state, strict=True):
                 vector[:] = self.checkpoint.read(f"rule/{name}", range)
             clock = self.checkpoint.clock(range)
         elif isinstance(self._given, Network):

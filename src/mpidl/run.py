@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mpidl import launcher
-from mpidl.checkpoint import Checkpoint, latest
+from mpidl.algorithms import Downpour, Sandblaster
+from mpidl.checkpoint import Checkpoint, Position, latest
 from mpidl.config import Config
 from mpidl.errors import MpidlError
 from mpidl.job import Job, build
+from mpidl.rules import Adagrad
 from mpidl.signals import defer
 
 
@@ -34,15 +36,7 @@ def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
     MpidlError
         What the run met; one line.
     """
-    if resume is None:
-        return start(config, lambda: build(config))
-    config = dataclasses.replace(config, run=dataclasses.replace(config.run, dir=str(resume.parent), name=resume.name))
-
-    def go_on() -> Job:
-        checkpoint: Checkpoint = latest(resume)
-        return build(config, checkpoint)
-
-    return start(config, go_on)
+    return start(config, build, resume)
 
 
 def simulate(config: Config, replicas: int) -> dict[str, Any]:
@@ -116,8 +110,64 @@ def replay(run: Path) -> dict[str, Any]:
     }
 
 
-def start(config: Config, build_job: Callable[[], Job]) -> dict[str, Any]:
-    """Run a job on the ranks of this MPI world, or alone if this process is not of one."""
+def start(
+    config: Config, make: Callable[[Config, Checkpoint | None], Job], resume: Path | None = None
+) -> dict[str, Any]:
+    """Run a job on the ranks of this MPI world, or alone if this process is not of one; first its warm start.
+
+    Parameters
+    ----------
+    config : Config
+    make : callable
+        Puts a job together, from a configuration and where to go on from.
+    resume : Path, optional
+        As for `run`.
+    """
+    config = _in_directory(config, resume)
+    first = warm_start(config, None if resume is None else latest(resume).position)
+    if first is not None:
+        summary = _start(first, make, resume)
+        if summary["interrupted"]:
+            return summary
+        resume = Path(summary["run_dir"])
+        config = _in_directory(config, resume)
+    return _start(config, make, resume)
+
+
+def warm_start(config: Config, position: Position | None) -> Config | None:
+    """Return the configuration of what comes before the run's algorithm, if anything is left of it to do.
+
+    Parameters
+    ----------
+    config : Config
+    position : Position, optional
+        Where the run goes on from.
+    """
+    algorithm = config.algorithm
+    if not isinstance(algorithm, Sandblaster) or not algorithm.warm_start:
+        return None
+    if position is not None and (position.state is not None or position.epoch >= algorithm.warm_start):
+        return None
+    return dataclasses.replace(
+        config,
+        algorithm=Downpour(),
+        rule=Adagrad(algorithm.warm_rate),
+        run=dataclasses.replace(config.run, epochs=algorithm.warm_start, steps=None),
+    )
+
+
+def _in_directory(config: Config, directory: Path | None) -> Config:
+    if directory is None:
+        return config
+    return dataclasses.replace(
+        config, run=dataclasses.replace(config.run, dir=str(directory.parent), name=directory.name)
+    )
+
+
+def _start(config: Config, make: Callable[[Config, Checkpoint | None], Job], resume: Path | None) -> dict[str, Any]:
+    def build_job() -> Job:
+        return make(config, None if resume is None else latest(resume))
+
     defer()
     if launcher.world().size == 1:
         from mpidl.oneprocess import OneProcess

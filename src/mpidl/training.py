@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from mpidl import config as sections
 from mpidl.algorithms import Algorithm, Downpour
-from mpidl.checkpoint import latest
+from mpidl.checkpoint import Checkpoint
 from mpidl.config import Config, chosen_rule
 from mpidl.data import Dataset, Source
 from mpidl.errors import UsageError
@@ -107,9 +108,7 @@ def train(
     )
     config.algorithm.check(config.run.deterministic, config.rule)
 
-    def make() -> Job:
-        dataset = data if isinstance(data, Dataset) else data.open()
-        job = Job(config, dataset, model)
-        return Job(config, dataset, model, latest(job.directory)) if resume else job
+    def make(config: Config, checkpoint: Checkpoint | None) -> Job:
+        return Job(config, data if isinstance(data, Dataset) else data.open(), model, checkpoint)
 
-    return start(config, make)
+    return start(config, make, Path(config.run.dir) / config.run.name if resume else None)

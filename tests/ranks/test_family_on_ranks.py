@@ -8,7 +8,20 @@ import numpy as np
 import pytest
 
 import mpidl
-from mpidl.algorithms import ALGORITHMS, Agn, BackupSync, Dcasgd, Diloco, Downpour, Easgd, Hogwild, Softsync, Ssp, Sync
+from mpidl.algorithms import (
+    ALGORITHMS,
+    Agn,
+    BackupSync,
+    Dcasgd,
+    Diloco,
+    Downpour,
+    Easgd,
+    Hogwild,
+    Sandblaster,
+    Softsync,
+    Ssp,
+    Sync,
+)
 from mpidl.data import Dataset
 from mpidl.rules import Sgd
 
@@ -180,3 +193,18 @@ def test_mean_staleness_of_softsync_is_workers_less_one_over_c(comm, tmp_path, t
     workers = comm.size - 2
     expected = (workers - 1) / max(1, workers // n)
     assert summary["staleness"]["mean"] == pytest.approx(expected, abs=0.15)
+
+
+def test_sandblaster_goes_on_from_downpours_warm_start(comm, tmp_path, least_squares):
+    model, split = least_squares()
+    before = model.loss_and_gradient(split.gather(np.arange(SAMPLES)))[0]
+    algorithm = Sandblaster(warm_start=3, warm_rate=0.3)
+    summary = run(comm, (model, split), algorithm, tmp_path, epochs=12)
+    assert summary["algorithm"] == "sandblaster"
+    assert 12 <= summary["epochs"] < 15
+    if comm.rank == 0:
+        records = [json.loads(line) for line in (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()]
+        first = next(record for record in records if "iteration" in record)
+        assert first["epoch"] > 3
+        assert first["iteration"]["objective"] < 0.9 * before
+        assert summary["test_loss"] < first["iteration"]["objective"]

@@ -58,6 +58,10 @@ class Sandblaster(Algorithm):
         Portions that a replica takes at a time and pushes together.
     backups : bool
         Whether units that are outstanding near the end of a batch are handed out a second time.
+    warm_start : int
+        Epochs that Downpour trains before, with Adagrad on the servers (the paper's hybrid).
+    warm_rate : float
+        Its learning rate.
     tolerance : float
         The run ends when the Euclidean norm of the gradient is below it.
     """
@@ -70,6 +74,8 @@ class Sandblaster(Algorithm):
     overlap: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
     unit: Annotated[int, Meta(ge=1)] = 2
     backups: bool = True
+    warm_start: Annotated[int, Meta(ge=0)] = 0
+    warm_rate: Annotated[float, Meta(gt=0)] = 0.01
     tolerance: Annotated[float, Meta(ge=0)] = 0.0
 
     @property
