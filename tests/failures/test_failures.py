@@ -6,110 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-
-SAMPLES = 101
-EPOCHS = 6
-
-#: A model whose gradients are integers, so that its parameters count what was applied; it takes its time.
-TALLY = """
-import os, time
-import numpy as np
-
-class Tally:
-    def __init__(self):
-        self.parameters = np.zeros(13)
-
-    def loss_and_gradient(self, batch):
-        time.sleep(float(os.environ.get("TALLY_SECONDS", 0)))
-        if os.environ.get("OMPI_COMM_WORLD_RANK") == os.environ.get("TALLY_FAILS", "none"):
-            raise RuntimeError("out of luck")
-        return 0.0, (1.0 + np.arange(13)) * np.sum(batch.inputs[:, 0] + 1)
-
-def make(dataset, seed):
-    return Tally()
-"""
-
-
-@pytest.fixture
-def job(tmp_path):
-    """A job on the tally: its configuration's path. Sample i of the data is the number i."""
-    (tmp_path / "tally.py").write_text(TALLY)
-    numbers = np.arange(SAMPLES, dtype=np.float32)[:, None]
-    with h5py.File(tmp_path / "numbers.h5", "w") as file:
-        for split in ("train", "test"):
-            file[f"{split}/x"], file[f"{split}/y"] = numbers, np.zeros((SAMPLES, 1), np.float32)
-    path = tmp_path / "tally.toml"
-    path.write_text(
-        f"""
-        [run]
-        epochs = {EPOCHS}
-        [data]
-        source = "hdf5"
-        path = "numbers.h5"
-        batch = 4
-        portion = 12
-        [model]
-        factory = "tally:make"
-        [server]
-        rule = "sgd"
-        rate = 1.0
-        """
-    )
-    return path
-
-
-@pytest.fixture
-def start(bare_environment, tmp_path):
-    """Start ``mpidl ARGUMENTS``; whatever still runs at the end is killed."""
-    started = []
-
-    def run(*arguments, **variables):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mpidl", *map(str, arguments)],
-            cwd=tmp_path,
-            env=bare_environment | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-
-
-def wait_for(condition, seconds=60):
-    """Wait until something is true of a job, and return it."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("the job didn't come so far")
-
-
-def process_of_rank(rank, directory):
-    """Return the process number of a rank of the job that runs in a directory."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            if f"OMPI_COMM_WORLD_RANK={rank}".encode() in variables and (entry / "cwd").resolve() == directory:
-                return int(entry.name)
-        except OSError:
-            continue
-    return None
-
-
-def trains(directory):
-    """Tell whether the run's first checkpoint is there, which says that its ranks are at work."""
-    return (directory / "runs" / "tally" / "checkpoints" / "0").exists()
+from jobs_apart import EPOCHS, SAMPLES, process_of_rank, trains, wait_for
 
 
 def parameters(directory):
