@@ -149,6 +149,10 @@ class Accrual:
         self.losses[unit] = loss
         return True
 
+    def has(self, unit: int) -> bool:
+        """Tell whether a unit is complete."""
+        return bool(self._accrued[unit].all())
+
     def unfinished(self) -> np.ndarray:
         """Return the numbers of the units that aren't complete."""
         return np.flatnonzero(~self._accrued.all(axis=1))

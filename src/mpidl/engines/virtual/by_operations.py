@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from math import fsum
 from typing import Any
@@ -62,6 +63,7 @@ class ByOperations(ThroughServers):
         self._units: list[UnitOf] = []
         self._waiting: Iterator[int] = iter(())
         self._copies: list[list[int]] = []
+        self._single: deque[int] = deque()
         self._evaluation = self._backups = self._won = 0
         self._handed_out = 0.0
         self._over = False
@@ -99,6 +101,8 @@ class ByOperations(ThroughServers):
         self._evaluation += 1
         self._units = units(request.segments, self._algorithm.unit)
         self._copies = [[] for _ in self._units]
+        # Those that nobody has taken a copy of, in the order in which they were handed out.
+        self._single = deque(range(len(self._units)))
         self._waiting, self._backups, self._won = iter(range(len(self._units))), 0, 0
         for accrual in self._accruals:
             accrual.begin(self._evaluation, request.segments, self._units)
@@ -156,14 +160,21 @@ class ByOperations(ThroughServers):
             self._handed_out = self._world.clock()
         elif self._lost:
             number = self._lost.pop()
-        elif self._algorithm.backups and self._units:
-            number = next((u for u in self._outstanding() if len(self._copies[u]) == 1), None)
-            if number is not None and replica.number in self._copies[number]:
-                return None
+        elif self._algorithm.backups:
+            number = self._take_copy(replica)
             self._backups += number is not None
         if number is not None:
             self._copies[number].append(replica.number)
         return number
+
+    def _take_copy(self, replica: Replica) -> int | None:
+        for _ in range(len(self._single)):
+            unit = self._single.popleft()
+            if replica.number in self._copies[unit]:
+                self._single.append(unit)
+            elif not all(accrual.has(unit) for accrual in self._accruals):
+                return unit
+        return None
 
     def _outstanding(self) -> list[int]:
         unfinished: set[int] = set()
@@ -221,4 +232,3 @@ class ByOperations(ThroughServers):
         if not arriving[0]:
             world.spares.give(vector)
         self._updated.announce()
-        self._changed.announce()
