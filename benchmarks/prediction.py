@@ -5,7 +5,8 @@
 
 Trains 784-1024-1024-10 by Downpour on 4 ranks (two workers), and calibrates a virtual cluster on that run: what a
 gradient, a copy and an update take, on as many cores as this machine has. Then predicts samples/s with 1, 2 and 3
-workers, and trains with as many on real ranks, in turn. Prints a table, and writes it to results/prediction.json.
+workers, and trains with as many on real ranks; all this in several rounds, of which the medians count. Prints a table,
+and writes it to results/prediction.json.
 """
 
 from __future__ import annotations
@@ -26,35 +27,37 @@ def main() -> None:
     """Calibrate, predict, measure, print the table and save it."""
     parser = argparse.ArgumentParser(description="Predicted and measured samples/s of Downpour.")
     parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
-    parser.add_argument("--steps", type=int, default=800, help="gradients of a run")
-    parser.add_argument("--rounds", type=int, default=3, help="real runs with each number of workers")
+    parser.add_argument("--steps", type=int, default=600, help="gradients of a run")
+    parser.add_argument("--rounds", type=int, default=5, help="calibrations and real runs")
     options = parser.parse_args()
 
     job = fashion(options.data, run={"steps": options.steps}, topology={"servers": 1})
     measured: dict[int, list[float]] = {1: [], 2: [], 3: []}
+    predicted: dict[int, list[float]] = {1: [], 2: [], 3: []}
     with tempfile.TemporaryDirectory() as directory:
-        calibration = train(with_sections(job, run={"name": "calibration"}), 4, keep=Path(directory))
-        for _ in range(options.rounds):
-            for workers, speeds in measured.items():
-                speeds.append(train(job, workers + 2)["samples_per_second"])
-                print(f"{workers} workers: {speeds[-1]:.0f} samples/s", file=sys.stderr, flush=True)
-        virtual = {"calibration": calibration["run_dir"], "cores": len(os.sched_getaffinity(0))}
-        job = with_sections(job, virtual=virtual)
-        rows = [row(workers, speeds, simulate(job, workers)) for workers, speeds in measured.items()]
-    print("calibration:", {key: float(f"{value:.3g}") for key, value in calibration["timing"].items()})
+        for number in range(options.rounds):
+            calibration = train(with_sections(job, run={"name": f"calibration-{number}"}), 4, keep=Path(directory))
+            virtual = {"calibration": calibration["run_dir"], "cores": len(os.sched_getaffinity(0))}
+            for workers in measured:
+                real, simulated = train(job, workers + 2), simulate(with_sections(job, virtual=virtual), workers)
+                measured[workers].append(real["samples_per_second"])
+                predicted[workers].append(simulated["samples_per_second"])
+                figures = f"{measured[workers][-1]:.0f} samples/s, predicted {predicted[workers][-1]:.0f}"
+                print(f"{workers} workers: {figures}", file=sys.stderr, flush=True)
+    rows = [row(workers, measured[workers], predicted[workers]) for workers in measured]
     print(table(rows))
     print(save("prediction", rows))
 
 
-def row(workers: int, speeds: list[float], predicted: dict[str, Any]) -> dict[str, Any]:
+def row(workers: int, measured: list[float], predicted: list[float]) -> dict[str, Any]:
     """Return a line of the table."""
     return {
         "workers": workers,
-        "measured samples/s": median(speeds),
-        "least": min(speeds),
-        "most": max(speeds),
-        "predicted": predicted["samples_per_second"],
-        "error": predicted["samples_per_second"] / median(speeds) - 1,
+        "measured samples/s": median(measured),
+        "least": min(measured),
+        "most": max(measured),
+        "predicted": median(predicted),
+        "error": median(predicted) / median(measured) - 1,
     }
 
 
