@@ -12,6 +12,9 @@ from mpidl import toml
 from mpidl.config import SECTIONS, from_dict, load
 from mpidl.data import Augmentation, Digits
 from mpidl.errors import UsageError
+from mpidl.job import build_model
+from mpidl.nn import SoftmaxCrossEntropy
+from mpidl.nn.regularisation import Regularisation
 from mpidl.rules import Adagrad
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -27,7 +30,7 @@ batches = st.integers(1, 1000)
 
 UNSET = {
     "run": ("epochs", "steps", "target_accuracy"),
-    "model": ("layer", "factory", "loss"),
+    "model": ("layer", "factory", "loss", "clip"),
     "algorithm": ("rate", "max_staleness"),
     "virtual": ("calibration", "compute", "latency", "service", "bandwidth", "cores"),
     "test": ("slow_worker",),
@@ -80,7 +83,13 @@ configs = st.fixed_dictionaries(
     {
         "data": data,
         "model": st.one_of(
-            section({"layer": st.lists(layers, min_size=1)}, loss=st.just("mean_squared_error")),
+            section(
+                {"layer": st.lists(layers, min_size=1)},
+                loss=st.just("mean_squared_error"),
+                l2=st.floats(0, allow_nan=False),
+                clip=positive,
+            ),
+            section({"layer": st.lists(layers, min_size=1)}, label_smoothing=st.floats(0, 1, exclude_max=True)),
             st.just({"factory": "package.models:network"}),
         ),
     },
@@ -102,8 +111,11 @@ configs = st.fixed_dictionaries(
 )
 
 
+DENSE = {"type": "dense", "units": 10}
+
+
 def minimal():
-    return {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
+    return {"data": {"source": "digits"}, "model": {"layer": [dict(DENSE)]}}
 
 
 def line(values):
@@ -207,6 +219,26 @@ def test_a_wrong_type_anywhere_is_named(values, draw):
             {"factory": "a:b", "loss": "c"},
             "model.loss: model.factory is given, whose model has its own loss",
         ),
+        *(
+            (
+                "model",
+                {"factory": "a:b", key: 0.1},
+                f"model.{key}: model.factory is given, whose model has its own loss",
+            )
+            for key in ("label_smoothing", "l2", "clip")
+        ),
+        (
+            "model",
+            {"layer": [DENSE], "loss": "mean_squared_error", "label_smoothing": 0.1},
+            "model.label_smoothing: 0.1, the loss 'mean_squared_error' takes none",
+        ),
+        (
+            "model",
+            {"layer": [DENSE], "label_smoothing": 1},
+            "model.label_smoothing: expected float >= 0 and < 1, found 1",
+        ),
+        ("model", {"layer": [DENSE], "l2": -0.1}, "model.l2: expected float >= 0, found -0.1"),
+        ("model", {"layer": [DENSE], "clip": 0}, "model.clip: expected float > 0, found 0"),
         ("checkpont", {}, "checkpont: unknown section, did you mean 'checkpoint'?"),
     ],
 )
@@ -242,6 +274,16 @@ def test_defaults():
     assert config.algorithm.name == "downpour"
     assert config.model.loss == "softmax_cross_entropy"
     assert from_dict({**minimal(), "data": {"source": "digits", "batch": 7}}).data.portion == 28
+
+
+def test_the_model_has_what_its_section_says():
+    values = minimal()
+    values["model"] |= {"label_smoothing": 0.1, "l2": 0.01, "clip": 2.0, "dtype": "float64"}
+    config = from_dict(values)
+    network = build_model(config, config.data_source.open())
+    assert network.loss == SoftmaxCrossEntropy(0.1)
+    assert network.regularisation == Regularisation(l2=0.01, clip=2.0)
+    assert network.dtype == "float64"
 
 
 def test_the_file_names_the_run(tmp_path):

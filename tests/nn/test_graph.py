@@ -6,7 +6,18 @@ from test_gradients import differences
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
-from mpidl.nn import Add, BatchNormalisation, Concatenate, Conv2d, Dense, Dropout, Flatten, MaxPool2d, Network
+from mpidl.nn import (
+    Add,
+    BatchNormalisation,
+    Concatenate,
+    Conv2d,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    MaxPool2d,
+    Network,
+)
 from mpidl.nn.regularisation import Regularisation
 from mpidl.rules import Sgd
 
@@ -60,6 +71,10 @@ def test_layers_are_named_in_checkpoints_as_they_are_in_the_graph():
         ([Dense(3), Dense(3, inputs=("inputs",))], "model.layer[0]: nobody takes the outputs of '0-dense'"),
         ([Dense(3), Add(inputs=("0-dense", "0-dense"))], "model.layer[1].inputs: a name twice"),
         ([Dense(4), Add(inputs=("0-dense", "inputs"))], "model.layer[1]: inputs: shapes (4,) and (3,), expected the"),
+        (
+            [Embedding(5, 2), Concatenate(inputs=("0-embedding", "inputs"))],
+            "model.layer[1]: inputs: shapes (3, 2) and (3,), expected the same but for the last axis",
+        ),
         ([Dense(4, name="inputs")], "model.layer[0].name: the network's inputs are named 'inputs' too"),
     ],
 )

@@ -88,9 +88,9 @@ class BatchNormalisation(Activated):
         loops.chain_columns(values, mean, inverse, gradient, gradients["scale"], gradients["shift"])
         if input_gradient is not None:
             loops.spread_columns(
-                values, mean, inverse, work.parameters["scale"], gradients["scale"], gradients["shift"], gradient
-            )
-            work.xp.copyto(input_gradient, output_gradient)
+                values, mean, inverse, work.parameters["scale"], gradients["scale"], gradients["shift"], gradient,
+                input_gradient.reshape(values.shape),
+            )  # fmt: skip
         unbiased = len(values) / max(1, len(values) - 1)
         gradients["mean"][:] = self.momentum * (work.parameters["mean"] - mean)
         gradients["variance"][:] = self.momentum * (work.parameters["variance"] - unbiased * variance)

@@ -23,7 +23,7 @@ class Embedding(Layer):
     Attributes
     ----------
     vocabulary
-        How many rows there are.
+        How many rows there are; at most 2**24 in a network of float32, which counts no further.
     units
         Elements of a row: outputs have the inputs' shape and this axis.
     initialiser
@@ -60,7 +60,9 @@ class Embedding(Layer):
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        ids = work.buffers["ids"]
+        ids, exact = work.buffers["ids"], 2 << work.xp.finfo(inputs.dtype).nmant
+        if self.vocabulary > exact:
+            raise UsageError(f"vocabulary: {self.vocabulary}, ids of {inputs.dtype} are exact up to {exact}")
         work.xp.rint(inputs, out=work.buffers["rounded"])
         work.xp.copyto(ids, work.buffers["rounded"], casting="unsafe")
         for extreme in (int(ids.min()), int(ids.max())):

@@ -62,9 +62,8 @@ class LayerNormalisation(Layer):
         """See `Layer`."""
         gradients, values = work.gradients, inputs.reshape(-1, inputs.shape[-1])
         mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
+        result = output_gradient if input_gradient is None else input_gradient
         kernels.of(work.xp).chain_rows(
             values, mean, inverse, work.parameters["scale"], output_gradient.reshape(values.shape),
-            gradients["scale"], gradients["shift"],
+            gradients["scale"], gradients["shift"], result.reshape(values.shape),
         )  # fmt: skip
-        if input_gradient is not None:
-            work.xp.copyto(input_gradient, output_gradient)

@@ -10,57 +10,96 @@ from mpidl.jit import jit
 
 
 @jit
+def _rows_at_once(n, m):  # type: ignore[no-untyped-def]
+    """Return how many rows (m,) of n to take for one: narrow matrices then fill vectors, and sums don't wait."""
+    rows = 1
+    while 2 * rows * m <= 256 and n % (2 * rows) == 0:
+        rows *= 2
+    return rows
+
+
+@jit
+def _tiled(row, times):  # type: ignore[no-untyped-def]
+    """Return a row (m,) so many times over."""
+    m = row.size
+    result = np.empty(times * m, row.dtype)
+    for i in range(times):
+        for j in range(m):
+            result[i * m + j] = row[j]
+    return result
+
+
+@jit
+def _folded(wide, m):  # type: ignore[no-untyped-def]
+    """Return the sum (m,) of the rows that lie in `wide` one after the other."""
+    total = np.zeros(m)
+    for i in range(wide.size):
+        total[i % m] += wide[i]
+    return total
+
+
+@jit
 def column_moments(values, mean, variance):  # type: ignore[no-untyped-def]
     """Overwrite `mean` and `variance` (m,) by those of the columns of `values` (n, m), the variance over n."""
     n, m = values.shape
-    total = np.zeros(m)
-    for i in range(n):
-        for j in range(m):
-            total[j] += values[i, j]
-    total /= n
-    squares = np.zeros(m)
-    for i in range(n):
-        for j in range(m):
-            deviation = values[i, j] - total[j]
-            squares[j] += deviation * deviation
+    rows = _rows_at_once(n, m)
+    wide = values.reshape(n // rows, rows * m)
+    # One pass suffices: the first row is part of what it is compared with, so its squared distance from the mean is
+    # at most n times the variance, and float64 loses at most n roundings to the difference.
+    first = _tiled(values[0].astype(np.float64), rows)
+    totals, squares = np.zeros(rows * m), np.zeros(rows * m)
+    for i in range(n // rows):
+        for j in range(rows * m):
+            distance = wide[i, j] - first[j]
+            totals[j] += distance
+            squares[j] += distance * distance
+    total, square = _folded(totals, m), _folded(squares, m)
     for j in range(m):
-        mean[j], variance[j] = total[j], squares[j] / n
+        offset = total[j] / n
+        mean[j], variance[j] = first[j] + offset, square[j] / n - offset * offset
 
 
 @jit
 def normalise_columns(values, mean, inverse, scale, shift, outputs):  # type: ignore[no-untyped-def]
     """outputs = (values - mean) * inverse * scale + shift; matrices (n, m) and rows (m,)."""
     n, m = values.shape
-    for i in range(n):
-        for j in range(m):
-            outputs[i, j] = (values[i, j] - mean[j]) * (inverse[j] * scale[j]) + shift[j]
+    rows = _rows_at_once(n, m)
+    wide, results = values.reshape(n // rows, rows * m), outputs.reshape(n // rows, rows * m)
+    center, factor, offset = _tiled(mean, rows), _tiled(inverse * scale, rows), _tiled(shift, rows)
+    for i in range(n // rows):
+        for j in range(rows * m):
+            results[i, j] = (wide[i, j] - center[j]) * factor[j] + offset[j]
 
 
 @jit
 def chain_columns(values, mean, inverse, gradient, scale_gradient, shift_gradient):  # type: ignore[no-untyped-def]
     """Overwrite the gradients (m,) of scale and shift, given that of the outputs (n, m)."""
     n, m = values.shape
-    products, sums = np.zeros(m), np.zeros(m)
-    for i in range(n):
-        for j in range(m):
-            sums[j] += gradient[i, j]
-            products[j] += gradient[i, j] * (values[i, j] - mean[j])
+    rows = _rows_at_once(n, m)
+    wide, slopes = values.reshape(n // rows, rows * m), gradient.reshape(n // rows, rows * m)
+    center, products, sums = _tiled(mean, rows), np.zeros(rows * m), np.zeros(rows * m)
+    for i in range(n // rows):
+        for j in range(rows * m):
+            sums[j] += slopes[i, j]
+            products[j] += slopes[i, j] * (wide[i, j] - center[j])
+    product, total = _folded(products, m), _folded(sums, m)
     for j in range(m):
-        scale_gradient[j], shift_gradient[j] = products[j] * inverse[j], sums[j]
+        scale_gradient[j], shift_gradient[j] = product[j] * inverse[j], total[j]
 
 
 @jit
-def spread_columns(values, mean, inverse, scale, scale_gradient, shift_gradient, gradient):  # type: ignore[no-untyped-def]
-    """Turn the gradient of the outputs (n, m) into that of the values, in place; see `chain_columns`."""
+def spread_columns(values, mean, inverse, scale, scale_gradient, shift_gradient, gradient, value_gradient):  # type: ignore[no-untyped-def]
+    """Overwrite the gradient of the values (n, m), given that of the outputs; see `chain_columns`."""
     n, m = values.shape
-    factor, slope, offset = np.empty_like(mean), np.empty_like(mean), np.empty_like(mean)
-    for j in range(m):
-        factor[j] = scale[j] * inverse[j]
-        slope[j] = factor[j] * inverse[j] * scale_gradient[j] / n
-        offset[j] = factor[j] * shift_gradient[j] / n
-    for i in range(n):
-        for j in range(m):
-            gradient[i, j] = factor[j] * gradient[i, j] - offset[j] - slope[j] * (values[i, j] - mean[j])
+    rows = _rows_at_once(n, m)
+    wide, slopes = values.reshape(n // rows, rows * m), gradient.reshape(n // rows, rows * m)
+    results = value_gradient.reshape(n // rows, rows * m)
+    part = values.dtype.type(1) / values.dtype.type(n)
+    center, factor = _tiled(mean, rows), _tiled(scale * inverse, rows)
+    offset, slope = _tiled(shift_gradient * part, rows), _tiled(inverse * scale_gradient * part, rows)
+    for i in range(n // rows):
+        for j in range(rows * m):
+            results[i, j] = factor[j] * (slopes[i, j] - offset[j] - slope[j] * (wide[i, j] - center[j]))
 
 
 @partial(jit, reassociate=True)
@@ -82,22 +121,22 @@ def normalise_rows(values, epsilon, scale, shift, outputs, mean, inverse):  # ty
 
 
 @partial(jit, reassociate=True)
-def chain_rows(values, mean, inverse, scale, gradient, scale_gradient, shift_gradient):  # type: ignore[no-untyped-def]
-    """Overwrite the gradients (m,) of scale and shift, and turn that of the outputs (n, m) into that of the values."""
+def chain_rows(values, mean, inverse, scale, gradient, scale_gradient, shift_gradient, value_gradient):  # type: ignore[no-untyped-def]
+    """Overwrite the gradients of scale and shift (m,) and of the values (n, m), given that of the outputs."""
     n, m = values.shape
     products, sums = np.zeros(m), np.zeros(m)
     for i in range(n):
+        center, factor = mean[i], inverse[i]
         along = across = values[i, 0] * 0
         for j in range(m):
-            deviation = (values[i, j] - mean[i]) * inverse[i]
+            deviation = (values[i, j] - center) * factor
             products[j] += gradient[i, j] * deviation
             sums[j] += gradient[i, j]
-            gradient[i, j] *= scale[j]
-            across += gradient[i, j]
-            along += gradient[i, j] * deviation
+            across += gradient[i, j] * scale[j]
+            along += gradient[i, j] * scale[j] * deviation
         across, along = across / m, along / m
         for j in range(m):
-            deviation = (values[i, j] - mean[i]) * inverse[i]
-            gradient[i, j] = inverse[i] * (gradient[i, j] - across - deviation * along)
+            deviation = (values[i, j] - center) * factor
+            value_gradient[i, j] = factor * (gradient[i, j] * scale[j] - across - deviation * along)
     for j in range(m):
         scale_gradient[j], shift_gradient[j] = products[j], sums[j]

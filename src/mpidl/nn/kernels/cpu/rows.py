@@ -32,13 +32,15 @@ def sum_rows(matrix, row):  # type: ignore[no-untyped-def]
 def take_rows(matrix, ids, outputs):  # type: ignore[no-untyped-def]
     """Overwrite the rows of `outputs` (n, m) by those of `matrix` that `ids` (n,) names."""
     for i in range(ids.size):
+        row = ids[i]
         for j in range(matrix.shape[1]):
-            outputs[i, j] = matrix[ids[i], j]
+            outputs[i, j] = matrix[row, j]
 
 
 @jit
 def add_to_rows(matrix, ids, rows):  # type: ignore[no-untyped-def]
     """Add each of `rows` (n, m) to the row of `matrix` that `ids` (n,) names."""
     for i in range(ids.size):
+        row = ids[i]
         for j in range(matrix.shape[1]):
-            matrix[ids[i], j] += rows[i, j]
+            matrix[row, j] += rows[i, j]

@@ -12,13 +12,13 @@ KERNEL normalise_columns(
 
 KERNEL spread_columns(
     Index count, const Real *values, const Real *mean, const Real *inverse, const Real *scale,
-    const Real *scale_gradient, const Real *shift_gradient, Real *gradient, Index columns
+    const Real *scale_gradient, const Real *shift_gradient, const Real *gradient, Real *value_gradient, Index columns
 ) {
     EACH(i, count) {
         const Index j = i % columns;
         const Real rows = (Real)(count / columns);
         const Real along = (values[i] - mean[j]) * inverse[j] * scale_gradient[j];
-        gradient[i] = scale[j] * inverse[j] * (gradient[i] - (shift_gradient[j] + along) / rows);
+        value_gradient[i] = scale[j] * inverse[j] * (gradient[i] - (shift_gradient[j] + along) / rows);
     }
 }
 
@@ -40,21 +40,21 @@ KERNEL normalise_rows(
 }
 
 KERNEL spread_rows(
-    Index count, const Real *values, const Real *mean, const Real *inverse, const Real *scale, Real *gradient,
-    Index columns
+    Index count, const Real *values, const Real *mean, const Real *inverse, const Real *scale, const Real *gradient,
+    Real *value_gradient, Index columns
 ) {
     EACH(i, count) {
-        const Real *row = values + i * columns;
-        Real *own = gradient + i * columns;
+        const Real *row = values + i * columns, *own = gradient + i * columns;
+        Real *result = value_gradient + i * columns;
         Real across = 0, along = 0;
         for (Index j = 0; j < columns; j++) {
-            own[j] *= scale[j];
-            across += own[j];
-            along += own[j] * (row[j] - mean[i]) * inverse[i];
+            const Real slope = own[j] * scale[j];
+            across += slope;
+            along += slope * (row[j] - mean[i]) * inverse[i];
         }
         across /= (Real)columns;
         along /= (Real)columns;
         for (Index j = 0; j < columns; j++)
-            own[j] = inverse[i] * (own[j] - across - (row[j] - mean[i]) * inverse[i] * along);
+            result[j] = inverse[i] * (own[j] * scale[j] - across - (row[j] - mean[i]) * inverse[i] * along);
     }
 }

@@ -30,10 +30,11 @@ def chain_columns(
 
 
 def spread_columns(
-    values: Any, mean: Any, inverse: Any, scale: Any, scale_gradient: Any, shift_gradient: Any, gradient: Any
-) -> None:
+    values: Any, mean: Any, inverse: Any, scale: Any, scale_gradient: Any, shift_gradient: Any, gradient: Any,
+    value_gradient: Any,
+) -> None:  # fmt: skip
     """See the CPU's."""
-    arrays = (values, mean, inverse, scale, scale_gradient, shift_gradient, gradient)
+    arrays = (values, mean, inverse, scale, scale_gradient, shift_gradient, gradient, value_gradient)
     SOURCE.launch("spread_columns", values.size, *arrays, values.shape[1])
 
 
@@ -44,9 +45,11 @@ def normalise_rows(values: Any, epsilon: float, scale: Any, shift: Any, outputs:
 
 
 def chain_rows(
-    values: Any, mean: Any, inverse: Any, scale: Any, gradient: Any, scale_gradient: Any, shift_gradient: Any
-) -> None:
+    values: Any, mean: Any, inverse: Any, scale: Any, gradient: Any, scale_gradient: Any, shift_gradient: Any,
+    value_gradient: Any,
+) -> None:  # fmt: skip
     """See the CPU's."""
     gradient.sum(axis=0, out=shift_gradient)
     ((values - mean[:, None]) * inverse[:, None] * gradient).sum(axis=0, out=scale_gradient)
-    SOURCE.launch("spread_rows", len(values), values, mean, inverse, scale, gradient, values.shape[1])
+    arrays = (values, mean, inverse, scale, gradient, value_gradient)
+    SOURCE.launch("spread_rows", len(values), *arrays, values.shape[1])

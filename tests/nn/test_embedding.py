@@ -1,0 +1,49 @@
+"""Rows by their number."""
+
+import numpy as np
+import pytest
+from layer_cases import Alone
+
+from mpidl.data.batch import Batch
+from mpidl.errors import UsageError
+from mpidl.nn import Dense, Embedding, Network
+from mpidl.nn.layers.layer import Workspace
+
+
+def test_outputs_are_rows_and_their_gradients_add_up():
+    alone = Alone(Embedding(4, 3), (5,), samples=1)
+    alone.inputs[0][...] = [[3, 0, 3, 3, 1]]
+    weight = alone.parameters["weight"]
+    np.testing.assert_array_equal(alone.forward(), weight[[[3, 0, 3, 3, 1]]])
+    y = np.arange(15.0).reshape(1, 5, 3)
+    inputs, gradient = alone.backward(y)
+    np.testing.assert_array_equal(gradient, [y[0, 1], y[0, 4], np.zeros(3), y[0, 0] + y[0, 2] + y[0, 3]])
+    np.testing.assert_array_equal(inputs, np.zeros((1, 5)))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
+def test_ids_of_any_type_reach_their_row(dtype):
+    network = Network([Embedding(300, 2), Dense(3)], (1,))
+    ids = np.array([[0], [7], [255]], dtype)
+    weight = network.layout.views(network.parameters)["0-embedding/weight"]
+    gradient = network.layout.views(network.loss_and_gradient(Batch(ids, np.array([0, 1, 2])))[1])
+    assert np.flatnonzero(gradient["0-embedding/weight"].any(axis=1)).tolist() == [0, 7, 255]
+    assert 0.5 < weight.std() < 2
+
+
+@pytest.mark.parametrize(
+    ("found", "named"), [(11, "11"), (-1, "-1"), (1e9, "1000000000")], ids=["one too high", "negative", "high"]
+)
+def test_an_id_that_is_no_row_is_one_line(found, named):
+    alone = Alone(Embedding(11, 3), (7,))
+    alone.inputs[0][2, 5] = found
+    with pytest.raises(UsageError) as error:
+        alone.forward()
+    assert str(error.value) == f"an id of {named}, the embedding has a vocabulary of 11"
+
+
+def test_a_vocabulary_that_the_dtype_can_not_count_is_one_line():
+    work = Workspace(np, {}, {}, {"ids": np.empty((1, 1), np.int64)}, True, np.random.default_rng)
+    with pytest.raises(UsageError) as error:
+        Embedding(2**24 + 1, 1).forward(work, np.zeros((1, 1), np.float32), np.empty((1, 1, 1), np.float32))
+    assert str(error.value) == "vocabulary: 16777217, ids of float32 are exact up to 16777216"
