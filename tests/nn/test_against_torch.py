@@ -139,5 +139,5 @@ def test_softmax_cross_entropy(smoothing, classes):
     x = torch.tensor(outputs, requires_grad=True)
     expected = functional.cross_entropy(x, torch.tensor(targets), label_smoothing=smoothing)
     expected.backward()
-    assert loss == pytest.approx(float(expected), rel=1e-5)
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
     compare(gradient, x.grad.numpy())

@@ -79,11 +79,14 @@ class Passes:
         """Return the bytes of the arrays for so many samples, which `take` would allocate."""
         itemsize = self._xp.dtype(self._dtype).itemsize
         bytes_per_sample = itemsize * (2 * sum(map(prod, self._shapes)) + self._spare_size())
-        for of in self._buffers:
-            for each in of.values():
-                if each.per_sample:
-                    bytes_per_sample += prod(each.shape) * self._xp.dtype(each.dtype or self._dtype).itemsize
-        return samples * bytes_per_sample + self._scratch_bytes()
+        kept = 0
+        for each in (each for of in self._buffers for each in of.values()):
+            nbytes = prod(each.shape) * self._xp.dtype(each.dtype or self._dtype).itemsize
+            if each.per_sample:
+                bytes_per_sample += nbytes
+            elif each.kept:
+                kept += nbytes
+        return samples * bytes_per_sample + kept + self._scratch_bytes()
 
     def converted(self, inputs: Any) -> Any:
         """Return a batch of inputs in the network's dtype: a copy, unless they have it."""
@@ -103,7 +106,11 @@ class Passes:
         self._gradients = [empty((samples, *shape), dtype) for shape in self._shapes]
         self._spare = empty(samples * self._spare_size(), dtype)
         self._kept = [
-            {name: empty((samples, *each.shape), each.dtype or dtype) for name, each in of.items() if each.per_sample}
+            {
+                name: empty((samples, *each.shape) if each.per_sample else each.shape, each.dtype or dtype)
+                for name, each in of.items()
+                if each.per_sample or each.kept
+            }
             for of in self._buffers
         ]
         # One scratch memory for all layers: it stays in cache from one to the next.
@@ -119,7 +126,7 @@ class Passes:
         """Return where a layer's scratch arrays begin and end in the scratch memory, in bytes."""
         places, start = [], 0
         for name, each in buffers.items():
-            if not each.per_sample:
+            if not each.per_sample and not each.kept:
                 end = start + prod(each.shape) * self._xp.dtype(each.dtype or self._dtype).itemsize
                 places.append((name, each, start, end))
                 start = -(-end // ALIGNMENT) * ALIGNMENT
@@ -128,7 +135,7 @@ class Passes:
     def _cut(self, samples: int) -> Pass:
         workspaces = []
         for index, (kept, buffers) in enumerate(zip(self._kept, self._buffers, strict=True)):
-            views = {name: array[:samples] for name, array in kept.items()}
+            views = {name: array[:samples] if buffers[name].per_sample else array for name, array in kept.items()}
             for name, each, start, end in self._places(buffers):
                 views[name] = self._scratch[start:end].view(each.dtype or self._dtype).reshape(each.shape)
             workspaces.append(self._lend(index, views))

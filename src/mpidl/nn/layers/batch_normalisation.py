@@ -57,13 +57,12 @@ class BatchNormalisation(Activated):
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
         (shape,) = input_shapes
-        # Of these, the first sample's are used: scratch space isn't kept until backward.
-        return super().buffers(shape) | {"moments": Buffer((3, shape[-1]))}
+        return super().buffers(shape) | {"moments": Buffer((3, shape[-1]), per_sample=False, kept=True)}
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
         xp, loops, parameters = work.xp, kernels.of(work.xp), work.parameters
-        mean, variance, inverse = work.buffers["moments"][0]
+        mean, variance, inverse = work.buffers["moments"]
         values = inputs.reshape(-1, inputs.shape[-1])
         if work.training:
             loops.column_moments(values, mean, variance)
@@ -81,7 +80,7 @@ class BatchNormalisation(Activated):
     ) -> None:
         """See `Layer`."""
         loops, gradients = kernels.of(work.xp), work.gradients
-        mean, variance, inverse = work.buffers["moments"][0]
+        mean, variance, inverse = work.buffers["moments"]
         values = inputs.reshape(-1, inputs.shape[-1])
         gradient = output_gradient.reshape(values.shape)
         self.chain(work, outputs, output_gradient)

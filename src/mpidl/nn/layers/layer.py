@@ -28,11 +28,14 @@ class Buffer(NamedTuple):
     per_sample
         Whether the buffer has a first axis for the samples, and keeps its values from forward to backward. One that
         hasn't is scratch space, which any other layer may overwrite.
+    kept
+        Whether the buffer keeps its values though it isn't per sample.
     """
 
     shape: Shape
     dtype: str | None = None
     per_sample: bool = True
+    kept: bool = False
 
 
 @dataclass(slots=True)
