@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mpidl import config as sections
+from mpidl import settings
 from mpidl.algorithms import Algorithm, Downpour
 from mpidl.checkpoint import Checkpoint
 from mpidl.config import Config, chosen_rule
@@ -96,15 +96,15 @@ def train(
     data_keys = {"batch": batch} if portion is None else {"batch": batch, "portion": portion}
     source: Source = PythonData() if isinstance(data, Dataset) else data
     config = Config(
-        run=build(sections.Run, "run", run),
-        data=build(sections.Data, "data", data_keys),
+        run=build(settings.Run, "run", run),
+        data=build(settings.Data, "data", data_keys),
         data_source=source,
-        model=sections.Model(factory=PYTHON_MODEL),
+        model=settings.Model(factory=PYTHON_MODEL),
         algorithm=algorithm,
         rule=chosen_rule(algorithm, rule),
-        topology=build(sections.Topology, "topology", {"servers": servers}),
-        checkpoint=build(sections.Checkpoint, "checkpoint", {"every": checkpoint_every, "keep": keep}),
-        device=build(sections.Device, "device", {"kind": device}),
+        topology=build(settings.Topology, "topology", {"servers": servers}),
+        checkpoint=build(settings.Checkpoint, "checkpoint", {"every": checkpoint_every, "keep": keep}),
+        device=build(settings.Device, "device", {"kind": device}),
     )
     config.algorithm.check(config.run.deterministic, config.rule)
 
