@@ -15,6 +15,7 @@ from mpidl.data.portions import Portions
 from mpidl.engines.mpi.by_operations import EVALUATION, Notice
 from mpidl.operating import Begin, Complete, Obeyed
 from mpidl.rma.calls import Caller
+from mpidl.rma.counters import Counter
 from mpidl.rma.fabric import Fabric
 from mpidl.vectors import units
 
@@ -36,7 +37,9 @@ class Conductor:
         Called with each `Iteration`; returns (stop, test, order): whether to stop, whether the test data are to be
         evaluated at the present parameters, and the ordinal of an order to save that servers must take up first.
     on_test : callable
-        Called when all workers have evaluated their part.
+        Called with how many times the test data are evaluated; reports it once they have been, and returns whether.
+    reached : callable
+        Whether the last evaluation reached the run's target.
     """
 
     def __init__(
@@ -46,15 +49,16 @@ class Conductor:
         portions: Portions,
         state: dict[str, Any] | None,
         on_iteration: Callable[[Iteration], tuple[bool, bool, int]],
-        on_test: Callable[[], bool],
+        on_test: Callable[[int], bool],
+        reached: Callable[[], bool],
     ) -> None:
         self._fabric, self._algorithm, self._portions, self._state = fabric, algorithm, portions, state
-        self._on_iteration, self._on_test = on_iteration, on_test
+        self._on_iteration, self._on_test, self._reached = on_iteration, on_test, reached
         self._caller = Caller(fabric.comm, fabric.roles.servers, fabric.doorbells)
         window = fabric.window
         self._notice, self._copies = window.local("evaluation"), window.local("copies")
-        self._workers = window.local("workers")
         self._tickets = fabric.tickets()
+        self._pieces = Counter(window, fabric.roles.coordinator, "evaluation", Notice.PIECE)
         self._evaluation = self._tests = 0
 
     def steps(self) -> Steps:
@@ -128,9 +132,10 @@ class Conductor:
             yield
         if test:
             self._tests += 1
+            self._pieces.swap(self._tests * EVALUATION)
             self._tell(Notice.TEST, self._tests)
-            while not all(self._workers["tests"] >= self._tests):
+            while not self._on_test(self._tests):
                 self._fabric.window.sync()
                 yield
-            stop |= self._on_test()
+            stop |= self._reached()
         return stop

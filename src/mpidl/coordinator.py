@@ -51,13 +51,19 @@ class Coordinator:
         self._order = np.zeros(1, np.int64)
         self._saving: Position | None = None
         self._saved_at = time.time()
-        self._interrupted = False
+        self._interrupted = self._reached = False
         self._passes = job.position.epoch
         self._conductor: Conductor | None = None
         self._iteration: Iteration | None = None
         if isinstance(job.algorithm, Sandblaster):
             self._conductor = Conductor(
-                fabric, job.algorithm, job.schedule.portions, job.position.state, self._iterated, self._tested
+                fabric,
+                job.algorithm,
+                job.schedule.portions,
+                job.position.state,
+                self._iterated,
+                self._tested,
+                lambda: self._reached,
             )
         if job.checkpoint is None:
             # Ordered before any rank begins to work: servers obey before they look into their mailboxes.
@@ -224,15 +230,13 @@ class Coordinator:
         stop = self._interrupted or passes >= job.schedule.steps / job.schedule.steps_per_epoch
         return stop, test and not stop, order
 
-    def _tested(self) -> bool:
-        """Report an evaluation on the test data; return whether it reached the target."""
-        loss, accuracy = self._test_results()
-        return self._reporter.evaluated(self._look(), self._passes, loss, accuracy)
-
-    def _test_results(self) -> tuple[float, float]:
-        self._fabric.window.sync()
-        samples = self._workers["test_samples"].sum()
-        return float(self._workers["test_loss"].sum() / samples), float(self._workers["test_correct"].sum() / samples)
+    def _tested(self, number: int) -> bool:
+        """Report an evaluation on the test data, once workers have done all pieces of it; return whether they have."""
+        rows = self._workers[self._workers["tests"] == number]
+        if rows["test_samples"].sum() < self._job.dataset.test.samples:
+            return False
+        self._reached = self._reporter.evaluated(self._look(), self._passes, *_means(rows))
+        return True
 
     # The end.
 
@@ -243,7 +247,7 @@ class Coordinator:
         while not all(self._workers["state"] == State.DONE):
             self._backoff.pause()
             self._fabric.window.sync()
-        loss, accuracy = self._test_results()
+        loss, accuracy = _means(self._workers)
         self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy, final=True)
 
     def _leave(self) -> None:
@@ -255,3 +259,9 @@ class Coordinator:
             self._fabric.window.put(leave, rank, "orders", ORDER_LEAVE)
             self._fabric.window.flush(rank)
             self._fabric.doorbells.ring(rank)
+
+
+def _means(rows: np.ndarray) -> tuple[float, float]:
+    """Return mean loss and accuracy on the test data, of which each worker's row has a part."""
+    samples = rows["test_samples"].sum()
+    return float(rows["test_loss"].sum() / samples), float(rows["test_correct"].sum() / samples)

@@ -12,7 +12,8 @@ from mpidl.algorithms import Exchange
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.steps import Steps
 from mpidl.engines.mpi import MpiEngine
-from mpidl.engines.mpi.by_operations import ByOperations
+from mpidl.engines.mpi.by_operations import EVALUATION as TICKETS
+from mpidl.engines.mpi.by_operations import ByOperations, Notice
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.through_servers import ThroughServers
@@ -20,6 +21,7 @@ from mpidl.evaluation import evaluate_split
 from mpidl.parameters.ranges import split
 from mpidl.record import WorkerRecord
 from mpidl.rma.board import EVALUATION, NO_MORE, Desk, Phase, State
+from mpidl.rma.counters import Counter
 from mpidl.rma.fabric import Fabric
 from mpidl.saving import Saving
 from mpidl.shard import CHUNK_BYTES
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the coordinator's desk after training.
 LOOK_EVERY = 1e-3
+#: Pieces of the test data for each worker, where those that are free evaluate them.
+PIECES = 4
 
 
 class Worker:
@@ -181,16 +185,32 @@ class Worker:
                 time.sleep(LOOK_EVERY)
             done = phase
 
-    def _test(self, number: int) -> None:
-        """Evaluate this worker's part of the test data for the `number`-th time."""
-        self._engine.row.figures["tests"] = number
-        self._evaluate_part(State.WORKING)
+    def _test(self, number: int) -> int:
+        """Evaluate pieces of the test data, as many as others leave; see `ByOperations`."""
+        test, row, taken = self._job.dataset.test, self._engine.row, 0
+        pieces = split(test.samples, PIECES * self._workers)
+        counter = Counter(self._fabric.window, self._fabric.roles.coordinator, "evaluation", Notice.PIECE)
+        while True:
+            # The counter may be at the next time already, when this worker comes late.
+            number, piece = divmod(counter.fetch_add(), TICKETS)
+            if piece >= len(pieces):
+                return number
+            if number != taken:
+                taken = row.figures["tests"] = number
+                row.figures["test_loss"] = row.figures["test_correct"] = row.figures["test_samples"] = 0
+                self._exchange.fetch(self._job.model.parameters)
+            part = pieces[piece]
+            loss, correct = evaluate_split(self._job.model, test, part.start, part.stop)
+            row.figures["test_loss"] += loss
+            row.figures["test_correct"] += correct
+            row.figures["test_samples"] += part.size
+            row.post(ring=True)
 
-    def _evaluate_part(self, state: State = State.DONE) -> None:
+    def _evaluate_part(self) -> None:
         self._exchange.fetch(self._job.model.parameters)
         part = split(self._job.dataset.test.samples, self._workers)[self._number]
         row = self._engine.row
         loss, correct = evaluate_split(self._job.model, self._job.dataset.test, part.start, part.stop)
         row.figures["test_loss"], row.figures["test_correct"] = loss, correct
-        row.figures["test_samples"], row.figures["state"] = part.size, state
+        row.figures["test_samples"], row.figures["state"] = part.size, State.DONE
         row.post(ring=True)

@@ -29,6 +29,7 @@ class Notice(IntEnum):
     TEST = 1  # how many times the test data are to have been evaluated
     OVER = 2  # whether training is over
     SEGMENTS = 3  # how many segments
+    PIECE = 4  # the next piece of the test data, counted from that number times EVALUATION
 
 
 #: Elements of the region.
@@ -49,7 +50,7 @@ class ByOperations(ThroughServers):
     between : callable
         Called while it waits.
     test : callable
-        Evaluates this worker's part of the test data, at the servers' present parameters.
+        Evaluates pieces of the test data, for the so-manieth time, until none is left; returns for which at last.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ByOperations(ThroughServers):
         algorithm: Sandblaster,
         portions: Portions,
         between: Callable[[], None],
-        test: Callable[[int], None],
+        test: Callable[[int], int],
     ) -> None:
         super().__init__(fabric, worker)
         self.actions = {Fetch: self._fetch, NextUnit: self._next_unit, Accrue: self._accrue}
@@ -89,8 +90,7 @@ class ByOperations(ThroughServers):
             if self._notice[Notice.OVER]:
                 return None
             if self._notice[Notice.TEST] != self._tested:
-                self._tested = int(self._notice[Notice.TEST])
-                self._test(self._tested)
+                self._tested = self._test(int(self._notice[Notice.TEST]))
             number = self._take() if self._notice[Notice.NUMBER] else None
             if number is not None:
                 self.row.figures["waiting_seconds"] += time.perf_counter() - started
