@@ -141,10 +141,11 @@ class MpiEngine:
             noted[i] = pair
 
     def _gradient(self, request: Gradient) -> np.ndarray:
+        # What a gradient takes: its samples too, unless they were made ready before.
+        started, since = self._timer(), time.perf_counter()
         batch = self.split.take(request.batch)
         if request.parameters is not self.model.parameters:
             np.copyto(self.model.parameters, request.parameters)
-        started, since = self._timer(), time.perf_counter()
         loss, gradient = self.model.loss_and_gradient(batch)
         seconds = self._timer() - started
         pause = self._delay(time.perf_counter() - since)
