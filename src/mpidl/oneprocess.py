@@ -124,7 +124,8 @@ class OneProcess:
             self._evaluate_epoch(int(passes))
         if totals.now - self._saved_at >= job.config.checkpoint.every:
             self._save()
-        return self._interrupted or self._reached
+        over = passes >= job.schedule.steps / job.schedule.steps_per_epoch
+        return self._interrupted or self._reached or over
 
     def _log(self, kind: str, replica: int, **details: Any) -> None:
         """Record what happened to a replica, at the virtual time it did."""

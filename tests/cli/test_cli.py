@@ -214,3 +214,14 @@ def test_the_summary(monkeypatch, capsys, interrupted, code):
     assert "100 samples in 2.0 s, 50 samples/s\n" in text
     assert "downpour: 1 server, 2 replicas, staleness mean 0.50, p50 0, p99 3, max 4\n" in text
     assert ("--resume runs/x" in text) == interrupted
+
+
+def test_a_resumed_run_of_sandblaster_has_its_length_in_all(tmp_path, capsys):
+    layer = '[[model.layer]]\ntype = "dense"\nunits = 10\n'
+    (tmp_path / "job.toml").write_text(
+        f'[run]\nepochs = 4\ndir = "{tmp_path}"\n[data]\nsource = "digits"\n{layer}[algorithm]\nname = "sandblaster"\n'
+    )
+    assert main(["train", str(tmp_path / "job.toml")]) == 0
+    assert main(["train", "--resume", str(tmp_path / "job"), "--set", "run.epochs=9", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert 9 <= summary["epochs"] < 11
