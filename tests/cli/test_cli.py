@@ -1,5 +1,6 @@
 """The command line: one line and exit code 2 for what a user did wrong, quickly."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
