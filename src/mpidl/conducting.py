@@ -17,7 +17,7 @@ from mpidl.operating import Begin, Complete, Obeyed
 from mpidl.rma.calls import Caller
 from mpidl.rma.counters import Counter
 from mpidl.rma.fabric import Fabric
-from mpidl.vectors import units
+from mpidl.vectors import of_segments, units
 
 #: Progresses whenever it is resumed, and yields while it waits for other ranks.
 Steps = Generator[None, None, Any]
@@ -113,18 +113,11 @@ class Conductor:
             if self._tickets.read() - self._evaluation * EVALUATION < len(of):
                 handed_out = time.perf_counter()
             yield
-        losses, samples = [], []
-        for number in range(len(request.segments)):
-            own = [i for i, unit in enumerate(of) if unit.segment == number]
-            losses.append(fsum(complete[0].losses[own]))
-            samples.append(sum(self._samples(portion) for i in own for portion in of[i].portions))
+        losses, samples = of_segments(request.segments, of, complete[0].losses, self._portions)
         backups = int(np.count_nonzero(self._copies[: len(of)]))
         portions = sum(len(unit.portions) for unit in of)
         waiting = time.perf_counter() - handed_out
-        return Evaluation(tuple(losses), tuple(samples), portions, backups, complete[0].won, waiting)
-
-    def _samples(self, portion: int) -> int:
-        return len(self._portions.indices(portion % self._portions.per_epoch))
+        return Evaluation(losses, samples, portions, backups, complete[0].won, waiting)
 
     def _iterate(self, request: Iteration) -> Steps:
         stop, test, order = self._on_iteration(request)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpidl.algorithms.operations import Combine, Dot, Multiply, Operation, Segment
+from mpidl.data.batch import Minibatch
+from mpidl.data.portions import Portions
 from mpidl.rules import Sgd
 
 #: Elements that are worked on at a time, so that those of all vectors stay in cache.
@@ -89,6 +92,24 @@ def units(segments: Sequence[Segment], size: int) -> list[UnitOf]:
         for number, segment in enumerate(segments)
         for first in range(segment.first, segment.first + segment.count, size)
     ]
+
+
+def minibatches(unit: UnitOf, portions: Portions) -> tuple[Minibatch, ...]:
+    """Return the minibatches of a unit, in the order of the first epoch."""
+    of = (portions.minibatches(portion % portions.per_epoch) for portion in unit.portions)
+    return tuple(minibatch for portion in of for minibatch in portion)
+
+
+def of_segments(
+    segments: Sequence[Segment], of: Sequence[UnitOf], losses: np.ndarray, portions: Portions
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return the sum of the losses, and the number of samples, of each segment, given the losses of all units."""
+    sums, samples = [], []
+    for number in range(len(segments)):
+        own = [i for i, unit in enumerate(of) if unit.segment == number]
+        sums.append(fsum(losses[own]))
+        samples.append(sum(len(portions.indices(p % portions.per_epoch)) for i in own for p in of[i].portions))
+    return tuple(sums), tuple(samples)
 
 
 class Accrual:

@@ -16,7 +16,7 @@ from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.operating import COPY
 from mpidl.rma.counters import Counter
 from mpidl.rma.fabric import Fabric
-from mpidl.vectors import UnitOf, units
+from mpidl.vectors import UnitOf, minibatches, units
 
 #: Tickets of evaluation e are e * EVALUATION + 0, 1, 2, ...
 EVALUATION = 1 << 32
@@ -94,7 +94,7 @@ class ByOperations(ThroughServers):
             number = self._take() if self._notice[Notice.NUMBER] else None
             if number is not None:
                 self.row.figures["waiting_seconds"] += time.perf_counter() - started
-                return self._unit(number)
+                return Unit(self._known, number, minibatches(self._units[number], self._order))
             self._between()
             self._backoff.pause()
 
@@ -130,12 +130,6 @@ class ByOperations(ThroughServers):
                 self._taken.add(unit)
                 return int(unit)
         return None
-
-    def _unit(self, number: int) -> Unit:
-        batches = []
-        for portion in self._units[number].portions:
-            batches += self._order.minibatches(portion % self._order.per_epoch)
-        return Unit(self._known, number, tuple(batches))
 
     def _accrue(self, request: Accrue) -> None:
         unit = request.unit

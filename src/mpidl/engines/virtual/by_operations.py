@@ -16,7 +16,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
 from mpidl.shard import CHUNK_BYTES
-from mpidl.vectors import Accrual, UnitOf, Vectors, units
+from mpidl.vectors import Accrual, UnitOf, Vectors, minibatches, of_segments, units
 
 
 class ByOperations(ThroughServers):
@@ -112,18 +112,11 @@ class ByOperations(ThroughServers):
         return self._evaluated(request)
 
     def _evaluated(self, request: Evaluate) -> Evaluation:
-        losses, samples = [], []
-        for number in range(len(request.segments)):
-            own = [i for i, unit in enumerate(self._units) if unit.segment == number]
-            losses.append(fsum(self._accruals[0].losses[own]))
-            samples.append(sum(len(self._indices(p)) for i in own for p in self._units[i].portions))
+        losses, samples = of_segments(request.segments, self._units, self._accruals[0].losses, self._portions)
         return Evaluation(
-            tuple(losses), tuple(samples), sum(len(unit.portions) for unit in self._units),
+            losses, samples, sum(len(unit.portions) for unit in self._units),
             self._backups, self._won, self._world.clock() - self._handed_out,
         )  # fmt: skip
-
-    def _indices(self, portion: int) -> np.ndarray:
-        return self._portions.indices(portion % self._portions.per_epoch)
 
     # The replicas.
 
@@ -141,17 +134,9 @@ class ByOperations(ThroughServers):
                     yield from self._world.cluster.send(replica.number, 0)
                 self._world.begin()
                 replica.loss = 0.0
-                return self._unit(number)
+                return Unit(self._evaluation, number, minibatches(self._units[number], self._portions))
             yield self._changed.next
         return None
-
-    def _unit(self, number: int) -> Unit:
-        batches = [
-            batch
-            for portion in self._units[number].portions
-            for batch in self._portions.minibatches(portion % self._portions.per_epoch)
-        ]
-        return Unit(self._evaluation, number, tuple(batches))
 
     def _take(self, replica: Replica) -> int | None:
         """Return a unit that nobody has taken; if there is none, and backups are on, a copy of an outstanding one."""
