@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def compiled(nvrtc, text):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("wide", [False, True])
 def test_every_source_compiles_for_every_type(nvrtc, source, dtype, wide):
-    text = Source(source).text(dtype, wide)
+    text = import_module(f"mpidl.nn.kernels.cuda.{source}").SOURCE.text(dtype, wide)
     ptx, log = compiled(nvrtc, text)
     assert not log
     kernels = re.findall(r"^KERNEL (\w+)", text, re.MULTILINE)

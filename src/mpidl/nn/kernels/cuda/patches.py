@@ -6,7 +6,7 @@ from typing import Any
 
 from mpidl.nn.kernels.cuda.source import Source
 
-SOURCE = Source("patches")
+SOURCE = Source("patches", "windows")
 
 
 def gather_patches(images: Any, patches: Any, of: Any, row: int, channel: int) -> None:

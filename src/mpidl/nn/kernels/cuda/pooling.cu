@@ -1,23 +1,6 @@
 // Windows of images reduced to one value a channel. Of the arguments, `down` and `wide` are a window's size, `rows` and
 // `across` count positions.
 
-// Take the last axis, of so many elements, off a flat index.
-static __device__ Index take(Index &flat, Index extent) {
-    const Index rest = flat / extent, place = flat - rest * extent;
-    flat = rest;
-    return place;
-}
-
-// The first position whose window, of this size, reaches a pixel; `place` counts from the padding's edge.
-static __device__ Index first_over(Index place, Index size, Index stride) {
-    return place < size ? 0 : (place - size) / stride + 1;
-}
-
-static __device__ Index last_over(Index place, Index stride, Index positions) {
-    const Index last = place / stride;
-    return last < positions ? last : positions - 1;
-}
-
 // A thread for each output.
 KERNEL max_pool(
     Index count, const Real *images, Real *outputs, int *winners, Index height, Index width, Index channels,

@@ -6,7 +6,7 @@ from typing import Any
 
 from mpidl.nn.kernels.cuda.source import Source
 
-SOURCE = Source("pooling")
+SOURCE = Source("pooling", "windows")
 
 
 def max_pool(images: Any, outputs: Any, winners: Any, of: Any) -> None:

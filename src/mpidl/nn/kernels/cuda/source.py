@@ -31,15 +31,18 @@ class Source:
     ----------
     name : str
         The file's, without its suffix.
+    header : str, optional
+        Likewise of a ``.cuh`` file of functions that it calls.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, header: str | None = None) -> None:
         self.path = Path(__file__).with_name(f"{name}.cu")
+        self._header = "" if header is None else Path(__file__).with_name(f"{header}.cuh").read_text()
 
     def text(self, dtype: str, wide: bool) -> str:
         """Return the whole text for float32 or float64 elements, with indices of 64 bits if `wide`, else of 32."""
         real = {"float32": "float", "float64": "double"}[dtype]
-        return PRELUDE.format(real=real, index="long long" if wide else "int") + self.path.read_text()
+        return PRELUDE.format(real=real, index="long long" if wide else "int") + self._header + self.path.read_text()
 
     def launch(self, kernel: str, count: int, *arguments: Any) -> None:
         """Run a kernel; it gets `count` and then the arguments.
