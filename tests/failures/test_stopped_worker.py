@@ -3,30 +3,36 @@
 import json
 import os
 import signal
-import time
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from jobs_apart import process_of_rank, trains, wait_for
+from jobs_apart import process_of_rank, wait_for
 
-#: A linear objective: its gradient is the same whole numbers everywhere, and L-BFGS goes on for ever.
+#: A linear objective: its gradient is the same whole numbers everywhere, and L-BFGS goes on for ever. One rank stops
+#: itself in the middle of a unit, twice.
 SLOPE = """
-import time, os
+import os, signal, time
 import numpy as np
 
 class Slope:
     def __init__(self):
         self.parameters = np.zeros(13)
+        self.gradients = 0
 
     def loss_and_gradient(self, batch):
         time.sleep(float(os.environ.get("SLOPE_SECONDS", 0)))
+        self.gradients += 1
+        if os.environ.get("OMPI_COMM_WORLD_RANK") == os.environ.get("SLOPE_STOPS", "none") and self.gradients in (5, 14):
+            os.kill(os.getpid(), signal.SIGSTOP)
         gradient = np.arange(1.0, 14) * np.sum(batch.inputs[:, 0] + 1)
         return float(self.parameters @ gradient), gradient
 
 def make(dataset, seed):
     return Slope()
 """
+STOPS = 2
 
 
 def accrued(directory, name):
@@ -37,25 +43,33 @@ def accrued(directory, name):
         return index["rule/gradient/parameters"][...]
 
 
+def won(directory):
+    """Return how many copies of units came before the first ones."""
+    path = directory / "runs" / "tally" / "events.jsonl"
+    events = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return sum(event["won"] for event in events if event["event"] == "backups")
+
+
+def stands_still(process):
+    """Tell whether a process is stopped."""
+    return (Path("/proc") / str(process) / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
 @pytest.mark.parametrize("servers", [1, 2])
 def test_what_is_accrued_is_the_same_with_a_stopped_worker(job, start, tmp_path, servers):
     (tmp_path / "slope.py").write_text(SLOPE)
     settings = ["--set=algorithm.name=sandblaster", "--set=algorithm.unit=1", "--set=model.factory=slope:make"]
     alone = start("train", job, *settings, "--set=run.name=alone")
     assert alone.wait(60) == 0
+    rank = 2 + servers
     process = start(
-        "train", job, "-n", 4 + servers - 1, *settings, f"--set=topology.servers={servers}", "--set=run.epochs=30",
-        SLOPE_SECONDS="0.002",
+        "train", job, "-n", 4 + servers - 1, *settings, f"--set=topology.servers={servers}", "--set=run.epochs=90",
+        SLOPE_SECONDS="0.002", SLOPE_STOPS=str(rank),
     )  # fmt: skip
-    wait_for(lambda: trains(tmp_path))
-    worker = process_of_rank(2 + servers, tmp_path)
-    for _ in range(3):
-        time.sleep(0.3)
-        os.kill(worker, signal.SIGSTOP)
-        time.sleep(0.3)
+    worker = wait_for(lambda: process_of_rank(rank, tmp_path))
+    for stop in range(STOPS):
+        wait_for(lambda stop=stop: stands_still(worker) and won(tmp_path) > stop)
         os.kill(worker, signal.SIGCONT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     np.testing.assert_array_equal(accrued(tmp_path, "tally"), accrued(tmp_path, "alone"))
-    events = map(json.loads, (tmp_path / "runs" / "tally" / "events.jsonl").read_text().splitlines())
-    assert sum(event["won"] for event in events if event["event"] == "backups") > 0
