@@ -27,7 +27,7 @@ def main() -> None:
     """Calibrate, predict, measure, print the table and save it."""
     parser = argparse.ArgumentParser(description="Predicted and measured samples/s of Downpour.")
     parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
-    parser.add_argument("--steps", type=int, default=600, help="gradients of a run")
+    parser.add_argument("--steps", type=int, default=460, help="gradients of a run, less than an epoch")
     parser.add_argument("--rounds", type=int, default=5, help="calibrations and real runs")
     options = parser.parse_args()
 

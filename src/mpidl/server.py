@@ -58,6 +58,7 @@ class Server:
         self._workers, self._doorbells = fabric.workers, fabric.doorbells
         self._posted = 0.0
         # Where ranks share cores, the wall's clock also counts the others' work.
+        self._crowded = fabric.crowded
         self._timer = time.thread_time if fabric.crowded else time.perf_counter
         self._training = set(range(len(fabric.workers)))
         self._round = self._lockstep_round if deterministic else self._free_round
@@ -70,8 +71,9 @@ class Server:
     def serve(self) -> None:
         """Apply pushes and obey orders until told to leave."""
         self._row.figures["state"] = State.WORKING
+        started = self._timer()
         while not self._orders[ORDER_LEAVE]:
-            now, started = time.perf_counter(), self._timer()
+            now = time.perf_counter()
             self._checkpoint()
             worked = self._round()
             if self._operating is not None:
@@ -81,11 +83,13 @@ class Server:
                 self._signals.fetch_add()
             if worked:
                 self._row.figures["busy_seconds"] += self._timer() - started
+                started = self._timer()
                 self._backoff.reset()
             if worked or self._saving.active:
                 self._backoff.progress()
-            else:
-                self._backoff.pause()
+            # To fall asleep and to be woken are part of the work that a core shared with others does.
+            elif self._backoff.pause() or not self._crowded:
+                started = self._timer()
             if now - self._posted > POST_EVERY:
                 self._posted = now
                 self._saving.post()

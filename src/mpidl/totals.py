@@ -30,8 +30,9 @@ class Totals:
         Mean over the replicas of the time spent on the test data during training, and waiting for servers.
     busy_seconds : list of float
         What each server worked.
-    computing_seconds, fetching_seconds, pushing_seconds : float
-        What all replicas needed for gradients, for copying parameters, and for copying pushes into mailboxes.
+    computing_seconds, overhead_seconds, fetching_seconds, pushing_seconds : float
+        What all replicas needed for gradients, for what else belongs to a step (batches, own arithmetic), for copying
+        parameters, and for copying pushes into mailboxes.
     computing_squares : float
         Sum of the squares of the gradients' seconds.
     dropped : int
@@ -53,6 +54,7 @@ class Totals:
     evaluation_seconds: float = 0.0
     waiting_seconds: float = 0.0
     computing_seconds: float = 0.0
+    overhead_seconds: float = 0.0
     computing_squares: float = 0.0
     fetching_seconds: float = 0.0
     pushing_seconds: float = 0.0
@@ -75,20 +77,21 @@ class Totals:
     def timing(self) -> dict[str, float | None]:
         """Return what a virtual cluster needs to know to play this run: seconds, and bytes per second.
 
-        "compute" is a gradient's mean, "compute_deviation" its standard deviation relative to that; "service" a
-        server's work on a push, "latency" what a push waits besides, "bandwidth" that of fetches and pushes.
+        "compute" is the mean of a worker's step but for fetches and pushes, "compute_deviation" a gradient's standard
+        deviation relative to that; "service" a server's work on a push, "bandwidth" that of fetches and pushes, their
+        latency included.
         """
         if not self.batches or not self.computing_seconds:
             return {}
-        mean = self.computing_seconds / self.batches
-        variance = max(0.0, self.computing_squares / self.batches - mean * mean)
+        gradient = self.computing_seconds / self.batches
+        variance = max(0.0, self.computing_squares / self.batches - gradient * gradient)
+        mean = gradient + self.overhead_seconds / self.batches
         moving = self.fetching_seconds + self.pushing_seconds
         servers = max(1, len(self.busy_seconds))
         return {
             "compute": mean,
             "compute_deviation": variance**0.5 / mean,
             "service": sum(self.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
-            "latency": 0.0,
             "bandwidth": (self.bytes_fetched + self.bytes_pushed) / moving if moving else None,
         }
 
@@ -118,6 +121,7 @@ def from_board(now: float, workers: Any, servers: Any) -> Totals:
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),
         waiting_seconds=float(workers["waiting_seconds"].mean()),
         computing_seconds=float(workers["computing_seconds"].sum()),
+        overhead_seconds=float(workers["overhead_seconds"].sum()),
         computing_squares=float(workers["computing_squares"].sum()),
         fetching_seconds=float(workers["fetching_seconds"].sum()),
         pushing_seconds=float(workers["pushing_seconds"].sum()),

@@ -107,6 +107,6 @@ def calibrate(run: Path) -> Times:
         timing: dict[str, Any] = json.loads((run / "summary.json").read_text())["timing"]
         compute = Jitter(timing["compute"], timing["compute_deviation"])
         bandwidth = timing["bandwidth"] or float("inf")
-        return Times(compute, Constant(timing["latency"]), Constant(timing["service"]), bandwidth)
+        return Times(compute, service=Constant(timing["service"]), bandwidth=bandwidth)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"virtual.calibration: {run} has no measurements of a run on ranks: {error}") from None

@@ -61,7 +61,7 @@ def test_deaths_and_returns_are_events(mpidl, tmp_path):
 
 
 def test_durations_of_a_real_run(mpidl, tmp_path):
-    timing = {"compute": 0.25, "compute_deviation": 0.0, "service": 0.0, "latency": 0.0, "bandwidth": None}
+    timing = {"compute": 0.25, "compute_deviation": 0.0, "service": 0.0, "bandwidth": None}
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "summary.json").write_text(json.dumps({"timing": timing}))
     settings = ("--set", "virtual.calibration=old", "--set", "run.steps=40", "--json")

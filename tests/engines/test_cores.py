@@ -38,19 +38,26 @@ def play(count, jobs, origin=0.0):
 def flow(count, jobs):
     """Return when the jobs end, exactly: a fluid that flows at constant rates from one change to the next.
 
-    Also return the least time between an urgent job's start and an ordinary one's end, had it not started: rounding
-    may swap the two where that is short, and the ordinary one waits or doesn't.
+    Also return the least time between an urgent job's start and another one's start, or its end had the urgent one not
+    started: rounding may swap the two where that is short, and one waits or doesn't.
     """
     left = [Fraction(seconds) for _, seconds, _ in jobs]
     starts = [Fraction(start) for start, _, _ in jobs]
-    ends, now, margin = {}, min(starts), Fraction(1)
+    ends, now, displaces = {}, min(starts), {}
+    gaps = [abs(start - other) for i, start in enumerate(starts) if jobs[i][2] for other in starts if other != start]
+    margin = min([Fraction(1), *gaps])
     while len(ends) < len(jobs):
         running = [i for i in range(len(jobs)) if starts[i] <= now and i not in ends]
-        urgent = sum(jobs[i][2] for i in running)
-        rates = {}
         for i in running:
-            mine, number = (count, urgent) if jobs[i][2] else (max(0, count - urgent), len(running) - urgent)
-            rates[i] = min(Fraction(1), Fraction(mine, number))
+            before = sum(starts[j] < starts[i] or (starts[j] == starts[i] and j < i) for j in running)
+            displaces.setdefault(i, jobs[i][2] and before >= count)
+        urgent = sum(jobs[i][2] for i in running)
+        displacing = sum(displaces[i] for i in running)
+        others = len(running) - urgent
+        left_over = max(0, min(others, count - (urgent - displacing)) - displacing)
+        rates = {
+            i: min(Fraction(1), Fraction(count, urgent) if jobs[i][2] else Fraction(left_over, others)) for i in running
+        }
         changes = [start for start in starts if start > now] + [now + left[i] / rates[i] for i in running if rates[i]]
         until = min(changes)
         for i in running:
@@ -59,8 +66,8 @@ def flow(count, jobs):
                 ends[i] = until
         now = until
         if any(start == now and job[2] for start, job in zip(starts, jobs, strict=True)):
-            ordinary = [i for i in range(len(jobs)) if starts[i] < now and not jobs[i][2]]
-            margin = min([margin, *(now - ends[i] if i in ends else left[i] for i in ordinary)])
+            before = [i for i in range(len(jobs)) if starts[i] < now]
+            margin = min([margin, *(now - ends[i] if i in ends else left[i] for i in before)])
     return [float(ends[i]) for i in range(len(jobs))], margin
 
 
@@ -73,6 +80,9 @@ def flow(count, jobs):
         (2, [(0, 2, False), (1, 2, False), (1, 1, False)], [2.5, 3.5, 2.5]),
         (2, [(0, 1, False), (0, 1, False), (0, 0.5, True)], [1.25, 1.25, 0.5]),
         (1, [(0, 1, False), (0.25, 0.5, True)], [1.5, 0.75]),
+        (2, [(0, 1, False), (0, 2, False), (0.5, 1.5, True)], [1.5, 3.0, 2.0]),
+        (2, [(0, 0.5, False), (0, 2, False), (0.25, 1.75, True)], [0.75, 3.5, 2.0]),
+        (2, [(0, 2, False), (0.25, 0.5, True)], [2, 0.75]),
         (1, [(0, 1, True), (0, 1, True), (0, 1, False)], [2, 2, 3]),
         (3, [(1, 0, False), (0, 2, True)], [1, 2]),
     ],
@@ -92,9 +102,10 @@ def test_jobs_end_when_those_of_an_exact_fluid_do(count, jobs):
 @given(COUNTS, st.lists(st.tuples(SECONDS, st.booleans()), min_size=1, max_size=20))
 def test_the_work_bounds_the_end(count, jobs):
     total, longest = sum(seconds for seconds, _ in jobs), max(seconds for seconds, _ in jobs)
+    urgent = sum(seconds for seconds, urgent in jobs if urgent)
     end = max(play(count, [(0, *each) for each in jobs]))
     assert end >= max(longest, total / count) - 1e-9
-    assert end <= total / count + longest + 1e-9
+    assert end <= total / count + longest + urgent + 1e-9
 
 
 @given(COUNTS, SECONDS, st.integers(0, 20))

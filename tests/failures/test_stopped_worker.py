@@ -24,7 +24,8 @@ class Slope:
     def loss_and_gradient(self, batch):
         time.sleep(float(os.environ.get("SLOPE_SECONDS", 0)))
         self.gradients += 1
-        if os.environ.get("OMPI_COMM_WORLD_RANK") == os.environ.get("SLOPE_STOPS", "none") and self.gradients in (5, 14):
+        stops = os.environ.get("OMPI_COMM_WORLD_RANK") == os.environ.get("SLOPE_STOPS", "none")
+        if stops and self.gradients in (5, 14):
             os.kill(os.getpid(), signal.SIGSTOP)
         gradient = np.arange(1.0, 14) * np.sum(batch.inputs[:, 0] + 1)
         return float(self.parameters @ gradient), gradient

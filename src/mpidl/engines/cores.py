@@ -11,7 +11,9 @@ import simpy
 class Cores:
     """Processor sharing: where jobs outnumber cores, all progress at the same share of full speed.
 
-    Urgent jobs, those of servers, which the kernel lets run when they wake, share with each other only.
+    Urgent jobs, those of servers, which the kernel lets run when they wake, share with each other only. One that finds
+    no core free displaces another job until it ends, even if a core becomes free before: for so short a time the kernel
+    doesn't move what was displaced.
 
     Parameters
     ----------
@@ -22,7 +24,7 @@ class Cores:
 
     def __init__(self, environment: simpy.Environment, count: int) -> None:
         self._environment = environment
-        self._urgent, self._others = _Queue(), _Queue()
+        self._urgent, self._displacing, self._others = _Queue(), _Queue(), _Queue()
         self._count = count
         self._now = environment.now
         self._version = 0
@@ -35,31 +37,39 @@ class Cores:
         if not seconds:
             return event.succeed()
         self._advance()
-        (self._urgent if urgent else self._others).add(seconds, event)
+        queue = self._others
+        if urgent:
+            free = sum(map(len, self._queues)) < self._count
+            queue = self._urgent if free else self._displacing
+        queue.add(seconds, event)
         self._plan()
         return event
 
     def _advance(self) -> None:
         """Let the jobs progress to the present, and end those that are done."""
         passed, self._now = self._environment.now - self._now, self._environment.now
-        urgent, others = self._rates()
-        self._urgent.advance(passed * urgent)
-        self._others.advance(passed * others)
+        for queue, rate in zip(self._queues, self._rates(), strict=True):
+            queue.advance(passed * rate)
         # The clock's rounding may leave a rest that is too short for time to pass: who is due now is done.
         if self._now >= self._planned:
             self._first.end(self._end)
 
-    def _rates(self) -> tuple[float, float]:
-        """Return the speed of each urgent job and of each other one, 1 being that of a core."""
-        urgent, others = len(self._urgent), len(self._others)
-        left = max(0, self._count - urgent)
-        return (min(1.0, self._count / urgent) if urgent else 0.0, min(1.0, left / others) if others else 0.0)
+    @property
+    def _queues(self) -> tuple[_Queue, _Queue, _Queue]:
+        return self._urgent, self._displacing, self._others
+
+    def _rates(self) -> tuple[float, float, float]:
+        """Return the speed of the jobs of each queue, 1 being that of a core."""
+        free, displacing, others = map(len, self._queues)
+        urgent = min(1.0, self._count / (free + displacing)) if free + displacing else 0.0
+        left = max(0, min(others, self._count - free) - displacing)
+        return urgent, urgent, left / others if others else 0.0
 
     def _plan(self) -> None:
         """Wake when the next job ends, at the present speeds; an earlier plan is void."""
         self._version += 1
-        queues = zip((self._urgent, self._others), self._rates(), strict=True)
-        waits = [(queue.wait(rate), queue) for queue, rate in queues if rate]
+        queues = zip(self._queues, self._rates(), strict=True)
+        waits = [(queue.wait(rate), queue) for queue, rate in queues if rate and len(queue)]
         if waits:
             wait, self._first = min(waits, key=lambda each: each[0])
             self._planned, self._end = self._now + wait, self._first.first()

@@ -45,12 +45,15 @@ class Backoff:
         """Let MPI make progress without waiting."""
         self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
-    def pause(self) -> None:
-        """Let MPI make progress and wait a moment; call it in a loop that looks for work each time."""
+    def pause(self) -> bool:
+        """Let MPI make progress and wait a moment; call it in a loop that looks for work each time.
+
+        Returns whether it slept the whole time, and nobody rang.
+        """
         self.progress()
         if self._spin and time.perf_counter() < self._spin_until:
-            return
-        if self._cleared:
-            self._doorbells.sleep(self._sleep)
+            return False
+        idle = self._cleared and not self._doorbells.sleep(self._sleep)
         self._doorbells.clear()
         self._cleared = True
+        return idle

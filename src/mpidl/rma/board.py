@@ -45,6 +45,7 @@ WORKER_ROW = np.dtype(
         ("evaluation_seconds", np.float64),
         ("waiting_seconds", np.float64),
         ("computing_seconds", np.float64),
+        ("overhead_seconds", np.float64),
         ("computing_squares", np.float64),
         ("fetching_seconds", np.float64),
         ("pushing_seconds", np.float64),

@@ -51,9 +51,9 @@ class Doorbells:
             while True:
                 self._socket.recv(1)
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep until rung, at most `seconds`."""
-        select.select([self._socket], [], [], seconds)
+    def sleep(self, seconds: float) -> bool:
+        """Sleep until rung, at most `seconds`; return whether it rang."""
+        return bool(select.select([self._socket], [], [], seconds)[0])
 
     def close(self) -> None:
         """Close this rank's socket."""

@@ -81,8 +81,8 @@ class MpiEngine:
         delay: Callable[[float], float],
     ) -> None:
         self.model, self.split, self.schedule, self.exchange = model, split, schedule, exchange
-        self._between, self.steps, self._delay = between, steps, delay
-        self.loader = Loader(schedule, split, take, on_epoch, prepare=True)
+        self._on_epoch, self._between, self.steps, self._delay = on_epoch, between, steps, delay
+        self.loader = Loader(schedule, split, take, self._epoch_over, prepare=True)
         self.row: Row = exchange.row
         self._tickets = fabric.tickets()
         self._replica_clocks = fabric.clocks(worker)
@@ -91,7 +91,6 @@ class MpiEngine:
         self._timer = time.thread_time if fabric.crowded else time.perf_counter
         self._posted = 0.0
         self._actions: dict[type, Callable[[Any], Any]] = {
-            NextBatch: self._next_batch,
             Gradient: self._gradient,
             WaitForEpoch: self._wait_for_epoch,
             Clock: self._wait_for_clock,
@@ -104,8 +103,11 @@ class MpiEngine:
         self.row.figures["state"] = State.WORKING
         try:
             while True:
+                started = self._timer()
                 request = replica.send(answer)
-                answer = self._actions[type(request)](request)
+                batch = self._next_batch(request) if isinstance(request, NextBatch) else None
+                self.row.figures["overhead_seconds"] += self._timer() - started
+                answer = batch if isinstance(request, NextBatch) else self._actions[type(request)](request)
         except StopIteration:
             pass
         self._waiting.until(self.exchange.applied)
@@ -132,6 +134,11 @@ class MpiEngine:
             self.steps.portion = self.loader.current.portion
             self.exchange.took(self.loader.current.portion, self.loader.done - 1)
         return batch
+
+    def _epoch_over(self, epoch: int) -> None:
+        started = self._timer()
+        self._on_epoch(epoch)
+        self.row.figures["overhead_seconds"] -= self._timer() - started
 
     def _note_unfinished(self) -> None:
         self.row.figures["tickets"] = self.loader.tickets
