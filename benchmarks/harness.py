@@ -38,8 +38,8 @@ def interleave(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, l
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as text: a column for each key of the first row, numbers to the right, "-" for None."""
-    columns = list(rows[0])
+    """Return the rows as text: a column for each key, numbers to the right, "-" where a row has none."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     numeric = [all(isinstance(row.get(column), (int, float, type(None))) for row in rows) for column in columns]

@@ -95,10 +95,11 @@ def logistic(directory: Path) -> list[dict[str, Any]]:
         mpidl.train(
             model(), source, algorithm=Sandblaster(), batch=500, portion=500, epochs=2 * found.nfev, dir=runs, name="r"
         )
-        iterations = records(Path(runs) / "r")
+        lines = (Path(runs) / "r" / "metrics.jsonl").read_text().splitlines()
+        done = iterations({"records": map(json.loads, lines)})
     target = found.fun * (1 + EQUAL)
     evaluations = 0
-    for iteration in iterations:
+    for iteration in done:
         evaluations += iteration["evaluations"]
         if iteration["objective"] <= target:
             break
@@ -110,11 +111,10 @@ def logistic(directory: Path) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def records(run: Path) -> list[dict[str, Any]]:
-    """Return a run's iterations."""
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    by_number = {line["iteration"]["number"]: line["iteration"] for line in lines if "iteration" in line}
-    return list(by_number.values())
+def iterations(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what a run's records say of its iterations."""
+    each = (record["iteration"] for record in run["records"] if "iteration" in record)
+    return list({iteration["number"]: iteration for iteration in each}.values())
 
 
 def evaluation(directory: Path) -> list[dict[str, Any]]:
@@ -140,17 +140,19 @@ def evaluation(directory: Path) -> list[dict[str, Any]]:
         rows.append({"turn": turn, "optimiser": "SciPy L-BFGS-B", "workers": 1, "seconds an evaluation": each})
         for workers in (1, 2):
             run = train(batch_job(directory, (1024, 1024), epochs=5), 2 + workers)
-            last = [record for record in run["records"] if "iteration" in record][-1]["iteration"]
+            done = iterations(run)
             evaluations = run["fetches"] / workers
+            messages = run["pushes"] + sum(each["messages"] for each in done)
+            operating = sum(each["operating"] for each in done)
             rows.append(
                 {
                     "turn": turn,
                     "optimiser": "Sandblaster",
                     "workers": workers,
                     "seconds an evaluation": run["seconds"] / evaluations,
-                    "messages an iteration": run["pushes"] / last["number"],
-                    "MB an iteration": (run["bytes_pushed"] + run["bytes_fetched"]) / last["number"] / 1e6,
-                    "of it coordinated": coordinated(run),
+                    "messages an iteration": messages / len(done),
+                    "MB an iteration": (run["bytes_pushed"] + run["bytes_fetched"]) / len(done) / 1e6,
+                    "of the time coordinating": operating / run["seconds"],
                 }
             )
     return rows
@@ -162,12 +164,6 @@ def batch_job(directory: Path, units: tuple[int, ...], epochs: int, **sections: 
     return fashion(
         directory, units, run={"epochs": epochs}, algorithm={"name": "sandblaster"}, **({"data": data} | sections)
     )
-
-
-def coordinated(run: dict[str, Any]) -> float:
-    """Return the part of the time in which workers wait for the coordinator: not at work, nor near a batch's end."""
-    last = run["records"][-1]
-    return last["waiting"] / run["replicas"]
 
 
 def slow(directory: Path) -> list[dict[str, Any]]:
@@ -196,10 +192,8 @@ def slow(directory: Path) -> list[dict[str, Any]]:
 
 def compared(case: str, backups: bool, run: dict[str, Any], ideal: float) -> dict[str, Any]:
     """Return a row: seconds of an evaluation beside the ideal."""
-    iterations = {
-        record["iteration"]["number"]: record["iteration"] for record in run["records"] if "iteration" in record
-    }
-    evaluations = sum(iteration["evaluations"] for iteration in iterations.values())
+    done = iterations(run)
+    evaluations = sum(iteration["evaluations"] for iteration in done)
     seconds = run["seconds"] / evaluations
     return {
         "case": case,
@@ -207,8 +201,8 @@ def compared(case: str, backups: bool, run: dict[str, Any], ideal: float) -> dic
         "seconds an evaluation": seconds,
         "ideal": ideal,
         "of the ideal": seconds / ideal,
-        "issued": sum(iteration["backups"] for iteration in iterations.values()) / evaluations,
-        "won": sum(iteration["won"] for iteration in iterations.values()) / evaluations,
+        "issued": sum(iteration["backups"] for iteration in done) / evaluations,
+        "won": sum(iteration["won"] for iteration in done) / evaluations,
     }
 
 

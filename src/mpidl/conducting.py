@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from math import fsum
 from typing import Any
 
@@ -60,6 +61,7 @@ class Conductor:
         self._tickets = fabric.tickets()
         self._pieces = Counter(window, fabric.roles.coordinator, "evaluation", Notice.PIECE)
         self._evaluation = self._tests = 0
+        self._messages, self._operating = 0, 0.0
 
     def steps(self) -> Steps:
         """Return the whole of the training."""
@@ -72,15 +74,22 @@ class Conductor:
                 break
             match request:
                 case Operate():
-                    answers = yield from self._call(request)
-                    answer = [fsum(parts) for parts in zip(*answers, strict=True)]
+                    answer = yield from self._operate(request)
                 case Evaluate():
                     answer = yield from self._evaluate(request)
                 case Iteration():
                     answer = yield from self._iterate(request)
         self._tell(Notice.OVER, 1)
 
+    def _operate(self, request: Operate) -> Steps:
+        started = time.perf_counter()
+        answers = yield from self._call(request)
+        self._operating += time.perf_counter() - started
+        return [fsum(parts) for parts in zip(*answers, strict=True)]
+
     def _call(self, message: Any) -> Steps:
+        """Tell all servers something, and return their answers."""
+        self._messages += 2 * len(self._fabric.roles.servers)
         self._caller.call(message)
         while (answers := self._caller.answers()) is None:
             yield
@@ -113,6 +122,7 @@ class Conductor:
             if self._tickets.read() - self._evaluation * EVALUATION < len(of):
                 handed_out = time.perf_counter()
             yield
+        self._messages += len(complete)
         losses, samples = of_segments(request.segments, of, complete[0].losses, self._portions)
         backups = int(np.count_nonzero(self._copies[: len(of)]))
         portions = sum(len(unit.portions) for unit in of)
@@ -120,7 +130,9 @@ class Conductor:
         return Evaluation(losses, samples, portions, backups, complete[0].won, waiting)
 
     def _iterate(self, request: Iteration) -> Steps:
-        stop, test, order = self._on_iteration(request)
+        counted = replace(request, operating=self._operating, messages=self._messages)
+        self._messages, self._operating = 0, 0.0
+        stop, test, order = self._on_iteration(counted)
         while order and min((yield from self._call(Obeyed()))) < order:
             yield
         if test:

@@ -86,6 +86,24 @@ def test_batches_that_change_get_near_the_solution(lab, least_squares):
     assert seen[-1].objective < 0.2 * seen[0].objective
 
 
+def test_curvature_is_that_of_what_two_batches_have_in_common(lab, least_squares):
+    problem = least_squares()
+    algorithm = Sandblaster(batch=0.5, overlap=0.4)
+    engine, seen = run(lab, problem, algorithm, iterations=7, servers=1)
+    (server,) = engine._world.servers
+    held = dict(zip(algorithm.vectors(), server.shard.state, strict=True))
+    state = seen[-1].state
+    step, difference = (held[f"{letter}{state['order'][-1]}"] for letter in "sy")
+    batches = lab.batches(problem, epochs=1)
+    size = round(0.5 * len(batches))
+    shared = round(0.4 * size)
+    first = state["batch"] * (size - shared)
+    common = np.concatenate([batches[i % len(batches)] for i in range(first, first + shared)])
+    change = lab.gradient(problem, step, common) - lab.gradient(problem, np.zeros_like(step), common)
+    np.testing.assert_allclose(difference, change, rtol=1e-9, atol=1e-12)
+    assert all(iteration.evaluations <= 2 for iteration in seen)
+
+
 class Integers:
     """A model whose gradients are whole numbers that tell their samples."""
 

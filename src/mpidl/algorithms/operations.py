@@ -137,6 +137,10 @@ class Iteration:
         Sums over the evaluations; see `Evaluation`.
     state : dict
         Scalars that a resumed coordinator goes on from.
+    operating : float
+        Seconds in which replicas had nothing to do but wait for operations, since the last iteration; known to engines.
+    messages : int
+        Between coordinator and servers in that time; known to engines.
     """
 
     number: int
@@ -150,6 +154,8 @@ class Iteration:
     won: int
     waiting: float
     state: dict[str, object]
+    operating: float = 0.0
+    messages: int = 0
 
 
 CoordinatorRequest = Operate | Evaluate | Iteration

@@ -22,7 +22,6 @@ from mpidl.algorithms.operations import (
     Evaluation,
     Iteration,
     Operate,
-    Operation,
     Segment,
     copy,
 )
@@ -50,8 +49,9 @@ class Sandblaster(Algorithm):
     history : int
         Pairs of the history, m.
     batch : float
-        Fraction of the training data in a batch. Where it is less than 1, batches change from iteration to iteration,
-        and the differences of gradients are taken on what two of them have in common (Berahas, Nocedal, Takáč 2016).
+        Fraction of the training data in a batch. Where it is less than 1, batches change from iteration to iteration;
+        objectives are compared, and differences of gradients taken, on what two of them have in common (Berahas,
+        Nocedal, Takáč 2016).
     overlap : float
         Fraction of a batch that it has in common with the next.
     unit : int
@@ -181,6 +181,7 @@ class _Optimiser:
         self._batch = int(state.get("batch", 0))
         self._found: list[Evaluation] = []
         self._samples = 0
+        self._means: list[float] = []
         self._value = self._step = 0.0
 
     def run(self) -> Coordinator:
@@ -197,12 +198,8 @@ class _Optimiser:
                 return
             if norm <= self._settings.tolerance:
                 return
-            coefficients = direction(gram)
-            slope = float(coefficients @ gram[-1])
-            terms = tuple(zip(coefficients.tolist(), history.names(), strict=True))
-            yield Operate((copy(ORIGIN, PARAMETERS), Combine(DIRECTION, terms), *self._keep()))
-            accepted = yield from self._descend(slope, 1.0 if history.order else min(1.0, 1 / norm))
-            if accepted is None and not history.order:
+            accepted = yield from self._descend(direction(gram), 1.0 if history.order else min(1.0, 1 / norm))
+            if accepted is None and not history.order and self._whole:
                 return
             self._number += accepted is not None
             fresh = yield from self._learn(accepted)
@@ -219,19 +216,28 @@ class _Optimiser:
             state=state,
         )  # fmt: skip
 
-    def _keep(self) -> tuple[Operation, ...]:
-        """Keep the gradient that the next will be compared with: of the whole batch, or of what the next shares."""
-        return (copy(PREVIOUS, GRADIENT if self._whole else LAST),)
-
     @property
     def _whole(self) -> bool:
         return self._settings.batch == 1
 
-    def _descend(self, slope: float, step: float) -> Generator[CoordinatorRequest, Any, Point | None]:
-        """Search along the direction; leave parameters and gradient at the accepted point, or where it began."""
+    def _descend(self, coefficients: np.ndarray, step: float) -> Generator[CoordinatorRequest, Any, Point | None]:
+        """Search along a direction; leave parameters and gradient at the accepted point, or where it began.
+
+        Trials are evaluated on the next batch, and judged by what that has in common with the present one: the last of
+        them is the next iteration's evaluation.
+        """
+        terms = tuple(zip(coefficients.tolist(), self._history.names(), strict=True))
+        operations = (
+            copy(ORIGIN, PARAMETERS),
+            Combine(DIRECTION, terms),
+            copy(PREVIOUS, GRADIENT if self._whole else LAST),
+            Dot(((PREVIOUS, DIRECTION),)),
+        )
+        (slope,) = yield Operate(operations)
+        start, trial = self._means[-1], 0.0
+        self._batch += not self._whole
         if slope >= 0:
             return None
-        start, trial = self._value, 0.0
         search = self._search.search(start, slope, step)
         try:
             trial = next(search)
@@ -241,17 +247,21 @@ class _Optimiser:
             accepted: Point | None = end.value
         if accepted is None:
             yield Operate((copy(PARAMETERS, ORIGIN),))
-            self._value = start
         elif accepted.step != trial:
             yield from self._at(accepted.step)
         return accepted
 
+    @property
+    def _shared(self) -> str:
+        """The gradient of what the present batch has in common with the one before."""
+        return GRADIENT if self._whole else FIRST
+
     def _at(self, step: float) -> Generator[CoordinatorRequest, Any, tuple[float, float]]:
-        """Return the objective and its slope so far along the direction."""
+        """Return the objective so far along the direction, and its slope, where two batches overlap."""
         yield Operate((Combine(PARAMETERS, ((1.0, ORIGIN), (step, DIRECTION))),))
         yield from self._evaluate()
-        (slope,) = yield Operate((Dot(((GRADIENT, DIRECTION),)),))
-        return self._value, slope
+        (slope,) = yield Operate((Dot(((self._shared, DIRECTION),)),))
+        return self._means[0], slope
 
     def _learn(self, accepted: Point | None) -> Generator[CoordinatorRequest, Any, list[str]]:
         """Take up the pair of an accepted step, or forget all; return the vectors that are new."""
@@ -261,15 +271,11 @@ class _Optimiser:
             yield from self._evaluate()
             return [GRADIENT]
         self._step = accepted.step
-        if not self._whole:
-            self._batch += 1
-            yield from self._evaluate()
         slot = history.free
         s, y = f"s{slot}", f"y{slot}"
-        now = GRADIENT if self._whole else FIRST
         operations = (
             Combine(s, ((accepted.step, DIRECTION),)),
-            Combine(y, ((1.0, now), (-1.0, PREVIOUS))),
+            Combine(y, ((1.0, self._shared), (-1.0, PREVIOUS))),
             Dot(((s, y), (y, y))),
         )
         curvature, square = yield Operate(operations)
@@ -283,6 +289,7 @@ class _Optimiser:
         found: Evaluation = yield Evaluate(segments)
         samples = sum(found.samples)
         self._value = fsum(found.losses) / samples
+        self._means = [loss / count for loss, count in zip(found.losses, found.samples, strict=True) if count]
         self._found.append(found)
         self._samples += samples
         if self._whole:

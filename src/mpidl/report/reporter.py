@@ -23,7 +23,10 @@ REDRAW_EVERY = 0.5
 SHORTEST_SPAN = 0.3
 
 #: What a record has of a coordinator's last iteration.
-ITERATION = ("number", "objective", "gradient_norm", "step", "evaluations", "portions", "backups", "won", "waiting")
+ITERATION = (
+    "number", "objective", "gradient_norm", "step", "evaluations", "portions", "backups", "won", "waiting", "operating",
+    "messages",
+)  # fmt: skip
 
 
 class Reporter:

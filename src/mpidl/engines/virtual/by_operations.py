@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import fsum
 from typing import Any
 
@@ -65,7 +66,8 @@ class ByOperations(ThroughServers):
         self._copies: list[list[int]] = []
         self._single: deque[int] = deque()
         self._evaluation = self._backups = self._won = 0
-        self._handed_out = 0.0
+        self._handed_out = self._operating = 0.0
+        self._messages = 0
         self._over = False
         self._lost: list[int] = []
         self.coordinator = world.environment.process(self._coordinate())
@@ -86,15 +88,20 @@ class ByOperations(ThroughServers):
                 case Evaluate():
                     answer = yield from self._evaluate(request)
                 case Iteration():
-                    answer = self._on_iteration(request) or request.samples >= self._samples
+                    counted = replace(request, operating=self._operating, messages=self._messages)
+                    self._messages, self._operating = 0, 0.0
+                    answer = self._on_iteration(counted) or request.samples >= self._samples
         self._over = True
         self._changed.announce()
 
     def _operate(self, request: Operate) -> Process:
+        started = self._world.clock()
         results = [vectors.carry_out(request.operations) for vectors in self._vectors]
+        self._messages += 2 * len(self._vectors)
         if self._world.cluster is not None:
             yield from self._world.cluster.send(0, 0)
             yield from self._world.cluster.send(0, 0)
+        self._operating += self._world.clock() - started
         return [fsum(parts) for parts in zip(*results, strict=True)]
 
     def _evaluate(self, request: Evaluate) -> Process:
@@ -109,6 +116,7 @@ class ByOperations(ThroughServers):
         self._changed.announce()
         while any(accrual.complete < len(self._units) for accrual in self._accruals):
             yield self._updated.next
+        self._messages += 3 * len(self._accruals)
         return self._evaluated(request)
 
     def _evaluated(self, request: Evaluate) -> Evaluation:
