@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from msgspec import Meta
 
 from mpidl.errors import UsageError
-from mpidl.nn import kernels
+from mpidl.nn import kernels, winograd
 from mpidl.nn.layers.layer import Buffer, Shape, Weighted, Workspace
 from mpidl.nn.windows import PaddingPair, Pair, Windows, windows
 
@@ -57,6 +58,9 @@ class Conv2d(Weighted):
                 raise UsageError(f"groups: {self.groups}, expected a divisor of the {count} {whose} channels")
         return found
 
+    def _tiling(self, of: Windows) -> winograd.Tiling | None:
+        return winograd.tiling(of, self.channels) if self.groups == 1 else None
+
     def output_shape(self, input_shape: Shape) -> Shape:
         """See `Layer`."""
         return (*self._windows(input_shape).positions, self.channels)
@@ -78,10 +82,12 @@ class Conv2d(Weighted):
         weight = self.parameters(input_shape)["weight"]
         row = of.positions[1] * prod(weight[:-1])
         patches = max(row, min(PATCHES, MOST_IMAGES * of.positions[0] * row))
-        return super().buffers(input_shape) | {
+        found = super().buffers(input_shape) | {
             "patches": Buffer((patches,), per_sample=False),
             "product": Buffer((prod(weight) // self.groups,), per_sample=False),
         }
+        tiling = self._tiling(of)
+        return found if tiling is None else found | winograd.buffers(tiling)
 
     def _blocks(self, work: Workspace, of: Windows, samples: int) -> Iterator[tuple[slice, int, int, Any]]:
         """Yield images, first row of positions, rows, and memory for their patches: what fits into it at a time."""
@@ -98,35 +104,52 @@ class Conv2d(Weighted):
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        loops, images = kernels.of(work.xp), inputs.reshape(*inputs.shape[:3], -1)
-        of, weight = self._windows(inputs.shape[1:]), work.parameters["weight"]
+        images, of = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
+        tiling = self._tiling(of)
+        if work.xp is np and tiling is not None:
+            winograd.forward(work, tiling, images, outputs)
+        else:
+            self._forward(work, of, images, outputs)
+        self.activate(work, outputs)
+
+    def _forward(self, work: Workspace, of: Windows, images: Any, outputs: Any) -> None:
+        loops, weight = kernels.of(work.xp), work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
         matrix = weight.reshape(-1, self.channels)
-        for some, row, rows, patches in self._blocks(work, of, len(inputs)):
+        for some, row, rows, patches in self._blocks(work, of, len(images)):
             sums = outputs[some, row : row + rows].reshape(-1, self.channels)
             for group in range(self.groups):
                 loops.gather_patches(images[some], patches, of, row, group * depth)
                 columns = slice(group * width, (group + 1) * width)
                 work.xp.matmul(patches.reshape(len(sums), -1), matrix[:, columns], out=sums[:, columns])
             loops.add_row(sums, work.parameters["bias"])
-        self.activate(work, outputs)
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""
-        xp, loops, images = work.xp, kernels.of(work.xp), inputs.reshape(*inputs.shape[:3], -1)
-        of, weight = self._windows(inputs.shape[1:]), work.parameters["weight"]
+        images, of = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
+        image_gradient = None if input_gradient is None else input_gradient.reshape(images.shape)
+        tiling = self._tiling(of)
+        self.chain(work, outputs, output_gradient)
+        rows = output_gradient.reshape(-1, self.channels)
+        kernels.of(work.xp).sum_rows(rows, work.gradients["bias"])
+        if work.xp is np and tiling is not None:
+            winograd.backward(work, tiling, images, output_gradient, image_gradient)
+        else:
+            self._backward(work, of, images, output_gradient, image_gradient)
+
+    def _backward(
+        self, work: Workspace, of: Windows, images: Any, output_gradient: Any, image_gradient: Any | None
+    ) -> None:
+        xp, loops, weight = work.xp, kernels.of(work.xp), work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
         matrix, product = weight.reshape(-1, self.channels), work.buffers["product"].reshape(-1, width)
         gradient = work.gradients["weight"].reshape(-1, self.channels)
         gradient.fill(0)
-        if input_gradient is not None:
-            input_gradient.fill(0)
-            image_gradients = input_gradient.reshape(images.shape)
-        self.chain(work, outputs, output_gradient)
-        loops.sum_rows(output_gradient.reshape(-1, self.channels), work.gradients["bias"])
-        for some, row, rows, patches in self._blocks(work, of, len(inputs)):
+        if image_gradient is not None:
+            image_gradient.fill(0)
+        for some, row, rows, patches in self._blocks(work, of, len(images)):
             sums = output_gradient[some, row : row + rows].reshape(-1, self.channels)
             flat = patches.reshape(len(sums), -1)
             for group in range(self.groups):
@@ -134,6 +157,6 @@ class Conv2d(Weighted):
                 loops.gather_patches(images[some], patches, of, row, group * depth)
                 xp.matmul(flat.T, sums[:, columns], out=product)
                 gradient[:, columns] += product
-                if input_gradient is not None:
+                if image_gradient is not None:
                     xp.matmul(sums[:, columns], matrix[:, columns].T, out=flat)
-                    loops.scatter_patches(patches, image_gradients[some], of, row, group * depth)
+                    loops.scatter_patches(patches, image_gradient[some], of, row, group * depth)

@@ -1,0 +1,143 @@
+"""Convolution by minimal filtering (Lavin, Gray 2016): a fraction of the multiplications.
+
+Tiles of 6 x 6 pixels give 4 x 4 outputs of a 3 x 3 kernel, or 2 x 2 of a 5 x 5 one: Y = A' ((G g G') * (B' d B)) A. The
+product is taken place by place and summed over channels: a matrix product for each of the 36 places. Both sizes have
+their points in common, and so the matrix B. The gradients are the adjoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from mpidl.nn.kernels.cpu import winograd as loops
+from mpidl.nn.layers.layer import Buffer, Workspace
+from mpidl.nn.windows import Windows
+
+#: Channels that are worth the transforms.
+LEAST_CHANNELS = 8
+#: Elements of the tiles that are worked on at a time: they stay in cache.
+TILES = 1 << 19
+#: Small images are worked on so many at a time, at most.
+MOST_IMAGES = 64
+PLACES = loops.SIDE**2
+POINTS = (0.0, loops.NEAR, -loops.NEAR, loops.FAR, -loops.FAR)
+
+
+class Tiling(NamedTuple):
+    """How tiles lie on images.
+
+    Attributes
+    ----------
+    size, step : int
+        Of the kernel; pixels from one tile to the next, which a tile gives outputs for.
+    padding, positions, tiles : (int, int)
+        See `Windows`; how many tiles there are, vertically and horizontally.
+    depth, width : int
+        Channels of inputs and outputs.
+    """
+
+    size: int
+    step: int
+    padding: tuple[int, int]
+    positions: tuple[int, int]
+    tiles: tuple[int, int]
+    depth: int
+    width: int
+
+
+def tiling(of: Windows, width: int) -> Tiling | None:
+    """Return how windows are computed by tiles; None if they can't, or had better not be."""
+    size = of.size[0]
+    fits = of.size in ((3, 3), (5, 5)) and of.stride == (1, 1) and min(of.channels, width) >= LEAST_CHANNELS
+    if not fits:
+        return None
+    step = loops.SIDE + 1 - size
+    down, across = (-(-count // step) for count in of.positions)
+    return Tiling(size, step, of.padding, of.positions, (down, across), of.channels, width)
+
+
+def buffers(of: Tiling) -> dict[str, Buffer]:
+    """Return the memory that the tiles need."""
+    row = of.tiles[1] * PLACES * (of.depth + of.width)
+    shapes = {
+        "tiles": (max(row, min(TILES, MOST_IMAGES * of.tiles[0] * row)),),
+        "kernel": (PLACES, of.depth, of.width),
+        "kernel_gradient": (PLACES, of.depth, of.width),
+        "kernel_product": (PLACES, of.depth, of.width),
+        "lines": (2 * PLACES * max(of.depth, of.width),),
+    }
+    return {name: Buffer(shape, per_sample=False) for name, shape in shapes.items()}
+
+
+def forward(work: Workspace, of: Tiling, images: np.ndarray, outputs: np.ndarray) -> None:
+    """Set outputs (n, *of.positions, width) to the convolution of images (n, height, width, depth), and the bias."""
+    kernel, lines = _transformed(work, of), work.buffers["lines"]
+    outputs[:] = work.parameters["bias"]
+    for some, row, inputs, sums in _blocks(work, of, len(images)):
+        loops.transform_data(images[some], inputs, of.step, row, of.padding, lines)
+        np.matmul(_matrices(inputs), kernel, out=_matrices(sums))
+        loops.add_outputs(sums, outputs[some], of.step, row, lines)
+
+
+def backward(
+    work: Workspace, of: Tiling, images: np.ndarray, output_gradient: np.ndarray, image_gradient: np.ndarray | None
+) -> None:
+    """Set the weight's gradient and, if asked for, that with respect to the images."""
+    lines, product, total = work.buffers["lines"], work.buffers["kernel_product"], work.buffers["kernel_gradient"]
+    if image_gradient is not None:
+        image_gradient.fill(0)
+        kernel = _transformed(work, of).transpose(0, 2, 1)
+    total.fill(0)
+    for some, row, inputs, sums in _blocks(work, of, len(images)):
+        loops.transform_data(images[some], inputs, of.step, row, of.padding, lines)
+        loops.transform_outputs_adjoint(output_gradient[some], sums, of.step, row, lines)
+        np.matmul(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), out=product)
+        total += product
+        if image_gradient is not None:
+            np.matmul(_matrices(sums), kernel, out=_matrices(inputs))
+            loops.add_data_adjoint(inputs, image_gradient[some], of.step, row, of.padding, lines)
+    weight_gradient = work.gradients["weight"].reshape(of.size**2, -1)
+    np.matmul(_kernel_matrix(of.size, total.dtype.char).T, total.reshape(PLACES, -1), out=weight_gradient)
+
+
+def _transformed(work: Workspace, of: Tiling) -> np.ndarray:
+    """Return G g G' for each pair of channels."""
+    kernel: np.ndarray = work.buffers["kernel"]
+    weight = work.parameters["weight"].reshape(of.size**2, -1)
+    np.matmul(_kernel_matrix(of.size, kernel.dtype.char), weight, out=kernel.reshape(PLACES, -1))
+    return kernel
+
+
+@cache
+def _kernel_matrix(size: int, dtype: str) -> np.ndarray:
+    """Return the matrix of g -> G g G'."""
+    rows = [
+        [point**power / np.prod([point - other for other in POINTS if other != point]) for power in range(size)]
+        for point in POINTS
+    ]
+    last = [0.0] * (size - 1) + [1.0]
+    g = np.array([*rows, last])
+    return np.kron(g, g).astype(dtype)
+
+
+def _matrices(tiles: np.ndarray) -> np.ndarray:
+    return tiles.reshape(PLACES, -1, tiles.shape[-1])
+
+
+def _blocks(work: Workspace, of: Tiling, samples: int) -> Iterator[tuple[slice, int, np.ndarray, np.ndarray]]:
+    """Yield images, first row of tiles, and memory for the tiles of inputs and outputs: what fits at a time."""
+    memory, (down, across) = work.buffers["tiles"], of.tiles
+    row = across * PLACES * (of.depth + of.width)
+    rows = min(down, memory.size // row)
+    images = min(samples, max(1, memory.size // (down * row)))
+    for first in range(0, samples, images):
+        some = slice(first, min(samples, first + images))
+        for start in range(0, down, rows):
+            shape = (PLACES, some.stop - first, min(rows, down - start), across)
+            cut = int(np.prod(shape)) * of.depth
+            end = cut + int(np.prod(shape)) * of.width
+            yield some, start, memory[:cut].reshape(*shape, of.depth), memory[cut:end].reshape(*shape, of.width)
