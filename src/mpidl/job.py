@@ -14,7 +14,7 @@ from mpidl.algorithms.operations import SEGMENTS
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.checkpoint import Checkpoint, Position
 from mpidl.config import Config
-from mpidl.data import Dataset, Portions, augmented
+from mpidl.data import Dataset, Portions, augmented, normalised
 from mpidl.data.schedule import Schedule
 from mpidl.device import choose
 from mpidl.errors import UsageError
@@ -56,6 +56,7 @@ class Job:
 
     def __init__(self, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None) -> None:
         dataset = augmented(dataset, config.data.augment, config.run.seed)
+        dataset = normalised(dataset, config.data.normalise)
         self.config, self.dataset, self.checkpoint = config, dataset, checkpoint
         self.model = self._given = model
         self.algorithm, self.rule = config.algorithm, config.rule

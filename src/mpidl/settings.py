@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from mpidl import sections
-from mpidl.data import Augmentation
+from mpidl.data import Augmentation, Normalisation
 from mpidl.errors import UsageError
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
@@ -73,11 +73,14 @@ class Data:
         Samples handed to a replica at a time, a multiple of `batch`; four batches if not given.
     augment : Augmentation
         ``[data.augment]``.
+    normalise : Normalisation
+        ``[data.normalise]``.
     """
 
     batch: Count = 128
     portion: Count = None  # type: ignore[assignment]  # resolved below
     augment: Augmentation = field(default_factory=Augmentation)
+    normalise: Normalisation = field(default_factory=Normalisation)
 
     def __post_init__(self) -> None:
         if self.portion is None:

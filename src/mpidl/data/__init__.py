@@ -11,6 +11,7 @@ from mpidl.data.dataset import ArraySplit, Dataset, Source, Split
 from mpidl.data.digits import Digits
 from mpidl.data.hdf5 import Hdf5
 from mpidl.data.idx import Idx
+from mpidl.data.normalisation import Normalisation, Normalised, normalised
 from mpidl.data.portions import Portions
 from mpidl.data.synthetic import Synthetic
 
@@ -28,9 +29,12 @@ __all__ = [
     "Digits",
     "Hdf5",
     "Idx",
+    "Normalisation",
+    "Normalised",
     "Portions",
     "Source",
     "Split",
     "Synthetic",
     "augmented",
+    "normalised",
 ]

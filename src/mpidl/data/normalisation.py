@@ -1,0 +1,78 @@
+"""Normalisation: inputs less a mean, over a standard deviation, of all values or of each channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.data.batch import Batch
+from mpidl.data.dataset import Dataset, Split
+from mpidl.errors import UsageError
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """``[data.normalise]``: inputs to train and to test with become (inputs - mean) / std, after augmentation.
+
+    Attributes
+    ----------
+    mean, std : float, or list of float for each channel
+        In units of the inputs, of which bytes were scaled to [0, 1].
+    """
+
+    mean: float | list[float] = 0.0
+    std: Positive | list[Positive] = 1.0
+
+
+def normalised(dataset: Dataset, normalisation: Normalisation) -> Dataset:
+    """Return the dataset with its inputs normalised; itself if `normalisation` does nothing.
+
+    Raises
+    ------
+    UsageError
+        There aren't as many numbers as channels.
+    """
+    if normalisation == Normalisation():
+        return dataset
+    channels = dataset.input_shape[-1] if dataset.input_shape else 1
+    for key, value in (("mean", normalisation.mean), ("std", normalisation.std)):
+        if isinstance(value, list) and len(value) != channels:
+            raise UsageError(f"data.normalise.{key}: {len(value)} numbers, expected one, or {channels}: one a channel")
+    train, test = (Normalised(split, normalisation) for split in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test)
+
+
+class Normalised(Split):
+    """Another split's samples, normalised.
+
+    Parameters
+    ----------
+    split : Split
+    normalisation : Normalisation
+    """
+
+    def __init__(self, split: Split, normalisation: Normalisation) -> None:
+        self.samples, self.contiguous, self._split = split.samples, split.contiguous, split
+        self._mean = np.array(normalisation.mean, np.float32)
+        self._factor = (1 / np.array(normalisation.std)).astype(np.float32)
+
+    def load(self) -> None:
+        self._split.load()
+
+    def prefetch(self, indices: NDArray[np.int64]) -> None:
+        self._split.prefetch(indices)
+
+    def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:
+        self._split.prepare(indices, epoch)
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
+        batch = self._split.gather(indices, epoch)
+        np.subtract(batch.inputs, self._mean, out=batch.inputs)
+        np.multiply(batch.inputs, self._factor, out=batch.inputs)
+        return batch
