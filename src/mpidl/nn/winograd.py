@@ -7,7 +7,7 @@ their points in common, and so the matrix B. The gradients are the adjoints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -25,6 +25,10 @@ TILES = 1 << 19
 MOST_IMAGES = 64
 PLACES = loops.SIDE**2
 POINTS = (0.0, loops.NEAR, -loops.NEAR, loops.FAR, -loops.FAR)
+
+
+#: Images, and rows of their positions: a contiguous part of the outputs.
+Place = tuple[slice, slice]
 
 
 class Tiling(NamedTuple):
@@ -73,33 +77,44 @@ def buffers(of: Tiling) -> dict[str, Buffer]:
     return {name: Buffer(shape, per_sample=False) for name, shape in shapes.items()}
 
 
-def forward(work: Workspace, of: Tiling, images: np.ndarray, outputs: np.ndarray) -> None:
-    """Set outputs (n, *of.positions, width) to the convolution of images (n, height, width, depth), and the bias."""
+def forward(work: Workspace, of: Tiling, images: np.ndarray, outputs: np.ndarray) -> Iterator[Place]:
+    """Set outputs (n, *of.positions, width) to the convolution of images (n, height, width, depth), and the bias.
+
+    Yields which part of the outputs is done, while it is in the cache.
+    """
     kernel, lines = _transformed(work, of), work.buffers["lines"]
-    outputs[:] = work.parameters["bias"]
-    for some, row, inputs, sums in _blocks(work, of, len(images)):
-        loops.transform_data(images[some], inputs, of.step, row, of.padding, lines)
+    for at, row, inputs, sums in _blocks(work, of, len(images)):
+        outputs[at] = work.parameters["bias"]
+        loops.transform_data(images[at[0]], inputs, of.step, row, of.padding, lines)
         np.matmul(_matrices(inputs), kernel, out=_matrices(sums))
-        loops.add_outputs(sums, outputs[some], of.step, row, lines)
+        loops.add_outputs(sums, outputs[at[0]], of.step, row, lines)
+        yield at
 
 
 def backward(
-    work: Workspace, of: Tiling, images: np.ndarray, output_gradient: np.ndarray, image_gradient: np.ndarray | None
+    work: Workspace,
+    of: Tiling,
+    images: np.ndarray,
+    output_gradient: Callable[[Place], np.ndarray],
+    image_gradient: np.ndarray | None,
 ) -> None:
-    """Set the weight's gradient and, if asked for, that with respect to the images."""
+    """Set the weight's gradient and, if asked for, that with respect to the images.
+
+    `output_gradient` returns a part of the gradient with respect to the outputs.
+    """
     lines, product, total = work.buffers["lines"], work.buffers["kernel_product"], work.buffers["kernel_gradient"]
     if image_gradient is not None:
         image_gradient.fill(0)
         kernel = _transformed(work, of).transpose(0, 2, 1)
     total.fill(0)
-    for some, row, inputs, sums in _blocks(work, of, len(images)):
-        loops.transform_data(images[some], inputs, of.step, row, of.padding, lines)
-        loops.transform_outputs_adjoint(output_gradient[some], sums, of.step, row, lines)
+    for at, row, inputs, sums in _blocks(work, of, len(images)):
+        loops.transform_outputs_adjoint(output_gradient(at), sums, of.step, 0, lines)
+        loops.transform_data(images[at[0]], inputs, of.step, row, of.padding, lines)
         np.matmul(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), out=product)
         total += product
         if image_gradient is not None:
             np.matmul(_matrices(sums), kernel, out=_matrices(inputs))
-            loops.add_data_adjoint(inputs, image_gradient[some], of.step, row, of.padding, lines)
+            loops.add_data_adjoint(inputs, image_gradient[at[0]], of.step, row, of.padding, lines)
     weight_gradient = work.gradients["weight"].reshape(of.size**2, -1)
     np.matmul(_kernel_matrix(of.size, total.dtype.char).T, total.reshape(PLACES, -1), out=weight_gradient)
 
@@ -128,8 +143,8 @@ def _matrices(tiles: np.ndarray) -> np.ndarray:
     return tiles.reshape(PLACES, -1, tiles.shape[-1])
 
 
-def _blocks(work: Workspace, of: Tiling, samples: int) -> Iterator[tuple[slice, int, np.ndarray, np.ndarray]]:
-    """Yield images, first row of tiles, and memory for the tiles of inputs and outputs: what fits at a time."""
+def _blocks(work: Workspace, of: Tiling, samples: int) -> Iterator[tuple[Place, int, np.ndarray, np.ndarray]]:
+    """Yield part of the outputs, first row of tiles, and memory for both sides' tiles: what fits at a time."""
     memory, (down, across) = work.buffers["tiles"], of.tiles
     row = across * PLACES * (of.depth + of.width)
     rows = min(down, memory.size // row)
@@ -140,4 +155,5 @@ def _blocks(work: Workspace, of: Tiling, samples: int) -> Iterator[tuple[slice, 
             shape = (PLACES, some.stop - first, min(rows, down - start), across)
             cut = int(np.prod(shape)) * of.depth
             end = cut + int(np.prod(shape)) * of.width
-            yield some, start, memory[:cut].reshape(*shape, of.depth), memory[cut:end].reshape(*shape, of.width)
+            at = some, slice(start * of.step, min(of.positions[0], (start + shape[2]) * of.step))
+            yield at, start, memory[:cut].reshape(*shape, of.depth), memory[cut:end].reshape(*shape, of.width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, ClassVar
@@ -85,6 +85,7 @@ class Conv2d(Weighted):
         found = super().buffers(input_shape) | {
             "patches": Buffer((patches,), per_sample=False),
             "product": Buffer((prod(weight) // self.groups,), per_sample=False),
+            "sums": Buffer((self.channels,), per_sample=False),
         }
         tiling = self._tiling(of)
         return found if tiling is None else found | winograd.buffers(tiling)
@@ -107,22 +108,24 @@ class Conv2d(Weighted):
         images, of = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
         tiling = self._tiling(of)
         if work.xp is np and tiling is not None:
-            winograd.forward(work, tiling, images, outputs)
+            for at in winograd.forward(work, tiling, images, outputs):
+                self.activate(work, outputs, at)
         else:
             self._forward(work, of, images, outputs)
-        self.activate(work, outputs)
 
     def _forward(self, work: Workspace, of: Windows, images: Any, outputs: Any) -> None:
         loops, weight = kernels.of(work.xp), work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
         matrix = weight.reshape(-1, self.channels)
         for some, row, rows, patches in self._blocks(work, of, len(images)):
-            sums = outputs[some, row : row + rows].reshape(-1, self.channels)
+            at = some, slice(row, row + rows)
+            sums = outputs[at].reshape(-1, self.channels)
             for group in range(self.groups):
                 loops.gather_patches(images[some], patches, of, row, group * depth)
                 columns = slice(group * width, (group + 1) * width)
                 work.xp.matmul(patches.reshape(len(sums), -1), matrix[:, columns], out=sums[:, columns])
             loops.add_row(sums, work.parameters["bias"])
+            self.activate(work, outputs, at)
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
@@ -131,16 +134,28 @@ class Conv2d(Weighted):
         images, of = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
         image_gradient = None if input_gradient is None else input_gradient.reshape(images.shape)
         tiling = self._tiling(of)
-        self.chain(work, outputs, output_gradient)
-        rows = output_gradient.reshape(-1, self.channels)
-        kernels.of(work.xp).sum_rows(rows, work.gradients["bias"])
+        sums, bias = work.buffers["sums"], work.gradients["bias"]
+        bias.fill(0)
+
+        def chain(at: tuple[slice, slice]) -> Any:
+            self.chain(work, outputs, output_gradient, at)
+            gradient = output_gradient[at]
+            kernels.of(work.xp).sum_rows(gradient.reshape(-1, self.channels), sums)
+            work.xp.add(bias, sums, out=bias)
+            return gradient
+
         if work.xp is np and tiling is not None:
-            winograd.backward(work, tiling, images, output_gradient, image_gradient)
+            winograd.backward(work, tiling, images, chain, image_gradient)
         else:
-            self._backward(work, of, images, output_gradient, image_gradient)
+            self._backward(work, of, images, chain, image_gradient)
 
     def _backward(
-        self, work: Workspace, of: Windows, images: Any, output_gradient: Any, image_gradient: Any | None
+        self,
+        work: Workspace,
+        of: Windows,
+        images: Any,
+        chain: Callable[[tuple[slice, slice]], Any],
+        image_gradient: Any | None,
     ) -> None:
         xp, loops, weight = work.xp, kernels.of(work.xp), work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
@@ -150,7 +165,7 @@ class Conv2d(Weighted):
         if image_gradient is not None:
             image_gradient.fill(0)
         for some, row, rows, patches in self._blocks(work, of, len(images)):
-            sums = output_gradient[some, row : row + rows].reshape(-1, self.channels)
+            sums = chain((some, slice(row, row + rows))).reshape(-1, self.channels)
             flat = patches.reshape(len(sums), -1)
             for group in range(self.groups):
                 columns = slice(group * width, (group + 1) * width)

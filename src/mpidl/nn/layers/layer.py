@@ -172,15 +172,15 @@ class Activated(Layer):
         of_inputs = ACTIVATIONS[self.activation].of_inputs
         return {"before": Buffer(self.output_shape(*input_shapes))} if of_inputs else {}
 
-    def activate(self, work: Workspace, outputs: Any) -> None:
-        """Replace what the layer computed by the activation of it."""
+    def activate(self, work: Workspace, outputs: Any, at: Any = ...) -> None:
+        """Replace what the layer computed by the activation of it; `at` selects a contiguous part of the outputs."""
         if "before" in work.buffers:
-            work.xp.copyto(work.buffers["before"], outputs)
-        ACTIVATIONS[self.activation].apply(work.xp, outputs)
+            work.xp.copyto(work.buffers["before"][at], outputs[at])
+        ACTIVATIONS[self.activation].apply(work.xp, outputs[at])
 
-    def chain(self, work: Workspace, outputs: Any, gradient: Any) -> None:
+    def chain(self, work: Workspace, outputs: Any, gradient: Any, at: Any = ...) -> None:
         """Turn the gradient with respect to the outputs into that with respect to what they are the activation of."""
-        ACTIVATIONS[self.activation].chain(work.xp, work.buffers.get("before", outputs), gradient)
+        ACTIVATIONS[self.activation].chain(work.xp, work.buffers.get("before", outputs)[at], gradient[at])
 
 
 class Weighted(Activated):
