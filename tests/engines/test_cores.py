@@ -39,24 +39,30 @@ def flow(count, jobs):
     """Return when the jobs end, exactly: a fluid that flows at constant rates from one change to the next.
 
     Also return the least time between an urgent job's start and another one's start, or its end had the urgent one not
-    started: rounding may swap the two where that is short, and one waits or doesn't.
+    started, and between the ends of those of which it displaces one: rounding may swap the two where that is short.
     """
     left = [Fraction(seconds) for _, seconds, _ in jobs]
     starts = [Fraction(start) for start, _, _ in jobs]
-    ends, now, displaces = {}, min(starts), {}
+    ends, now, seen, parked = {}, min(starts), set(), {}
     gaps = [abs(start - other) for i, start in enumerate(starts) if jobs[i][2] for other in starts if other != start]
     margin = min([Fraction(1), *gaps])
     while len(ends) < len(jobs):
         running = [i for i in range(len(jobs)) if starts[i] <= now and i not in ends]
         for i in running:
-            before = sum(starts[j] < starts[i] or (starts[j] == starts[i] and j < i) for j in running)
-            displaces.setdefault(i, jobs[i][2] and before >= count)
+            if i in seen:
+                continue
+            seen.add(i)
+            working = [j for j in seen if j not in ends and j not in parked.values() and j != i]
+            others = sorted((left[j], j) for j in working if not jobs[j][2])
+            if jobs[i][2] and len(working) >= count and others:
+                parked[i] = others[-1][1]
+                margin = min([margin, *(others[-1][0] - each for each, _ in others[:-1])])
+        running = [i for i in running if i not in parked.values()]
         urgent = sum(jobs[i][2] for i in running)
-        displacing = sum(displaces[i] for i in running)
         others = len(running) - urgent
-        left_over = max(0, min(others, count - (urgent - displacing)) - displacing)
         rates = {
-            i: min(Fraction(1), Fraction(count, urgent) if jobs[i][2] else Fraction(left_over, others)) for i in running
+            i: min(Fraction(1), Fraction(count, urgent) if jobs[i][2] else Fraction(max(0, count - urgent), others))
+            for i in running
         }
         changes = [start for start in starts if start > now] + [now + left[i] / rates[i] for i in running if rates[i]]
         until = min(changes)
@@ -64,6 +70,7 @@ def flow(count, jobs):
             left[i] -= rates[i] * (until - now)
             if not left[i]:
                 ends[i] = until
+                parked.pop(i, None)
         now = until
         if any(start == now and job[2] for start, job in zip(starts, jobs, strict=True)):
             before = [i for i in range(len(jobs)) if starts[i] < now]
@@ -78,10 +85,10 @@ def flow(count, jobs):
         (2, [(0, 1, False)] * 3, [1.5] * 3),
         (1, [(0, 1, False), (0.5, 1, False)], [1.5, 2]),
         (2, [(0, 2, False), (1, 2, False), (1, 1, False)], [2.5, 3.5, 2.5]),
-        (2, [(0, 1, False), (0, 1, False), (0, 0.5, True)], [1.25, 1.25, 0.5]),
+        (2, [(0, 1, False), (0, 1, False), (0, 0.5, True)], [1, 1.5, 0.5]),
         (1, [(0, 1, False), (0.25, 0.5, True)], [1.5, 0.75]),
-        (2, [(0, 1, False), (0, 2, False), (0.5, 1.5, True)], [1.5, 3.0, 2.0]),
-        (2, [(0, 0.5, False), (0, 2, False), (0.25, 1.75, True)], [0.75, 3.5, 2.0]),
+        (2, [(0, 1, False), (0, 2, False), (0.5, 1.5, True)], [1, 3.5, 2]),
+        (2, [(0, 0.5, False), (0, 2, False), (0.25, 1.75, True), (1, 0.5, False)], [0.5, 3.75, 2, 1.5]),
         (2, [(0, 2, False), (0.25, 0.5, True)], [2, 0.75]),
         (1, [(0, 1, True), (0, 1, True), (0, 1, False)], [2, 2, 3]),
         (3, [(1, 0, False), (0, 2, True)], [1, 2]),

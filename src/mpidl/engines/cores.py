@@ -12,8 +12,8 @@ class Cores:
     """Processor sharing: where jobs outnumber cores, all progress at the same share of full speed.
 
     Urgent jobs, those of servers, which the kernel lets run when they wake, share with each other only. One that finds
-    no core free displaces another job until it ends, even if a core becomes free before: for so short a time the kernel
-    doesn't move what was displaced.
+    no core free displaces another job, the longest, until it ends, even if a core becomes free before: for so short a
+    time the kernel doesn't move what was displaced.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Cores:
 
     def __init__(self, environment: simpy.Environment, count: int) -> None:
         self._environment = environment
-        self._urgent, self._displacing, self._others = _Queue(), _Queue(), _Queue()
+        self._urgent, self._others = _Queue(), _Queue()
         self._count = count
         self._now = environment.now
         self._version = 0
@@ -37,39 +37,39 @@ class Cores:
         if not seconds:
             return event.succeed()
         self._advance()
-        queue = self._others
-        if urgent:
-            free = sum(map(len, self._queues)) < self._count
-            queue = self._urgent if free else self._displacing
+        if urgent and len(self._urgent) + len(self._others) >= self._count and len(self._others):
+            displaced = self._others.take_longest()
+            assert event.callbacks is not None
+            event.callbacks.append(lambda _: self._add(self._others, *displaced))
+        self._add(self._urgent if urgent else self._others, seconds, event)
+        return event
+
+    def _add(self, queue: _Queue, seconds: float, event: simpy.Event) -> None:
+        self._advance()
         queue.add(seconds, event)
         self._plan()
-        return event
 
     def _advance(self) -> None:
         """Let the jobs progress to the present, and end those that are done."""
         passed, self._now = self._environment.now - self._now, self._environment.now
-        for queue, rate in zip(self._queues, self._rates(), strict=True):
-            queue.advance(passed * rate)
+        urgent, others = self._rates()
+        self._urgent.advance(passed * urgent)
+        self._others.advance(passed * others)
         # The clock's rounding may leave a rest that is too short for time to pass: who is due now is done.
         if self._now >= self._planned:
             self._first.end(self._end)
 
-    @property
-    def _queues(self) -> tuple[_Queue, _Queue, _Queue]:
-        return self._urgent, self._displacing, self._others
-
-    def _rates(self) -> tuple[float, float, float]:
-        """Return the speed of the jobs of each queue, 1 being that of a core."""
-        free, displacing, others = map(len, self._queues)
-        urgent = min(1.0, self._count / (free + displacing)) if free + displacing else 0.0
-        left = max(0, min(others, self._count - free) - displacing)
-        return urgent, urgent, left / others if others else 0.0
+    def _rates(self) -> tuple[float, float]:
+        """Return the speed of each urgent job and of each other one, 1 being that of a core."""
+        urgent, others = len(self._urgent), len(self._others)
+        left = max(0, self._count - urgent)
+        return (min(1.0, self._count / urgent) if urgent else 0.0, min(1.0, left / others) if others else 0.0)
 
     def _plan(self) -> None:
         """Wake when the next job ends, at the present speeds; an earlier plan is void."""
         self._version += 1
-        queues = zip(self._queues, self._rates(), strict=True)
-        waits = [(queue.wait(rate), queue) for queue, rate in queues if rate and len(queue)]
+        queues = zip((self._urgent, self._others), self._rates(), strict=True)
+        waits = [(queue.wait(rate), queue) for queue, rate in queues if rate]
         if waits:
             wait, self._first = min(waits, key=lambda each: each[0])
             self._planned, self._end = self._now + wait, self._first.first()
@@ -96,6 +96,13 @@ class _Queue:
 
     def add(self, seconds: float, event: simpy.Event) -> None:
         heapq.heappush(self._ends, (self._got + seconds, next(self._ordinals), event))
+
+    def take_longest(self) -> tuple[float, simpy.Event]:
+        """Remove the job that would end last; return the work that it lacks, and its event."""
+        last = max(self._ends)
+        self._ends.remove(last)
+        heapq.heapify(self._ends)
+        return last[0] - self._got, last[2]
 
     def first(self) -> float:
         """Return the end of the first to end."""
