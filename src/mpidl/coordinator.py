@@ -16,6 +16,7 @@ from mpidl.checkpoint import Position
 from mpidl.conducting import Conductor
 from mpidl.errors import MpidlError
 from mpidl.report.reporter import Reporter
+from mpidl.rma.backoff import RUNG_SLEEP
 from mpidl.rma.board import NO_MORE, Desk, Phase, State
 from mpidl.rma.fabric import ORDER_LEAVE, ORDER_NUMBER, Fabric
 from mpidl.totals import Totals, from_board
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the board.
 LOOK_EVERY = 0.05
+#: Longest sleep where it only looks on.
+IDLE_SLEEP = 0.02
 
 
 class Coordinator:
@@ -47,7 +50,8 @@ class Coordinator:
         self._reported = np.zeros(len(self._evaluated), bool)
         self._tickets = fabric.tickets()
         self._taken: int | None = None
-        self._backoff = fabric.backoff()
+        # Each time that it wakes, it takes a core from those that compute.
+        self._backoff = fabric.backoff(RUNG_SLEEP if fabric.units else IDLE_SLEEP)
         self._order = np.zeros(1, np.int64)
         self._saving: Position | None = None
         self._saved_at = time.time()

@@ -130,9 +130,9 @@ class Fabric:
             }
         return {}
 
-    def backoff(self) -> Backoff:
-        """Return a back-off for this rank's waiting."""
-        sleep = RUNG_SLEEP if self._direct else BLIND_SLEEP
+    def backoff(self, longest: float = RUNG_SLEEP) -> Backoff:
+        """Return a back-off for this rank's waiting: it sleeps up to `longest` where everybody can ring."""
+        sleep = longest if self._direct else BLIND_SLEEP
         return Backoff(self.comm, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def tickets(self) -> Counter:

@@ -46,7 +46,8 @@ class Cluster:
             yield self._environment.timeout(latency + transfer)
             return
         # Ranks that share a node's cores also copy by themselves.
-        yield self._environment.timeout(latency)
+        if latency:
+            yield self._environment.timeout(latency)
         if transfer:
             yield self._cores.work(transfer)
 
