@@ -25,8 +25,6 @@ TILES = 1 << 19
 MOST_IMAGES = 64
 PLACES = loops.SIDE**2
 POINTS = (0.0, loops.NEAR, -loops.NEAR, loops.FAR, -loops.FAR)
-
-
 #: Images, and rows of their positions: a contiguous part of the outputs.
 Place = tuple[slice, slice]
 
