@@ -211,8 +211,8 @@ def network(directory: Path) -> list[dict[str, Any]]:
     normalise = {"mean": 0.286, "std": 0.353}
     jobs = {
         "Sandblaster": fashion(
-            directory, run={"epochs": 80}, data={"batch": 500, "portion": 500, "normalise": normalise},
-            algorithm={"name": "sandblaster", "history": 20, "batch": 0.4, "overlap": 0.5},
+            directory, run={"epochs": 110}, data={"batch": 500, "portion": 500, "normalise": normalise},
+            algorithm={"name": "sandblaster", "history": 20, "batch": 0.5, "overlap": 0.5},
         ),
         "Downpour with Adagrad": fashion(
             directory, run={"epochs": 10}, data={"normalise": normalise}, server={"rule": "adagrad", "rate": 0.005}
