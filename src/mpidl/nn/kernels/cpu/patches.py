@@ -50,11 +50,11 @@ def _gather(images, patches, shape, windows, stride, padding, row, channel):  # 
                 for u in range(top, top + down):
                     start, target = target, target + wide * depth
                     if u < 0 or u >= height or begin >= end:
-                        _zero(patches, start, target)
+                        zero(patches, start, target)
                         continue
                     source = ((i * height + u) * width + left + begin) * channels + channel
                     to = start + begin * depth
-                    _zero(patches, start, to)
+                    zero(patches, start, to)
                     if whole:
                         a, b = uintp(to), uintp(source)
                         for k in range(uintp((end - begin) * depth)):
@@ -64,7 +64,7 @@ def _gather(images, patches, shape, windows, stride, padding, row, channel):  # 
                             a, b = uintp(to + v * depth), uintp(source + v * channels)
                             for k in range(uintp(depth)):
                                 patches[a + k] = images[b + k]
-                    _zero(patches, start + end * depth, target)
+                    zero(patches, start + end * depth, target)
 
 
 @jit
@@ -97,6 +97,7 @@ def _scatter(patches, images, shape, windows, stride, padding, row, channel):  #
 
 
 @jit
-def _zero(values, start, stop):  # type: ignore[no-untyped-def]
+def zero(values, start, stop):  # type: ignore[no-untyped-def]
+    """Set a range of values to zero."""
     for k in range(uintp(start), uintp(stop)):
         values[k] = 0

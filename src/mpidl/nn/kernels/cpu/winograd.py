@@ -10,6 +10,7 @@ from typing import Any
 from numpy import uintp
 
 from mpidl.jit import jit
+from mpidl.nn.kernels.cpu.patches import zero
 
 _DATA, _DATA_ADJOINT, _FOUR, _FOUR_ADJOINT, _TWO, _TWO_ADJOINT = range(6)
 #: Length of a tile's side.
@@ -77,13 +78,13 @@ def _from_images(kind, size, images, shape, tiles, tile_shape, geometry, scratch
                     to, after = v * size * channels, (v + 1) * size * channels
                     if 0 <= u < height:
                         start, stop = to + begin * channels, to + end * channels
-                        _zero(window, to, start)
+                        zero(window, to, start)
                         a, b = uintp(start), uintp(((i * height + u) * width + left + begin) * channels)
                         for k in range(uintp((end - begin) * channels)):
                             window[a + k] = images[b + k]
-                        _zero(window, stop, after)
+                        zero(window, stop, after)
                     else:
-                        _zero(window, to, after)
+                        zero(window, to, after)
                 line = size * channels
                 _transform(kind, window, 0, line, half, 0, line, line)
                 for place in range(6):
@@ -118,12 +119,6 @@ def _to_images(kind, size, tiles, tile_shape, images, shape, geometry, scratch):
                     for k in range(uintp((end - begin) * channels)):
                         images[a + k] += window[b + k]
                 tile += 1
-
-
-@jit
-def _zero(values, start, stop):  # type: ignore[no-untyped-def]
-    for k in range(uintp(start), uintp(stop)):
-        values[k] = 0
 
 
 @jit

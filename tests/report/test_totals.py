@@ -1,0 +1,29 @@
+"""What a virtual cluster is told of a run."""
+
+import numpy as np
+import pytest
+
+from mpidl.rma.board import SERVER_ROW, WORKER_ROW
+from mpidl.totals import Totals, from_board
+
+
+def test_durations_of_two_workers_and_two_servers():
+    workers, servers = np.zeros(2, WORKER_ROW), np.zeros(2, SERVER_ROW)
+    workers["batches"], workers["pushes"] = [3, 5], [3, 5]
+    gradients = [[0.1, 0.2, 0.3], [0.2] * 5]
+    workers["computing_seconds"] = [sum(each) for each in gradients]
+    workers["computing_squares"] = [sum(second**2 for second in each) for each in gradients]
+    workers["overhead_seconds"] = [0.02, 0.06]
+    workers["fetching_seconds"], workers["pushing_seconds"] = 0.5, 0.25
+    workers["bytes_fetched"], workers["bytes_pushed"] = 100, 200
+    servers["busy_seconds"] = [0.3, 0.5]
+    timing = from_board(0.0, workers, servers).timing()
+    everything = np.concatenate(gradients)
+    assert timing["compute"] == pytest.approx(everything.mean() + 0.08 / 8)
+    assert timing["compute_deviation"] == pytest.approx(everything.std() / timing["compute"])
+    assert timing["service"] == pytest.approx(0.8 / 2 / 8)
+    assert timing["bandwidth"] == pytest.approx(600 / 1.5)
+
+
+def test_nothing_is_known_before_the_first_gradient():
+    assert Totals(now=0.0).timing() == {}
