@@ -85,8 +85,10 @@ class Server:
                 self._row.figures["busy_seconds"] += self._timer() - started
                 started = self._timer()
                 self._backoff.reset()
-            if worked or self._saving.active:
                 self._backoff.progress()
+            elif self._saving.active:
+                self._backoff.progress()
+                started = self._timer()
             # To fall asleep and to be woken are part of the work that a core shared with others does.
             elif self._backoff.pause() or not self._crowded:
                 started = self._timer()

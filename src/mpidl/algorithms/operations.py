@@ -140,7 +140,7 @@ class Iteration:
     operating : float
         Seconds in which replicas had nothing to do but wait for operations, since the last iteration; known to engines.
     messages : int
-        Between coordinator and servers in that time; known to engines.
+        Between coordinator and servers, since the last iteration; known to engines.
     """
 
     number: int

@@ -29,6 +29,11 @@ class Cluster:
         self._replicas, self._servers = streams[:replicas], streams[replicas:]
         self._cores = Cores(environment, times.cores) if times.cores is not None else None
 
+    @property
+    def shares_cores(self) -> bool:
+        """Whether all replicas and servers share some cores."""
+        return self._cores is not None
+
     def compute(self, replica: int) -> simpy.Event:
         """Return the event of a replica's having computed a gradient."""
         seconds = self._times.compute(self._replicas[replica]) * self._times.slow.get(replica, 1.0)

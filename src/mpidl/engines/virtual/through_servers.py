@@ -137,7 +137,8 @@ class ThroughServers:
         first = min(size, CHUNK_BYTES)
         yield from world.cluster.send(replica.number, first)
         rest = world.environment.process(world.cluster.send(replica.number, size - first)) if size > first else None
-        yield world.environment.timeout(0)  # The sender is at it when the server wakes.
+        if world.cluster.shares_cores:
+            yield world.environment.timeout(0)  # The sender is at it when the server wakes.
         yield from server.turn()
         started = world.environment.now
         yield world.cluster.serve(world.servers.index(server))
