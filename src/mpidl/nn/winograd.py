@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.nn.kernels.cpu import winograd as loops
+from mpidl.nn.kernels.cpu.products import multiply
 from mpidl.nn.layers.layer import Buffer, Workspace
 from mpidl.nn.windows import Windows
 
@@ -69,7 +70,7 @@ def buffers(of: Tiling) -> dict[str, Buffer]:
         "tiles": (max(row, min(TILES, MOST_IMAGES * of.tiles[0] * row)),),
         "kernel": (PLACES, of.depth, of.width),
         "kernel_gradient": (PLACES, of.depth, of.width),
-        "kernel_product": (PLACES, of.depth, of.width),
+        "kernel_transposed": (PLACES, of.width, of.depth),
         "lines": (2 * PLACES * max(of.depth, of.width),),
     }
     return {name: Buffer(shape, per_sample=False) for name, shape in shapes.items()}
@@ -84,7 +85,7 @@ def forward(work: Workspace, of: Tiling, images: np.ndarray, outputs: np.ndarray
     for at, row, inputs, sums in _blocks(work, of, len(images)):
         outputs[at] = work.parameters["bias"]
         loops.transform_data(images[at[0]], inputs, of.step, row, of.padding, lines)
-        np.matmul(_matrices(inputs), kernel, out=_matrices(sums))
+        multiply(_matrices(inputs), kernel, _matrices(sums))
         loops.add_outputs(sums, outputs[at[0]], of.step, row, lines)
         yield at
 
@@ -100,18 +101,17 @@ def backward(
 
     `output_gradient` returns a part of the gradient with respect to the outputs.
     """
-    lines, product, total = work.buffers["lines"], work.buffers["kernel_product"], work.buffers["kernel_gradient"]
+    lines, total, transposed = (work.buffers[name] for name in ("lines", "kernel_gradient", "kernel_transposed"))
     if image_gradient is not None:
         image_gradient.fill(0)
-        kernel = _transformed(work, of).transpose(0, 2, 1)
+        transposed[:] = _transformed(work, of).transpose(0, 2, 1)
     total.fill(0)
     for at, row, inputs, sums in _blocks(work, of, len(images)):
         loops.transform_outputs_adjoint(output_gradient(at), sums, of.step, 0, lines)
         loops.transform_data(images[at[0]], inputs, of.step, row, of.padding, lines)
-        np.matmul(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), out=product)
-        total += product
+        multiply(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), total, add=True)
         if image_gradient is not None:
-            np.matmul(_matrices(sums), kernel, out=_matrices(inputs))
+            multiply(_matrices(sums), transposed, _matrices(inputs))
             loops.add_data_adjoint(inputs, image_gradient[at[0]], of.step, row, of.padding, lines)
     weight_gradient = work.gradients["weight"].reshape(of.size**2, -1)
     np.matmul(_kernel_matrix(of.size, total.dtype.char).T, total.reshape(PLACES, -1), out=weight_gradient)

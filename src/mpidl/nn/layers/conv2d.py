@@ -84,7 +84,7 @@ class Conv2d(Weighted):
         patches = max(row, min(PATCHES, MOST_IMAGES * of.positions[0] * row))
         found = super().buffers(input_shape) | {
             "patches": Buffer((patches,), per_sample=False),
-            "product": Buffer((prod(weight) // self.groups,), per_sample=False),
+            "transposed": Buffer((prod(weight),), per_sample=False),
             "sums": Buffer((self.channels,), per_sample=False),
         }
         tiling = self._tiling(of)
@@ -123,7 +123,7 @@ class Conv2d(Weighted):
             for group in range(self.groups):
                 loops.gather_patches(images[some], patches, of, row, group * depth)
                 columns = slice(group * width, (group + 1) * width)
-                work.xp.matmul(patches.reshape(len(sums), -1), matrix[:, columns], out=sums[:, columns])
+                loops.multiply(patches.reshape(len(sums), -1), matrix[:, columns], sums[:, columns])
             loops.add_row(sums, work.parameters["bias"])
             self.activate(work, outputs, at)
 
@@ -157,21 +157,21 @@ class Conv2d(Weighted):
         chain: Callable[[tuple[slice, slice]], Any],
         image_gradient: Any | None,
     ) -> None:
-        xp, loops, weight = work.xp, kernels.of(work.xp), work.parameters["weight"]
+        loops, weight = kernels.of(work.xp), work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
-        matrix, product = weight.reshape(-1, self.channels), work.buffers["product"].reshape(-1, width)
+        transposed = work.buffers["transposed"].reshape(self.channels, -1)
         gradient = work.gradients["weight"].reshape(-1, self.channels)
         gradient.fill(0)
         if image_gradient is not None:
             image_gradient.fill(0)
+            transposed[:] = weight.reshape(-1, self.channels).T
         for some, row, rows, patches in self._blocks(work, of, len(images)):
             sums = chain((some, slice(row, row + rows))).reshape(-1, self.channels)
             flat = patches.reshape(len(sums), -1)
             for group in range(self.groups):
                 columns = slice(group * width, (group + 1) * width)
                 loops.gather_patches(images[some], patches, of, row, group * depth)
-                xp.matmul(flat.T, sums[:, columns], out=product)
-                gradient[:, columns] += product
+                loops.multiply(flat.T, sums[:, columns], gradient[:, columns], add=True)
                 if image_gradient is not None:
-                    xp.matmul(sums[:, columns], matrix[:, columns].T, out=flat)
+                    loops.multiply(sums[:, columns], transposed[columns], flat)
                     loops.scatter_patches(patches, image_gradient[some], of, row, group * depth)

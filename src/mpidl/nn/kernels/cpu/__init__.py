@@ -19,6 +19,7 @@ from mpidl.nn.kernels.cpu.pooling import (
     l2_pool,
     max_pool,
 )
+from mpidl.nn.kernels.cpu.products import multiply
 from mpidl.nn.kernels.cpu.rows import add_row, add_to_rows, sum_rows, take_rows
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "l2_pool",
     "leaky_relu",
     "max_pool",
+    "multiply",
     "normalise_columns",
     "normalise_contrast",
     "normalise_rows",

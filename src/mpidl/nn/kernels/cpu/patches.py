@@ -47,23 +47,25 @@ def _gather(images, patches, shape, windows, stride, padding, row, channel):  # 
             for x in range(across):
                 left = x * stride[1] - padding[1]
                 begin, end = max(0, -left), min(wide, width - left)
+                # Most windows: one copy for a row, of a length known before the loops.
+                inside = whole and end - begin == wide
                 for u in range(top, top + down):
                     start, target = target, target + wide * depth
                     if u < 0 or u >= height or begin >= end:
                         zero(patches, start, target)
                         continue
                     source = ((i * height + u) * width + left + begin) * channels + channel
+                    if inside:
+                        a, b = uintp(start), uintp(source)
+                        for k in range(uintp(wide * depth)):
+                            patches[a + k] = images[b + k]
+                        continue
                     to = start + begin * depth
                     zero(patches, start, to)
-                    if whole:
-                        a, b = uintp(to), uintp(source)
-                        for k in range(uintp((end - begin) * depth)):
+                    for v in range(end - begin):
+                        a, b = uintp(to + v * depth), uintp(source + v * channels)
+                        for k in range(uintp(depth)):
                             patches[a + k] = images[b + k]
-                    else:
-                        for v in range(end - begin):
-                            a, b = uintp(to + v * depth), uintp(source + v * channels)
-                            for k in range(uintp(depth)):
-                                patches[a + k] = images[b + k]
                     zero(patches, start + end * depth, target)
 
 

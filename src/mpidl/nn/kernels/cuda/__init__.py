@@ -19,6 +19,7 @@ from mpidl.nn.kernels.cuda.pooling import (
     l2_pool,
     max_pool,
 )
+from mpidl.nn.kernels.cuda.products import multiply
 from mpidl.nn.kernels.cuda.rows import add_row, add_to_rows, sum_rows, take_rows
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "l2_pool",
     "leaky_relu",
     "max_pool",
+    "multiply",
     "normalise_columns",
     "normalise_contrast",
     "normalise_rows",
