@@ -1,8 +1,8 @@
 """Convolution by minimal filtering (Lavin, Gray 2016): a fraction of the multiplications.
 
-Tiles of 6 x 6 pixels give 4 x 4 outputs of a 3 x 3 kernel, or 2 x 2 of a 5 x 5 one: Y = A' ((G g G') * (B' d B)) A. The
-product is taken place by place and summed over channels: a matrix product for each of the 36 places. Both sizes have
-their points in common, and so the matrix B. The gradients are the adjoints.
+A tile of pixels, 6 x 6 for a 3 x 3 kernel and 8 x 8 for a 5 x 5 one, gives 4 x 4 outputs: Y = A' ((G g G') * (B' d B)) A.
+The product is taken place by place and summed over channels: a matrix product for each place of a tile. The gradients
+are the adjoints.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.nn.kernels.cpu import winograd as loops
+from mpidl.nn.kernels.cpu.minimal_filtering import POINTS, STEP
 from mpidl.nn.kernels.cpu.products import multiply
 from mpidl.nn.layers.layer import Buffer, Workspace
 from mpidl.nn.windows import Windows
@@ -24,8 +25,6 @@ LEAST_CHANNELS = 8
 TILES = 1 << 19
 #: Small images are worked on so many at a time, at most.
 MOST_IMAGES = 64
-PLACES = loops.SIDE**2
-POINTS = (0.0, loops.NEAR, -loops.NEAR, loops.FAR, -loops.FAR)
 #: Images, and rows of their positions: a contiguous part of the outputs.
 Place = tuple[slice, slice]
 
@@ -35,8 +34,8 @@ class Tiling(NamedTuple):
 
     Attributes
     ----------
-    size, step : int
-        Of the kernel; pixels from one tile to the next, which a tile gives outputs for.
+    size : int
+        Of the kernel.
     padding, positions, tiles : (int, int)
         See `Windows`; how many tiles there are, vertically and horizontally.
     depth, width : int
@@ -44,12 +43,21 @@ class Tiling(NamedTuple):
     """
 
     size: int
-    step: int
     padding: tuple[int, int]
     positions: tuple[int, int]
     tiles: tuple[int, int]
     depth: int
     width: int
+
+    @property
+    def side(self) -> int:
+        """Pixels along a tile."""
+        return STEP + self.size - 1
+
+    @property
+    def places(self) -> int:
+        """Pixels of a tile."""
+        return self.side**2
 
 
 def tiling(of: Windows, width: int) -> Tiling | None:
@@ -58,20 +66,19 @@ def tiling(of: Windows, width: int) -> Tiling | None:
     fits = of.size in ((3, 3), (5, 5)) and of.stride == (1, 1) and min(of.channels, width) >= LEAST_CHANNELS
     if not fits:
         return None
-    step = loops.SIDE + 1 - size
-    down, across = (-(-count // step) for count in of.positions)
-    return Tiling(size, step, of.padding, of.positions, (down, across), of.channels, width)
+    down, across = (-(-count // STEP) for count in of.positions)
+    return Tiling(size, of.padding, of.positions, (down, across), of.channels, width)
 
 
 def buffers(of: Tiling) -> dict[str, Buffer]:
     """Return the memory that the tiles need."""
-    row = of.tiles[1] * PLACES * (of.depth + of.width)
+    row = of.tiles[1] * of.places * (of.depth + of.width)
     shapes = {
         "tiles": (max(row, min(TILES, MOST_IMAGES * of.tiles[0] * row)),),
-        "kernel": (PLACES, of.depth, of.width),
-        "kernel_gradient": (PLACES, of.depth, of.width),
-        "kernel_transposed": (PLACES, of.width, of.depth),
-        "lines": (2 * PLACES * max(of.depth, of.width),),
+        "kernel": (of.places, of.depth, of.width),
+        "kernel_gradient": (of.places, of.depth, of.width),
+        "kernel_transposed": (of.places, of.width, of.depth),
+        "lines": (2 * of.places * max(of.depth, of.width),),
     }
     return {name: Buffer(shape, per_sample=False) for name, shape in shapes.items()}
 
@@ -84,9 +91,9 @@ def forward(work: Workspace, of: Tiling, images: np.ndarray, outputs: np.ndarray
     kernel, lines = _transformed(work, of), work.buffers["lines"]
     for at, row, inputs, sums in _blocks(work, of, len(images)):
         outputs[at] = work.parameters["bias"]
-        loops.transform_data(images[at[0]], inputs, of.step, row, of.padding, lines)
+        loops.transform_data(images[at[0]], inputs, row, of.padding, lines)
         multiply(_matrices(inputs), kernel, _matrices(sums))
-        loops.add_outputs(sums, outputs[at[0]], of.step, row, lines)
+        loops.add_outputs(sums, outputs[at[0]], row, lines)
         yield at
 
 
@@ -107,30 +114,31 @@ def backward(
         transposed[:] = _transformed(work, of).transpose(0, 2, 1)
     total.fill(0)
     for at, row, inputs, sums in _blocks(work, of, len(images)):
-        loops.transform_outputs_adjoint(output_gradient(at), sums, of.step, 0, lines)
-        loops.transform_data(images[at[0]], inputs, of.step, row, of.padding, lines)
+        loops.transform_outputs_adjoint(output_gradient(at), sums, 0, lines)
+        loops.transform_data(images[at[0]], inputs, row, of.padding, lines)
         multiply(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), total, add=True)
         if image_gradient is not None:
             multiply(_matrices(sums), transposed, _matrices(inputs))
-            loops.add_data_adjoint(inputs, image_gradient[at[0]], of.step, row, of.padding, lines)
+            loops.add_data_adjoint(inputs, image_gradient[at[0]], row, of.padding, lines)
     weight_gradient = work.gradients["weight"].reshape(of.size**2, -1)
-    np.matmul(_kernel_matrix(of.size, total.dtype.char).T, total.reshape(PLACES, -1), out=weight_gradient)
+    np.matmul(_kernel_matrix(of.size, total.dtype.char).T, total.reshape(of.places, -1), out=weight_gradient)
 
 
 def _transformed(work: Workspace, of: Tiling) -> np.ndarray:
     """Return G g G' for each pair of channels."""
     kernel: np.ndarray = work.buffers["kernel"]
     weight = work.parameters["weight"].reshape(of.size**2, -1)
-    np.matmul(_kernel_matrix(of.size, kernel.dtype.char), weight, out=kernel.reshape(PLACES, -1))
+    np.matmul(_kernel_matrix(of.size, kernel.dtype.char), weight, out=kernel.reshape(of.places, -1))
     return kernel
 
 
 @cache
 def _kernel_matrix(size: int, dtype: str) -> np.ndarray:
     """Return the matrix of g -> G g G'."""
+    points = [0.0, *(sign * point for point in POINTS[STEP + size - 1] for sign in (1, -1))]
     rows = [
-        [point**power / np.prod([point - other for other in POINTS if other != point]) for power in range(size)]
-        for point in POINTS
+        [point**power / np.prod([point - other for other in points if other != point]) for power in range(size)]
+        for point in points
     ]
     last = [0.0] * (size - 1) + [1.0]
     g = np.array([*rows, last])
@@ -138,20 +146,20 @@ def _kernel_matrix(size: int, dtype: str) -> np.ndarray:
 
 
 def _matrices(tiles: np.ndarray) -> np.ndarray:
-    return tiles.reshape(PLACES, -1, tiles.shape[-1])
+    return tiles.reshape(len(tiles), -1, tiles.shape[-1])
 
 
 def _blocks(work: Workspace, of: Tiling, samples: int) -> Iterator[tuple[Place, int, np.ndarray, np.ndarray]]:
     """Yield part of the outputs, first row of tiles, and memory for both sides' tiles: what fits at a time."""
     memory, (down, across) = work.buffers["tiles"], of.tiles
-    row = across * PLACES * (of.depth + of.width)
+    row = across * of.places * (of.depth + of.width)
     rows = min(down, memory.size // row)
     images = min(samples, max(1, memory.size // (down * row)))
     for first in range(0, samples, images):
         some = slice(first, min(samples, first + images))
         for start in range(0, down, rows):
-            shape = (PLACES, some.stop - first, min(rows, down - start), across)
+            shape = (of.places, some.stop - first, min(rows, down - start), across)
             cut = int(np.prod(shape)) * of.depth
             end = cut + int(np.prod(shape)) * of.width
-            at = some, slice(start * of.step, min(of.positions[0], (start + shape[2]) * of.step))
+            at = some, slice(start * STEP, min(of.positions[0], (start + shape[2]) * STEP))
             yield at, start, memory[:cut].reshape(*shape, of.depth), memory[cut:end].reshape(*shape, of.width)
