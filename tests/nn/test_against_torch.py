@@ -31,17 +31,19 @@ def compare(found, expected):
 
 
 @pytest.mark.parametrize(
-    ("size", "stride", "padding", "groups"),
+    ("depth", "size", "stride", "padding", "groups"),
     [
-        ((3, 3), (1, 1), (1, 1), 1),
-        ((5, 3), (2, 1), (2, 0), 1),
-        ((3, 3), (1, 2), (0, 1), 2),
-        ((1, 1), (3, 3), (0, 0), 4),
+        (4, (3, 3), (1, 1), (1, 1), 1),
+        (4, (5, 3), (2, 1), (2, 0), 1),
+        (4, (3, 3), (1, 2), (0, 1), 2),
+        (4, (1, 1), (3, 3), (0, 0), 4),
+        (33, (3, 3), (1, 1), (1, 1), 1),
+        (33, (5, 5), (1, 1), (2, 1), 1),
     ],
 )
-def test_conv2d(size, stride, padding, groups):
+def test_conv2d(depth, size, stride, padding, groups):
     layer = Conv2d(8, list(size), "relu", stride=list(stride), padding=list(padding), groups=groups)
-    alone = Alone(layer, (11, 9, 4), dtype="float32")
+    alone = Alone(layer, (11, 9, depth), dtype="float32")
     x = nchw(alone.inputs[0])
     weight = torch.tensor(alone.parameters["weight"].transpose(3, 2, 0, 1).copy(), requires_grad=True)
     bias = torch.tensor(alone.parameters["bias"], requires_grad=True)

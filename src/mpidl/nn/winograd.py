@@ -1,14 +1,15 @@
 """Convolution by minimal filtering (Lavin, Gray 2016): a fraction of the multiplications.
 
-A tile of pixels, 6 x 6 for a 3 x 3 kernel and 8 x 8 for a 5 x 5 one, gives 4 x 4 outputs: Y = A' ((G g G') * (B' d B)) A.
-The product is taken place by place and summed over channels: a matrix product for each place of a tile. The gradients
-are the adjoints.
+A tile of pixels, 6 x 6 for a 3 x 3 kernel and 8 x 8 for a 5 x 5 one, gives 4 x 4 outputs:
+Y = A' ((G g G') * (B' d B)) A. The product is taken place by place and summed over channels: a matrix product for each
+place of a tile. The gradients are the adjoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ from mpidl.nn.windows import Windows
 LEAST_CHANNELS = 8
 #: Elements of the tiles that are worked on at a time: they stay in cache.
 TILES = 1 << 19
+#: Elements between the places of tiles: without, places that are written in turn may share one set of a cache.
+GAP = 16
 #: Small images are worked on so many at a time, at most.
 MOST_IMAGES = 64
 #: Images, and rows of their positions: a contiguous part of the outputs.
@@ -74,7 +77,7 @@ def buffers(of: Tiling) -> dict[str, Buffer]:
     """Return the memory that the tiles need."""
     row = of.tiles[1] * of.places * (of.depth + of.width)
     shapes = {
-        "tiles": (max(row, min(TILES, MOST_IMAGES * of.tiles[0] * row)),),
+        "tiles": (max(row, min(TILES, MOST_IMAGES * of.tiles[0] * row)) + 2 * of.places * GAP,),
         "kernel": (of.places, of.depth, of.width),
         "kernel_gradient": (of.places, of.depth, of.width),
         "kernel_transposed": (of.places, of.width, of.depth),
@@ -121,19 +124,19 @@ def backward(
             multiply(_matrices(sums), transposed, _matrices(inputs))
             loops.add_data_adjoint(inputs, image_gradient[at[0]], row, of.padding, lines)
     weight_gradient = work.gradients["weight"].reshape(of.size**2, -1)
-    np.matmul(_kernel_matrix(of.size, total.dtype.char).T, total.reshape(of.places, -1), out=weight_gradient)
+    np.matmul(kernel_matrix(of.size, total.dtype.char).T, total.reshape(of.places, -1), out=weight_gradient)
 
 
 def _transformed(work: Workspace, of: Tiling) -> np.ndarray:
     """Return G g G' for each pair of channels."""
     kernel: np.ndarray = work.buffers["kernel"]
     weight = work.parameters["weight"].reshape(of.size**2, -1)
-    np.matmul(_kernel_matrix(of.size, kernel.dtype.char), weight, out=kernel.reshape(of.places, -1))
+    np.matmul(kernel_matrix(of.size, kernel.dtype.char), weight, out=kernel.reshape(of.places, -1))
     return kernel
 
 
 @cache
-def _kernel_matrix(size: int, dtype: str) -> np.ndarray:
+def kernel_matrix(size: int, dtype: str) -> np.ndarray:
     """Return the matrix of g -> G g G'."""
     points = [0.0, *(sign * point for point in POINTS[STEP + size - 1] for sign in (1, -1))]
     rows = [
@@ -152,14 +155,20 @@ def _matrices(tiles: np.ndarray) -> np.ndarray:
 def _blocks(work: Workspace, of: Tiling, samples: int) -> Iterator[tuple[Place, int, np.ndarray, np.ndarray]]:
     """Yield part of the outputs, first row of tiles, and memory for both sides' tiles: what fits at a time."""
     memory, (down, across) = work.buffers["tiles"], of.tiles
-    row = across * of.places * (of.depth + of.width)
-    rows = min(down, memory.size // row)
-    images = min(samples, max(1, memory.size // (down * row)))
+    row, room = across * of.places * (of.depth + of.width), memory.size - 2 * of.places * GAP
+    rows = min(down, room // row)
+    images = min(samples, max(1, room // (down * row)))
     for first in range(0, samples, images):
         some = slice(first, min(samples, first + images))
         for start in range(0, down, rows):
-            shape = (of.places, some.stop - first, min(rows, down - start), across)
-            cut = int(np.prod(shape)) * of.depth
-            end = cut + int(np.prod(shape)) * of.width
-            at = some, slice(start * STEP, min(of.positions[0], (start + shape[2]) * STEP))
-            yield at, start, memory[:cut].reshape(*shape, of.depth), memory[cut:end].reshape(*shape, of.width)
+            shape = (some.stop - first, min(rows, down - start), across)
+            inputs, rest = _tiles(memory, of.places, (*shape, of.depth))
+            sums, _ = _tiles(rest, of.places, (*shape, of.width))
+            yield (some, slice(start * STEP, min(of.positions[0], (start + shape[1]) * STEP))), start, inputs, sums
+
+
+def _tiles(memory: np.ndarray, places: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return an array (places, *shape) in memory, with gaps between the places, and the memory behind it."""
+    size = prod(shape)
+    end = places * (size + GAP)
+    return memory[:end].reshape(places, -1)[:, :size].reshape(places, *shape), memory[end:]

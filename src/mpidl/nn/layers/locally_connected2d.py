@@ -78,7 +78,6 @@ class LocallyConnected2d(Weighted):
         row = of.positions[1] * prod(of.size) * of.channels
         return super().buffers(input_shape) | {
             "patches": Buffer((max(row, PATCHES),), per_sample=False),
-            "product": Buffer((row * self.channels,), per_sample=False),
         }
 
     def _blocks(self, work: Workspace, of: Windows, samples: int) -> Iterator[tuple[slice, int, Any]]:
@@ -94,14 +93,14 @@ class LocallyConnected2d(Weighted):
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        of, images = self._windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
+        loops, of, images = kernels.of(work.xp), self._windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
         weight = work.parameters["weight"].reshape(*of.positions, -1, self.channels)
         for some, row, patches in self._blocks(work, of, len(inputs)):
-            kernels.of(work.xp).gather_patches(images[some], patches, of, row, 0)
+            loops.gather_patches(images[some], patches, of, row, 0)
             # One product for each position, of all images' patches there.
-            work.xp.matmul(_by_position(patches), weight[row], out=_by_position(outputs[some, row]))
+            loops.multiply(_by_position(patches), weight[row], _by_position(outputs[some, row]))
         flat = outputs.reshape(len(inputs), -1)
-        kernels.of(work.xp).add_row(flat, work.parameters["bias"].reshape(-1))
+        loops.add_row(flat, work.parameters["bias"].reshape(-1))
         self.activate(work, outputs)
 
     def backward(
@@ -112,7 +111,6 @@ class LocallyConnected2d(Weighted):
         of, images = self._windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
         weight = work.parameters["weight"].reshape(*of.positions, -1, self.channels)
         gradient = work.gradients["weight"].reshape(weight.shape)
-        product = work.buffers["product"].reshape(weight.shape[1:])
         if input_gradient is not None:
             input_gradient.fill(0)
             image_gradients = input_gradient.reshape(images.shape)
@@ -121,11 +119,7 @@ class LocallyConnected2d(Weighted):
         for some, row, patches in self._blocks(work, of, len(inputs)):
             by_position, sums = _by_position(patches), _by_position(output_gradient[some, row])
             loops.gather_patches(images[some], patches, of, row, 0)
-            if some.start == 0:
-                xp.matmul(by_position.swapaxes(1, 2), sums, out=gradient[row])
-            else:
-                xp.matmul(by_position.swapaxes(1, 2), sums, out=product)
-                gradient[row] += product
+            loops.multiply(by_position.swapaxes(1, 2), sums, gradient[row], add=some.start > 0)
             if input_gradient is not None:
                 xp.matmul(sums, weight[row].swapaxes(1, 2), out=by_position)
                 loops.scatter_patches(patches, image_gradients[some], of, row, 0)

@@ -1,7 +1,7 @@
 """Winograd's transforms between images (height, width, channels) and square tiles; see `mpidl.nn.winograd`.
 
 Tiles of side s lie as an array (s * s, n, rows of tiles, tiles across, channels), so that a place in all tiles is a
-matrix.
+matrix; the matrices, each contiguous, may lie apart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 from numpy import uintp
 
 from mpidl.jit import jit
-from mpidl.nn.kernels.cpu.minimal_filtering import DATA, DATA_ADJOINT, OUTPUTS, OUTPUTS_ADJOINT, STEP, transform
+from mpidl.nn.kernels.cpu.lines import lines
+from mpidl.nn.kernels.cpu.minimal_filtering import DATA, DATA_ADJOINT, FORMULAS, OUTPUTS, OUTPUTS_ADJOINT, STEP
 from mpidl.nn.kernels.cpu.patches import zero
 
 
@@ -50,26 +51,67 @@ def transform_outputs_adjoint(images: Any, tiles: Any, row: int, scratch: Any) -
 def _tiles_of(kind: int, images: Any, tiles: Any, row: int, padding: tuple[int, int], scratch: Any) -> None:
     side = isqrt(len(tiles))
     size = side if kind == DATA else STEP
-    flat = images.reshape(-1), images.shape, tiles.reshape(-1), tiles.shape
-    _from_images(kind, side, size, *flat, row, padding, scratch)
+    _from_images(kind, side, size, images.reshape(-1), images.shape, tiles, row, padding, scratch)
 
 
 def _add_tiles(kind: int, tiles: Any, images: Any, row: int, padding: tuple[int, int], scratch: Any) -> None:
     side = isqrt(len(tiles))
     size = side if kind == DATA_ADJOINT else STEP
-    flat = tiles.reshape(-1), tiles.shape, images.reshape(-1), images.shape
-    _to_images(kind, side, size, *flat, row, padding, scratch)
+    _to_images(kind, side, size, tiles, images.reshape(-1), images.shape, row, padding, scratch)
+
+
+_DATA_6, _DATA_8 = (lines(FORMULAS[side][DATA], side) for side in (6, 8))
+_DATA_ADJOINT_6, _DATA_ADJOINT_8 = (lines(FORMULAS[side][DATA_ADJOINT], side) for side in (6, 8))
+_OUTPUTS_6, _OUTPUTS_8 = (lines(FORMULAS[side][OUTPUTS], side) for side in (6, 8))
+_OUTPUTS_ADJOINT_6, _OUTPUTS_ADJOINT_8 = (lines(FORMULAS[side][OUTPUTS_ADJOINT], STEP) for side in (6, 8))
+_ADD_DATA_ADJOINT_6, _ADD_DATA_ADJOINT_8 = (lines(FORMULAS[side][DATA_ADJOINT], side, add=True) for side in (6, 8))
+_ADD_OUTPUTS_6, _ADD_OUTPUTS_8 = (lines(FORMULAS[side][OUTPUTS], side, add=True) for side in (6, 8))
+
+
+@jit
+def _transform(kind, side, source, at, target, to, repeats, length):  # type: ignore[no-untyped-def]
+    """Apply the formula of a kind of transform and a side of tiles; see `lines`."""
+    if side == 6:
+        if kind == DATA:
+            _DATA_6(source, at, target, to, repeats, length)
+        elif kind == DATA_ADJOINT:
+            _DATA_ADJOINT_6(source, at, target, to, repeats, length)
+        elif kind == OUTPUTS:
+            _OUTPUTS_6(source, at, target, to, repeats, length)
+        else:
+            _OUTPUTS_ADJOINT_6(source, at, target, to, repeats, length)
+    elif kind == DATA:
+        _DATA_8(source, at, target, to, repeats, length)
+    elif kind == DATA_ADJOINT:
+        _DATA_ADJOINT_8(source, at, target, to, repeats, length)
+    elif kind == OUTPUTS:
+        _OUTPUTS_8(source, at, target, to, repeats, length)
+    else:
+        _OUTPUTS_ADJOINT_8(source, at, target, to, repeats, length)
+
+
+@jit
+def _add_transform(kind, side, source, at, target, to, repeats, length):  # type: ignore[no-untyped-def]
+    """Likewise, adding to what is there."""
+    if kind == DATA_ADJOINT and side == 6:
+        _ADD_DATA_ADJOINT_6(source, at, target, to, repeats, length)
+    elif kind == DATA_ADJOINT:
+        _ADD_DATA_ADJOINT_8(source, at, target, to, repeats, length)
+    elif side == 6:
+        _ADD_OUTPUTS_6(source, at, target, to, repeats, length)
+    else:
+        _ADD_OUTPUTS_8(source, at, target, to, repeats, length)
 
 
 # Arrays are flat, and indices in the inner loops unsigned, so that these are vectorised; see `patches`.
 
 
 @jit
-def _from_images(kind, side, size, images, shape, tiles, tile_shape, row, padding, scratch):  # type: ignore[no-untyped-def]
+def _from_images(kind, side, size, images, shape, tiles, row, padding, scratch):  # type: ignore[no-untyped-def]
     _, height, width, channels = shape
-    _, n, rows, across, _ = tile_shape
+    _, n, rows, across, _ = tiles.shape
     above, before = padding
-    count = n * rows * across
+    away, line = tiles.strides[0] // tiles.itemsize, size * channels
     window, half = scratch[: side * side * channels], scratch[side * side * channels :]
     tile = 0
     for i in range(n):
@@ -77,33 +119,42 @@ def _from_images(kind, side, size, images, shape, tiles, tile_shape, row, paddin
             top = (row + y) * STEP - above
             for x in range(across):
                 left = x * STEP - before
-                begin, end = max(0, -left), max(0, min(size, width - left))
-                for v in range(size):
-                    u = top + v
-                    to, after = v * size * channels, (v + 1) * size * channels
-                    if 0 <= u < height:
-                        start, stop = to + begin * channels, to + end * channels
-                        zero(window, to, start)
-                        a, b = uintp(start), uintp(((i * height + u) * width + left + begin) * channels)
-                        for k in range(uintp((end - begin) * channels)):
-                            window[a + k] = images[b + k]
-                        zero(window, stop, after)
-                    else:
-                        zero(window, to, after)
-                line = size * channels
-                transform(kind, side, window, 0, line, half, 0, line, line)
-                for place in range(side):
-                    to = (place * side * count + tile) * channels
-                    transform(kind, side, half, place * line, channels, tiles, to, count * channels, channels)
+                start = ((i * height + top) * width + left) * channels
+                if top >= 0 and left >= 0 and top + size <= height and left + size <= width:
+                    _transform(kind, side, images, (start, width * channels, 0), half, (0, line, 0), 1, line)
+                else:
+                    _copy_window(images, shape, i, top, left, size, window)
+                    _transform(kind, side, window, (0, line, 0), half, (0, line, 0), 1, line)
+                to = tile * channels, away, side * away
+                _transform(kind, side, half, (0, channels, line), tiles, to, side, channels)
                 tile += 1
 
 
 @jit
-def _to_images(kind, side, size, tiles, tile_shape, images, shape, row, padding, scratch):  # type: ignore[no-untyped-def]
+def _copy_window(images, shape, i, top, left, size, window):  # type: ignore[no-untyped-def]
+    """Copy a square of an image's pixels, zero beyond its edge."""
     _, height, width, channels = shape
-    _, n, rows, across, _ = tile_shape
+    begin, end = max(0, -left), max(0, min(size, width - left))
+    for v in range(size):
+        u = top + v
+        to, after = v * size * channels, (v + 1) * size * channels
+        if 0 <= u < height:
+            start, stop = to + begin * channels, to + end * channels
+            zero(window, to, start)
+            a, b = uintp(start), uintp(((i * height + u) * width + left + begin) * channels)
+            for k in range(uintp((end - begin) * channels)):
+                window[a + k] = images[b + k]
+            zero(window, stop, after)
+        else:
+            zero(window, to, after)
+
+
+@jit
+def _to_images(kind, side, size, tiles, images, shape, row, padding, scratch):  # type: ignore[no-untyped-def]
+    _, height, width, channels = shape
+    _, n, rows, across, _ = tiles.shape
     above, before = padding
-    count = n * rows * across
+    away, line = tiles.strides[0] // tiles.itemsize, side * channels
     half, window = scratch[: side * side * channels], scratch[side * side * channels :]
     tile = 0
     for i in range(n):
@@ -111,16 +162,26 @@ def _to_images(kind, side, size, tiles, tile_shape, images, shape, row, padding,
             top = (row + y) * STEP - above
             for x in range(across):
                 left = x * STEP - before
-                begin, end = max(0, -left), min(size, width - left)
-                for place in range(side):
-                    start, along = (place * count + tile) * channels, side * count * channels
-                    transform(kind, side, tiles, start, along, half, place * channels, side * channels, channels)
-                for v in range(size):
-                    u = top + v
-                    if u < 0 or u >= height or begin >= end:
-                        continue
-                    transform(kind, side, half, v * side * channels, channels, window, 0, channels, channels)
-                    a, b = uintp(((i * height + u) * width + left + begin) * channels), uintp(begin * channels)
-                    for k in range(uintp((end - begin) * channels)):
-                        images[a + k] += window[b + k]
+                start = ((i * height + top) * width + left) * channels
+                at = tile * channels, side * away, away
+                _transform(kind, side, tiles, at, half, (0, line, channels), side, channels)
+                if top >= 0 and left >= 0 and top + size <= height and left + size <= width:
+                    to = start, channels, width * channels
+                    _add_transform(kind, side, half, (0, channels, line), images, to, size, channels)
+                else:
+                    to = 0, channels, size * channels
+                    _transform(kind, side, half, (0, channels, line), window, to, size, channels)
+                    _add_window(window, images, shape, i, top, left, size)
                 tile += 1
+
+
+@jit
+def _add_window(window, images, shape, i, top, left, size):  # type: ignore[no-untyped-def]
+    """Add a square to an image, without what lies beyond its edge."""
+    _, height, width, channels = shape
+    begin, end = max(0, -left), min(size, width - left)
+    for v in range(max(0, -top), min(size, height - top)):
+        start = ((i * height + top + v) * width + left + begin) * channels
+        a, b = uintp(start), uintp((v * size + begin) * channels)
+        for k in range(uintp(max(0, end - begin) * channels)):
+            images[a + k] += window[b + k]

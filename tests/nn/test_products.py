@@ -1,0 +1,78 @@
+"""Products of small matrices are NumPy's, whatever the shapes and strides."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpidl.nn.kernels.cpu.products import multiply
+
+sizes = st.integers(1, 50)
+
+
+def strided(random, shape, dtype, step):
+    """Return numbers in memory of which they take every so-manieth row."""
+    whole = random.normal(size=(*shape[:-2], shape[-2] * step, shape[-1])).astype(dtype)
+    return whole[..., ::step, :]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    pairs=st.none() | st.integers(1, 3),
+    n=sizes, k=st.integers(1, 50) | st.integers(127, 260), m=sizes,
+    dtype=st.sampled_from(["float32", "float64"]),
+    transposed=st.booleans(), add=st.booleans(),
+    steps=st.tuples(*[st.integers(1, 2)] * 3), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_products(pairs, n, k, m, dtype, transposed, add, steps, seed):
+    random = np.random.default_rng(seed)
+    batch = () if pairs is None else (pairs,)
+    a = strided(random, (*batch, k, n) if transposed else (*batch, n, k), dtype, steps[0])
+    a = a.swapaxes(-1, -2) if transposed else a
+    b = strided(random, (*batch, k, m), dtype, steps[1])
+    memory = random.normal(size=(*batch, n * steps[2] + 1, m)).astype(dtype)
+    before, out = memory.copy(), memory[..., : n * steps[2] : steps[2], :]
+    expected = a.astype("float64") @ b.astype("float64") + (out if add else 0)
+    multiply(a, b, out, add)
+    bound = {"float32": 1e-5, "float64": 1e-13}[dtype] * max(1, np.sqrt(k))
+    np.testing.assert_allclose(out, expected, rtol=0, atol=bound * max(1, np.abs(expected).max()))
+    # Nothing else is touched.
+    before[..., : n * steps[2] : steps[2], :] = out
+    np.testing.assert_array_equal(memory, before)
+
+
+def test_what_it_does_not_overwrite_may_be_anything():
+    out = np.full((5, 7), np.nan)
+    multiply(np.ones((5, 3)), np.ones((3, 7)), out)
+    np.testing.assert_array_equal(out, 3)
+
+
+def test_a_result_does_not_depend_on_its_neighbours():
+    random = np.random.default_rng(0)
+    a, b = random.normal(size=(40, 150)), random.normal(size=(150, 70))
+    whole, part = np.empty((40, 70)), np.empty((3, 5))
+    multiply(a, b, whole)
+    multiply(a[17:20], np.ascontiguousarray(b[:, 31:36]), part)
+    np.testing.assert_array_equal(part, whole[17:20, 31:36])
+
+
+def test_rows_must_be_contiguous():
+    with pytest.raises(AssertionError):
+        multiply(np.ones((2, 3)), np.ones((4, 3)).T, np.empty((2, 4)))
+
+
+@pytest.mark.parametrize("features", ["+avx,+avx2,+fma", ""])
+def test_on_machines_with_shorter_vectors(features):
+    variables = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features}
+    chosen = [f"{__file__}::{test}" for test in ("test_products", "test_a_result_does_not_depend_on_its_neighbours")]
+    others = [Path(__file__).with_name("test_convolution.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, *others],
+        env=os.environ | variables, capture_output=True, text=True, timeout=80, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
