@@ -6,7 +6,8 @@
 Each case takes turns with what a PyTorch user writes for it, at batch 64 in float32, gradients of inputs and parameters
 included; the step of the network has the loss too, and an update by SGD. Prints the medians in milliseconds and how
 many times as fast as PyTorch that is, and writes them to results/layers.json. Images are (height, width, channels).
-OPENBLAS_CORETYPE=Haswell and ONEDNN_MAX_CPU_ISA=AVX2 hold both to AVX2.
+OPENBLAS_CORETYPE=Haswell, NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma and ONEDNN_MAX_CPU_ISA=AVX2 hold
+both to AVX2.
 """
 
 from __future__ import annotations
