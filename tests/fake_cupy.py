@@ -59,6 +59,10 @@ class Array(np.ndarray):
         """Where it lies."""
         return SimpleNamespace(ptr=self.ctypes.data)
 
+    @property
+    def __cuda_array_interface__(self):
+        return self.__array_interface__
+
     def set(self, host, stream=None):
         """Copy from an array of the host's, which stays as it is until the stream is synchronised."""
         assert type(host) is np.ndarray

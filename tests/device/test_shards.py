@@ -72,6 +72,19 @@ def test_pushes_change_it_as_they_do_a_shard_on_the_host(cupy, algorithm, rule, 
     assert device.dropped == host.dropped
 
 
+def test_what_changes_when_a_worker_leaves_is_published(cupy):
+    host, device, published = pair(cupy, BackupSync(), Sgd(0.1))
+    before = published.copy()
+    for shard in (host, device):
+        for chunk, piece in enumerate(shard.pieces):
+            shard.receive(0, chunk, shard.clock, np.ones(piece.size), (0, 0))
+    assert published.tobytes() == before.tobytes()
+    for shard in (host, device):
+        shard.leave(1)
+        shard.leave(2)
+    assert published.tobytes() == host.parameters.tobytes() != before.tobytes()
+
+
 def test_its_vectors_are_the_devices(cupy):
     _, device, published = pair(cupy, Downpour(), Adam())
     assert all(type(vector) is cupy.ndarray for vector in device.vectors().values())
@@ -110,7 +123,11 @@ def test_operations_are_carried_out_on_whole_vectors_of_a_device(cupy):
         Combine("a"),
     ]
     on_host, on_device = Vectors(host), Vectors(device, block=None)
-    on_device.rehearse()
+    rehearsed, carry_out = [], Vectors.carry_out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Vectors, "carry_out", lambda self, *each: (rehearsed.append(self["one"]), carry_out(self, *each)))
+        on_device.rehearse()
+    assert [type(vector) for vector in rehearsed] == [cupy.ndarray]
     assert on_device.carry_out(operations) == pytest.approx(on_host.carry_out(operations), rel=1e-12)
     for name in host:
         assert host[name].tobytes() == device[name].get().tobytes()

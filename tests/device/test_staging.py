@@ -66,6 +66,8 @@ def test_pinned_memory_is_lent_until_its_rank_is_flushed_and_then_again(cupy):
         again = {ways.outgoing(values, 1).ctypes.data, ways.on_host(values, 1).ctypes.data}
         assert again == addresses - {other.ctypes.data}
         ways.flushed(1)
+    several = [ways.outgoing(values, 1) for _ in range(5)]
+    assert len({each.ctypes.data for each in several} - {other.ctypes.data}) == 5
     ways.flushed(2)
     # Of another size or type, it is other memory.
     assert ways.outgoing(values[:4], 1).size == 4

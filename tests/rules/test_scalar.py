@@ -87,6 +87,16 @@ def test_every_construct_is_translated_in_the_vectors_precision(cupy, dtype):
     assert vectors[:3].tolist() == [vector.get().tolist() for vector in on_device[:3]] == by_element.tolist()
 
 
+def test_a_devices_vectors_are_updated_by_the_kernel_and_never_sparsely(cupy, monkeypatch):
+    monkeypatch.delattr(cpu, "loop")
+    vectors = [cupy.zeros(3) for _ in range(4)]
+    w, first, second, g = vectors
+    Odd().update(w, (first, second), g, 1)
+    assert second.get().tolist() == [0.1] * 3
+    with pytest.raises(ValueError, match=r"^odd: sparse updates are for NumPy vectors, found \w+$"):
+        Odd().update(w, (first, second), g, 1, sparse=True)
+
+
 def rule_of(form):
     return type("Wrong", (Rule,), {"name": "wrong", "states": (), "scalar": staticmethod(form)})
 
