@@ -178,6 +178,22 @@ class ElementwiseKernel:
         return _library(f'typedef {real} T;\nextern "C" void run({", ".join(taken)}) {{\n{loop}\n}}').run
 
 
+class ReductionKernel:
+    """A sum of what an expression is of vectors that are broadcast."""
+
+    def __init__(self, inputs, outputs, each, reduce, post, identity, name):
+        assert name.isidentifier()
+        assert (reduce, post, identity) == ("a + b", f"{outputs.removeprefix('T ')} = a", "0")
+        self._inputs, self._each = inputs.removeprefix("T ").split(", T "), compile(each, name, "eval")
+
+    def __call__(self, *arguments, out, axis):
+        for each in (*arguments, out):
+            assert type(each) is Array
+            assert each.dtype == out.dtype
+        names = dict(zip(self._inputs, map(_plain, arguments), strict=True))
+        eval(self._each, {}, names).sum(axis=axis, out=_plain(out))
+
+
 @cache
 def _library(code: str) -> ctypes.CDLL:
     """Compile a kernels' text."""
@@ -224,7 +240,8 @@ def fake(devices: int = 1) -> ModuleType:
         CUDARuntimeError=CUDARuntimeError,
     )
     module = _Fake("cupy")
-    module.ndarray, module.RawModule, module.ElementwiseKernel = Array, RawModule, ElementwiseKernel
+    module.ndarray, module.RawModule = Array, RawModule
+    module.ElementwiseKernel, module.ReductionKernel = ElementwiseKernel, ReductionKernel
     module.asarray = lambda values: values if isinstance(values, Array) else np.array(values).view(Array)
     module.cuda = SimpleNamespace(
         runtime=runtime, Device=Device, used=[], pinned=[], get_current_stream=lambda: STREAM, alloc_pinned_memory=pin
