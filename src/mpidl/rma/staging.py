@@ -47,7 +47,8 @@ class Staging:
     """One window's ways between arrays on a device and MPI.
 
     This is the one place where MPI waits for the device: the stream is synchronised before MPI is given anything that
-    the device may still write or read. Pinned memory is lent until the rank that it is for is flushed, then lent again.
+    the device may still write or read. Pinned memory is lent, the smallest piece that is large enough, until the rank
+    that it is for is flushed; then it can be lent again.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ class Staging:
 
     def __init__(self, xp: Any, direct: bool) -> None:
         self._xp, self._direct = xp, direct
-        self._free: dict[tuple[int, np.dtype], list[np.ndarray]] = {}
+        self._free: list[np.ndarray] = []
         self._lent: dict[int, list[np.ndarray]] = {}
         self._arriving: dict[int, list[tuple[Any, np.ndarray]]] = {}
 
@@ -98,15 +99,15 @@ class Staging:
             self._synchronise()
         lent = self._lent.get(rank)
         if lent:
-            for host in lent:
-                self._free[host.size, host.dtype].append(host)
+            self._free += lent
             lent.clear()
 
     def _lend(self, values: Any, rank: int) -> np.ndarray:
-        free = self._free.setdefault((values.size, values.dtype), [])
-        host = free.pop() if free else pinned(self._xp, (values.size,), values.dtype)
-        self._lent.setdefault(rank, []).append(host)
-        return host
+        size = values.nbytes
+        fitting = [(memory.nbytes, number) for number, memory in enumerate(self._free) if memory.nbytes >= size]
+        memory = self._free.pop(min(fitting)[1]) if fitting else pinned(self._xp, (size,), np.uint8)
+        self._lent.setdefault(rank, []).append(memory)
+        return memory[:size].view(values.dtype)
 
     def _memory(self, values: Any) -> MPI.buffer:
         self._synchronise()
