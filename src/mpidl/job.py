@@ -149,7 +149,7 @@ class Job:
         """Compile, or load from the cache, what a shard with vectors of this package needs: NumPy or CuPy."""
         if xp is np:
             self.rule.warm(self.dtype)
-        elif not self.units:
+        elif not self.units:  # Of a coordinator's vectors, `Operating` rehearses what is done to them.
             rehearse(xp, self.rule, self.algorithm.shard_policy(1), self.dtype)
 
     def fill(
