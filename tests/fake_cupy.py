@@ -34,15 +34,15 @@ class Array(np.ndarray):
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
         self._check([*inputs, *out])
-        plain = [each.view(np.ndarray) if isinstance(each, Array) else each for each in inputs]
         if out:
-            options["out"] = tuple(each.view(np.ndarray) for each in out)
-        result = getattr(ufunc, method)(*plain, **options)
+            options["out"] = tuple(map(_plain, out))
+        result = getattr(ufunc, method)(*map(_plain, inputs), **options)
         return out[0] if out else _on_device(result)
 
     def __array_function__(self, function, types, arguments, options):
         self._check([*arguments, options.get("out")])
-        return _on_device(super().__array_function__(function, types, arguments, options))
+        plain = {name: _plain(value) for name, value in options.items()}
+        return _on_device(function(*map(_plain, arguments), **plain))
 
     def __setitem__(self, where, value):
         self._check([value])
@@ -54,12 +54,22 @@ class Array(np.ndarray):
             if isinstance(each, np.ndarray) and not isinstance(each, Array):
                 raise TypeError("an array of the host among the device's")
 
+    @property
+    def data(self):
+        """Where it lies."""
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.__array_interface__
+
     def set(self, host, stream=None):
-        """Copy from an array of the host's."""
+        """Copy from an array of the host's, which stays as it is until the stream is synchronised."""
         assert type(host) is np.ndarray
         assert (host.shape, host.dtype) == (self.shape, self.dtype)
         assert self.flags.c_contiguous
         np.copyto(self.view(np.ndarray), host)
+        STREAM.read.append((host, host.tobytes()))
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         """Copy to an array of the host's: where not `blocking`, once the stream is synchronised."""
@@ -67,10 +77,17 @@ class Array(np.ndarray):
             return self.view(np.ndarray).copy()
         assert type(out) is np.ndarray
         assert (out.shape, out.dtype) == (self.shape, self.dtype)
+        assert out.flags.c_contiguous
         STREAM.pending.append((out, self.view(np.ndarray)))
         if blocking:
             STREAM.synchronize()
         return out
+
+
+def _plain(values):
+    if isinstance(values, list | tuple):
+        return type(values)(map(_plain, values))
+    return values.view(np.ndarray) if isinstance(values, Array) else values
 
 
 def _on_device(result):
@@ -81,13 +98,18 @@ class Stream:
     """The one stream of the one device."""
 
     def __init__(self):
-        self.pending = []
+        self.pending, self.read = [], []
+        #: Whether memory that the device reads must stay as it is; not where processes share it.
+        self.strict = True
 
     def synchronize(self):
         """Do what was asked for since the last time."""
         for host, device in self.pending:
             np.copyto(host, device)
         self.pending.clear()
+        for host, then in self.read:
+            assert not self.strict or host.tobytes() == then, "overwritten before the device had read it"
+        self.read.clear()
 
 
 STREAM = Stream()
@@ -121,6 +143,57 @@ class RawModule:
         return launch
 
 
+class ElementwiseKernel:
+    """A loop over vectors of one type, `T`, compiled for the host."""
+
+    def __init__(self, inputs, outputs, body, name, options):
+        assert name.isidentifier()
+        # Else a GPU contracts products and sums, and rounds otherwise than the host.
+        assert options == ("--fmad=false",)
+        self._inputs, self._outputs = (names.removeprefix("T ").split(", T ") for names in (inputs, outputs))
+        self._body = body
+
+    def __call__(self, *arguments):
+        vectors = [each for each in arguments if isinstance(each, np.ndarray)]
+        for each in vectors:
+            assert type(each) is Array
+            assert (each.dtype, each.shape) == (vectors[0].dtype, vectors[0].shape)
+            assert each.flags.c_contiguous
+        name = vectors[0].dtype.name
+        kernel = self._compiled({"float32": "float", "float64": "double"}[name], len(vectors) - len(self._outputs))
+        kernel.restype = None
+        values = [
+            ctypes.c_void_p(each.ctypes.data) if isinstance(each, Array) else TYPES[name](each) for each in arguments
+        ]
+        kernel(ctypes.c_int64(vectors[0].size), *values)
+
+    def _compiled(self, real, vectors):
+        """Return the loop for this type; the first inputs are vectors, the others scalars."""
+        read, scalars = self._inputs[:vectors], self._inputs[vectors:]
+        taken = ["long n", *(f"const T *{name}_vector" for name in read), *(f"T {name}" for name in scalars)]
+        taken += [f"T *{name}_vector" for name in self._outputs]
+        elements = [f"const T {name} = {name}_vector[i];" for name in read]
+        elements += [f"T &{name} = {name}_vector[i];" for name in self._outputs]
+        loop = "\n".join(["for (long i = 0; i < n; i++) {", *elements, self._body, "}"])
+        return _library(f'typedef {real} T;\nextern "C" void run({", ".join(taken)}) {{\n{loop}\n}}').run
+
+
+class ReductionKernel:
+    """A sum of what an expression is of vectors that are broadcast."""
+
+    def __init__(self, inputs, outputs, each, reduce, post, identity, name):
+        assert name.isidentifier()
+        assert (reduce, post, identity) == ("a + b", f"{outputs.removeprefix('T ')} = a", "0")
+        self._inputs, self._each = inputs.removeprefix("T ").split(", T "), compile(each, name, "eval")
+
+    def __call__(self, *arguments, out, axis):
+        for each in (*arguments, out):
+            assert type(each) is Array
+            assert each.dtype == out.dtype
+        names = dict(zip(self._inputs, map(_plain, arguments), strict=True))
+        eval(self._each, {}, names).sum(axis=axis, out=_plain(out))
+
+
 @cache
 def _library(code: str) -> ctypes.CDLL:
     """Compile a kernels' text."""
@@ -140,7 +213,9 @@ class CUDARuntimeError(RuntimeError):
 
 
 def fake(devices: int = 1) -> ModuleType:
-    """Return a CuPy that finds so many devices; ``module.cuda.used`` lists those that were chosen."""
+    """Return a CuPy that finds so many devices; ``module.cuda.used`` lists those that were chosen,
+    ``module.cuda.pinned`` the bytes of pinned memory that were asked for.
+    """
 
     def count():
         if not devices:
@@ -155,6 +230,10 @@ def fake(devices: int = 1) -> ModuleType:
         def use(self):
             module.cuda.used.append(self.number)
 
+    def pin(size):
+        module.cuda.pinned.append(size)
+        return bytearray(size)
+
     runtime = SimpleNamespace(
         getDeviceCount=count,
         getDeviceProperties=lambda number: {"name": f"Fake {number}".encode()},
@@ -162,9 +241,10 @@ def fake(devices: int = 1) -> ModuleType:
     )
     module = _Fake("cupy")
     module.ndarray, module.RawModule = Array, RawModule
+    module.ElementwiseKernel, module.ReductionKernel = ElementwiseKernel, ReductionKernel
     module.asarray = lambda values: values if isinstance(values, Array) else np.array(values).view(Array)
     module.cuda = SimpleNamespace(
-        runtime=runtime, Device=Device, used=[], get_current_stream=lambda: STREAM, alloc_pinned_memory=bytearray
+        runtime=runtime, Device=Device, used=[], pinned=[], get_current_stream=lambda: STREAM, alloc_pinned_memory=pin
     )
     return module
 

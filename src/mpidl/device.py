@@ -1,4 +1,4 @@
-"""Where workers compute: on the CPU, or each on one of its node's GPUs."""
+"""Where ranks compute: on the CPU, or each on one of its node's GPUs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mpidl.errors import UsageError
 
 
 class Place(NamedTuple):
-    """Where a worker computes.
+    """Where a rank computes.
 
     Attributes
     ----------
     xp
-        The arrays' package: NumPy, or CuPy with the worker's device as the current one.
+        The arrays' package: NumPy, or CuPy with the rank's device as the current one.
     name : str
         For people: the GPU's, or ``"the CPU"``.
     reason : str
@@ -31,14 +31,14 @@ class Place(NamedTuple):
 
 
 def choose(kind: str, number: int) -> Place:
-    """Return where a worker computes, and make its GPU the current one.
+    """Return where a rank computes, and make its GPU the current one.
 
     Parameters
     ----------
     kind : str
         ``"cpu"``, ``"cuda"``, or ``"auto"``: on a GPU if there is one that works.
     number : int
-        Of this worker among those of its node, which take the GPUs in turn.
+        Of this rank among those of its node that compute on GPUs, which take them in turn.
 
     Raises
     ------
@@ -73,6 +73,21 @@ def _gpu(number: int) -> Place | str:
         return Place(cupy, cupy.cuda.runtime.getDeviceProperties(number)["name"].decode())
     except Exception as error:  # CuPy's own errors of many kinds, and whatever a broken installation gives
         return f"no GPU that CuPy can use: {_line(error)}"
+
+
+def pinned(xp: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an array of the host's that lives in pinned memory, from and to which a GPU copies at full speed.
+
+    Parameters
+    ----------
+    xp
+        CuPy.
+    shape : tuple of int
+    dtype : dtype
+    """
+    dtype = np.dtype(dtype)
+    memory = xp.cuda.alloc_pinned_memory(int(np.prod(shape)) * dtype.itemsize)
+    return np.ndarray(shape, dtype, buffer=memory)
 
 
 def _line(error: Exception) -> str:

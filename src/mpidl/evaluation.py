@@ -62,8 +62,8 @@ def evaluate(run: Path) -> dict[str, Any]:
     """
     checkpoint = latest(run)
     job = build(load(run / "config.toml"), checkpoint)
-    job.place()
     job.model.parameters[:] = checkpoint.read("parameters", Range(0, checkpoint.size))
+    job.place(mirrored=False)
     test = job.dataset.test
     loss, correct = evaluate_split(job.model, test, 0, test.samples)
     position = checkpoint.position

@@ -16,15 +16,16 @@ from mpidl.checkpoint import Checkpoint, Position
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, augmented, normalised
 from mpidl.data.schedule import Schedule
-from mpidl.device import choose
+from mpidl.device import Place, choose
 from mpidl.errors import UsageError
 from mpidl.nn import Network, from_config
 from mpidl.nn.model import Model, layout_of
 from mpidl.nn.network import check
-from mpidl.nn.ondevice import OnDevice
+from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.nn.regularisation import Regularisation
 from mpidl.parameters import Layout, Range
 from mpidl.shard import Shard
+from mpidl.shardondevice import ShardOnDevice, rehearse
 
 #: ``model.factory`` of a run whose model was given as a Python object.
 PYTHON_MODEL = "python:object"
@@ -69,6 +70,8 @@ class Job:
                 "algorithm.name: sandblaster minimises one function of the parameters; the model has statistics beside "
                 "it (of batch_normalisation)"
             )
+        if config.device.shards and not config.servers:
+            raise UsageError(f"device.shards: true, but {self.algorithm.name} has no servers")
         if checkpoint is not None:
             self._check_checkpoint(checkpoint)
         data, run = config.data, config.run
@@ -104,18 +107,20 @@ class Job:
         """Of the parameters."""
         return np.dtype(self._given.dtype if isinstance(self._given, Network) else self._given.parameters.dtype)
 
-    def place(self, number: int = 0) -> str | None:
+    def place(self, number: int = 0, mirrored: bool = True) -> Place | None:
         """Put the model where `[device]` says; called where it computes.
 
         Parameters
         ----------
         number : int
-            Of this worker among those of its node.
+            Of this rank among those of its node that compute on GPUs.
+        mirrored : bool
+            Whether its vectors are the host's even where it computes on a GPU.
 
         Returns
         -------
-        str or None
-            Where that is, for people. None if there was nothing to choose: the configuration says the CPU, or a model
+        Place or None
+            Where that is. None if there was nothing to choose: the configuration says the CPU, or a model
             of the user's own computes where it likes.
 
         Raises
@@ -132,11 +137,28 @@ class Job:
             return None
         place = choose(kind, number)
         if place.xp is not np:
-            self.model = OnDevice(self._given, place.xp)
-        return None if kind == "cpu" else str(place)
+            self.model = (Mirrored if mirrored else OnDevice)(self._given, place.xp)
+        return None if kind == "cpu" else place
+
+    def settle(self) -> None:
+        """Let the model that was given have the parameters of the one that computes."""
+        if isinstance(self.model, OnDevice):
+            self.model.settle()
+
+    def warm(self, xp: Any = np) -> None:
+        """Compile, or load from the cache, what a shard with vectors of this package needs: NumPy or CuPy."""
+        if xp is np:
+            self.rule.warm(self.dtype)
+        elif not self.units:  # Of a coordinator's vectors, `Operating` rehearses what is done to them.
+            rehearse(xp, self.rule, self.algorithm.shard_policy(1), self.dtype)
 
     def fill(
-        self, range: Range, parameters: np.ndarray, chunk: int, state: tuple[np.ndarray, ...] | None = None
+        self,
+        range: Range,
+        parameters: np.ndarray,
+        chunk: int,
+        state: tuple[np.ndarray, ...] | None = None,
+        xp: Any = np,
     ) -> Shard:
         """Return a shard whose `parameters` and rule's state are the initial ones, or those of the checkpoint.
 
@@ -150,6 +172,8 @@ class Job:
             Elements of a chunk.
         state : tuple of arrays, optional
             Memory for the rule's state, overwritten.
+        xp
+            NumPy, or CuPy for a shard on the device; `parameters` are then where it publishes its own.
         """
         clock = 0
         if state is None:
@@ -166,7 +190,8 @@ class Job:
         else:
             parameters[:] = self._given.parameters[range.start : range.stop]
         policy = self.algorithm.shard_policy(self.replicas)
-        return Shard(range, parameters, self.rule, policy, chunk, state, clock, self.rate_at, self.statistics)
+        more = parameters, self.rule, policy, chunk, state, clock, self.rate_at, self.statistics
+        return Shard(range, *more) if xp is np else ShardOnDevice(xp, range, *more)
 
     @property
     def units(self) -> int:

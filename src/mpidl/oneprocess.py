@@ -14,6 +14,7 @@ from mpidl.algorithms.operations import Iteration
 from mpidl.checkpoint import Position
 from mpidl.engines.times import Times
 from mpidl.engines.virtual import VirtualEngine
+from mpidl.errors import UsageError
 from mpidl.evaluation import evaluate_split
 from mpidl.job import Job
 from mpidl.metrics import Recorder
@@ -42,6 +43,8 @@ class OneProcess:
 
     def __init__(self, job: Job, replicas: int = 1, times: Times | None = None) -> None:
         self._job, self._virtual = job, times is not None
+        if job.config.device.shards and not self._virtual:
+            raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
         job.replicas = replicas
         place = job.place()
         self._recorder = Recorder(job.config, resume=job.checkpoint is not None)
@@ -49,11 +52,11 @@ class OneProcess:
         checkpoint.sweep(job.checkpoints)
         chunk = CHUNK_BYTES // job.dtype.itemsize
         self._shards = [job.fill(range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
-        job.rule.warm(job.dtype)
+        job.warm()
         job.dataset.train.load()
         job.dataset.test.load()
         self._reporter = Reporter(job, self._recorder, on_terminal())
-        self._reporter.placed([place])
+        self._reporter.placed([str(place)] if place else [])
         self._interrupted = self._reached = False
         self._iteration: Iteration | None = None
         self._passes = job.position.epoch

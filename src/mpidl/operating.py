@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpidl.algorithms.operations import PARAMETERS, Operate, Segment
+from mpidl.algorithms.operations import PARAMETERS, Dot, Operate, Segment
 from mpidl.rma.calls import Callee
 from mpidl.rma.fabric import Fabric
 from mpidl.rma.mailboxes import Message
@@ -63,7 +63,9 @@ class Operating:
         self._callee = Callee(fabric.comm, fabric.roles.coordinator, fabric.doorbells)
         self._shard, self._saving, self._window = shard, saving, fabric.window
         self._done = fabric.window.local("done")
-        self._vectors = Vectors({PARAMETERS: shard.parameters} | dict(zip(shard.rule.states, shard.state, strict=True)))
+        vectors = {PARAMETERS: shard.parameters} | dict(zip(shard.rule.states, shard.state, strict=True))
+        self._vectors = Vectors(vectors, shard.block)
+        self._vectors.rehearse()
         self._accrual = Accrual(self._vectors, shard.pieces)
         self._units = self._won = 0
 
@@ -71,7 +73,10 @@ class Operating:
         """Carry out the coordinator's next call; return whether there was one."""
         match self._callee.next():
             case Operate(operations):
-                self._callee.answer(self._vectors.carry_out(operations))
+                results = self._vectors.carry_out(operations)
+                if any(not isinstance(each, Dot) and each.target == PARAMETERS for each in operations):
+                    self._shard.publish()
+                self._callee.answer(results)
             case Begin(evaluation, segments, unit):
                 of = units(segments, unit)
                 self._accrual.begin(evaluation, segments, of)
@@ -94,7 +99,7 @@ class Operating:
         shard.received += 1
         if message.chunk == shard.chunks - 1:
             shard.pushes += 1
-        if not self._accrual.receive(message.fetched, unit, message.chunk, message.values, loss):
+        if not self._accrual.receive(message.fetched, unit, message.chunk, shard.bring(message.values), loss):
             return
         self._won += copy
         self._done[unit] = 1

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
 from mpidl import checkpoint, wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.coordinator import Coordinator
+from mpidl.device import Place, choose
 from mpidl.engines.mpi.by_operations import NOTICE
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job import Job
@@ -26,6 +28,7 @@ from mpidl.record import Interleaving, ServerRecord, WorkerRecord
 from mpidl.report.progress import on_terminal
 from mpidl.report.reporter import Reporter
 from mpidl.rma.fabric import Fabric
+from mpidl.rma.staging import Staging, is_direct
 from mpidl.roles import Roles, assign
 from mpidl.server import Server
 from mpidl.shard import CHUNK_BYTES
@@ -70,7 +73,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     with _failing_together(comm, roles):
         fabric = Fabric(
             comm, roles, ranges, job.dtype, max(1, job.schedule.epochs), allocation(), shared,
-            wire.parse(job.algorithm.wire), units=job.units, notice=NOTICE,
+            wire.parse(job.algorithm.wire), units=job.units, notice=NOTICE, staging=role.staging,
         )  # fmt: skip
     _agree(comm, roles, lambda: role.prepare(fabric))
     with _failing_together(comm, roles, job.directory):
@@ -140,26 +143,41 @@ def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None
 
 
 class _RankRole:
-    """What this rank does in its role, step by step, the same steps on every rank."""
+    """What this rank does in its role, step by step, the same steps on every rank.
+
+    Attributes
+    ----------
+    staging : Staging or None
+        How vectors on its GPU travel, if it has any that do.
+    """
 
     def __init__(self, comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
         self._comm, self._roles, self._job = comm, roles, job
         self._reporter: Reporter | None = None
-        self._place: str | None = None
+        self._place: Place | None = None
+        self.staging: Staging | None = None
         self._record: WorkerRecord | ServerRecord | None = None
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
 
     def choose_device(self, nodes: list[int]) -> None:
-        """A worker takes its place among the GPUs of its node; `nodes` has that of each rank."""
+        """Who computes on a GPU takes its place among those of its node; `nodes` has that of each rank."""
+        job, device, servers = self._job, self._job.config.device, self._roles.servers
         workers = {rank for ranks in self._roles.replicas for rank in ranks}
+        computing = workers | set(servers if device.shards else ())
         rank = self._comm.rank
+        number = sum(nodes[other] == nodes[rank] for other in computing if other < rank)
         if rank in workers:
-            self._place = self._job.place(sum(nodes[other] == nodes[rank] for other in workers if other < rank))
+            # Where there are servers, all that a replica does with its vectors is done where they lie.
+            self._place = job.place(number, mirrored=not servers)
+            if servers and self._place is not None and self._place.xp is not np:
+                self.staging = Staging(self._place.xp, is_direct(device.transfer))
+        elif rank in computing:
+            self._place = choose(device.kind, number)
 
     def open_files(self) -> None:
         """The coordinator opens the run's directory, says where all compute, and tells which directory it is."""
         job = self._job
-        places = self._comm.gather(self._place, root=self._roles.coordinator)
+        places = self._comm.gather(self._place and str(self._place), root=self._roles.coordinator)
         directory: Path | None = None
         error: MpidlError | None = None
         if self._comm.rank == self._roles.coordinator:
@@ -167,7 +185,10 @@ class _RankRole:
                 recorder = Recorder(job.config, resume=job.checkpoint is not None)
                 checkpoint.sweep(recorder.directory / "checkpoints")
                 self._reporter = Reporter(job, recorder, on_terminal())
-                self._reporter.placed(places or ())
+                assert places is not None
+                servers = [places[rank] for rank in self._roles.servers if places[rank]]
+                workers = [place for rank, place in enumerate(places) if place and rank not in self._roles.servers]
+                self._reporter.placed(workers, servers)
                 directory = recorder.directory
             except MpidlError as caught:
                 error = caught
@@ -186,8 +207,9 @@ class _RankRole:
         elif rank in self._roles.servers:
             number = self._roles.servers.index(rank)
             parameters = fabric.window.local("parameters")
-            shard = self._job.fill(fabric.shards[number], parameters, fabric.geometries[number].chunk)
-            self._warm()
+            xp = np if self._place is None else self._place.xp
+            shard = self._job.fill(fabric.shards[number], parameters, fabric.geometries[number].chunk, xp=xp)
+            self._warm(xp)
             server = Server(fabric, number, shard, self._job.directory, self._job.config.run.deterministic)
             if self._job.config.run.record:
                 self._record = server.record = ServerRecord()
@@ -213,9 +235,9 @@ class _RankRole:
             arrivals=[records[rank].arrays() for rank in fabric.roles.servers],
         ).save(self._job.directory)
 
-    def _warm(self) -> None:
-        """Compile, or load from the cache, what this rank may need."""
-        self._job.rule.warm(self._job.dtype)
+    def _warm(self, xp: Any = np) -> None:
+        """Compile, or load from the cache, what this rank may need, a server with its shard's vectors."""
+        self._job.warm(xp)
         encoding = wire.parse(self._job.algorithm.wire)
         if encoding is not None:
             encoding.warm(self._job.dtype)

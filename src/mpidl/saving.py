@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from mpidl.checkpoint import Writing, save_shard, scratch
 from mpidl.rma.board import Row, State
 from mpidl.shard import Shard
@@ -46,10 +44,10 @@ class Saving:
         if order == self.obeyed:
             return
         self.obeyed = order
-        # A copy, because the shard goes on changing while it is written.
-        snapshot = {name: np.array(vector) for name, vector in self._shard.vectors().items()}
+        shard = self._shard
         directory = scratch(self._checkpoints, step)
-        self._writing = save_shard(directory, self._number, self._shard.range, snapshot, self._shard.clock)
+        # Of a copy, because the shard goes on changing while it is written.
+        self._writing = save_shard(directory, self._number, shard.range, shard.snapshot(), shard.clock)
 
     def advance(self) -> None:
         """Write a piece, about a millisecond's; when all is on disk, say so."""

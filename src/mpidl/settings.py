@@ -166,9 +166,25 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Device:
-    """``[device]``: where workers compute; "auto" is a GPU if there is one that works, else the CPU."""
+    """``[device]``: where ranks compute.
+
+    Attributes
+    ----------
+    kind : {"auto", "cpu", "cuda"}
+        Of workers; "auto" is a GPU if there is one that works, else the CPU.
+    transfer : {"auto", "direct", "staged"}
+        Whether MPI is given a GPU's memory, or pinned memory of the host; "auto" asks the MPI library.
+    shards : bool
+        Whether servers compute there too, and hold their shards there.
+    """
 
     kind: Literal["auto", "cpu", "cuda"] = "auto"
+    transfer: Literal["auto", "direct", "staged"] = "auto"
+    shards: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shards and self.kind == "cpu":
+            raise UsageError("shards: true, but device.kind is 'cpu', expected 'auto' or 'cuda'")
 
 
 @dataclass(frozen=True)

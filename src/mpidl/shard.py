@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from mpidl.parameters.ranges import Range, chunks
 from mpidl.policies import Policy, Push
@@ -12,6 +14,8 @@ from mpidl.staleness import Histogram
 
 #: Bytes of a chunk: it stays in a server's cache between arrival and update.
 CHUNK_BYTES = 512 * 1024
+#: Elements of several of its vectors that are worked on at a time, for the same reason.
+BLOCK = 1 << 14
 
 
 class Shard:
@@ -51,7 +55,11 @@ class Shard:
         Pushes that the policy left out.
     on_drop : callable
         Called with each push that the policy leaves out.
+    block : int or None
+        Elements of several vectors that are best worked on at a time; None: all of them.
     """
+
+    block: ClassVar[int | None] = BLOCK
 
     def __init__(
         self,
@@ -97,6 +105,17 @@ class Shard:
         """Return what a checkpoint keeps: "parameters" and "rule/STATE", each of shape (range.size,)."""
         state = zip(self.rule.states, self.state, strict=True)
         return {"parameters": self.parameters} | {f"rule/{name}": vector for name, vector in state}
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return a copy of `vectors` in the host's memory."""
+        return {name: np.array(vector) for name, vector in self.vectors().items()}
+
+    def bring(self, values: np.ndarray) -> Any:
+        """Return `values`, which have arrived in the host's memory, where the shard's vectors lie; until the next."""
+        return values
+
+    def publish(self) -> None:
+        """Show others the parameters as they are, after changing them otherwise than by a push."""
 
     def receive(self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)) -> bool:
         """Act on one chunk of a push; a worker's chunks arrive in order.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -48,7 +49,7 @@ def train(
     checkpoint_every: float = 60.0,
     keep: int = 3,
     resume: bool = False,
-    device: str = "auto",
+    device: str | Mapping[str, Any] = "auto",
     **run: Any,
 ) -> dict[str, Any]:
     """Train a model on the ranks of the MPI job that runs this script, or in this process alone.
@@ -77,8 +78,8 @@ def train(
         How many checkpoints to keep beside the first and the last.
     resume : bool
         Go on from the newest checkpoint of the run's directory.
-    device : str
-        Where a network computes: "auto", "cpu" or "cuda".
+    device : str or mapping
+        Where a network computes: "auto", "cpu" or "cuda"; or keys of ``[device]``.
     **run
         Keys of ``[run]``: name, dir, epochs or steps, seed, deterministic, target_accuracy, report.
 
@@ -104,7 +105,7 @@ def train(
         rule=chosen_rule(algorithm, rule),
         topology=build(settings.Topology, "topology", {"servers": servers}),
         checkpoint=build(settings.Checkpoint, "checkpoint", {"every": checkpoint_every, "keep": keep}),
-        device=build(settings.Device, "device", {"kind": device}),
+        device=build(settings.Device, "device", {"kind": device} if isinstance(device, str) else device),
     )
     config.algorithm.check(config.run.deterministic, config.rule)
 

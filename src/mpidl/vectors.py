@@ -12,9 +12,7 @@ from mpidl.algorithms.operations import Combine, Dot, Multiply, Operation, Segme
 from mpidl.data.batch import Minibatch
 from mpidl.data.portions import Portions
 from mpidl.rules import Sgd
-
-#: Elements that are worked on at a time, so that those of all vectors stay in cache.
-BLOCK = 1 << 14
+from mpidl.shard import BLOCK
 
 
 class Vectors:
@@ -23,19 +21,28 @@ class Vectors:
     Parameters
     ----------
     vectors : mapping of str to array (n,)
-        By name; changed in place.
+        By name, NumPy's or CuPy's; changed in place.
+    block : int, optional
+        Elements that are worked on at a time; all of them if not given.
     """
 
     _adding = Sgd()
 
-    def __init__(self, vectors: Mapping[str, Any]) -> None:
+    def __init__(self, vectors: Mapping[str, Any], block: int | None = BLOCK) -> None:
         self._vectors = vectors
-        size = next(iter(vectors.values())).size
-        self._blocks = [slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK)]
-        self._sum = np.empty(min(BLOCK, size), next(iter(vectors.values())).dtype)
+        any_vector = next(iter(vectors.values()))
+        size = any_vector.size
+        block = max(1, size) if block is None else block
+        self._blocks = [slice(start, min(start + block, size)) for start in range(0, size, block)]
+        self._sum = np.empty_like(any_vector[:block])
 
     def __getitem__(self, name: str) -> Any:
         return self._vectors[name]
+
+    def rehearse(self) -> None:
+        """Compile what operations need, by carrying them out on one element of nobody's."""
+        one = Vectors({"one": np.zeros_like(self._sum[:1])})
+        one.carry_out((Dot((("one", "one"),)), Combine("one", ((1.0, "one"),)), Multiply("one", "one")))
 
     def carry_out(self, operations: Iterable[Operation]) -> list[float]:
         """Carry out operations in their order; return this shard's part of the results."""

@@ -109,6 +109,7 @@ class Worker:
         self._engine.finish()
         self._follow_desk()
         self._exchange.leave()
+        self._job.settle()
 
     def _between_batches(self) -> None:
         self._report_interruption()

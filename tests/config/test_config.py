@@ -103,7 +103,11 @@ configs = st.fixed_dictionaries(
         "server": server,
         "topology": section(servers=counts, transport=st.just("windows")),
         "checkpoint": section(every=positive, keep=counts),
-        "device": section(kind=st.sampled_from(["auto", "cpu", "cuda"])),
+        "device": section(
+            kind=st.sampled_from(["auto", "cpu", "cuda"]),
+            transfer=st.sampled_from(["auto", "direct", "staged"]),
+            shards=st.booleans(),
+        ).filter(lambda keys: not (keys.get("shards") and keys.get("kind") == "cpu")),
         "virtual": section(
             compute=st.sampled_from(["0.01", "jitter:0.01:0.2"]),
             cores=counts,
@@ -214,6 +218,11 @@ def test_a_wrong_type_anywhere_is_named(values, draw):
             "device",
             {"kind": "tpu"},
             "device.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'",
+        ),
+        (
+            "device",
+            {"kind": "cpu", "shards": True},
+            "device.shards: true, but device.kind is 'cpu', expected 'auto' or 'cuda'",
         ),
         ("model", {}, "model.layer: expected [[model.layer]] sections or model.factory, found neither"),
         ("model", {"layer": []}, "model.layer: expected non-empty list of table, found []"),

@@ -1,20 +1,25 @@
-"""A network on a device, behind vectors of the host's."""
+"""A network on a device, whose vectors lie there or are mirrored in the host's memory."""
 
 import numpy as np
 import pytest
 
+import fake_cupy
 from mpidl.data import Batch
 from mpidl.nn import Conv2d, Dense, MeanSquaredError, Network
-from mpidl.nn.ondevice import OnDevice
+from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.nn.regularisation import Regularisation
 
 LAYERS = [Conv2d(3, 3, "relu", stride=2, padding=1), Dense(4)]
 
 
-def pair(cupy, dtype="float64", **more):
-    """Return equal networks: on the host, and on a device."""
+def pair(cupy, model, dtype="float64", **more):
+    """Return equal networks: on the host twice, and the second of them on a device."""
     host, given = (Network(LAYERS, (5, 7), dtype=dtype, seed=3, **more) for _ in range(2))
-    return host, given, OnDevice(given, cupy)
+    return host, given, model(given, cupy)
+
+
+def on_host(cupy, values):
+    return values.get() if isinstance(values, cupy.ndarray) else values
 
 
 def batches(dtype="float64", floats=False):
@@ -30,56 +35,77 @@ def close(found, expected, **tolerance):
     np.testing.assert_allclose(found, expected, **({"rtol": 1e-12, "atol": 1e-12} | tolerance))
 
 
+@pytest.mark.parametrize("model", [OnDevice, Mirrored])
 @pytest.mark.parametrize("loss", [None, MeanSquaredError()])
 @pytest.mark.parametrize("inputs", ["float64", "float32", "uint8"])
-def test_it_computes_what_the_network_does(cupy, loss, inputs):
-    host, _, device = pair(cupy, loss=loss)
+def test_it_computes_what_the_network_does(cupy, model, loss, inputs):
+    host, given, device = pair(cupy, model, loss=loss)
     assert device.layout is not None
     for batch in batches(inputs, floats=loss is not None):
         if loss is not None:
             batch = batch._replace(targets=batch.targets.astype("float64"))
-        device.parameters[:] = host.parameters  # in place, as engines do
         loss_of_host, expected = host.loss_and_gradient(batch)
         loss_of_device, gradient = device.loss_and_gradient(batch)
-        # The gradient is the host's, and there at once.
-        assert type(gradient) is np.ndarray
-        close(gradient, expected)
+        # Where its vectors lie, its gradient does.
+        assert type(gradient) is type(device.parameters) is (cupy.ndarray if model is OnDevice else np.ndarray)
+        close(on_host(cupy, gradient), expected)
         close(loss_of_device, loss_of_host)
-        found, expected = device.evaluate(batch), host.evaluate(batch)
-        close(found[0], expected[0])
-        close(found[1], expected[1])
-        host.parameters -= 0.1 * gradient
+        found, after = device.evaluate(batch), host.evaluate(batch)
+        close(found[0], after[0])
+        close(found[1], after[1])
+        host.parameters -= 0.1 * expected
+        device.parameters -= 0.1 * gradient  # in place, as engines do
+    device.settle()
+    close(given.parameters, host.parameters)
 
 
-def test_single_precision_and_what_is_done_to_the_gradient(cupy):
-    host, _, device = pair(cupy, "float32", regularisation=Regularisation(clip=0.01))
+@pytest.mark.parametrize("model", [OnDevice, Mirrored])
+def test_single_precision_and_what_is_done_to_the_gradient(cupy, model):
+    host, _, device = pair(cupy, model, "float32", regularisation=Regularisation(clip=0.01))
     for batch in batches("float32"):
         loss_of_host, expected = host.loss_and_gradient(batch)
         loss_of_device, gradient = device.loss_and_gradient(batch)
         assert gradient.dtype == np.float32
-        close(gradient, expected, rtol=1e-4, atol=1e-6)
+        close(on_host(cupy, gradient), expected, rtol=1e-4, atol=1e-6)
         close(loss_of_device, loss_of_host, rtol=1e-5)
 
 
+def test_only_a_mirror_uploads_parameters_with_each_batch(cupy, monkeypatch):
+    if cupy.ndarray is not fake_cupy.Array:
+        pytest.skip("a GPU's arrays can't be watched")
+    sizes = []
+    upload = fake_cupy.Array.set
+    monkeypatch.setattr(fake_cupy.Array, "set", lambda self, host: (sizes.append(host.size), upload(self, host))[1])
+    for model, uploads in ((OnDevice, 0), (Mirrored, 10)):
+        _, _, device = pair(cupy, model)
+        sizes.clear()
+        for batch in batches():
+            device.loss_and_gradient(batch)
+            device.evaluate(batch)
+        assert sizes.count(device.layout.size) == uploads
+
+
 def test_its_parameters_are_the_given_networks(cupy):
-    _, given, device = pair(cupy)
+    _, given, device = pair(cupy, Mirrored)
     device.parameters[:] = 3
     assert (given.parameters == 3).all()
 
 
-def test_another_vector_takes_the_place_of_its_parameters(cupy):
-    host, _, device = pair(cupy)
+@pytest.mark.parametrize("model", [OnDevice, Mirrored])
+def test_another_vector_takes_the_place_of_its_parameters(cupy, model):
+    host, _, device = pair(cupy, model)
     own, batch = device.parameters, next(iter(batches()))
-    vector = 2 * host.parameters
+    vector = 2 * device.parameters
     device.parameters = vector
     assert device.parameters is vector
-    host.parameters = vector
-    close(device.loss_and_gradient(batch)[1], host.loss_and_gradient(batch)[1])
+    host.parameters = on_host(cupy, vector)
+    close(on_host(cupy, device.loss_and_gradient(batch)[1]), host.loss_and_gradient(batch)[1])
     device.parameters = own
     assert device.parameters is own
 
 
-def test_a_parameter_set_before_is_kept(cupy):
+@pytest.mark.parametrize("model", [OnDevice, Mirrored])
+def test_a_parameter_set_before_is_kept(cupy, model):
     network = Network(LAYERS, (5, 7))
     network.parameters[:] = 7
-    assert (OnDevice(network, cupy).parameters == 7).all()
+    assert (model(network, cupy).parameters == 7).all()

@@ -3,9 +3,14 @@
 On the stand-in for CuPy, whose kernels are the same sources, and on CuPy itself where there is a GPU.
 """
 
+import sys
+
 import numpy as np
 import pytest
 from layer_cases import CASES, Alone, name_of
+
+import fake_cupy
+from mpidl.nn.kernels.cuda import normalisation
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -19,6 +24,20 @@ def test_a_layer_computes_the_same(cupy, case, dtype):
         for found, expected in zip(device.backward(cupy.asarray(y)), host.backward(y), strict=True):
             assert isinstance(found, cupy.ndarray)
             np.testing.assert_allclose(found.get(), expected, **tolerance)
+
+
+@pytest.mark.skipif(fake_cupy.COMPILER is None, reason="no C++ compiler")
+def test_the_chain_rule_of_a_normalisation_makes_no_array_of_products(monkeypatch):
+    cupy = fake_cupy.fake()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    values, gradient, spread = cupy.zeros((5, 7)), cupy.zeros((5, 7)), cupy.zeros((5, 7))
+    row, column = [cupy.zeros(7) for _ in range(5)], [cupy.zeros(5) for _ in range(2)]
+    made = []
+    keep = fake_cupy._on_device
+    monkeypatch.setattr(fake_cupy, "_on_device", lambda result: (made.append(np.size(result)), keep(result))[1])
+    normalisation.chain_columns(values, *row[:2], gradient, *row[2:4])
+    normalisation.chain_rows(values, *column, row[0], gradient, *row[1:3], spread)
+    assert max(made, default=0) < values.size
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[0].type == "conv2d"], ids=name_of)

@@ -1,9 +1,6 @@
 """The compiled forms are what the scalar form says: both texts, and what they compute."""
 
-import re
-import sys
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,74 +12,22 @@ from mpidl.rules.scalar import read
 DTYPES = (np.float32, np.float64)
 
 
-def python(expression):
-    """A CUDA expression as NumPy's: conditional operators become `where`."""
-    while (mark := expression.find(" ? ")) >= 0:
-        depth, start = 0, mark
-        while depth >= 0:
-            start -= 1
-            depth += {")": 1, "(": -1}.get(expression[start], 0)
-        depth, stop, colon = 0, mark, None
-        while depth >= 0:
-            stop += 1
-            depth += {"(": 1, ")": -1}.get(expression[stop], 0)
-            if depth == 0 and expression[stop] == ":":
-                colon = stop
-        condition, first, second = (
-            expression[start + 1 : mark],
-            expression[mark + 3 : colon],
-            expression[colon + 1 : stop],
-        )
-        expression = f"{expression[:start]}where({condition}, {first}, {second}){expression[stop + 1 :]}"
-    return expression
-
-
-class FakeKernel:
-    """Runs a kernel's text on NumPy vectors, as `cupy.ElementwiseKernel` would on the device's."""
-
-    def __init__(self, inputs, outputs, operation, name, options):
-        self.inputs, self.outputs = ([p.split()[1] for p in text.split(", ")] for text in (inputs, outputs))
-        self.lines = [re.fullmatch(r"(?:T )?(\w+) = (.*);", line).groups() for line in operation.split("\n")]
-        assert name.isidentifier()
-        assert options == ("--fmad=false",)
-
-    def __call__(self, *arguments):
-        real = arguments[0].dtype.type
-        values = dict(zip((*self.inputs, *self.outputs), arguments, strict=True))
-        for name in self.inputs[1:]:
-            values[name] = real(values[name])
-        scope = {"T": real, "sqrt": np.sqrt, "where": np.where}
-        with np.errstate(invalid="ignore", under="ignore", over="ignore", divide="ignore"):
-            for name, expression in self.lines:
-                result = eval(python(expression), scope, values)
-                if name in self.outputs:
-                    values[name][...] = result
-                else:
-                    values[name] = result.copy()
-
-
-@pytest.fixture
-def _fake_cupy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(ElementwiseKernel=FakeKernel))
-
-
-@pytest.mark.usefixtures("_fake_cupy")
 @pytest.mark.parametrize("rule", RULES.values())
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_device_kernel_and_cpu_loop_are_equal_bit_for_bit(rule, dtype):
+def test_device_kernel_and_cpu_loop_are_equal_bit_for_bit(cupy, rule, dtype):
     rng = np.random.default_rng(4)
     w = rng.normal(size=1003).astype(dtype)
     kernel, loop = device.kernel(rule), cpu.loop(rule)
     vectors = [w, *rule().init(w)]
-    device_vectors = [vector.copy() for vector in vectors]
+    device_vectors = [cupy.asarray(vector) for vector in vectors]
     for step in range(1, 6):
         g = (rng.normal(size=w.size) * 10.0 ** rng.integers(-30, 10, w.size)).astype(dtype)
         g[::7] = 0
         coefficients = rule().coefficients(step, 0.1)
         loop(*vectors, g, *coefficients)
-        kernel(*device_vectors, g, *coefficients)
+        kernel(*device_vectors, cupy.asarray(g), *coefficients)
     assert np.isfinite(w).all()
-    assert [vector.tobytes() for vector in device_vectors] == [vector.tobytes() for vector in vectors]
+    assert [vector.get().tobytes() for vector in device_vectors] == [vector.tobytes() for vector in vectors]
 
 
 def test_device_text():
@@ -131,16 +76,25 @@ class Odd(Rule):
         return (w if w <= 2 else rate), second + larger, first + 0.1
 
 
-@pytest.mark.usefixtures("_fake_cupy")
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_construct_is_translated_in_the_vectors_precision(dtype):
+def test_every_construct_is_translated_in_the_vectors_precision(cupy, dtype):
     rng = np.random.default_rng(5)
     vectors = (rng.integers(-16, 17, (4, 1003)) / 4).astype(dtype)  # so that equality occurs
     by_element = np.array([Odd.scalar(*elements, dtype(0.1)) for elements in vectors.T], dtype).T
-    on_device = vectors.copy()
+    on_device = [cupy.asarray(vector) for vector in vectors]
     cpu.loop(Odd)(*vectors, 0.1)
     device.kernel(Odd)(*on_device, 0.1)
-    assert vectors[:3].tolist() == on_device[:3].tolist() == by_element.tolist()
+    assert vectors[:3].tolist() == [vector.get().tolist() for vector in on_device[:3]] == by_element.tolist()
+
+
+def test_a_devices_vectors_are_updated_by_the_kernel_and_never_sparsely(cupy, monkeypatch):
+    monkeypatch.delattr(cpu, "loop")
+    vectors = [cupy.zeros(3) for _ in range(4)]
+    w, first, second, g = vectors
+    Odd().update(w, (first, second), g, 1)
+    assert second.get().tolist() == [0.1] * 3
+    with pytest.raises(ValueError, match=r"^odd: sparse updates are for NumPy vectors, found \w+$"):
+        Odd().update(w, (first, second), g, 1, sparse=True)
 
 
 def rule_of(form):

@@ -68,14 +68,15 @@ class Reporter:
         samples = totals.samples if self._passed is None else self._passed
         return (self._done_before + samples) / self._samples_per_epoch
 
-    def placed(self, places: Sequence[str | None]) -> None:
-        """Say where the workers compute; None is one that had no choice."""
-        by_text = Counter(place for place in places if place is not None)
-        for text, workers in by_text.items():
-            self.recorder.event("device", rank=0, role="coordinator", place=text, workers=workers)
-        if by_text:
-            texts = by_text if len(by_text) == 1 else [f"{text}: {workers}" for text, workers in by_text.items()]
-            self._progress.say(f"computing on {', '.join(texts)}")
+    def placed(self, workers: Sequence[str], servers: Sequence[str] = ()) -> None:
+        """Say where the workers compute, and the servers: those of them that had a choice."""
+        for role, places in (("workers", workers), ("servers", servers)):
+            for place, ranks in Counter(places).items():
+                self.recorder.event("device", rank=0, role="coordinator", place=place, **{role: ranks})
+        said = [f"computing on {_counted(workers)}"] if workers else []
+        said += [f"shards on {_counted(servers)}"] if servers else []
+        if said:
+            self._progress.say("; ".join(said))
 
     def look(self, totals: Totals) -> None:
         """Show and record the totals if it is time to."""
@@ -192,3 +193,9 @@ class Reporter:
         self.recorder.summary(summary)
         self.recorder.close()
         return summary
+
+
+def _counted(places: Sequence[str]) -> str:
+    """Return the places, for people; where they differ, with how many there are of each."""
+    counts = Counter(places)
+    return ", ".join(counts if len(counts) == 1 else [f"{place}: {ranks}" for place, ranks in counts.items()])

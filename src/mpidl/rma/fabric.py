@@ -20,6 +20,7 @@ from mpidl.rma.geometry import Geometry
 from mpidl.rma.mailboxes import Inbox, Outbox
 from mpidl.rma.scheduling import run_promptly, sharpen_sleeps
 from mpidl.rma.shared import SharedVectors
+from mpidl.rma.staging import Staging
 from mpidl.rma.windows import Window
 from mpidl.roles import Roles
 from mpidl.wire import Wire
@@ -58,6 +59,8 @@ class Fabric:
         The most units that a coordinator's evaluation has; 0 where there are none.
     notice : int
         Elements of what the coordinator tells workers of it.
+    staging : Staging, optional
+        See `Window`.
 
     Attributes
     ----------
@@ -84,6 +87,7 @@ class Fabric:
         chunk_bytes: int | None = None,
         units: int = 0,
         notice: int = 0,
+        staging: Staging | None = None,
     ) -> None:
         self.units, self._notice = units, notice
         self.comm = comm.Dup()
@@ -93,7 +97,7 @@ class Fabric:
         options = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
         self.geometries = [Geometry.of(shard, len(self.workers), dtype, wire, **options) for shard in shards]
         self.doorbells = Doorbells(self.comm)
-        self.window = Window(self.comm, self._regions(np.dtype(dtype), evaluations), allocation)
+        self.window = Window(self.comm, self._regions(np.dtype(dtype), evaluations), allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate"
         self.crowded = self.comm.size > cores()

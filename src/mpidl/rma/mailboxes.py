@@ -10,7 +10,7 @@ it computes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -91,13 +91,13 @@ class Outbox:
         """
         self._chunk, self._fetched, self._portions = 0, fetched, portions
 
-    def send(self, values: np.ndarray) -> bool:
+    def send(self, values: Any) -> bool:
         """Deliver as many chunks of the push as there are free slots for, at most a group.
 
         Parameters
         ----------
         values : array, shape (shard size,)
-            The whole push for this server.
+            The whole push for this server, the host's or a device's.
 
         Returns
         -------
@@ -117,7 +117,7 @@ class Outbox:
                 headers[i, CHUNK] = self._chunk + i
                 headers[i, COUNT] = min(geometry.chunk, part.size - i * geometry.chunk)
             if self._encoder is not None:
-                part = self._encoder.encode(start, part)
+                part = self._encoder.encode(start, self._window.on_host(part, self._server))
             self._publish(headers, part)
             self.bytes += part.nbytes
             self._chunk += room
@@ -153,7 +153,7 @@ class Outbox:
             free = slots - (sent - self._read_consumed())
         return min(wanted, free, slots - sent % slots)
 
-    def _publish(self, headers: np.ndarray, values: np.ndarray | None) -> None:
+    def _publish(self, headers: np.ndarray, values: Any) -> None:
         window, server = self._window, self._server
         slot = self._first_slot + int(self._published[0]) % self._geometry.slots
         if values is not None:

@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.errors import MpidlError
+from mpidl.rma.staging import Staging
 
 #: MPI counts are C ints on many paths: longer transfers are cut into pieces of this many bytes.
 LONGEST_MESSAGE = 1 << 30
@@ -66,6 +67,8 @@ class Window:
         The regions that this rank offers; other ranks may offer others.
     allocation : {"allocate", "create"}
         MPI_Win_allocate, or MPI_Alloc_mem + MPI_Win_create.
+    staging : Staging, optional
+        On a rank with vectors on a device: how they travel.
 
     Raises
     ------
@@ -74,12 +77,16 @@ class Window:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, shapes: Mapping[str, tuple[Any, int]], allocation: str = "allocate"
+        self,
+        comm: MPI.Intracomm,
+        shapes: Mapping[str, tuple[Any, int]],
+        allocation: str = "allocate",
+        staging: Staging | None = None,
     ) -> None:
         regions, size = place(shapes)
         if allocation not in ALLOCATIONS:
             raise ValueError(f"allocation: {allocation!r}, known: {', '.join(ALLOCATIONS)}")
-        self.comm = comm
+        self.comm, self._staging = comm, staging
         self._allocated: MPI.buffer | None = None
         if allocation == "allocate":
             self._window = MPI.Win.Allocate(size, 1, comm=comm)
@@ -106,25 +113,29 @@ class Window:
         region = self._regions[self.comm.rank][name]
         return self._memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
-    def put(self, values: np.ndarray, rank: int, name: str, offset: int = 0) -> None:
-        """Start writing contiguous `values` into a region of `rank`."""
+    def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+        """Start writing contiguous `values`, the host's or a device's, into a region of `rank`."""
         region = self._regions[rank][name]
+        if self._staging is not None:
+            values = self._staging.outgoing(values, rank)
         self._transfer(self._window.Put, values, rank, region.displacement + offset * region.dtype.itemsize)
 
-    def get(self, values: np.ndarray, rank: int, name: str, offset: int = 0) -> None:
-        """Start reading a part of a region of `rank` into contiguous `values`."""
+    def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+        """Start reading a part of a region of `rank` into contiguous `values`, the host's or a device's."""
         region = self._regions[rank][name]
+        if self._staging is not None:
+            values = self._staging.incoming(values, rank)
         self._transfer(self._window.Get, values, rank, region.displacement + offset * region.dtype.itemsize)
 
-    def _transfer(self, operation: Any, values: np.ndarray, rank: int, displacement: int) -> None:
+    def _transfer(self, operation: Any, values: Any, rank: int, displacement: int) -> None:
         size = values.nbytes
         if size <= LONGEST_MESSAGE:
             operation((values, size, MPI.BYTE), rank, (displacement, size, MPI.BYTE))
             return
-        data = values.reshape(-1).view(np.uint8)
+        data = MPI.buffer.frombuffer(values)
         for start in range(0, size, LONGEST_MESSAGE):
             piece = data[start : start + LONGEST_MESSAGE]
-            operation((piece, piece.size, MPI.BYTE), rank, (displacement + start, piece.size, MPI.BYTE))
+            operation((piece, piece.nbytes, MPI.BYTE), rank, (displacement + start, piece.nbytes, MPI.BYTE))
 
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
@@ -136,6 +147,12 @@ class Window:
     def flush(self, rank: int) -> None:
         """Complete every operation on `rank`, here and there."""
         self._window.Flush(rank)
+        if self._staging is not None:
+            self._staging.flushed(rank)
+
+    def on_host(self, values: Any, rank: int) -> np.ndarray:
+        """Return `values`, or a copy if they are a device's, valid until `rank` is flushed."""
+        return values if self._staging is None else self._staging.on_host(values, rank)
 
     def sync(self) -> None:
         """Order local loads and stores on window memory with what other ranks read and write."""

@@ -126,9 +126,7 @@ class Rule:
 @cache
 def _compiled(rule: type[Rule], array: type, sparse: bool) -> Callable[..., None]:
     """Return the function that applies a rule to vectors of this array type."""
-    import numpy as np
-
-    if issubclass(array, np.ndarray):
+    if not hasattr(array, "__cuda_array_interface__"):
         from mpidl.rules.cpu import loop
 
         return loop(rule, sparse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from mpidl.nn.kernels.cuda.source import Source
@@ -26,7 +27,7 @@ def chain_columns(
 ) -> None:
     """See the CPU's."""
     gradient.sum(axis=0, out=shift_gradient)
-    ((values - mean) * inverse * gradient).sum(axis=0, out=scale_gradient)
+    _chain_scale(values, mean, inverse, gradient, scale_gradient)
 
 
 def spread_columns(
@@ -50,6 +51,21 @@ def chain_rows(
 ) -> None:  # fmt: skip
     """See the CPU's."""
     gradient.sum(axis=0, out=shift_gradient)
-    ((values - mean[:, None]) * inverse[:, None] * gradient).sum(axis=0, out=scale_gradient)
+    _chain_scale(values, mean[:, None], inverse[:, None], gradient, scale_gradient)
     arrays = (values, mean, inverse, scale, gradient, value_gradient)
     SOURCE.launch("spread_rows", len(values), *arrays, values.shape[1])
+
+
+def _chain_scale(values: Any, mean: Any, inverse: Any, gradient: Any, scale_gradient: Any) -> None:
+    """Sum (values - mean) * inverse * gradient over the rows, without an array of the products."""
+    import cupy
+
+    _summed_products(cupy)(values, mean, inverse, gradient, out=scale_gradient, axis=0)
+
+
+@cache
+def _summed_products(cupy: Any) -> Any:
+    return cupy.ReductionKernel(
+        "T value, T mean, T inverse, T gradient", "T total",
+        "(value - mean) * inverse * gradient", "a + b", "total = a", "0", "mpidl_chain_scale",
+    )  # fmt: skip

@@ -1,0 +1,117 @@
+"""What MPI reads and writes for arrays on a device: their own memory, or pinned memory of the host in between."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.device import pinned
+from mpidl.errors import UsageError
+
+
+def cuda_aware() -> bool:
+    """Tell whether the MPI library says that it takes pointers to a device's memory."""
+    try:
+        return bool(ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support())
+    except AttributeError:
+        return False
+
+
+def is_direct(transfer: str) -> bool:
+    """Tell whether MPI is to be given a device's memory, as ``device.transfer`` says.
+
+    Parameters
+    ----------
+    transfer : {"auto", "direct", "staged"}
+        "auto" is direct where MPI says that it is CUDA-aware.
+
+    Raises
+    ------
+    UsageError
+        "direct", and it isn't.
+    """
+    if transfer == "staged":
+        return False
+    aware = cuda_aware()
+    if transfer == "direct" and not aware:
+        raise UsageError(
+            "device.transfer: 'direct', but this MPI library isn't CUDA-aware; expected 'auto' or 'staged'"
+        )
+    return aware
+
+
+class Staging:
+    """One window's ways between arrays on a device and MPI.
+
+    This is the one place where MPI waits for the device: the stream is synchronised before MPI is given anything that
+    the device may still write or read. Pinned memory is lent, the smallest piece that is large enough, until the rank
+    that it is for is flushed; then it can be lent again.
+
+    Parameters
+    ----------
+    xp
+        CuPy.
+    direct : bool
+        Give MPI the device's memory itself.
+    """
+
+    def __init__(self, xp: Any, direct: bool) -> None:
+        self._xp, self._direct = xp, direct
+        self._free: list[np.ndarray] = []
+        self._lent: dict[int, list[np.ndarray]] = {}
+        self._arriving: dict[int, list[tuple[Any, np.ndarray]]] = {}
+
+    def outgoing(self, values: Any, rank: int) -> Any:
+        """Return what MPI is to read in the place of `values`, until `rank` is flushed."""
+        if self._direct and isinstance(values, self._xp.ndarray):
+            return self._memory(values)
+        return self.on_host(values, rank)
+
+    def incoming(self, values: Any, rank: int) -> Any:
+        """Return what MPI is to write in the place of `values`, which have arrived once `rank` is flushed."""
+        if not isinstance(values, self._xp.ndarray):
+            return values
+        if self._direct:
+            return self._memory(values)
+        host = self._lend(values, rank)
+        self._arriving.setdefault(rank, []).append((values, host))
+        return host
+
+    def on_host(self, values: Any, rank: int) -> np.ndarray:
+        """Return `values` if they are the host's, else a copy there, until `rank` is flushed."""
+        if not isinstance(values, self._xp.ndarray):
+            return values
+        host = self._lend(values, rank)
+        values.get(out=host, blocking=False)
+        self._synchronise()
+        return host
+
+    def flushed(self, rank: int) -> None:
+        """Finish what was asked for of `rank`, which MPI has completed."""
+        arrived = self._arriving.get(rank)
+        if arrived:
+            for values, host in arrived:
+                values.set(host)
+            arrived.clear()
+            self._synchronise()
+        lent = self._lent.get(rank)
+        if lent:
+            self._free += lent
+            lent.clear()
+
+    def _lend(self, values: Any, rank: int) -> np.ndarray:
+        size = values.nbytes
+        fitting = [(memory.nbytes, number) for number, memory in enumerate(self._free) if memory.nbytes >= size]
+        memory = self._free.pop(min(fitting)[1]) if fitting else pinned(self._xp, (size,), np.uint8)
+        self._lent.setdefault(rank, []).append(memory)
+        return memory[:size].view(values.dtype)
+
+    def _memory(self, values: Any) -> MPI.buffer:
+        self._synchronise()
+        return MPI.buffer.fromaddress(values.data.ptr, values.nbytes)
+
+    def _synchronise(self) -> None:
+        self._xp.cuda.get_current_stream().synchronize()

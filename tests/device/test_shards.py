@@ -1,0 +1,141 @@
+"""Shards whose vectors lie on a device: they do what shards on the host do, where others can see it."""
+
+import numpy as np
+import pytest
+
+from mpidl.algorithms import Adag, BackupSync, Dcasgd, Diloco, Downpour, Easgd, Softsync
+from mpidl.algorithms.operations import Combine, Dot, Multiply, Segment
+from mpidl.parameters import Range
+from mpidl.rules import Adagrad, Adam, Momentum, Nesterov, Sgd
+from mpidl.shard import Shard
+from mpidl.shardondevice import ShardOnDevice, rehearse
+from mpidl.vectors import Accrual, UnitOf, Vectors
+
+WHOLE, CHUNK, WORKERS = Range(30, 67), 10, 3
+CASES = [
+    (Downpour(), Sgd(0.1)),
+    (Downpour(max_staleness=1), Adagrad(0.1)),
+    (Downpour(), Adam(0.1)),
+    (Softsync(), Momentum(0.1)),
+    (Easgd(), Sgd()),
+    (Dcasgd(), Adagrad(0.1)),
+    (Adag(), Sgd()),
+    (Diloco(asynchronous=True), Nesterov(0.7, 0.9)),
+    (BackupSync(), Sgd(0.1)),
+]
+
+
+def pair(cupy, algorithm, rule, dtype="float64"):
+    """Return equal shards, on the host and on a device, and where the latter publishes its parameters."""
+    parameters = np.random.default_rng(1).normal(size=WHOLE.size).astype(dtype)
+    state = tuple(np.full_like(parameters, 0.1) for _ in rule.states)
+    published = parameters.copy()
+    more = 5, lambda portion: 1 / (1 + portion), [Range(35, 52)]
+    host = Shard(WHOLE, parameters, rule, algorithm.shard_policy(WORKERS), CHUNK, state, *more)
+    on_device = tuple(vector.copy() for vector in state)
+    policy = algorithm.shard_policy(WORKERS)
+    return host, ShardOnDevice(cupy, WHOLE, published, rule, policy, CHUNK, on_device, *more), published
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("algorithm", "rule"), CASES)
+def test_pushes_change_it_as_they_do_a_shard_on_the_host(cupy, algorithm, rule, dtype):
+    host, device, published = pair(cupy, algorithm, rule, dtype)
+    before = published.copy()
+    random = np.random.default_rng(2)
+    slot = np.empty(CHUNK, dtype)
+    for number in range(8):
+        gradient = random.normal(size=WHOLE.size).astype(dtype)
+        for chunk, piece in enumerate(host.pieces):
+            values = slot[: piece.size]
+            values[:] = gradient[slice(*piece)]
+            completed = [
+                shard.receive(number % WORKERS, chunk, max(0, host.clock - number % 2), values, (number, number))
+                for shard in (host, device)
+            ]
+            assert completed[0] == completed[1]
+            assert published.tobytes() == host.parameters.tobytes()
+        assert host.clock == device.clock
+    for worker in range(WORKERS):
+        for shard in (host, device):
+            shard.leave(worker)
+        assert published.tobytes() == host.parameters.tobytes()
+    for shard in (host, device):
+        shard.finish()
+    assert published.tobytes() == host.parameters.tobytes()
+    assert not np.array_equal(published, before)
+    kept, expected = device.snapshot(), host.snapshot()
+    assert kept.keys() == expected.keys()
+    for name, vector in kept.items():
+        assert type(vector) is np.ndarray
+        assert vector.tobytes() == expected[name].tobytes()
+    assert device.dropped == host.dropped
+
+
+def test_what_changes_when_a_worker_leaves_is_published(cupy):
+    host, device, published = pair(cupy, BackupSync(), Sgd(0.1))
+    before = published.copy()
+    for shard in (host, device):
+        for chunk, piece in enumerate(shard.pieces):
+            shard.receive(0, chunk, shard.clock, np.ones(piece.size), (0, 0))
+    assert published.tobytes() == before.tobytes()
+    for shard in (host, device):
+        shard.leave(1)
+        shard.leave(2)
+    assert published.tobytes() == host.parameters.tobytes() != before.tobytes()
+
+
+def test_its_vectors_are_the_devices(cupy):
+    _, device, published = pair(cupy, Downpour(), Adam())
+    assert all(type(vector) is cupy.ndarray for vector in device.vectors().values())
+    device.parameters[:] = 3
+    assert not (published == 3).any()
+    device.publish()
+    assert (published == 3).all()
+
+
+def test_what_has_been_brought_needs_its_slot_no_more(cupy):
+    _, device, _ = pair(cupy, Downpour(), Sgd())
+    slot = np.ones(4)
+    brought = device.bring(slot)
+    slot[:] = 2
+    cupy.cuda.get_current_stream().synchronize()
+    assert (brought == 1).all()
+
+
+@pytest.mark.parametrize(("algorithm", "rule"), [*CASES, (Diloco(asynchronous=True, delay=9), Nesterov(0.7, 0.9))])
+def test_a_rehearsal_applies_the_rule(cupy, monkeypatch, algorithm, rule):
+    applied = []
+    update = type(rule).update
+    monkeypatch.setattr(type(rule), "update", lambda *each, **more: (applied.append(1), update(*each, **more))[1])
+    rehearse(cupy, rule, algorithm.shard_policy(1), "float32")
+    assert applied
+
+
+def test_operations_are_carried_out_on_whole_vectors_of_a_device(cupy):
+    random = np.random.default_rng(3)
+    host = {name: random.normal(size=50_000) for name in ("a", "b", "c")}
+    device = {name: cupy.asarray(vector) for name, vector in host.items()}
+    operations = [
+        Combine("c", ((2.0, "a"), (-1.0, "b"), (0.5, "c"))),
+        Multiply("b", "c"),
+        Dot((("a", "b"), ("c", "c"))),
+        Combine("a"),
+    ]
+    on_host, on_device = Vectors(host), Vectors(device, block=None)
+    rehearsed, carry_out = [], Vectors.carry_out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Vectors, "carry_out", lambda self, *each: (rehearsed.append(self["one"]), carry_out(self, *each)))
+        on_device.rehearse()
+    assert [type(vector) for vector in rehearsed] == [cupy.ndarray]
+    assert on_device.carry_out(operations) == pytest.approx(on_host.carry_out(operations), rel=1e-12)
+    for name in host:
+        assert host[name].tobytes() == device[name].get().tobytes()
+    pieces = [(0, 30_000), (30_000, 50_000)]
+    accruals = [Accrual(vectors, pieces) for vectors in (on_host, on_device)]
+    values = random.normal(size=20_000)
+    for accrual, brought in zip(accruals, (values, cupy.asarray(values)), strict=True):
+        accrual.begin(1, [Segment("b", 0, 1)], [UnitOf(0, range(1))])
+        assert not accrual.receive(1, 0, 1, brought, 2.0)
+    assert host["b"].tobytes() == device["b"].get().tobytes()
+    assert host["b"].any()
