@@ -17,7 +17,6 @@ cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream)
 @pytest.fixture
 def cupy(monkeypatch, tmp_path):
     """Makes a CuPy of a text."""
-    monkeypatch.delenv(cuda.OVERRIDE, raising=False)
 
     def make(text):
         (tmp_path / "cupy.py").write_text(text)
@@ -62,14 +61,17 @@ def test_no_gpu(cupy):
     assert cuda.gpu().found == "none that CuPy can use: ImportError: no driver"
 
 
-@pytest.mark.parametrize(("word", "means"), [("1", "CUDA-aware"), ("0", "not CUDA-aware")])
-def test_the_users_word_is_not_tried(cupy, monkeypatch, word, means):
-    monkeypatch.setenv(cuda.OVERRIDE, word)
-    cupy(DEVICE + "def arange(*a, **k): raise TypeError('tried')\n")
-    assert cuda.gpu().found == f"Tensor Tron; MPI is {means} as {cuda.OVERRIDE} says"
+PROMISING = "from mpidl.rma import staging\nstaging.cuda_aware = lambda: True\n"
 
 
-def test_a_word_that_means_nothing(cupy, monkeypatch):
-    cupy(DEVICE)
-    monkeypatch.setenv(cuda.OVERRIDE, "yes")
-    assert cuda.gpu().verdict is Verdict.FAILED
+def test_a_library_that_keeps_its_promise(cupy):
+    cupy(DEVICE + PROMISING)
+    assert cuda.gpu() == ("Tensor Tron; MPI is CUDA-aware", Verdict.OK, "")
+
+
+def test_a_library_that_breaks_its_promise(cupy):
+    cupy(DEVICE + PROMISING + "import os\ndef arange(*a, **k): os.kill(os.getpid(), 11)\n")
+    finding = cuda.gpu()
+    assert finding.found.endswith("MPI is not CUDA-aware: it died of SIGSEGV when given a device pointer")
+    assert finding.verdict is Verdict.WARNING
+    assert 'transfer = "staged"' in finding.remedy

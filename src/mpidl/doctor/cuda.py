@@ -11,12 +11,12 @@ from pathlib import Path
 
 from mpidl.doctor.examination import Finding, Verdict
 
-#: The environment's word on whether MPI is CUDA-aware, "0" or "1", instead of trying.
-OVERRIDE = "MPIDL_CUDA_AWARE"
 #: What a launcher says to its ranks: a process that none started must not see it.
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDRA_", "HYDI_", "I_MPI_HYDRA")
 PATIENCE = 15.0
 AWARE, NOT_AWARE = "CUDA-aware", "not CUDA-aware"
+#: What the process that tries prints when the library says of itself that it is.
+PROMISED = "promised"
 
 
 def gpu() -> Finding:
@@ -26,9 +26,6 @@ def gpu() -> Finding:
             return Finding("none")
         remedy = "`pip install 'mpidl[cuda12]'`, or cuda13 for newer drivers, to train on it"
         return Finding("there is one, but no CuPy", Verdict.WARNING, remedy)
-    given = os.environ.get(OVERRIDE, "")
-    if given not in ("", "0", "1"):
-        return Finding(f"{OVERRIDE}={given}", Verdict.FAILED, "0 or 1, or unset to let the doctor try")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     try:
         tried = subprocess.run(
@@ -47,15 +44,15 @@ def gpu() -> Finding:
 
 def _conclude(said: str, cause: str) -> Finding:
     """Return the finding from what the probing process said before it ended for some cause."""
-    device, _, answer = said.strip().partition("\n")
+    device, *lines = said.strip().split("\n")
     if not device:
         return Finding(f"none that CuPy can use: {cause}")
-    given = os.environ.get(OVERRIDE)
-    if given:
-        verdict = f"{AWARE if given == '1' else NOT_AWARE} as {OVERRIDE} says"
-    else:
-        verdict = answer or f"{NOT_AWARE}: {cause}"
-    return Finding(f"{device}; MPI is {verdict}")
+    promised = lines[:1] == [PROMISED]
+    answer = "".join(lines[promised:]) or f"{NOT_AWARE}: {cause}"
+    if promised and answer != AWARE:
+        remedy = '`transfer = "staged"` in [device], because the library says that it is CUDA-aware'
+        return Finding(f"{device}; MPI is {answer}", Verdict.WARNING, remedy)
+    return Finding(f"{device}; MPI is {answer}")
 
 
 def _cause(code: int, stderr: str) -> str:
@@ -74,13 +71,15 @@ def probe() -> None:
     import cupy
 
     print(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), flush=True)
-    if os.environ.get(OVERRIDE):
-        return
+    from mpi4py import MPI
+
+    from mpidl.rma.staging import cuda_aware
+
+    if cuda_aware():
+        print(PROMISED, flush=True)
     values = cupy.arange(1 << 16, dtype=cupy.float32)
     back = cupy.zeros_like(values)
     cupy.cuda.get_current_stream().synchronize()
-    from mpi4py import MPI
-
     window = MPI.Win.Allocate(values.nbytes, 1, comm=MPI.COMM_SELF)
     window.Lock_all()
     window.Put((values, values.nbytes, MPI.BYTE), 0)
