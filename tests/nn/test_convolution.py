@@ -46,15 +46,20 @@ def test_tiles_of_any_block(size, padding, image, depth, channels, samples, memo
 
 
 @pytest.mark.parametrize("memory", [1, 500, 1 << 19])
-def test_patches_of_any_block(memory, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "padding", "image"),
+    [(3, (1, 2), (7, 9, 2)), (3, (1, 2), (7, 9, 1)), ([2, 5], (0, 4), (5, 2, 1)), (5, (4, 0), (1, 6, 1))],
+)
+def test_patches_of_any_block(size, padding, image, memory, monkeypatch):
     monkeypatch.setattr(conv2d, "PATCHES", memory)
-    layer = Conv2d(3, 3, padding=[1, 2])
-    alone = Alone(layer, (7, 9, 2), samples=5)
+    layer = Conv2d(3, size, padding=list(padding))
+    alone = Alone(layer, image, samples=5)
     inputs, weight, bias = alone.variables
     np.testing.assert_allclose(alone.forward(), by_definition(layer, inputs, weight, bias), rtol=1e-11, atol=1e-11)
     y = alone.random.normal(size=alone.outputs.shape)
     gradients = [gradient.copy() for gradient in alone.backward(y)]
-    w = alone.random.normal(size=weight.shape)
+    x, w = alone.random.normal(size=inputs.shape), alone.random.normal(size=weight.shape)
+    assert np.vdot(gradients[0], x) == pytest.approx(np.vdot(y, by_definition(layer, x, weight, 0)))
     assert np.vdot(gradients[1], w) == pytest.approx(np.vdot(y, by_definition(layer, inputs, w, 0)))
 
 

@@ -121,9 +121,9 @@ class Conv2d(Weighted):
             at = some, slice(row, row + rows)
             sums = outputs[at].reshape(-1, self.channels)
             for group in range(self.groups):
-                loops.gather_patches(images[some], patches, of, row, group * depth)
                 columns = slice(group * width, (group + 1) * width)
-                loops.multiply(patches.reshape(len(sums), -1), matrix[:, columns], sums[:, columns])
+                gathered = loops.patch_matrix(images[some], patches, of, row, group * depth)
+                loops.multiply(gathered, matrix[:, columns], sums[:, columns])
             loops.add_row(sums, work.parameters["bias"])
             self.activate(work, outputs, at)
 
@@ -170,8 +170,8 @@ class Conv2d(Weighted):
             flat = patches.reshape(len(sums), -1)
             for group in range(self.groups):
                 columns = slice(group * width, (group + 1) * width)
-                loops.gather_patches(images[some], patches, of, row, group * depth)
-                loops.multiply(flat.T, sums[:, columns], gradient[:, columns], add=True)
+                gathered = loops.patch_matrix(images[some], patches, of, row, group * depth)
+                loops.multiply(gathered.T, sums[:, columns], gradient[:, columns], add=True)
                 if image_gradient is not None:
                     loops.multiply(sums[:, columns], transposed[columns], flat)
                     loops.scatter_patches(patches, image_gradient[some], of, row, group * depth)

@@ -10,7 +10,7 @@ from mpidl.nn.kernels.cpu.normalisation import (
     normalise_rows,
     spread_columns,
 )
-from mpidl.nn.kernels.cpu.patches import gather_patches, scatter_patches
+from mpidl.nn.kernels.cpu.patches import gather_patches, patch_matrix, scatter_patches
 from mpidl.nn.kernels.cpu.pooling import (
     average_pool,
     chain_average_pool,
@@ -47,6 +47,7 @@ __all__ = [
     "normalise_columns",
     "normalise_contrast",
     "normalise_rows",
+    "patch_matrix",
     "relu",
     "scatter_patches",
     "spread_columns",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from numpy import uintp
@@ -24,6 +25,20 @@ def gather_patches(images: Any, patches: Any, of: Any, row: int, channel: int) -
         The first of the `depth` channels.
     """
     _gather(images.reshape(-1), patches.reshape(-1), images.shape, patches.shape, of.stride, of.padding, row, channel)
+
+
+def patch_matrix(images: Any, patches: Any, of: Any, row: int, channel: int) -> Any:
+    """Do what `gather_patches` does; return the windows as rows of a matrix, which lies in the memory of `patches`.
+
+    Windows of a single channel are copied by columns of the matrix, each of which is made of rows of the images.
+    """
+    positions = prod(patches.shape[:3])
+    if images.shape[3] > 1 or of.stride[1] > 1:
+        gather_patches(images, patches, of, row, channel)
+        return patches.reshape(positions, -1)
+    vertical = of.stride[0], of.padding[0]
+    _gather_columns(images.reshape(-1), patches.reshape(-1), images.shape, patches.shape, vertical, of.padding[1], row)
+    return patches.reshape(-1, positions).T
 
 
 def scatter_patches(patches: Any, images: Any, of: Any, row: int, channel: int) -> None:
@@ -67,6 +82,30 @@ def _gather(images, patches, shape, windows, stride, padding, row, channel):  # 
                         for k in range(uintp(depth)):
                             patches[a + k] = images[b + k]
                     zero(patches, start + end * depth, target)
+
+
+@jit
+def _gather_columns(images, patches, shape, windows, vertical, before, row):  # type: ignore[no-untyped-def]
+    _, height, width, _ = shape
+    n, rows, across, down, wide, _ = windows
+    stride, above = vertical
+    target = 0
+    for u in range(down):
+        for v in range(wide):
+            left = v - before
+            # Positions whose window has this column within the image.
+            begin = min(across, max(0, -left))
+            stop = max(begin, min(across, width - left))
+            for i in range(n):
+                for y in range(rows):
+                    line = (row + y) * stride - above + u
+                    end = stop if 0 <= line < height else begin
+                    zero(patches, target, target + begin)
+                    a, b = uintp(target + begin), uintp((i * height + line) * width + begin + left)
+                    for k in range(uintp(end - begin)):
+                        patches[a + k] = images[b + k]
+                    zero(patches, target + end, target + across)
+                    target += across
 
 
 @jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from mpidl.nn.kernels.cuda.source import Source
@@ -14,6 +15,12 @@ def gather_patches(images: Any, patches: Any, of: Any, row: int, channel: int) -
     _, height, width, channels = images.shape
     geometry = (height, width, channels, *patches.shape[1:], *of.stride, *of.padding, row, channel)
     SOURCE.launch("gather_patches", patches.size, images, patches, *geometry)
+
+
+def patch_matrix(images: Any, patches: Any, of: Any, row: int, channel: int) -> Any:
+    """See the CPU's."""
+    gather_patches(images, patches, of, row, channel)
+    return patches.reshape(prod(patches.shape[:3]), -1)
 
 
 def scatter_patches(patches: Any, images: Any, of: Any, row: int, channel: int) -> None:
