@@ -10,7 +10,10 @@ import pytest
 from layer_cases import CASES, Alone, name_of
 
 import fake_cupy
-from mpidl.nn.kernels.cuda import normalisation
+from mpidl.data import Batch
+from mpidl.nn import Conv2d, Dense, Network
+from mpidl.nn.kernels.cuda import normalisation, patches
+from mpidl.nn.layers import conv2d
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -47,3 +50,21 @@ def test_indices_of_64_bits_find_the_same(cupy, case, monkeypatch):
     y = host.random.normal(size=host.outputs.shape)
     for found, expected in zip(device.backward(cupy.asarray(y)), host.backward(y), strict=True):
         np.testing.assert_allclose(found.get(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gpu_works_on_more_patches_at_a_time(cupy, monkeypatch):
+    monkeypatch.setattr(conv2d, "PATCHES", 1)
+    gathered, gather = [], patches.gather_patches
+    monkeypatch.setattr(
+        patches, "gather_patches", lambda images, *more: (gathered.append(len(images)), gather(images, *more))
+    )
+    host = Network([Conv2d(8, 3), Dense(3)], (6, 5, 8), dtype="float64")
+    device = host.on(cupy)
+    device.parameters = cupy.asarray(host.parameters)
+    inputs, targets = np.random.default_rng(0).normal(size=(7, 6, 5, 8)), np.arange(7) % 3
+    loss, gradient = device.loss_and_gradient(Batch(cupy.asarray(inputs), cupy.asarray(targets), 0))
+    # Forward and backward, of all images and rows at once.
+    assert gathered == [7, 7]
+    expected = host.loss_and_gradient(Batch(inputs, targets, 0))
+    assert float(loss) == pytest.approx(expected[0], rel=1e-12)
+    np.testing.assert_allclose(gradient.get(), expected[1], rtol=1e-10, atol=1e-12)

@@ -83,7 +83,7 @@ def buffers(of: Tiling) -> dict[str, Buffer]:
         "kernel_transposed": (of.places, of.width, of.depth),
         "lines": (2 * of.places * max(of.depth, of.width),),
     }
-    return {name: Buffer(shape, per_sample=False) for name, shape in shapes.items()}
+    return {name: Buffer(shape, per_sample=False, shape_on_device=(0,)) for name, shape in shapes.items()}
 
 
 def forward(work: Workspace, of: Tiling, images: np.ndarray, outputs: np.ndarray) -> Iterator[Place]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mpidl.nn.layers.layer import Buffer, Shape, Workspace
 
 #: Bytes that scratch arrays begin at multiples of.
@@ -61,7 +63,8 @@ class Passes:
         lend: Callable[[int, dict[str, Any]], Workspace],
     ) -> None:
         self._xp, self._dtype, self._lend = xp, dtype, lend
-        self._input_shape, self._shapes, self._shared, self._buffers = input_shape, shapes, shared, buffers
+        self._input_shape, self._shapes, self._shared = input_shape, shapes, shared
+        self._buffers = buffers if xp is np else [_on_device(of) for of in buffers]
         self._samples = 0
         self._passes: dict[int, Pass] = {}
         self._inputs: Any = None
@@ -149,3 +152,11 @@ class Passes:
             spares,
             workspaces,
         )
+
+
+def _on_device(buffers: dict[str, Buffer]) -> dict[str, Buffer]:
+    """Return what a layer asks for on a GPU."""
+    return {
+        name: each if each.shape_on_device is None else each._replace(shape=each.shape_on_device)
+        for name, each in buffers.items()
+    }

@@ -15,8 +15,8 @@ from mpidl.nn import kernels, winograd
 from mpidl.nn.layers.layer import Buffer, Shape, Weighted, Workspace
 from mpidl.nn.windows import PaddingPair, Pair, Windows, windows
 
-#: Elements of the patches that are worked on at a time: they stay in cache.
-PATCHES = 1 << 19
+#: Elements of the patches that are worked on at a time: they stay in cache, or keep all cores of a GPU busy.
+PATCHES, PATCHES_ON_DEVICE = 1 << 19, 1 << 25
 #: Small images are worked on so many at a time, at most.
 MOST_IMAGES = 64
 
@@ -81,9 +81,10 @@ class Conv2d(Weighted):
         of = self._windows(input_shape)
         weight = self.parameters(input_shape)["weight"]
         row = of.positions[1] * prod(weight[:-1])
-        patches = max(row, min(PATCHES, MOST_IMAGES * of.positions[0] * row))
+        most = MOST_IMAGES * of.positions[0] * row
+        patches, on_device = (max(row, min(limit, most)) for limit in (PATCHES, PATCHES_ON_DEVICE))
         found = super().buffers(input_shape) | {
-            "patches": Buffer((patches,), per_sample=False),
+            "patches": Buffer((patches,), per_sample=False, shape_on_device=(on_device,)),
             "transposed": Buffer((prod(weight),), per_sample=False),
             "sums": Buffer((self.channels,), per_sample=False),
         }

@@ -30,12 +30,15 @@ class Buffer(NamedTuple):
         hasn't is scratch space, which any other layer may overwrite.
     kept
         Whether the buffer keeps its values though it isn't per sample.
+    shape_on_device
+        The shape on a GPU, if it is another: what a CPU's cache holds would leave most of a GPU idle.
     """
 
     shape: Shape
     dtype: str | None = None
     per_sample: bool = True
     kept: bool = False
+    shape_on_device: Shape | None = None
 
 
 @dataclass(slots=True)
