@@ -83,12 +83,14 @@ class Conv2d(Weighted):
         row = of.positions[1] * prod(weight[:-1])
         most = MOST_IMAGES * of.positions[0] * row
         patches, on_device = (max(row, min(limit, most)) for limit in (PATCHES, PATCHES_ON_DEVICE))
-        found = super().buffers(input_shape) | {
-            "patches": Buffer((patches,), per_sample=False, shape_on_device=(on_device,)),
-            "transposed": Buffer((prod(weight),), per_sample=False),
-            "sums": Buffer((self.channels,), per_sample=False),
-        }
         tiling = self._tiling(of)
+        # A CPU takes either patches or tiles, a GPU patches.
+        sizes = {"patches": (patches, on_device), "transposed": (prod(weight), prod(weight))}
+        found = super().buffers(input_shape) | {
+            name: Buffer((size if tiling is None else 0,), per_sample=False, shape_on_device=(on_device,))
+            for name, (size, on_device) in sizes.items()
+        }
+        found["sums"] = Buffer((self.channels,), per_sample=False)
         return found if tiling is None else found | winograd.buffers(tiling)
 
     def _blocks(self, work: Workspace, of: Windows, samples: int) -> Iterator[tuple[slice, int, int, Any]]:

@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mpidl.nn.kernels.cpu.vectors import Vectors
+from mpidl.nn.kernels.cpu.vectors import Number, Vectors
 
 Formula = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -43,13 +43,13 @@ def lines(formula: Formula, arguments: int, add: bool = False) -> Any:
 
                 def transform(place: Any, mask: Any) -> None:
                     given = [
-                        vectors.number(vectors.load(each, mask))
+                        Number(vectors, vectors.load(each, mask))
                         for each in source.addresses(repeat.index, place, arguments)
                     ]
                     results = formula(given)
                     places = target.addresses(repeat.index, place, len(results))
                     for result, each in zip(results, places, strict=True):
-                        total = result + vectors.number(vectors.load(each, mask)) if add else result
+                        total = result + Number(vectors, vectors.load(each, mask)) if add else result
                         vectors.store(total.value, each, mask)
 
                 vectors.each(length, transform)

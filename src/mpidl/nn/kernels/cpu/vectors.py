@@ -32,55 +32,53 @@ class Vectors:
         Of a number.
     type
         LLVM's.
+    builder
+        As given.
     """
 
     def __init__(self, context: Any, builder: Any, kind: Any) -> None:
-        self._builder, self._real = builder, context.get_data_type(kind)
+        self.builder, self._real = builder, context.get_data_type(kind)
         self.bytes = kind.bitwidth // 8
         self.lanes = BYTES // self.bytes
         self.type = ir.VectorType(self._real, self.lanes)
 
     def load(self, address: Any, mask: Any = None) -> Any:
         """Return the vector at an address, zero where the mask is."""
-        place = self._builder.inttoptr(address, self.type.as_pointer())
+        place = self.builder.inttoptr(address, self.type.as_pointer())
         if mask is None:
-            return self._builder.load(place, align=self.bytes)
+            return self.builder.load(place, align=self.bytes)
         alignment = ir.IntType(32)
         kind = ir.FunctionType(self.type, [place.type, alignment, mask.type, self.type])
         arguments = [place, alignment(self.bytes), mask, self.type(None)]
-        return self._builder.call(self._intrinsic("llvm.masked.load", kind), arguments)
+        return self.builder.call(self._intrinsic("llvm.masked.load", kind), arguments)
 
     def store(self, value: Any, address: Any, mask: Any = None) -> None:
         """Store a vector at an address, where the mask isn't zero."""
-        place = self._builder.inttoptr(address, self.type.as_pointer())
+        place = self.builder.inttoptr(address, self.type.as_pointer())
         if mask is None:
-            self._builder.store(value, place, align=self.bytes)
+            self.builder.store(value, place, align=self.bytes)
             return
         alignment = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [self.type, place.type, alignment, mask.type])
-        self._builder.call(self._intrinsic("llvm.masked.store", kind), [value, place, alignment(self.bytes), mask])
+        self.builder.call(self._intrinsic("llvm.masked.store", kind), [value, place, alignment(self.bytes), mask])
 
     def spread(self, address: Any) -> Any:
         """Return a vector of equal numbers: what is at an address."""
-        number = self._builder.load(self._builder.inttoptr(address, self._real.as_pointer()), align=self.bytes)
-        return _spread(self._builder, number, self.lanes)
+        number = self.builder.load(self.builder.inttoptr(address, self._real.as_pointer()), align=self.bytes)
+        return _spread(self.builder, number, self.lanes)
 
     def mask(self, count: Any) -> Any:
         """Return a vector of bits, one in the first `count` of them."""
         numbers = ir.VectorType(count.type, self.lanes)(list(range(self.lanes)))
-        return self._builder.icmp_signed("<", numbers, _spread(self._builder, count, self.lanes))
+        return self.builder.icmp_signed("<", numbers, _spread(self.builder, count, self.lanes))
 
     def fused(self, x: Any, y: Any, z: Any) -> Any:
         """Return x * y + z, in one instruction where there is one."""
-        return (Number(self, self._builder, x) * Number(self, self._builder, y) + Number(self, self._builder, z)).value
-
-    def number(self, value: Any) -> Number:
-        """Return a vector, as what formulas are made of."""
-        return Number(self, self._builder, value)
+        return (Number(self, x) * Number(self, y) + Number(self, z)).value
 
     def each(self, length: Any, body: Callable[[Any, Any], None]) -> None:
         """Generate code for `length` numbers: `body` takes the first one's place and the mask."""
-        builder, word = self._builder, length.type
+        builder, word = self.builder, length.type
         whole = builder.and_(length, word(-self.lanes))
         with cgutils.for_range_slice(builder, word(0), whole, word(self.lanes), word) as (place, _):
             body(place, None)
@@ -90,32 +88,32 @@ class Vectors:
 
     def _intrinsic(self, name: str, kind: Any) -> Any:
         suffix = f".v{self.lanes}f{8 * self.bytes}.p0"
-        return cgutils.get_or_insert_function(self._builder.module, kind, name + suffix)
+        return cgutils.get_or_insert_function(self.builder.module, kind, name + suffix)
 
 
 class Number:
     """A vector with the arithmetic of numbers: it generates the code. A product and a sum may be fused."""
 
-    def __init__(self, vectors: Vectors, builder: Any, value: Any) -> None:
-        self._vectors, self._builder, self.value = vectors, builder, value
+    def __init__(self, vectors: Vectors, value: Any) -> None:
+        self._vectors, self.value = vectors, value
 
     def __add__(self, other: Number) -> Number:
-        return self._made(self._builder.fadd(self.value, other.value, flags=("contract",)))
+        return self._combined(self._vectors.builder.fadd, other)
 
     def __sub__(self, other: Number) -> Number:
-        return self._made(self._builder.fsub(self.value, other.value, flags=("contract",)))
+        return self._combined(self._vectors.builder.fsub, other)
 
     def __mul__(self, other: Number) -> Number:
-        return self._made(self._builder.fmul(self.value, other.value, flags=("contract",)))
+        return self._combined(self._vectors.builder.fmul, other)
 
     def __rmul__(self, factor: float) -> Number:
-        return self * self._made(self._vectors.type([factor] * self._vectors.lanes))
+        return self * Number(self._vectors, self._vectors.type([factor] * self._vectors.lanes))
 
     def __neg__(self) -> Number:
         return -1.0 * self
 
-    def _made(self, value: Any) -> Number:
-        return Number(self._vectors, self._builder, value)
+    def _combined(self, operation: Callable[..., Any], other: Number) -> Number:
+        return Number(self._vectors, operation(self.value, other.value, flags=("contract",)))
 
 
 def phi(builder: Any, kind: Any, values: dict[Any, Any]) -> Any:

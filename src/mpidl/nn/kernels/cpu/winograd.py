@@ -107,27 +107,30 @@ def _add_transform(kind, side, source, at, target, to, repeats, length):  # type
 
 
 @jit
-def _from_images(kind, side, size, images, shape, tiles, row, padding, scratch):  # type: ignore[no-untyped-def]
+def _window(tile, tiles, shape, row, padding, size):  # type: ignore[no-untyped-def]
+    """Return a tile's image, the window's top and left there, where it begins, and whether all of it lies within."""
     _, height, width, channels = shape
-    _, n, rows, across, _ = tiles.shape
-    above, before = padding
-    away, line = tiles.strides[0] // tiles.itemsize, size * channels
+    line, x = divmod(tile, tiles.shape[3])
+    i, y = divmod(line, tiles.shape[2])
+    top, left = (row + y) * STEP - padding[0], x * STEP - padding[1]
+    start = ((i * height + top) * width + left) * channels
+    return i, top, left, start, top >= 0 and left >= 0 and top + size <= height and left + size <= width
+
+
+@jit
+def _from_images(kind, side, size, images, shape, tiles, row, padding, scratch):  # type: ignore[no-untyped-def]
+    channels, away = shape[3], tiles.strides[0] // tiles.itemsize
+    down, line = shape[2] * channels, size * channels
     window, half = scratch[: side * side * channels], scratch[side * side * channels :]
-    tile = 0
-    for i in range(n):
-        for y in range(rows):
-            top = (row + y) * STEP - above
-            for x in range(across):
-                left = x * STEP - before
-                start = ((i * height + top) * width + left) * channels
-                if top >= 0 and left >= 0 and top + size <= height and left + size <= width:
-                    _transform(kind, side, images, (start, width * channels, 0), half, (0, line, 0), 1, line)
-                else:
-                    _copy_window(images, shape, i, top, left, size, window)
-                    _transform(kind, side, window, (0, line, 0), half, (0, line, 0), 1, line)
-                to = tile * channels, away, side * away
-                _transform(kind, side, half, (0, channels, line), tiles, to, side, channels)
-                tile += 1
+    for tile in range(tiles.shape[1] * tiles.shape[2] * tiles.shape[3]):
+        i, top, left, start, within = _window(tile, tiles, shape, row, padding, size)
+        if within:
+            _transform(kind, side, images, (start, down, 0), half, (0, line, 0), 1, line)
+        else:
+            _copy_window(images, shape, i, top, left, size, window)
+            _transform(kind, side, window, (0, line, 0), half, (0, line, 0), 1, line)
+        to = tile * channels, away, side * away
+        _transform(kind, side, half, (0, channels, line), tiles, to, side, channels)
 
 
 @jit
@@ -151,28 +154,18 @@ def _copy_window(images, shape, i, top, left, size, window):  # type: ignore[no-
 
 @jit
 def _to_images(kind, side, size, tiles, images, shape, row, padding, scratch):  # type: ignore[no-untyped-def]
-    _, height, width, channels = shape
-    _, n, rows, across, _ = tiles.shape
-    above, before = padding
-    away, line = tiles.strides[0] // tiles.itemsize, side * channels
+    channels, away = shape[3], tiles.strides[0] // tiles.itemsize
+    down, line = shape[2] * channels, side * channels
     half, window = scratch[: side * side * channels], scratch[side * side * channels :]
-    tile = 0
-    for i in range(n):
-        for y in range(rows):
-            top = (row + y) * STEP - above
-            for x in range(across):
-                left = x * STEP - before
-                start = ((i * height + top) * width + left) * channels
-                at = tile * channels, side * away, away
-                _transform(kind, side, tiles, at, half, (0, line, channels), side, channels)
-                if top >= 0 and left >= 0 and top + size <= height and left + size <= width:
-                    to = start, channels, width * channels
-                    _add_transform(kind, side, half, (0, channels, line), images, to, size, channels)
-                else:
-                    to = 0, channels, size * channels
-                    _transform(kind, side, half, (0, channels, line), window, to, size, channels)
-                    _add_window(window, images, shape, i, top, left, size)
-                tile += 1
+    for tile in range(tiles.shape[1] * tiles.shape[2] * tiles.shape[3]):
+        i, top, left, start, within = _window(tile, tiles, shape, row, padding, size)
+        at = tile * channels, side * away, away
+        _transform(kind, side, tiles, at, half, (0, line, channels), side, channels)
+        if within:
+            _add_transform(kind, side, half, (0, channels, line), images, (start, channels, down), size, channels)
+        else:
+            _transform(kind, side, half, (0, channels, line), window, (0, channels, size * channels), size, channels)
+            _add_window(window, images, shape, i, top, left, size)
 
 
 @jit
