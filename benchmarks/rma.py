@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from harness import save, table
-from mpidl import launcher
-from mpidl.policies import ApplyAtOnce, Push
+from mpidl.launch import environment
+from mpidl.shards.policies import ApplyAtOnce, Push
 
 SIZES = [1 << bits for bits in range(16, 27, 2)]
 #: Bytes that each case moves at least per round: short transfers are repeated.
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="timings of each case (default: %(default)s)")
     arguments = parser.parse_args()
-    if launcher.world().size == 1:
+    if environment.world().size == 1:
         sys.exit(start())
     from mpi4py import MPI
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 def start() -> int:
     """Run this benchmark on two ranks, one thread each; return the exit code."""
-    from mpidl import mpiexec
+    from mpidl.launch import mpiexec
 
     words, environment = mpiexec.command(2, sys.orig_argv[1:])
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -65,10 +65,10 @@ def start() -> int:
 class OddPushes(ApplyAtOnce):
     """Apply every push but the odd ones, of which only the slots are freed."""
 
-    def receive(self, shard: Any, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: Any, chunk: int, values: np.ndarray, push: Push) -> None:
         """Update the chunk's parameters, unless the push is an odd one."""
         if push.ordinal % 2 == 0:
-            super().receive(shard, chunk, values, push)
+            super().apply_chunk(shard, chunk, values, push)
 
 
 def transfer(pair: Any, size: int, rounds: int) -> dict[str, Any] | None:
@@ -119,12 +119,12 @@ class Worker:
                 start = time.perf_counter()
                 action()
                 times[case].append(time.perf_counter() - start)
-                self._exchange.settle()
+                self._exchange.wait_applied()
         return {case: median(elapsed) for case, elapsed in times.items()}
 
     def _push_and_settle(self) -> None:
         self._exchange.push(self._gradient)
-        self._exchange.settle()
+        self._exchange.wait_applied()
 
     def row(self) -> dict[str, Any]:
         """Return the medians as bandwidths, and as shares of memcpy's."""

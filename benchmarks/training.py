@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mpidl import toml
+from mpidl.config import toml
 
 #: Keys of a job, section by section.
 Job = dict[str, dict[str, Any]]

@@ -22,9 +22,10 @@ import numpy as np
 from harness import interleave, save, table
 from mpidl.config import from_dict
 from mpidl.engines.virtual import VirtualEngine
-from mpidl.job import Job, build
+from mpidl.job.build import build
+from mpidl.job.job import Job
 from mpidl.parameters import Range
-from mpidl.shard import CHUNK_BYTES
+from mpidl.shards.shard import CHUNK_BYTES
 
 
 def main() -> None:

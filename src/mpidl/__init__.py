@@ -9,8 +9,8 @@ from mpidl.version import VERSION as __version__
 
 # Imported at first use, so that `import mpidl` and the command line start at once.
 _HOMES = {
-    "train": "mpidl.training",
-    "evaluate": "mpidl.evaluation",
+    "train": "mpidl.runs.train",
+    "evaluate": "mpidl.runs.evaluate",
     "Downpour": "mpidl.algorithms",
     **dict.fromkeys(
         (

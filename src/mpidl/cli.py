@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpidl import launcher
 from mpidl.errors import MpidlError, UsageError
+from mpidl.launch import environment
 from mpidl.version import VERSION
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("MPIDL_DEBUG"):
             traceback.print_exc()
-        rank, size, _ = launcher.world()
+        rank, size, _ = environment.world()
         who = f"rank {rank}: " if size > 1 else ""
         _complain(f"{who}{type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)")
         return 1
 
 
 def _first_rank() -> bool:
-    return launcher.world().rank == 0
+    return environment.world().rank == 0
 
 
 def _complain(text: str) -> None:
@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    started = launcher.world()
+    started = environment.world()
     ranks = started.size if arguments.ranks is None else arguments.ranks
     if ranks < 1:
         raise UsageError(f"-n: expected int >= 1, found {ranks}")
@@ -176,9 +176,9 @@ def _train(arguments: argparse.Namespace) -> int:
         raise UsageError(f"-n {ranks}: there are {started.size} ranks already, leave -n out")
     if ranks > started.size:
         return _launch(arguments, ranks)
-    launcher.limit_threads()
+    environment.limit_threads()
     config = _config(arguments)
-    from mpidl.run import run
+    from mpidl.runs.start import run
 
     summary = run(config, resume=arguments.resume)
     if started.rank == 0:
@@ -190,8 +190,8 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _launch(arguments: argparse.Namespace, ranks: int) -> int:
-    from mpidl.mpiexec import launch
-    from mpidl.roles import assign
+    from mpidl.launch.mpiexec import launch
+    from mpidl.topology.roles import assign
 
     config = _config(arguments)
     assign([0] * ranks, config.servers, config.topology.partitions, config.topology.standby)
@@ -215,18 +215,19 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    launcher.limit_threads()
-    from mpidl.evaluation import evaluate
+    environment.limit_threads()
+    from mpidl.runs.evaluate import evaluate
 
     _show(evaluate(arguments.run_dir), arguments.json, _evaluation_lines)
     return 0
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    if launcher.world().size > 1:
+    if environment.world().size > 1:
         raise UsageError("simulate: runs in one process, without mpirun")
-    launcher.limit_threads()
-    from mpidl.run import replay, simulate
+    environment.limit_threads()
+    from mpidl.runs.replay import replay
+    from mpidl.runs.simulate import simulate
 
     if arguments.replay is not None:
         _show(replay(arguments.replay), arguments.json, _replay_lines)
@@ -257,11 +258,11 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    if launcher.world().size > 1:
+    if environment.world().size > 1:
         raise UsageError("plan: runs in one process, without mpirun")
-    launcher.limit_threads()
+    environment.limit_threads()
     config = _config(arguments)
-    from mpidl.plan import lines, plan
+    from mpidl.runs.plan import lines, plan
 
     _show(plan(config, arguments.ranks), arguments.json, lines)
     return 0
@@ -274,7 +275,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _show(result: Mapping[str, Any], as_json: bool, lines: Callable[[Mapping[str, Any]], list[str]]) -> None:
-    from mpidl.metrics import encode
+    from mpidl.report.recorder import encode
 
     print(encode(result).decode() if as_json else "\n".join(lines(result)), flush=True)
 

@@ -9,7 +9,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
-from mpidl.shard import Shard
+from mpidl.shards.shard import Shard
 
 BATCH = 8
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from mpidl.config import from_dict
-from mpidl.job import build
+from mpidl.job.build import build
 from mpidl.parameters import Range
-from mpidl.policies import (
+from mpidl.rules import Adagrad, Nesterov, Sgd
+from mpidl.shards.policies import (
     Adag,
     Add,
     ApplyAtOnce,
@@ -19,8 +20,7 @@ from mpidl.policies import (
     inverse,
     inverse_plus_one,
 )  # fmt: skip
-from mpidl.rules import Adagrad, Nesterov, Sgd
-from mpidl.shard import Shard
+from mpidl.shards.shard import Shard
 
 SIZE, CHUNK = 13, 4
 
@@ -32,7 +32,7 @@ def make(policy, rule=None):
 def push(shard, values, worker=0, fetched=None):
     fetched = shard.clock if fetched is None else fetched
     for number in range(shard.chunks):
-        shard.receive(worker, number, fetched, values[number * CHUNK : (number + 1) * CHUNK])
+        shard.receive_chunk(worker, number, fetched, values[number * CHUNK : (number + 1) * CHUNK])
 
 
 def gradient(seed=0):
@@ -69,7 +69,7 @@ def test_gather_gives_the_weighted_mean_of_any_workers_to_the_rule():
     push(shard, gradient(4))
     untouched = shard.parameters.copy()
     assert np.array_equal(shard.parameters, untouched)
-    shard.finish()
+    shard.apply_rest()
     push(reference, gradient(4) / 3)
     assert shard.parameters == pytest.approx(reference.parameters, rel=1e-13)
 
@@ -80,9 +80,9 @@ def test_gather_counts_chunks_that_arrive_interleaved():
     first, second = gradient(1), gradient(2)
     for number in range(shard.chunks):
         part = slice(number * CHUNK, (number + 1) * CHUNK)
-        shard.receive(0, number, 0, first[part])
+        shard.receive_chunk(0, number, 0, first[part])
         assert np.array_equal(shard.parameters[part], before[part])
-        shard.receive(1, number, 0, second[part])
+        shard.receive_chunk(1, number, 0, second[part])
         assert shard.parameters[part] == pytest.approx((before - 0.5 * (first + second) / 2)[part], rel=1e-13)
     assert shard.clock == 1
 
@@ -158,22 +158,22 @@ def test_of_each_step_the_first_count_and_their_mean():
     shard = make(FirstOfStep(2, 3), Sgd(1.0))
     before = shard.parameters.copy()
     for worker in (2, 0, 1):
-        shard.receive_whole(worker, 0, np.full(SIZE, 1.0 + worker))
+        shard.receive_push(worker, 0, np.full(SIZE, 1.0 + worker))
     # Workers 2 and 0 made the step; worker 1 was late.
     assert np.array_equal(shard.parameters, before - 2)
     assert (shard.clock, shard.pushes, shard.dropped) == (1, 3, 1)
-    shard.receive_whole(1, 1, np.ones(SIZE))
+    shard.receive_push(1, 1, np.ones(SIZE))
     assert shard.clock == 1
 
 
 def test_a_step_does_not_wait_for_who_has_left():
     shard = make(FirstOfStep(3, 3), Sgd(1.0))
     before = shard.parameters.copy()
-    shard.receive_whole(0, 0, np.ones(SIZE))
-    shard.leave(0)
-    shard.receive_whole(1, 0, np.full(SIZE, 3.0))
+    shard.receive_push(0, 0, np.ones(SIZE))
+    shard.remove_worker(0)
+    shard.receive_push(1, 0, np.full(SIZE, 3.0))
     assert shard.clock == 0
-    shard.leave(2)
+    shard.remove_worker(2)
     assert np.array_equal(shard.parameters, before - 2)
     assert shard.clock == 1
 
@@ -184,7 +184,7 @@ def test_chunks_of_several_pushes_may_be_interleaved_in_a_step():
     pieces = [slice(*piece) for piece in shard.pieces]
     for chunk, piece in enumerate(pieces):
         for worker in (0, 2, 1):
-            shard.receive(worker, chunk, 0, np.full(SIZE, 1.0 + worker)[piece])
+            shard.receive_chunk(worker, chunk, 0, np.full(SIZE, 1.0 + worker)[piece])
     assert np.array_equal(shard.parameters, before - 2)
     assert (shard.clock, shard.dropped) == (1, 1)
 
@@ -196,5 +196,5 @@ def test_a_job_shows_a_policy_the_first_values():
     size = job.layout.size
     shard = job.fill(Range(0, size), np.empty(size, job.dtype), 100)
     before = shard.parameters.copy()
-    shard.receive_whole(0, 0, np.ones(size, job.dtype))
+    shard.receive_push(0, 0, np.ones(size, job.dtype))
     assert np.array_equal(shard.parameters, before - np.float32(0.01))

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from test_lbfgs import history, two_loop
 
+from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.lbfgs import direction
-from mpidl.algorithms.operations import Combine, Dot, Multiply, Segment, add, copy, scale
 from mpidl.algorithms.sandblaster import Sandblaster
+from mpidl.algorithms.units import targets, units
 from mpidl.engines.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards
 from mpidl.rules.held import Held
-from mpidl.vectors import Accrual, Vectors, units
+from mpidl.shards.accrual import Accrual
+from mpidl.shards.operations import Combine, Dot, Multiply, copy
+from mpidl.shards.vectors import Vectors
 
 COUNTS = [1, 2, 3, 7]
 
@@ -57,7 +60,13 @@ def test_the_direction_on_shards_is_that_of_the_two_loop_recursion(count, k):
 def test_operations():
     vectors = Vectors({"a": np.arange(5.0), "b": np.full(5, 2.0), "c": np.empty(5)})
     results = vectors.carry_out(
-        [copy("c", "a"), add("c", 0.5, "b"), Dot((("a", "c"), ("b", "b"))), scale("a", -1.0), Multiply("b", "a")]
+        [
+            copy("c", "a"),
+            Combine("c", ((1.0, "c"), (0.5, "b"))),
+            Dot((("a", "c"), ("b", "b"))),
+            Combine("a", ((-1.0, "a"),)),
+            Multiply("b", "a"),
+        ]
     )
     assert results == [0 * 1 + 1 * 2 + 2 * 3 + 3 * 4 + 4 * 5, 20.0]
     np.testing.assert_array_equal(vectors["c"], np.arange(5) + 1)
@@ -144,15 +153,15 @@ def test_a_unit_is_accrued_once_chunk_by_chunk():
     vectors = Vectors({"parameters": np.zeros(10), "gradient": np.full(10, 7.0)})
     accrual = Accrual(vectors, [Range(0, 4), Range(4, 8), Range(8, 10)])
     segments = (Segment("gradient", 0, 3),)
-    accrual.begin(5, segments, units(segments, 2))
+    accrual.begin(5, *targets(segments, units(segments, 2)))
     values = np.arange(10.0)
-    assert not accrual.receive(5, 0, 0, values[:4], 1.5)
+    assert not accrual.add_chunk(5, 0, 0, values[:4], 1.5)
     # The worker dies; another sends the whole unit.
-    assert [accrual.receive(5, 0, c, values[4 * c : 4 * c + 4], 1.5) for c in range(3)] == [False, False, True]
+    assert [accrual.add_chunk(5, 0, c, values[4 * c : 4 * c + 4], 1.5) for c in range(3)] == [False, False, True]
     assert accrual.unfinished().tolist() == [1]
-    assert not accrual.receive(4, 1, 0, values[:4], 1.5)
+    assert not accrual.add_chunk(4, 1, 0, values[:4], 1.5)
     np.testing.assert_array_equal(vectors["gradient"], values)
-    assert (accrual.complete, accrual.dropped, accrual.losses.tolist()) == (1, 2, [1.5, 0.0])
+    assert (accrual.complete, accrual.losses.tolist()) == (1, [1.5, 0.0])
 
 
 def test_backups_save_the_wait_for_a_slow_replica(lab, least_squares):

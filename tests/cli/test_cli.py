@@ -98,7 +98,7 @@ def test_help_loads_nothing_heavy(bare_environment):
 
 def test_threads_are_limited_before_numpy_is_loaded(bare_environment):
     code = (
-        "import os, sys; from mpidl.cli import main; from mpidl.launcher import THREAD_VARIABLES\n"
+        "import os, sys; from mpidl.cli import main; from mpidl.launch.environment import THREAD_VARIABLES\n"
         "class Watch:\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'numpy': print(*(os.environ.get(v) for v in THREAD_VARIABLES))\n"
@@ -206,7 +206,7 @@ def test_the_summary(monkeypatch, capsys, interrupted, code):
         monkeypatch.delenv(name, raising=False)
     given = []
     result = summary(interrupted=interrupted)
-    monkeypatch.setattr("mpidl.run.run", lambda config, resume: given.append((config, resume)) or result)
+    monkeypatch.setattr("mpidl.runs.start.run", lambda config, resume: given.append((config, resume)) or result)
     assert main(["train", str(DIGITS), "-n", "1", "--set", "run.epochs=3", "--json"]) == code
     assert '"test_loss":null' in capsys.readouterr().out.splitlines()[-1]
     assert main(["train", str(DIGITS), "--resume", "runs/x"]) == code

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpidl.config import from_dict
-from mpidl.plan import lines, plan
+from mpidl.runs.plan import lines, plan
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mpidl import toml
-from mpidl.config import SECTIONS, from_dict, load
+from mpidl.config import SECTIONS, from_dict, load, toml
 from mpidl.data import Augmentation, Digits
 from mpidl.errors import UsageError
-from mpidl.job import build_model
+from mpidl.job.build import build_model
 from mpidl.nn import SoftmaxCrossEntropy
 from mpidl.nn.regularisation import Regularisation
 from mpidl.rules import Adagrad

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl import toml
+from mpidl.config import toml
 from mpidl.errors import UsageError
 
 text = st.text(st.characters(codec="utf-8"))

@@ -9,7 +9,7 @@ import pytest
 
 from mpidl.data import SOURCES, Digits, Hdf5, Idx, Synthetic
 from mpidl.errors import UsageError
-from mpidl.sections import build
+from mpidl.schema import build
 
 
 def test_sources_are_dataclasses_by_name():

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import Adag, BackupSync, Dcasgd, Diloco, Downpour, Easgd, Softsync
-from mpidl.algorithms.operations import Combine, Dot, Multiply, Segment
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Momentum, Nesterov, Sgd
-from mpidl.shard import Shard
-from mpidl.shardondevice import ShardOnDevice, rehearse
-from mpidl.vectors import Accrual, UnitOf, Vectors
+from mpidl.shards.accrual import Accrual
+from mpidl.shards.on_device import ShardOnDevice, rehearse
+from mpidl.shards.operations import Combine, Dot, Multiply
+from mpidl.shards.shard import Shard
+from mpidl.shards.vectors import Vectors
 
 WHOLE, CHUNK, WORKERS = Range(30, 67), 10, 3
 CASES = [
@@ -50,7 +51,7 @@ def test_pushes_change_it_as_they_do_a_shard_on_the_host(cupy, algorithm, rule, 
             values = slot[: piece.size]
             values[:] = gradient[slice(*piece)]
             completed = [
-                shard.receive(number % WORKERS, chunk, max(0, host.clock - number % 2), values, (number, number))
+                shard.receive_chunk(number % WORKERS, chunk, max(0, host.clock - number % 2), values, (number, number))
                 for shard in (host, device)
             ]
             assert completed[0] == completed[1]
@@ -58,10 +59,10 @@ def test_pushes_change_it_as_they_do_a_shard_on_the_host(cupy, algorithm, rule, 
         assert host.clock == device.clock
     for worker in range(WORKERS):
         for shard in (host, device):
-            shard.leave(worker)
+            shard.remove_worker(worker)
         assert published.tobytes() == host.parameters.tobytes()
     for shard in (host, device):
-        shard.finish()
+        shard.apply_rest()
     assert published.tobytes() == host.parameters.tobytes()
     assert not np.array_equal(published, before)
     kept, expected = device.snapshot(), host.snapshot()
@@ -77,11 +78,11 @@ def test_what_changes_when_a_worker_leaves_is_published(cupy):
     before = published.copy()
     for shard in (host, device):
         for chunk, piece in enumerate(shard.pieces):
-            shard.receive(0, chunk, shard.clock, np.ones(piece.size), (0, 0))
+            shard.receive_chunk(0, chunk, shard.clock, np.ones(piece.size), (0, 0))
     assert published.tobytes() == before.tobytes()
     for shard in (host, device):
-        shard.leave(1)
-        shard.leave(2)
+        shard.remove_worker(1)
+        shard.remove_worker(2)
     assert published.tobytes() == host.parameters.tobytes() != before.tobytes()
 
 
@@ -135,7 +136,7 @@ def test_operations_are_carried_out_on_whole_vectors_of_a_device(cupy):
     accruals = [Accrual(vectors, pieces) for vectors in (on_host, on_device)]
     values = random.normal(size=20_000)
     for accrual, brought in zip(accruals, (values, cupy.asarray(values)), strict=True):
-        accrual.begin(1, [Segment("b", 0, 1)], [UnitOf(0, range(1))])
-        assert not accrual.receive(1, 0, 1, brought, 2.0)
+        accrual.begin(1, ["b"], ["b"])
+        assert not accrual.add_chunk(1, 0, 1, brought, 2.0)
     assert host["b"].tobytes() == device["b"].get().tobytes()
     assert host["b"].any()

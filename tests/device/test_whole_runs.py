@@ -4,9 +4,9 @@ import pytest
 
 import fake_cupy
 from mpidl.config import from_dict
-from mpidl.evaluation import evaluate
 from mpidl.nn.ondevice import Mirrored, OnDevice
-from mpidl.run import run
+from mpidl.runs.evaluate import evaluate
+from mpidl.runs.start import run
 
 
 def configuration(path, **device):

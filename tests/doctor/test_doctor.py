@@ -7,9 +7,10 @@ import textwrap
 
 import pytest
 
-from mpidl import doctor, launcher
+from mpidl import doctor
 from mpidl.doctor.examination import Examination, Finding, Verdict
 from mpidl.doctor.machine import PROBES
+from mpidl.launch import environment
 
 LINES = [
     *PROBES,
@@ -125,9 +126,9 @@ def test_a_probe_that_hangs_ends_the_job(mpidl_doctor):
 
 
 def test_without_a_launcher(monkeypatch, tmp_path, capsys):
-    for name in [*launcher.THREAD_VARIABLES, *(name for names in launcher.LAUNCHERS for name in names)]:
+    for name in [*environment.THREAD_VARIABLES, *(name for names in environment.LAUNCHERS for name in names)]:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(launcher, "limit_threads", lambda: None)
+    monkeypatch.setattr(environment, "limit_threads", lambda: None)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor.main() == 1
@@ -174,10 +175,10 @@ def test_other_ranks_are_silent(capsys):
 
 
 def test_threads_that_fight_over_cores(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", str(launcher.threads() + 1))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(environment.threads() + 1))
     finding = PROBES["cores"]()
     assert finding.verdict is Verdict.WARNING
-    assert f"OMP_NUM_THREADS={launcher.threads()}" in finding.remedy
+    assert f"OMP_NUM_THREADS={environment.threads()}" in finding.remedy
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert PROBES["cores"]().verdict is Verdict.OK
 

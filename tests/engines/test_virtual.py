@@ -10,7 +10,7 @@ from mpidl.engines.times import Constant, Exponential, Times, Uniform
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.parameters import shards
 from mpidl.rules import RULES, Adagrad, Adam, Sgd
-from mpidl.shard import Shard
+from mpidl.shards.shard import Shard
 
 BATCH = 8
 

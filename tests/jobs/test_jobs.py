@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpidl import toml
-from mpidl.config import from_dict, load
-from mpidl.plan import lines, plan
+from mpidl.config import from_dict, load, toml
+from mpidl.runs.plan import lines, plan
 
 JOBS = Path(__file__).parents[2] / "jobs"
 PATHS = sorted(JOBS.glob("*.toml"))

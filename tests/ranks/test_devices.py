@@ -14,7 +14,7 @@ from mpidl.nn import Dense, Network
 from mpidl.nn.ondevice import OnDevice
 from mpidl.rma import staging
 from mpidl.rules import Adam, Momentum, Nesterov
-from mpidl.shardondevice import ShardOnDevice
+from mpidl.shards.on_device import ShardOnDevice
 
 pytestmark = pytest.mark.mpi
 THREE = pytest.mark.mpi(min_size=3)

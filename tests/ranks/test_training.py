@@ -101,7 +101,7 @@ def test_a_deterministic_run_does_not_depend_on_the_number_of_servers(comm, shar
         return
     # Two workers and one server here; the same two workers and three servers on the virtual engine's order.
     from mpidl.parameters import shards
-    from mpidl.shard import Shard
+    from mpidl.shards.shard import Shard
 
     model, split = least_squares()
     run(model, split, shared_path, rule=Adam(0.01), deterministic=True, epochs=4, portion=BATCH)
@@ -118,7 +118,7 @@ def test_a_deterministic_run_does_not_depend_on_the_number_of_servers(comm, shar
         ]
         for gradient in gradients:
             for part in parts:
-                part.receive(0, 0, 0, gradient[part.range.start : part.range.stop])
+                part.receive_chunk(0, 0, 0, gradient[part.range.start : part.range.stop])
     if is_worker(comm, 1):
         assert np.array_equal(model.parameters, oracle.parameters)
 

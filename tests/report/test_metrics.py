@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from mpidl.config import from_dict, load
 from mpidl.errors import MpidlError, UsageError
-from mpidl.metrics import Recorder, staleness_statistics
+from mpidl.report.recorder import Recorder
+from mpidl.shards.staleness import staleness_statistics
 
 
 def configuration(directory, name="name"):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mpidl.rma.board import SERVER_ROW, WORKER_ROW
-from mpidl.totals import Totals, from_board
+from mpidl.engines.totals import Totals, from_board
+from mpidl.rma.status import SERVER_ROW, WORKER_ROW
 
 
 def test_durations_of_two_workers_and_two_servers():

@@ -10,9 +10,9 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import commit_windows
-from mpidl.policies import Adag as Scaled
-from mpidl.policies import Policy
 from mpidl.rules import Rule
+from mpidl.shards.policies import Adag as Scaled
+from mpidl.shards.policies import Policy
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from mpidl import wire
 from mpidl.algorithms.requests import Request
 from mpidl.algorithms.steps import Steps
 from mpidl.errors import UsageError
-from mpidl.policies import ApplyAtOnce, DropStale, Policy
 from mpidl.rules import Adagrad, Rule, Sgd
+from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
 
 Replica = Generator[Request, Any, None]
 

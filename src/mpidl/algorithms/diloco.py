@@ -12,8 +12,8 @@ from mpidl.algorithms.requests import Fetch, Push, Reduce
 from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.errors import UsageError
-from mpidl.policies import ApplyAtOnce, DelayedNesterov, Policy
 from mpidl.rules import Nesterov, Rule
+from mpidl.shards.policies import ApplyAtOnce, DelayedNesterov, Policy
 
 
 @dataclass(frozen=True)

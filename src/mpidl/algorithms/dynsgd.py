@@ -10,8 +10,8 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import commit_windows
-from mpidl.policies import Add, Policy, inverse_plus_one
 from mpidl.rules import Rule
+from mpidl.shards.policies import Add, Policy, inverse_plus_one
 
 
 @dataclass(frozen=True)

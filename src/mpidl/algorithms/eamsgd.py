@@ -12,8 +12,8 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.algorithms.steps import Steps
-from mpidl.policies import Add, Policy
 from mpidl.rules import Momentum, Rule
+from mpidl.shards.policies import Add, Policy
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
 from mpidl.algorithms.steps import Steps
-from mpidl.policies import Add, Policy
 from mpidl.rules import Rule, Sgd
+from mpidl.shards.policies import Add, Policy
 
 
 @dataclass(frozen=True)

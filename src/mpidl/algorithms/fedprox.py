@@ -11,8 +11,8 @@ from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Reduce
 from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
-from mpidl.policies import Assign, Policy
 from mpidl.rules import Rule, Sgd
+from mpidl.shards.policies import Assign, Policy
 
 
 @dataclass(frozen=True)

@@ -11,25 +11,15 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.coordinator_requests import CoordinatorRequest, Evaluate, Evaluation, Iteration, Operate, Segment
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.line_search import MoreThuente, Point
-from mpidl.algorithms.operations import (
-    PARAMETERS,
-    Combine,
-    CoordinatorRequest,
-    Dot,
-    Evaluate,
-    Evaluation,
-    Iteration,
-    Operate,
-    Segment,
-    copy,
-)
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.algorithms.steps import Steps
 from mpidl.errors import UsageError
 from mpidl.rules import Rule
 from mpidl.rules.held import Held
+from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
 
 Coordinator = Generator[CoordinatorRequest, Any, None]
 #: Vectors on the shards beside the parameters and the history.

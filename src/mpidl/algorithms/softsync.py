@@ -10,7 +10,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.algorithms.steps import Steps
-from mpidl.policies import Gather, Policy, inverse, unscaled
+from mpidl.shards.policies import Gather, Policy, inverse, unscaled
 
 
 @dataclass(frozen=True)

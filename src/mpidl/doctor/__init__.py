@@ -5,9 +5,9 @@ NumPy and MPI are imported by the probes that need them: a doctor also speaks wh
 
 from __future__ import annotations
 
-from mpidl import launcher
 from mpidl.doctor.examination import Examination, Finding
 from mpidl.errors import UsageError
+from mpidl.launch import environment
 
 __all__ = ["main"]
 
@@ -22,10 +22,10 @@ def main() -> int:
     int
         0 if all works that mpidl needs, else 1.
     """
-    started = launcher.world()
+    started = environment.world()
     if started.size == 1:
         return _start_two()
-    launcher.limit_threads()
+    environment.limit_threads()
     examination = Examination(speaks=started.rank == 0)
     _examine_machine(examination)
     from mpidl.doctor import library
@@ -39,13 +39,13 @@ def main() -> int:
 
 def _start_two() -> int:
     """Run the doctor on two ranks; if there is no mpirun, say so among all that can be said without."""
-    from mpidl.mpiexec import launch
+    from mpidl.launch.mpiexec import launch
 
     try:
         return launch(2, ["doctor"])
     except UsageError as error:
         no_launcher = error
-    launcher.limit_threads()
+    environment.limit_threads()
     examination = Examination()
     _examine_machine(examination)
 

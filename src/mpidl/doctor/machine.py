@@ -8,9 +8,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from mpidl import launcher
 from mpidl.doctor.cuda import gpu
 from mpidl.doctor.examination import Finding, Probe, Verdict
+from mpidl.launch import environment
 from mpidl.version import VERSION
 
 OLDEST_PYTHON = (3, 11)
@@ -52,7 +52,7 @@ def numba() -> Finding:
 
 def cores() -> Finding:
     """Whether the threads of this node's ranks fit on its cores."""
-    count, share = len(os.sched_getaffinity(0)), launcher.threads()
+    count, share = len(os.sched_getaffinity(0)), environment.threads()
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(asked) if asked.isdigit() else share
     found = f"{count} for this rank to run on, {threads} {'thread' if threads == 1 else 'threads'} a rank"

@@ -11,8 +11,7 @@ from mpi4py import MPI
 from mpidl.doctor import library, serving, windows
 from mpidl.doctor.examination import Examination, Finding
 from mpidl.doctor.pair import Pair
-from mpidl.ranks import allocation
-from mpidl.rma.windows import ALLOCATIONS
+from mpidl.rma.windows import ALLOCATIONS, allocation
 
 #: Seconds between two looks of the ranks that take no part.
 LOOK_EVERY = 0.01

@@ -13,13 +13,13 @@ from mpi4py import MPI
 from mpidl.doctor.examination import Finding, Verdict
 from mpidl.doctor.pair import ORIGIN, TARGET, Pair
 from mpidl.parameters.ranges import Range
-from mpidl.policies import ApplyAtOnce, Policy
 from mpidl.rma.doorbells import Doorbells
-from mpidl.rma.fabric import ORDER_LEAVE, Fabric
-from mpidl.roles import Roles
+from mpidl.rma.transport import ORDER_LEAVE, Fabric
+from mpidl.roles.server import Server
 from mpidl.rules import Adagrad
-from mpidl.server import Server
-from mpidl.shard import Shard
+from mpidl.shards.policies import ApplyAtOnce, Policy
+from mpidl.shards.shard import Shard
+from mpidl.topology.roles import Roles
 
 #: Share of a core and seconds that are good for an idle server.
 CHEAP, PROMPT = 0.05, 0.3e-3
@@ -102,7 +102,7 @@ class Exchange:
         self._outbox.begin(int(self._clock[0]))
         self._wait(lambda: self._outbox.send(gradient))
 
-    def settle(self) -> None:
+    def wait_applied(self) -> None:
         """On the worker: wait until the server has applied all that was pushed."""
         self._wait(self._outbox.applied)
 
@@ -137,7 +137,7 @@ def answers(exchange: Exchange, pair: Pair, gradient: np.ndarray, rounds: int = 
             exchange.idle(PAUSE)
             exchange.push(gradient)
             start = time.perf_counter()
-            exchange.settle()
+            exchange.wait_applied()
             times.append(time.perf_counter() - start)
 
     if pair.origin:

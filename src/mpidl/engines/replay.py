@@ -18,8 +18,8 @@ from mpidl.data.portions import Portions
 from mpidl.errors import MpidlError
 from mpidl.nn.model import Model
 from mpidl.parameters.ranges import Range
-from mpidl.record import Interleaving
-from mpidl.shard import Shard
+from mpidl.shards.shard import Shard
+from mpidl.storage.interleaving import Interleaving
 from mpidl.wire import ErrorFeedback
 
 
@@ -38,9 +38,9 @@ class _Server:
         while self.arrivals and not self.readers[self.shard.received]:
             worker = self.arrivals[0]
             if worker < 0:
-                self.shard.leave(-1 - worker)
+                self.shard.remove_worker(-1 - worker)
             elif self.mailboxes[worker]:
-                self.shard.receive(worker, *self.mailboxes[worker].popleft())
+                self.shard.receive_chunk(worker, *self.mailboxes[worker].popleft())
             else:
                 break
             self.arrivals.popleft()
@@ -138,7 +138,7 @@ class ReplayEngine:
         if not all(replica.done for replica in self._replicas) or any(server.arrivals for server in self._servers):
             raise MpidlError("the recorded interleaving contradicts itself: it is damaged or of another configuration")
         for server in self._servers:
-            server.shard.finish()
+            server.shard.apply_rest()
         return gradients
 
     def _step(self, replica: _Replica) -> bool:
@@ -211,7 +211,7 @@ class ReplayEngine:
             if active[0].request.mean:
                 total /= len(given)
             for server in self._servers:
-                server.shard.receive_whole(0, server.shard.clock, total[server.part], (portion, portion))
+                server.shard.receive_push(0, server.shard.clock, total[server.part], (portion, portion))
         for replica in active:
             if given:
                 replica.request.parameters[:] = self.parameters()

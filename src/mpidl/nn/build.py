@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl import sections
+from mpidl import schema
 from mpidl.errors import UsageError
 from mpidl.nn.layers import LAYERS
 from mpidl.nn.layers.layer import Layer
@@ -45,7 +45,7 @@ def from_config(
         Naming the key that is unknown, missing or of another type, or what doesn't fit.
     """
     layers = [layer_from_section(section, f"model.layer[{i}]") for i, section in enumerate(layer_sections)]
-    chosen = sections.choose(LOSSES, "model.loss", loss)
+    chosen = schema.choose(LOSSES, "model.loss", loss)
     function = SoftmaxCrossEntropy(label_smoothing) if chosen is SoftmaxCrossEntropy else chosen()
     return Network(layers, input_shape, function, dtype, seed, xp, regularisation)
 
@@ -58,9 +58,9 @@ def layer_from_section(section: Mapping[str, Any], where: str) -> Layer:
     UsageError
         Naming the key that is unknown, missing or of another type.
     """
-    sections.check_table(where, section)
+    schema.check_table(where, section)
     if "type" not in section:
         raise UsageError(f"{where}.type: missing; known: {', '.join(sorted(LAYERS))}")
-    layer = sections.choose(LAYERS, f"{where}.type", section["type"])
-    sections.check_keys(where, section, ["type", *sections.keys(layer)])
-    return sections.build(layer, where, {key: value for key, value in section.items() if key != "type"})
+    layer = schema.choose(LAYERS, f"{where}.type", section["type"])
+    schema.check_keys(where, section, ["type", *schema.keys(layer)])
+    return schema.build(layer, where, {key: value for key, value in section.items() if key != "type"})

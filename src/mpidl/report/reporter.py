@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from mpidl.algorithms.operations import Iteration
-from mpidl.metrics import Recorder, staleness_statistics
+from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.engines.totals import Totals
 from mpidl.report.progress import Progress
+from mpidl.report.recorder import Recorder
 from mpidl.report.text import size
-from mpidl.totals import Totals
+from mpidl.shards.staleness import staleness_statistics
 
 if TYPE_CHECKING:
-    from mpidl.job import Job
+    from mpidl.job.job import Job
 
 #: Seconds between two redraws of the progress bar.
 REDRAW_EVERY = 0.5

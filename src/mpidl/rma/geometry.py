@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.parameters.ranges import Range
-from mpidl.shard import CHUNK_BYTES
+from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.wire import Wire
 
 #: Bytes that the rings of all workers may take in one server's window, and the slots a ring has at most and at least.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,11 @@ PAGE = 4096
 #: The ways of getting window memory. MPI_Win_allocate lets MPI choose shared memory and is the fastest; MPI_Alloc_mem
 #: + MPI_Win_create avoids faults that some MPI releases have in the former.
 ALLOCATIONS = ("allocate", "create")
+
+
+def allocation() -> str:
+    """Return the way of getting window memory: the environment's ``MPIDL_WINDOWS``, "allocate" or "create"."""
+    return os.environ.get("MPIDL_WINDOWS", "allocate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from mpi4py import MPI
 
 from mpidl.algorithms.requests import Reduce
 from mpidl.engines.mpi.exchange import Exchange
-from mpidl.rma.board import Desk, State
-from mpidl.rma.fabric import Fabric
-from mpidl.saving import Saving
-from mpidl.shard import Shard
+from mpidl.rma.status import Desk, State
+from mpidl.rma.transport import Fabric
+from mpidl.shards.shard import Shard
+from mpidl.storage.saving import Saving
 
 #: What a worker says before a reduction.
 GIVES, EPOCH, ORDER, STEP, PORTION = range(5)
@@ -81,9 +81,9 @@ class ByReduction(Exchange):
         """See `Exchange.post`."""
         self._saving.post()
 
-    def finish(self) -> None:
-        """See `Exchange.finish`."""
-        self._shard.finish()
+    def end_pushes(self) -> None:
+        """See `Exchange.end_pushes`."""
+        self._shard.apply_rest()
         self._saving.post(State.TRAINED)
 
     def _reduce(self, request: Reduce) -> int:
@@ -139,7 +139,7 @@ class ByReduction(Exchange):
                 total += part
             if request.mean:
                 total /= len(parts)
-            self._shard.receive(0, number, clock, total, (portion, portion))
+            self._shard.receive_chunk(0, number, clock, total, (portion, portion))
 
     def _gather(self, parameters: np.ndarray) -> None:
         """Bring all shards into a vector."""

@@ -17,8 +17,8 @@ from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.exchange import Exchange
 from mpidl.nn.model import Model
-from mpidl.rma.board import Row, State
-from mpidl.rma.fabric import Fabric
+from mpidl.rma.status import Row, State
+from mpidl.rma.transport import Fabric
 
 #: Seconds between two posts of a worker's figures to the board.
 POST_EVERY = 0.1
@@ -112,9 +112,9 @@ class MpiEngine:
             pass
         self._waiting.until(self.exchange.applied)
 
-    def finish(self) -> None:
+    def announce_end(self) -> None:
         """Tell all others that this replica is done."""
-        self.exchange.finish()
+        self.exchange.end_pushes()
         self._note_unfinished()
         self._replica_clocks.stop()
         self.row.figures["state"] = State.TRAINED

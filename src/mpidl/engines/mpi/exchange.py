@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.record import WorkerRecord
-from mpidl.rma.board import Row
+from mpidl.rma.status import Row
+from mpidl.storage.interleaving import WorkerRecord
 
 
 class Exchange:
@@ -49,8 +49,8 @@ class Exchange:
     def post(self) -> None:
         """Post to the board what this worker knows of its shard, if it holds one."""
 
-    def finish(self) -> None:
+    def end_pushes(self) -> None:
         """Tell all others that nothing more comes from this worker."""
 
-    def leave(self) -> None:
+    def release_memory(self) -> None:
         """Let go of shared memory, which is about to be freed."""

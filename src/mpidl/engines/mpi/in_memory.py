@@ -9,13 +9,13 @@ import numpy as np
 
 from mpidl.algorithms.requests import Update
 from mpidl.engines.mpi.exchange import Exchange
-from mpidl.rma.board import Desk, State
-from mpidl.rma.fabric import Fabric
-from mpidl.saving import Saving
-from mpidl.shard import Shard
+from mpidl.rma.status import Desk, State
+from mpidl.rma.transport import Fabric
+from mpidl.shards.shard import Shard
+from mpidl.storage.saving import Saving
 
 if TYPE_CHECKING:
-    from mpidl.job import Job
+    from mpidl.job.job import Job
 
 
 class InMemory(Exchange):
@@ -70,12 +70,12 @@ class InMemory(Exchange):
         self._obey()
         self._saving.post()
 
-    def finish(self) -> None:
-        """See `Exchange.finish`."""
+    def end_pushes(self) -> None:
+        """See `Exchange.end_pushes`."""
         self._saving.post(State.TRAINED)
 
-    def leave(self) -> None:
-        """See `Exchange.leave`: the model gets its own vector back, with the trained values."""
+    def release_memory(self) -> None:
+        """See `Exchange.release_memory`: the model gets its own vector back, with the trained values."""
         self._own[:] = self._parameters
         self._job.model.parameters = self._own
 

@@ -9,7 +9,7 @@ import numpy as np
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.mpi.engine import Waiting
 from mpidl.engines.mpi.exchange import Exchange
-from mpidl.rma.fabric import CLOCK, RECEIVED, Fabric
+from mpidl.rma.transport import CLOCK, RECEIVED, Fabric
 
 
 class ThroughServers(Exchange):
@@ -55,8 +55,8 @@ class ThroughServers(Exchange):
         self._start_fetch(parameters, self._now)
         self._finish_fetch()
 
-    def finish(self) -> None:
-        """See `Exchange.finish`."""
+    def end_pushes(self) -> None:
+        """See `Exchange.end_pushes`."""
         for outbox in self._outboxes:
             self._waiting.until(outbox.end)
 

@@ -26,14 +26,14 @@ class ByReduction:
         self._met = Signal(world.environment)
         self.actions: dict[type, Callable[[Replica, Any], Process]] = {Reduce: self._reduce}
 
-    def leave(self, replica: Replica) -> Process:
+    def remove_replica(self, replica: Replica) -> Process:
         """Let the others no longer wait for a replica."""
         self._came.pop(replica.number, None)
         self._meet_if_complete()
         return
         yield
 
-    def settle(self, replica: Replica) -> Process:
+    def wait_applied(self, replica: Replica) -> Process:
         """Nothing of a replica's is ever under way."""
         return
         yield
@@ -78,5 +78,5 @@ class ByReduction:
         if mean:
             total /= len(vectors)
         for server in self._world.servers:
-            server.shard.receive_whole(0, server.shard.clock, total[server.part], (self._portion, self._portion))
+            server.shard.receive_push(0, server.shard.clock, total[server.part], (self._portion, self._portion))
         self._world.spares.give(total)

@@ -17,7 +17,7 @@ import simpy
 
 from mpidl import wire
 from mpidl.algorithms.algorithm import Algorithm, Exchange
-from mpidl.algorithms.operations import Iteration
+from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, NextUnit, Request, WaitForEpoch
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.steps import Steps
@@ -25,16 +25,16 @@ from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
 from mpidl.engines.times import Death, Times
-from mpidl.engines.virtual.by_operations import ByOperations
+from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.by_reduction import ByReduction
 from mpidl.engines.virtual.cluster import Cluster
 from mpidl.engines.virtual.in_memory import InMemory
+from mpidl.engines.virtual.sandblaster import ByOperations
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
 from mpidl.nn.model import Model
 from mpidl.parameters.ranges import Range
-from mpidl.shard import Shard
-from mpidl.totals import Totals
+from mpidl.shards.shard import Shard
 
 
 class VirtualEngine:
@@ -191,7 +191,7 @@ class VirtualEngine:
         self._environment.run()
         self._model.parameters = own
         for server in self._world.servers:
-            server.shard.finish()
+            server.shard.apply_rest()
         return self.look()
 
     def look(self) -> Totals:
@@ -237,7 +237,7 @@ class VirtualEngine:
             self._give_back(replica)
         replica.active = False
         self._advance_clock(replica, math.inf)
-        yield from self._exchange.leave(replica)
+        yield from self._exchange.remove_replica(replica)
 
     def _follow(self, replica: Replica) -> Process:
         steps = Steps(self._rate_at, self._sparing)
@@ -309,7 +309,7 @@ class VirtualEngine:
             yield self._taken.next
 
     def _wait_for_clock(self, replica: Replica, request: Clock) -> Process:
-        yield from self._exchange.settle(replica)
+        yield from self._exchange.wait_applied(replica)
         self._advance_clock(replica, replica.clock + 1)
         while min(other.clock for other in self.replicas) < replica.clock - request.bound:
             yield self._advanced.next

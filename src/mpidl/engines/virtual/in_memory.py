@@ -24,12 +24,12 @@ class InMemory:
         self._world, self._compute = world, compute
         self.actions: dict[type, Callable[[Replica, Any], Process]] = {Gradient: self._gradient, Update: self._update}
 
-    def leave(self, replica: Replica) -> Process:
+    def remove_replica(self, replica: Replica) -> Process:
         """Nobody waits for a replica."""
         return
         yield
 
-    def settle(self, replica: Replica) -> Process:
+    def wait_applied(self, replica: Replica) -> Process:
         """Nothing of a replica's is ever under way."""
         return
         yield

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
-from mpidl.shard import CHUNK_BYTES
+from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.wire import Wire
 
 
@@ -28,14 +28,14 @@ class ThroughServers:
         self._updated = Signal(world.environment)
         self.actions: dict[type, Callable[[Replica, Any], Process]] = {Fetch: self._fetch, Push: self._push}
 
-    def leave(self, replica: Replica) -> Process:
+    def remove_replica(self, replica: Replica) -> Process:
         """Tell the servers that no more of a replica's pushes follow."""
-        yield from self.settle(replica)
+        yield from self.wait_applied(replica)
         for server in self._world.servers:
-            server.shard.leave(replica.number)
+            server.shard.remove_worker(replica.number)
         self._updated.announce()
 
-    def settle(self, replica: Replica) -> Process:
+    def wait_applied(self, replica: Replica) -> Process:
         """Wait until a replica's pushes have been applied."""
         for delivery in replica.unapplied:
             if delivery.is_alive:
@@ -56,7 +56,7 @@ class ThroughServers:
             np.copyto(request.parameters, replica.spare)
             replica.fetching = world.environment.process(self._bring(replica, replica.spare))
             return
-        yield from self.settle(replica)
+        yield from self.wait_applied(replica)
         while request.newer and not self._all_newer(replica.fetched):
             yield self._updated.next
         replica.fetched = yield from self._bring(replica, request.parameters)
@@ -156,7 +156,7 @@ class ThroughServers:
         self, replica: Replica, server: Server, vector: np.ndarray, fetched: int, portions: tuple[int, int]
     ) -> None:
         started = self._world.clock()
-        server.shard.receive_whole(replica.number, fetched, vector[server.part], portions)
+        server.shard.receive_push(replica.number, fetched, vector[server.part], portions)
         server.busy_seconds += self._world.clock() - started
         if server.shard.policy.awaited:
             self._updated.announce()

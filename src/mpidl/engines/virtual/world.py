@@ -11,9 +11,9 @@ import simpy
 
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Assignment
+from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.cluster import Cluster
-from mpidl.shard import Shard
-from mpidl.totals import Totals
+from mpidl.shards.shard import Shard
 from mpidl.wire import ErrorFeedback, Wire
 
 Process = Generator[simpy.Event, Any, Any]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.layers.layer import Layer, Shape, Workspace
-from mpidl.sections import choose
+from mpidl.schema import choose
 
 
 @dataclass(frozen=True)

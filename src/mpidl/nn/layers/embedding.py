@@ -13,7 +13,7 @@ from mpidl.errors import UsageError
 from mpidl.nn import kernels
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
-from mpidl.sections import choose
+from mpidl.schema import choose
 
 
 @dataclass(frozen=True)

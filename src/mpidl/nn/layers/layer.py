@@ -11,7 +11,7 @@ import numpy as np
 
 from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.initialisers import INITIALISERS
-from mpidl.sections import choose
+from mpidl.schema import choose
 
 Shape = tuple[int, ...]
 

@@ -1,0 +1,159 @@
+"""A run's directory and the files in it that people and programs read."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from io import FileIO
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpidl.config import Config
+from mpidl.errors import MpidlError, UsageError
+
+__all__ = ["Recorder", "encode", "record_event"]
+
+
+class Recorder:
+    """Writes ``config.toml``, ``metrics.jsonl``, ``events.jsonl`` and ``summary.json`` of one run.
+
+    A new run gets a directory of its own: NAME, or NAME-2, NAME-3, ... where that is taken, so that no run ever
+    writes over another. A resumed run goes on in its own.
+
+    Parameters
+    ----------
+    config : Config
+        Written as ``config.toml``, with the directory's name as ``run.name``.
+    resume : bool
+        Go on in the directory that ``run.dir`` and ``run.name`` name.
+
+    Attributes
+    ----------
+    directory : Path
+
+    Raises
+    ------
+    UsageError
+        The directory can't be made or written.
+    """
+
+    def __init__(self, config: Config, resume: bool = False) -> None:
+        parent, name = Path(config.run.dir), config.run.name
+        try:
+            self.directory = parent / name if resume else _new_directory(parent, name)
+            resolved = replace(config, run=replace(config.run, name=self.directory.name))
+            _write_whole(self.directory / "config.toml", resolved.to_toml().encode())
+            self._metrics = _open_lines(self.directory / "metrics.jsonl")
+            self._events = _open_lines(self.directory / "events.jsonl")
+        except OSError as error:
+            raise UsageError(f"run.dir: can't write in {parent / name}: {error.strerror}") from None
+
+    def metric(self, record: Mapping[str, Any]) -> None:
+        """Append a report to ``metrics.jsonl``; numbers that aren't finite become null.
+
+        Raises
+        ------
+        MpidlError
+            The line can't be written, such as on a full disk.
+        """
+        self._append(self._metrics, record)
+
+    def event(self, kind: str, rank: int, role: str, **details: Any) -> None:
+        """Append something that happened to ``events.jsonl``, with the time in seconds since the epoch.
+
+        Parameters
+        ----------
+        kind : str
+            "checkpoint", "failure", "recovery", ...
+        rank, role
+            To whom it happened.
+        details
+            What else there is to say.
+
+        Raises
+        ------
+        MpidlError
+            The line can't be written.
+        """
+        self._append(self._events, _event(kind, rank, role, details))
+
+    def summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``, whole or not at all.
+
+        Raises
+        ------
+        MpidlError
+            It can't be written.
+        """
+        path = self.directory / "summary.json"
+        try:
+            _write_whole(path, msgspec.json.format(encode(summary), indent=2) + b"\n")
+        except OSError as error:
+            raise MpidlError(f"{path}: {error.strerror}") from None
+
+    def _append(self, file: FileIO, record: Mapping[str, Any]) -> None:
+        line = encode(record) + b"\n"
+        try:
+            while line:
+                line = line[file.write(line) :]
+        except OSError as error:
+            raise MpidlError(f"{file.name}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Close the files."""
+        self._metrics.close()
+        self._events.close()
+
+
+def record_event(directory: Path, kind: str, rank: int, role: str, **details: Any) -> None:
+    """Append what happened to a rank to the run's ``events.jsonl``, from the rank itself, if it can be written."""
+    line = encode(_event(kind, rank, role, details)) + b"\n"
+    with suppress(OSError), FileIO(directory / "events.jsonl", "a") as file:
+        file.write(line)
+
+
+def _event(kind: str, rank: int, role: str, details: Mapping[str, Any]) -> dict[str, Any]:
+    return {"time": time.time(), "event": kind, "rank": rank, "role": role, **details}
+
+
+def _new_directory(parent: Path, name: str) -> Path:
+    parent.mkdir(parents=True, exist_ok=True)
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(directory for directory in map(parent.joinpath, names) if _made(directory))
+
+
+def _made(directory: Path) -> bool:
+    """Make a directory; False if there is one."""
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Write a file beside, and rename it when it is on disk."""
+    beside = path.with_name(f".{path.name}")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _open_lines(path: Path) -> FileIO:
+    """Open a file of lines for appending, without a last line that was cut off when its writer died."""
+    file = FileIO(path, "a")
+    file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    return file
+
+
+def encode(record: Mapping[str, Any]) -> bytes:
+    """Return a record as one line of JSON: NumPy's numbers and arrays too; what isn't finite as null."""
+    return msgspec.json.encode(record, enc_hook=lambda value: value.tolist())

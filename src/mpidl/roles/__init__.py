@@ -1,0 +1,1 @@
+"""Coordinator, server and worker as processes."""

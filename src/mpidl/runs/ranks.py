@@ -1,0 +1,249 @@
+"""A run on the ranks of an MPI job: agree that all can begin, give out the roles, and end together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl import wire
+from mpidl.storage import checkpoint
+from mpidl.algorithms import Exchange
+from mpidl.config import Config
+from mpidl.roles.coordinator import Coordinator
+from mpidl.device import Place, choose
+from mpidl.engines.mpi.sandblaster.worker import NOTICE
+from mpidl.errors import MpidlError, UsageError
+from mpidl.job.job import Job
+from mpidl.report.recorder import Recorder, record_event
+from mpidl.parameters import shards
+from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
+from mpidl.report.progress import on_terminal
+from mpidl.report.reporter import Reporter
+from mpidl.rma.transport import Fabric
+from mpidl.rma.windows import allocation
+from mpidl.rma.staging import Staging, is_direct
+from mpidl.topology.roles import Roles, assign
+from mpidl.roles.server import Server
+from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.runs.signals import stopping
+from mpidl.roles.worker import Worker
+
+T = TypeVar("T")
+
+
+def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = None) -> dict[str, Any]:
+    """Run a job on all ranks of a communicator; collective.
+
+    Parameters
+    ----------
+    config : Config
+    build : callable
+        Puts the job together; called on every rank.
+    comm : MPI.Intracomm, optional
+        MPI.COMM_WORLD by default.
+
+    Returns
+    -------
+    dict
+        The run's summary, on every rank.
+
+    Raises
+    ------
+    MpidlError, UsageError
+        Something that a rank met before the work began: raised on every rank, so that all end alike.
+    """
+    comm = MPI.COMM_WORLD if comm is None else comm
+    nodes = _nodes(comm)
+    roles = assign(nodes, config.servers, config.topology.partitions, config.topology.standby)
+    job = _agree(comm, roles, build)
+    _check_nodes(config, nodes)
+    job.replicas = len(roles.replicas)
+    ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
+    shared = 1 + len(job.rule.states) if job.algorithm.exchange is Exchange.SHARED_MEMORY else 0
+    role = _RankRole(comm, roles, job)
+    _agree(comm, roles, lambda: role.choose_device(nodes))
+    _agree(comm, roles, role.open_files)
+    with _failing_together(comm, roles):
+        fabric = Fabric(
+            comm, roles, ranges, job.dtype, max(1, job.schedule.epochs), allocation(), shared,
+            wire.parse(job.algorithm.wire), units=job.units, notice=NOTICE, staging=role.staging,
+        )  # fmt: skip
+    _agree(comm, roles, lambda: role.prepare(fabric))
+    with _failing_together(comm, roles, job.directory):
+        summary = comm.bcast(role.work(), root=roles.coordinator)
+        if config.run.record:
+            role.save_record(fabric)
+        fabric.free()
+    return summary
+
+
+def _nodes(comm: MPI.Intracomm) -> list[int]:
+    """Return for each rank the lowest rank of its node."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    lowest = node.allreduce(comm.rank, op=MPI.MIN)
+    node.Free()
+    return comm.allgather(lowest)
+
+
+def _check_nodes(config: Config, nodes: list[int]) -> None:
+    if config.algorithm.exchange is Exchange.SHARED_MEMORY and len(set(nodes)) > 1:
+        raise UsageError(
+            f"algorithm.name: {config.algorithm.name}'s replicas share one node's memory, "
+            f"the ranks are on {len(set(nodes))} nodes"
+        )
+
+
+def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
+    """Do something on every rank; if it fails on any, raise the first rank's error on all of them."""
+    error: MpidlError | None = None
+    with _failing_together(comm, roles):
+        try:
+            result = action()
+        except MpidlError as caught:
+            error = caught
+    errors = [(rank, found) for rank, found in enumerate(comm.allgather(error)) if found is not None]
+    if errors:
+        rank, first = errors[0]
+        everywhere = len(errors) == comm.size
+        raise first if everywhere else type(first)(f"{first} (rank {rank}, {roles.role(rank)})")
+    return result
+
+
+@contextlib.contextmanager
+def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None) -> Iterator[None]:
+    """End the whole job if this rank raises what the others don't know of, naming rank, role and cause once.
+
+    With the run's directory, its events get the failure too, with a traceback.
+    """
+    try:
+        yield
+    except BaseException as error:
+        cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
+        cause, role = " ".join(cause.split()), roles.role(comm.rank)
+        print(f"mpidl: rank {comm.rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
+        if run is not None:
+            record_event(run, "failure", comm.rank, role, cause=cause, traceback=traceback.format_exc())
+        if os.environ.get("MPIDL_DEBUG"):
+            traceback.print_exc()
+        # Time for the line to pass through the launcher before it tears the job down.
+        time.sleep(0.2)
+        comm.Abort(1)
+
+
+class _RankRole:
+    """What this rank does in its role, step by step, the same steps on every rank.
+
+    Attributes
+    ----------
+    staging : Staging or None
+        How vectors on its GPU travel, if it has any that do.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
+        self._comm, self._roles, self._job = comm, roles, job
+        self._reporter: Reporter | None = None
+        self._place: Place | None = None
+        self.staging: Staging | None = None
+        self._record: WorkerRecord | ServerRecord | None = None
+        self._work: Callable[[], dict[str, Any] | None] = lambda: None
+
+    def choose_device(self, nodes: list[int]) -> None:
+        """Who computes on a GPU takes its place among those of its node; `nodes` has that of each rank."""
+        job, device, servers = self._job, self._job.config.device, self._roles.servers
+        workers = {rank for ranks in self._roles.replicas for rank in ranks}
+        computing = workers | set(servers if device.shards else ())
+        rank = self._comm.rank
+        number = sum(nodes[other] == nodes[rank] for other in computing if other < rank)
+        if rank in workers:
+            # Where there are servers, all that a replica does with its vectors is done where they lie.
+            self._place = job.place(number, mirrored=not servers)
+            if servers and self._place is not None and self._place.xp is not np:
+                self.staging = Staging(self._place.xp, is_direct(device.transfer))
+        elif rank in computing:
+            self._place = choose(device.kind, number)
+
+    def open_files(self) -> None:
+        """The coordinator opens the run's directory, says where all compute, and tells which directory it is."""
+        job = self._job
+        places = self._comm.gather(self._place and str(self._place), root=self._roles.coordinator)
+        directory: Path | None = None
+        error: MpidlError | None = None
+        if self._comm.rank == self._roles.coordinator:
+            try:
+                recorder = Recorder(job.config, resume=job.checkpoint is not None)
+                checkpoint.sweep(recorder.directory / "checkpoints")
+                self._reporter = Reporter(job, recorder, on_terminal())
+                assert places is not None
+                servers = [places[rank] for rank in self._roles.servers if places[rank]]
+                workers = [place for rank, place in enumerate(places) if place and rank not in self._roles.servers]
+                self._reporter.placed(workers, servers)
+                directory = recorder.directory
+            except MpidlError as caught:
+                error = caught
+        directory, error = self._comm.bcast((directory, error), root=self._roles.coordinator)
+        if error is not None:
+            raise error
+        assert directory is not None
+        job.directory = directory
+
+    def prepare(self, fabric: Fabric) -> None:
+        """Do what may fail or takes long before the clock starts."""
+        rank = self._comm.rank
+        if self._reporter is not None:
+            coordinator = Coordinator(self._job, fabric, self._reporter)
+            self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
+        elif rank in self._roles.servers:
+            number = self._roles.servers.index(rank)
+            parameters = fabric.window.local("parameters")
+            xp = np if self._place is None else self._place.xp
+            shard = self._job.fill(fabric.shards[number], parameters, fabric.geometries[number].chunk, xp=xp)
+            self._warm(xp)
+            server = Server(fabric, number, shard, self._job.directory, self._job.config.run.deterministic)
+            if self._job.config.run.record:
+                self._record = server.record = ServerRecord()
+            self._work = lambda: _interruptible(server.serve, server.interrupt)
+        elif rank in fabric.workers:
+            self._warm()
+            worker = Worker(self._job, fabric, fabric.workers.index(rank))
+            self._record = worker.record
+            self._work = lambda: _interruptible(worker.run, worker.interrupt)
+
+    def save_record(self, fabric: Fabric) -> None:
+        """Write the run's interleaving; all ranks take part."""
+        records = self._comm.gather(self._record, root=self._roles.coordinator)
+        if records is None:
+            return
+        workers = [records[rank].arrays(len(fabric.roles.servers)) for rank in fabric.workers]
+        chunk = fabric.geometries[0].chunk if fabric.roles.servers else CHUNK_BYTES // self._job.dtype.itemsize
+        Interleaving(
+            step=self._job.position.step,
+            chunk=chunk,
+            batches=[batches for batches, _ in workers],
+            fetches=[fetches for _, fetches in workers],
+            arrivals=[records[rank].arrays() for rank in fabric.roles.servers],
+        ).save(self._job.directory)
+
+    def _warm(self, xp: Any = np) -> None:
+        """Compile, or load from the cache, what this rank may need, a server with its shard's vectors."""
+        self._job.warm(xp)
+        encoding = wire.parse(self._job.algorithm.wire)
+        if encoding is not None:
+            encoding.warm(self._job.dtype)
+
+    def work(self) -> dict[str, Any] | None:
+        """Play the role to its end; the coordinator returns the summary."""
+        return self._work()
+
+
+def _interruptible(action: Callable[[], T], interrupt: Callable[[], None]) -> T:
+    with stopping(interrupt):
+        return action()

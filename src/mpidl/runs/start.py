@@ -1,0 +1,111 @@
+"""Starting a run: on the ranks of an MPI job if there is one, else in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mpidl.launch import environment
+from mpidl.algorithms import Downpour, Sandblaster
+from mpidl.storage.checkpoint import Checkpoint, Position, latest
+from mpidl.config import Config
+from mpidl.errors import MpidlError
+from mpidl.job.build import build
+from mpidl.job.job import Job
+from mpidl.rules import Adagrad
+from mpidl.runs.signals import defer
+
+
+def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
+    """Train as a configuration says.
+
+    Parameters
+    ----------
+    config : Config
+    resume : Path, optional
+        A run's directory: go on from its newest checkpoint, there.
+
+    Returns
+    -------
+    dict
+        The run's summary, on every rank; ``interrupted`` is True if a signal ended it early.
+
+    Raises
+    ------
+    MpidlError
+        What the run met; one line.
+    """
+    return start(config, build, resume)
+
+
+def start(
+    config: Config, make: Callable[[Config, Checkpoint | None], Job], resume: Path | None = None
+) -> dict[str, Any]:
+    """Run a job on the ranks of this MPI world, or alone if this process is not of one; first its warm start.
+
+    Parameters
+    ----------
+    config : Config
+    make : callable
+        Puts a job together, from a configuration and where to go on from.
+    resume : Path, optional
+        As for `run`.
+    """
+    config = _in_directory(config, resume)
+    first = warm_start(config, None if resume is None else latest(resume).position)
+    if first is not None:
+        summary = _start(first, make, resume)
+        if summary["interrupted"]:
+            return summary
+        resume = Path(summary["run_dir"])
+        config = _in_directory(config, resume)
+    return _start(config, make, resume)
+
+
+def warm_start(config: Config, position: Position | None) -> Config | None:
+    """Return the configuration of what comes before the run's algorithm, if anything is left of it to do.
+
+    Parameters
+    ----------
+    config : Config
+    position : Position, optional
+        Where the run goes on from.
+    """
+    algorithm = config.algorithm
+    if not isinstance(algorithm, Sandblaster) or not algorithm.warm_start:
+        return None
+    if position is not None and (position.state is not None or position.epoch >= algorithm.warm_start):
+        return None
+    return dataclasses.replace(
+        config,
+        algorithm=Downpour(),
+        rule=Adagrad(algorithm.warm_rate),
+        run=dataclasses.replace(config.run, epochs=algorithm.warm_start, steps=None),
+    )
+
+
+def _in_directory(config: Config, directory: Path | None) -> Config:
+    if directory is None:
+        return config
+    return dataclasses.replace(
+        config, run=dataclasses.replace(config.run, dir=str(directory.parent), name=directory.name)
+    )
+
+
+def _start(config: Config, make: Callable[[Config, Checkpoint | None], Job], resume: Path | None) -> dict[str, Any]:
+    def build_job() -> Job:
+        return make(config, None if resume is None else latest(resume))
+
+    defer()
+    if environment.world().size == 1:
+        from mpidl.runs.one_process import OneProcess
+
+        return OneProcess(build_job()).run()
+    from mpi4py import MPI
+
+    from mpidl.runs import ranks
+
+    environment.check_world(MPI.COMM_WORLD.size)
+    return ranks.run(config, build_job)

@@ -1,0 +1,1 @@
+"""Everything that is done to one range of the parameters."""

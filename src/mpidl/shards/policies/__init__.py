@@ -1,0 +1,30 @@
+"""What a shard does with a push: apply it, add it, gather several, drop it, make up for staleness."""
+
+from mpidl.shards.policies.add import Add
+from mpidl.shards.policies.apply import ApplyAtOnce
+from mpidl.shards.policies.assign import Assign
+from mpidl.shards.policies.compensate import Adag, DelayCompensated
+from mpidl.shards.policies.drop import DropStale
+from mpidl.shards.policies.first import FirstOfStep
+from mpidl.shards.policies.gather import Gather
+from mpidl.shards.policies.nesterov import DelayedNesterov
+from mpidl.shards.policies.policy import Policy, Push
+from mpidl.shards.policies.scales import Scale, inverse, inverse_plus_one, unscaled
+
+__all__ = [
+    "Adag",
+    "Add",
+    "ApplyAtOnce",
+    "Assign",
+    "DelayCompensated",
+    "DelayedNesterov",
+    "DropStale",
+    "FirstOfStep",
+    "Gather",
+    "Policy",
+    "Push",
+    "Scale",
+    "inverse",
+    "inverse_plus_one",
+    "unscaled",
+]

@@ -1,0 +1,92 @@
+"""Making up for how far the parameters have moved since a worker fetched them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpidl.shards.policies.policy import Policy, Push
+
+if TYPE_CHECKING:
+    from mpidl.shards.shard import Shard
+
+
+class _Compensating(Policy):
+    """Keeps, for each worker, the parameters as they were when its last push had been applied.
+
+    That is what a worker fetches which pulls right after it pushes. A worker's first fetch is of the first values.
+    """
+
+    def attach(self, shard: Shard) -> None:
+        """See `Policy.attach`."""
+        self._first = shard.parameters.copy()
+        self._kept: dict[int, np.ndarray] = {}
+        self._scratch = np.empty_like(shard.chunk(0))
+
+    def _moved(self, shard: Shard, chunk: int, push: Push) -> np.ndarray:
+        """Return how far the chunk has moved since the worker's last push, in a buffer that the next call reuses."""
+        kept = self._kept.get(push.worker)
+        if kept is None:
+            kept = self._kept[push.worker] = self._first.copy()
+        moved = self._scratch[: shard.chunk(chunk).size]
+        np.subtract(shard.chunk(chunk), shard.part(kept, chunk), out=moved)
+        return moved
+
+    def _keep(self, shard: Shard, chunk: int, push: Push) -> None:
+        np.copyto(shard.part(self._kept[push.worker], chunk), shard.chunk(chunk))
+
+
+class DelayCompensated(_Compensating):
+    """Give the rule g + variance g g (w - w_fetched), a first-order estimate of the present gradient.
+
+    Parameters
+    ----------
+    variance : float
+        The paper's lambda.
+
+    References
+    ----------
+    S. Zheng et al. (2017), Asynchronous stochastic gradient descent with delay compensation.
+    """
+
+    def __init__(self, variance: float) -> None:
+        self._variance = variance
+
+    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+        """See `Policy.apply_chunk`."""
+        corrected = self._moved(shard, chunk, push)
+        corrected *= values
+        corrected *= values
+        corrected *= self._variance
+        corrected += values
+        shard.update(chunk, corrected, push.ordinal)
+        self._keep(shard, chunk, push)
+
+
+class Adag(_Compensating):
+    """Add d / (moved^2 / rate + 1) per coordinate, d being the worker's change and moved that of the parameters.
+
+    Parameters
+    ----------
+    rate : float
+        The workers' learning rate, the thesis' eta.
+
+    References
+    ----------
+    J. Hermans (2017), On scalable deep learning and parallelizing gradient descent.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+
+    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+        """See `Policy.apply_chunk`."""
+        change = self._moved(shard, chunk, push)
+        change *= change
+        change /= self._rate
+        change += 1
+        np.divide(values, change, out=change)
+        parameters = shard.chunk(chunk)
+        parameters += change
+        self._keep(shard, chunk, push)

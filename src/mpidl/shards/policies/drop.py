@@ -1,0 +1,52 @@
+"""Leaving out pushes that come too late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpidl.shards.policies.policy import Policy, Push
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mpidl.shards.shard import Shard
+
+
+class DropStale(Policy):
+    """Give fresh pushes to another policy, and drop those whose staleness exceeds a bound.
+
+    Parameters
+    ----------
+    policy : Policy
+        For the pushes that count.
+    bound : int
+        Largest staleness that counts.
+    """
+
+    def __init__(self, policy: Policy, bound: int) -> None:
+        self._policy, self._bound = policy, bound
+        self.awaited = policy.awaited  # type: ignore[misc]
+
+    def attach(self, shard: Shard) -> None:
+        """See `Policy.attach`."""
+        self._policy.attach(shard)
+
+    def remove_worker(self, shard: Shard, worker: int) -> None:
+        """See `Policy.remove_worker`."""
+        self._policy.remove_worker(shard, worker)
+
+    def apply_rest(self, shard: Shard) -> None:
+        """See `Policy.apply_rest`."""
+        self._policy.apply_rest(shard)
+
+    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+        """See `Policy.apply_chunk`."""
+        if push.staleness <= self._bound:
+            self._policy.apply_chunk(shard, chunk, values, push)
+
+    def end_push(self, shard: Shard, push: Push) -> None:
+        """See `Policy.end_push`: a dropped push is no update."""
+        if push.staleness <= self._bound:
+            self._policy.end_push(shard, push)
+        else:
+            shard.drop(push)

@@ -1,0 +1,56 @@
+"""Staleness: how many updates a shard applied between a worker's fetch and the arrival of its push."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+#: Counts are kept exactly for staleness below this; larger ones share the last bin, their sum and maximum stay exact.
+BINS = 1024
+
+
+class Histogram:
+    """Counts of staleness, updated where pushes are applied."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(BINS, np.int64)
+        self.sum = 0
+        self.max = 0
+
+    def add(self, staleness: int) -> None:
+        """Count one push."""
+        self.counts[min(staleness, BINS - 1)] += 1
+        self.sum += staleness
+        if staleness > self.max:
+            self.max = staleness
+
+
+def staleness_statistics(counts: Sequence[int], total: int, maximum: int) -> dict[str, float]:
+    """Return mean, p50, p99 and max of a histogram of staleness.
+
+    Parameters
+    ----------
+    counts : sequence or array of int
+        ``counts[s]`` pushes had staleness s, in updates; the last also counts all larger ones.
+    total, maximum : int
+        Exact sum and largest of all values.
+
+    Returns
+    -------
+    dict
+        ``{"mean", "p50", "p99", "max"}``; a percentile is the least value that at least so many of the pushes
+        don't exceed, and `maximum` where only the last count's values would tell. All 0 without pushes.
+    """
+    cumulative = np.cumsum(counts)
+    pushes = int(cumulative[-1])
+    if pushes == 0:
+        return {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}
+    p50, p99 = (int(np.searchsorted(100 * cumulative[:-1], percent * pushes)) for percent in (50, 99))
+    exact = len(counts) - 1
+    return {
+        "mean": int(total) / pushes,
+        "p50": p50 if p50 < exact else int(maximum),
+        "p99": p99 if p99 < exact else int(maximum),
+        "max": int(maximum),
+    }

@@ -1,0 +1,1 @@
+"""Files that a run reads again: checkpoints and recorded interleavings."""

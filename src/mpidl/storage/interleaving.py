@@ -1,0 +1,120 @@
+"""The interleaving of a run on ranks: who took which batch, which chunks arrived when, and what fetches saw of them."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from mpidl.errors import UsageError
+from mpidl.storage.checkpoint import cannot_write
+
+FILE = "interleaving.h5"
+
+
+class WorkerRecord:
+    """What one worker did, in order."""
+
+    def __init__(self) -> None:
+        self._batches, self._fetches = array("q"), array("q")
+
+    def took(self, portion: int, batch: int) -> None:
+        """Note a batch: its portion, and its number in it."""
+        self._batches.extend((portion, batch))
+
+    def fetched(self, received: list[int]) -> None:
+        """Note a fetch: how many chunks each shard had received when it was read."""
+        self._fetches.extend(received)
+
+    def arrays(self, servers: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return batches (n, 2) and fetches (m, servers), of int64."""
+        fetches = np.array(self._fetches, np.int64)
+        return np.array(self._batches, np.int64).reshape(-1, 2), fetches.reshape(-1, servers) if servers else fetches
+
+
+class ServerRecord:
+    """What one server received, in order."""
+
+    def __init__(self) -> None:
+        self._arrivals = array("q")
+
+    def received(self, worker: int) -> None:
+        """Note a chunk of a worker's."""
+        self._arrivals.append(worker)
+
+    def left(self, worker: int) -> None:
+        """Note that a worker pushes no more."""
+        self._arrivals.append(-1 - worker)
+
+    def arrays(self) -> np.ndarray:
+        """Return arrivals (n,) of int64: a worker's number for a chunk, -1 less that for its end."""
+        return np.array(self._arrivals, np.int64)
+
+
+@dataclass(frozen=True)
+class Interleaving:
+    """The records of all ranks.
+
+    Attributes
+    ----------
+    step : int
+        The checkpoint at which the recorded part of the run began.
+    chunk : int
+        Elements of a chunk.
+    batches, fetches : list of array
+        Of each worker.
+    arrivals : list of array
+        At each server.
+    """
+
+    step: int
+    chunk: int
+    batches: list[np.ndarray]
+    fetches: list[np.ndarray]
+    arrivals: list[np.ndarray]
+
+    def save(self, run: Path) -> None:
+        """Write ``interleaving.h5`` in a run's directory.
+
+        Raises
+        ------
+        MpidlError
+            It can't be written.
+        """
+        try:
+            with h5py.File(run / FILE, "w") as file:
+                file.attrs.update(step=self.step, chunk=self.chunk)
+                for number, (batches, fetches) in enumerate(zip(self.batches, self.fetches, strict=True)):
+                    file[f"workers/{number}/batches"], file[f"workers/{number}/fetches"] = batches, fetches
+                for number, arrivals in enumerate(self.arrivals):
+                    file[f"servers/{number}/arrivals"] = arrivals
+        except (OSError, RuntimeError) as error:
+            raise cannot_write(run / FILE, error) from error
+
+    @classmethod
+    def load(cls, run: Path) -> Interleaving:
+        """Read a run's ``interleaving.h5``.
+
+        Raises
+        ------
+        UsageError
+            There is none.
+        """
+        try:
+            with h5py.File(run / FILE) as file:
+                workers = [file[f"workers/{number}"] for number in range(len(file["workers"]))]
+                servers = [file[f"servers/{number}"] for number in range(len(file.get("servers", {})))]
+                return cls(
+                    int(file.attrs["step"]),
+                    int(file.attrs["chunk"]),
+                    [worker["batches"][...] for worker in workers],
+                    [worker["fetches"][...] for worker in workers],
+                    [server["arrivals"][...] for server in servers],
+                )
+        except (OSError, KeyError) as error:
+            raise UsageError(
+                f"{run}: no recorded interleaving to read ({FILE}); train with run.record = true"
+            ) from error

@@ -1,0 +1,1 @@
+"""Which rank plays which role, where."""

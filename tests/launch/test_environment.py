@@ -1,0 +1,76 @@
+"""What the environment says of the world, for each launcher."""
+
+import os
+
+import pytest
+
+from mpidl.errors import UsageError
+from mpidl.launch.environment import check_world, threads, world
+
+BATCH_SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "2(x2)"}
+SRUN = BATCH_SCRIPT | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_NODEID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "size"),
+    [
+        ({}, 0, 1),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "5", "PMIX_RANK": "2"}, 2, 5),
+        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, 1, 3),
+        (BATCH_SCRIPT, 0, 1),
+        (BATCH_SCRIPT | {"SLURM_STEP_ID": "batch"}, 0, 1),
+        (BATCH_SCRIPT | {"SLURM_STEP_ID": "4294967291"}, 0, 1),
+        (BATCH_SCRIPT | {"SLURM_STEP_ID": "4294967290"}, 0, 1),
+        (SRUN, 3, 4),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "6"}, 3, 6),
+        (SRUN | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "9"}, 1, 9),
+        (SRUN | {"PMI_RANK": "1", "PMI_SIZE": "9"}, 1, 9),
+    ],
+)
+def test_world(environment, rank, size):
+    assert world(environment)[:2] == (rank, size)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (SRUN, ["SLURM_NTASKS=4", "srun --mpi=pmix"]),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "6"}, ["SLURM_STEP_NUM_TASKS=6", "srun --mpi=pmix"]),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "5"}, ["OMPI_COMM_WORLD_SIZE=5", "mpirun"]),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, ["PMI_SIZE=2", "mpirun"]),
+    ],
+)
+def test_ranks_that_do_not_see_each_other(environment, words):
+    with pytest.raises(UsageError) as error:
+        check_world(1, environment)
+    text = str(error.value)
+    assert all(word in text for word in words)
+    assert "\n" not in text
+
+
+def test_worlds_that_are_right():
+    check_world(1, {})
+    check_world(1, BATCH_SCRIPT)
+    check_world(4, SRUN)
+    check_world(4, {})
+
+
+@pytest.mark.parametrize(
+    ("environment", "local"),
+    [
+        ({}, 1),
+        (BATCH_SCRIPT, 1),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "9", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3),
+        ({"PMI_RANK": "0", "PMI_SIZE": "9", "MPI_LOCALNRANKS": "4"}, 4),
+        ({"PMI_RANK": "0", "PMI_SIZE": "9"}, 9),
+        (SRUN, 2),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "5(x1),3,1(x2)"}, 3),
+        (SRUN | {"SLURM_TASKS_PER_NODE": "4,1(x2)", "SLURM_NODEID": "2"}, 1),
+        (SRUN | {"PMI_RANK": "0", "PMI_SIZE": "4"}, 2),
+    ],
+)
+def test_threads_share_the_cores_of_a_node(monkeypatch, environment, local):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(40)))
+    assert threads(environment) == 40 // local
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
+    assert threads(environment) == 1

