@@ -351,13 +351,13 @@ def test_asynchrony_is_heavy_ball_in_the_mean(lab):
             times=Times(Exponential(1.0)), seed=seed,
         )  # fmt: skip
         path, shard = [], engine._world.servers[0].shard
-        receive = shard.receive_whole
+        receive = shard.receive_push
 
         def watched(*arguments, path=path, shard=shard, receive=receive):
             receive(*arguments)
             path.append(shard.parameters[0])
 
-        shard.receive_whole = watched
+        shard.receive_push = watched
         engine.run()
         paths[seed] = path
     # The last pushes come from those that have not ended: they are not drawn from all.

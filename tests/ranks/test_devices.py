@@ -190,9 +190,11 @@ def test_a_resumed_run_ends_as_an_unbroken_one(comm, shared_path, cupy, shards):
     before, after = ({"kind": "cuda", "shards": each} for each in shards)
     _, first = run(shared_path, before, **options | {"steps": 12, "name": "broken"})
     received = []
-    receive = ShardOnDevice.receive
+    receive = ShardOnDevice.receive_chunk
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardOnDevice, "receive", lambda *each: (received.append(each[0].range.size), receive(*each))[1])
+        patch.setattr(
+            ShardOnDevice, "receive_chunk", lambda *each: (received.append(each[0].range.size), receive(*each))[1]
+        )
         resumed, second = run(shared_path, after, **options, name="broken", resume=True)
     server = 1 <= comm.rank <= comm.size - 2
     assert bool([size for size in received if size > 1]) == (server and shards[1])
