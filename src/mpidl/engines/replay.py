@@ -189,12 +189,10 @@ class ReplayEngine:
         portions, replica.portions = replica.portions or (-1, -1), None
         for number, server in enumerate(self._servers):
             part = vector[server.part].copy()
+            if self._wire is not None:
+                replica.feedback[number].round_trip(part, server.shard.pieces[0].size, part)
             for chunk, piece in enumerate(server.shard.pieces):
                 values = part[piece.start : piece.stop]
-                if self._wire is not None:
-                    data = np.empty(self._wire.size(values.size, values.dtype), np.uint8)
-                    replica.feedback[number].encode(piece.start, values, data)
-                    self._wire.decode(data, values)
                 server.mailboxes[replica.number].append((chunk, replica.fetched[number], values, portions))
 
     def _meet(self) -> bool:

@@ -178,19 +178,14 @@ class Encoder:
 
     def __init__(self, geometry: Geometry, size: int) -> None:
         assert geometry.wire is not None
-        self._geometry, self._wire = geometry, geometry.wire
+        self._geometry = geometry
         self._feedback = ErrorFeedback(geometry.wire, size // geometry.dtype.itemsize, geometry.dtype)
         self._data = np.empty(GROUP * geometry.slot, np.uint8)
 
     def encode(self, start: int, values: np.ndarray) -> np.ndarray:
         """Return the bytes of some chunks, as they lie in consecutive slots; valid until the next call."""
-        chunk, slot = self._geometry.chunk, self._geometry.slot
-        end = 0
-        for number, first in enumerate(range(0, values.size, chunk)):
-            part = values[first : first + chunk]
-            end = number * slot + self._wire.size(part.size, values.dtype)
-            self._feedback.encode(start + first, part, self._data[number * slot : end])
-        return self._data[:end]
+        geometry = self._geometry
+        return self._data[: self._feedback.encode_chunks(start, values, geometry.chunk, self._data, geometry.slot)]
 
 
 class Inbox:
