@@ -18,6 +18,7 @@ from mpidl.rma.transport import ORDER_LEAVE, Fabric
 from mpidl.roles.server import Server
 from mpidl.rules import Adagrad
 from mpidl.shards.policies import ApplyAtOnce, Policy
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Roles
 
@@ -62,7 +63,8 @@ class Exchange:
             rule = Adagrad()
             rule.warm(np.float32)
             parameters = self.fabric.window.local("parameters")
-            held = Shard(shard, parameters, rule, policy or ApplyAtOnce(), self.fabric.geometries[0].chunk)
+            chunk = self.fabric.geometries[0].chunk
+            held = Shard(shard, parameters, ScheduledRule(rule), policy or ApplyAtOnce(), chunk)
             self._server = Server(self.fabric, 0, held, Path(), deterministic=False)
         comm.Barrier()
 

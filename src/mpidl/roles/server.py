@@ -10,7 +10,7 @@ from mpidl.report.recorder import record_event
 from mpidl.rma.mailboxes import END, GROUP, Inbox, Message
 from mpidl.rma.status import State
 from mpidl.rma.transport import CLOCK, ORDER_LEAVE, ORDER_NUMBER, ORDER_STEP, RECEIVED, Fabric
-from mpidl.shards.policies import Push
+from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import Shard
 from mpidl.storage.interleaving import ServerRecord
 from mpidl.storage.saving import Saving
@@ -149,7 +149,7 @@ class Server:
                 for rank in self._workers:
                     self._doorbells.ring(rank)
 
-    def _log_drop(self, push: Push) -> None:
+    def _log_drop(self, push: PushHeader) -> None:
         first, last = push.portions
         record_event(
             self._directory, "drop", self._rank, f"server {self.number}",
