@@ -12,6 +12,7 @@ from mpidl.rules import Rule
 from mpidl.shards.policies import Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
+from mpidl.shards.state import moved
 
 
 class ShardOnDevice(Shard):
@@ -49,6 +50,10 @@ class ShardOnDevice(Shard):
         super().__init__(range, xp.asarray(parameters), rule, policy, chunk, state=on_device, clock=clock)
         self._published = parameters
         self._arrived = xp.empty(min(chunk, range.size), parameters.dtype)
+
+    def bind(self, memory: np.ndarray | None) -> None:
+        """Publish the parameters in other memory of the host's, from now on; see `ShardState.bind`."""
+        self._published = moved(self._published, memory)
 
     def bring(self, values: np.ndarray) -> Any:
         """See `Shard.bring`."""

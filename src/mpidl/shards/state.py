@@ -126,6 +126,22 @@ class ShardState:
         """The parameters, shape (range.size,)."""
         return self.vectors[PARAMETERS]
 
+    def bind(self, memory: np.ndarray | None) -> None:
+        """Move the parameters into other memory and copy their values there.
+
+        Parameters
+        ----------
+        memory : array, shape (range.size,), or None
+            Memory of the parameters' dtype, such as a window's. None means memory of the shard's own.
+
+        Raises
+        ------
+        ValueError
+            `memory` has another shape or dtype.
+        """
+        self.vectors[PARAMETERS] = moved(self.parameters, memory)
+        self._cut()
+
     @property
     def at_rest(self) -> bool:
         """Whether no push has arrived in part."""
@@ -196,3 +212,14 @@ class ShardState:
     def snapshot(self) -> dict[str, np.ndarray]:
         """Return a copy of `saved_vectors` in the host's memory."""
         return {name: np.array(vector) for name, vector in self.saved_vectors().items()}
+
+
+def moved(vector: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
+    """Return `memory`, or new memory if that is None, with the values of a vector; see `ShardState.bind`."""
+    if memory is None:
+        return vector.copy()
+    if (memory.shape, memory.dtype) != (vector.shape, vector.dtype):
+        found, expected = (f"{each.dtype} of shape {each.shape}" for each in (memory, vector))
+        raise ValueError(f"memory for a shard's parameters: {found}, expected {expected}")
+    np.copyto(memory, vector)
+    return memory
