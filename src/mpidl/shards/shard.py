@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ class Shard(ShardState):
     ) -> None:
         super().__init__(range, parameters, rule, chunk, state=state, clock=clock)
         self.policy = policy
+        self._sum = np.empty(min(chunk, range.size), parameters.dtype)
         policy.attach(self)
 
     def bring(self, values: np.ndarray) -> Any:
@@ -92,6 +93,30 @@ class Shard(ShardState):
         """Act on a whole push; `values` has shape (range.size,)."""
         for chunk, piece in enumerate(self._slices):
             self.receive_chunk(worker, chunk, fetched, values[piece], portions)
+
+    def receive_sum(
+        self, parts: Sequence[np.ndarray] | np.ndarray, mean: bool, portions: tuple[int, int] = (-1, -1)
+    ) -> None:
+        """Act on the sum of several vectors as on one push of worker 0 that was fetched at the present clock.
+
+        Parameters
+        ----------
+        parts : sequence of array (range.size,), or array (n, range.size)
+            At least one vector in the host's memory. They are summed in their order and stay as they are.
+        mean : bool
+            Whether the sum is divided by the number of parts.
+        portions : (int, int)
+            The first and the last portion that the parts were computed on.
+        """
+        fetched = self.clock
+        for chunk, piece in enumerate(self._slices):
+            total, *others = (part[piece] for part in parts)
+            out = self._sum[: total.size]
+            for part in others:
+                total = np.add(total, part, out=out)
+            if mean:
+                total = np.divide(total, len(parts), out=out)
+            self.receive_chunk(0, chunk, fetched, total, portions)
 
     def remove_worker(self, worker: int) -> None:
         """Expect no more pushes of a worker."""

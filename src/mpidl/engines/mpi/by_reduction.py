@@ -132,14 +132,8 @@ class ByReduction(Exchange):
             [self._received, receives, ordinals, self._type],
         )
         parts = self._received[: int(given.sum())]
-        clock, portion = self._shard.clock, int(self._all[:, PORTION].max())
-        for number, piece in enumerate(self._shard.pieces):
-            total, *others = parts[:, piece.start : piece.stop]
-            for part in others:
-                total += part
-            if request.mean:
-                total /= len(parts)
-            self._shard.receive_chunk(0, number, clock, total, (portion, portion))
+        portion = int(self._all[:, PORTION].max())
+        self._shard.receive_sum(parts, request.mean, (portion, portion))
 
     def _gather(self, parameters: np.ndarray) -> None:
         """Bring all shards into a vector."""
