@@ -9,6 +9,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
 BATCH = 8
@@ -39,10 +40,11 @@ class Lab:
             Shard(
                 part,
                 model.parameters[part.start : part.stop].copy(),
-                algorithm.held() if algorithm.default_rule is None else rule or Sgd(0.05),
+                ScheduledRule(
+                    algorithm.held() if algorithm.default_rule is None else rule or Sgd(0.05), **(of_shards or {})
+                ),
                 algorithm.shard_policy(replicas),
                 chunk or part.size,
-                **(of_shards or {}),
             )
             for part in shards(model.parameters.size, servers)
         ]

@@ -100,7 +100,7 @@ def test_curvature_is_that_of_what_two_batches_have_in_common(lab, least_squares
     algorithm = Sandblaster(batch=0.5, overlap=0.4)
     engine, seen = run(lab, problem, algorithm, iterations=7, servers=1)
     (server,) = engine._world.servers
-    held = dict(zip(algorithm.vectors(), server.shard.state, strict=True))
+    held = server.shard.vectors
     state = seen[-1].state
     step, difference = (held[f"{letter}{state['order'][-1]}"] for letter in "sy")
     batches = lab.batches(problem, epochs=1)
@@ -145,7 +145,7 @@ def test_every_portion_is_accrued_exactly_once(lab, numbered, replicas, deaths, 
         chunk=4,
     )  # fmt: skip
     total = np.arange(numbered.samples).sum()
-    gradient = np.concatenate([server.shard.state[0] for server in engine._world.servers])
+    gradient = np.concatenate([server.shard.vectors["gradient"] for server in engine._world.servers])
     np.testing.assert_allclose(gradient * numbered.samples, total * np.arange(1, 14), rtol=1e-14)
 
 

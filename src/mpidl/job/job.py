@@ -21,6 +21,7 @@ from mpidl.nn.network import check
 from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.parameters import Layout, Range
 from mpidl.shards.on_device import ShardOnDevice, rehearse
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.storage.checkpoint import Checkpoint, Position
 
@@ -184,8 +185,11 @@ class Job:
         else:
             parameters[:] = self._given.parameters[range.start : range.stop]
         policy = self.algorithm.shard_policy(self.replicas)
-        more = parameters, self.rule, policy, chunk, state, clock, self.rate_at, self.statistics
-        return Shard(range, *more) if xp is np else ShardOnDevice(xp, range, *more)
+        rule = ScheduledRule(self.rule, self.rate_at, self.statistics)
+        vectors = dict(zip(self.rule.states, state, strict=True))
+        if xp is np:
+            return Shard(range, parameters, rule, policy, chunk, state=vectors, clock=clock)
+        return ShardOnDevice(range, parameters, rule, policy, chunk, xp=xp, state=vectors, clock=clock)
 
     @property
     def units(self) -> int:

@@ -18,7 +18,6 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
 from mpidl.shards.accrual import Accrual
-from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.shards.vectors import Vectors
 
@@ -56,10 +55,7 @@ class ByOperations(ThroughServers):
         self.actions = {
             Fetch: self._fetch, Gradient: self._gradient, NextUnit: self._next_unit, Accrue: self._accrue,
         }  # fmt: skip
-        self._vectors = [
-            Vectors({PARAMETERS: s.shard.parameters} | dict(zip(s.shard.rule.states, s.shard.state, strict=True)))
-            for s in world.servers
-        ]
+        self._vectors = [Vectors(server.shard.vectors) for server in world.servers]
         self._accruals = [
             Accrual(vectors, server.shard.pieces) for vectors, server in zip(self._vectors, world.servers, strict=True)
         ]
