@@ -10,7 +10,7 @@ from mpidl.rma.calls import Callee
 from mpidl.rma.link import WindowLink
 from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import Order
+from mpidl.transport.protocol import Order, ShardClock
 
 
 class WindowServerLink(WindowLink):
@@ -42,7 +42,8 @@ class WindowServerLink(WindowLink):
 
     def show_clock(self, clock: int, received: int) -> None:
         """See `ServerLink.show_clock`."""
-        self._clock[:] = clock, received
+        self._clock[ShardClock.RECEIVED] = received
+        self._clock[ShardClock.CLOCK] = clock
 
     def wake_workers(self) -> None:
         """See `ServerLink.wake_workers`."""

@@ -10,10 +10,10 @@ from typing import Any
 from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
-from mpidl.nn.evaluation import BATCH
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.nn import Network
+from mpidl.nn.evaluation import BATCH
 from mpidl.parameters import Range, shards
 from mpidl.report.text import quantity, size, table
 from mpidl.rma.geometry import Geometry

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mpidl.launch import environment
 from mpidl.algorithms import Downpour, Sandblaster
-from mpidl.storage.checkpoint import Checkpoint, Position, latest
 from mpidl.config import Config
-from mpidl.errors import MpidlError
 from mpidl.job.build import build
 from mpidl.job.job import Job
+from mpidl.launch import environment
 from mpidl.rules import Adagrad
 from mpidl.runs.signals import defer
+from mpidl.storage.checkpoint import Checkpoint, Position, latest
 
 
 def run(config: Config, resume: Path | None = None) -> dict[str, Any]:

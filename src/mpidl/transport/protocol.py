@@ -191,6 +191,14 @@ class Notice(IntEnum):
     PIECE = 4  # ticket of the next piece of the test data
 
 
+class Tag(IntEnum):
+    """Kinds of messages between the coordinator and servers."""
+
+    CALL = 1
+    ANSWER = 2
+    NOTICE = 3
+
+
 #: How many numbers a notice has.
 NOTICE = len(Notice) + 2 * SEGMENTS
 

@@ -55,9 +55,7 @@ class SandblasterCoordinator:
     hooks : Hooks
     """
 
-    def __init__(
-        self, algorithm: Sandblaster, portions: Portions, state: dict[str, Any] | None, hooks: Hooks
-    ) -> None:
+    def __init__(self, algorithm: Sandblaster, portions: Portions, state: dict[str, Any] | None, hooks: Hooks) -> None:
         self._algorithm, self._portions, self._state, self._hooks = algorithm, portions, state, hooks
         self._evaluation = self._tests = 0
         self._messages, self._operating = 0, 0.0
