@@ -29,11 +29,11 @@ CASES = [
 def pair(cupy, algorithm, rule, dtype="float64"):
     """Return equal shards, on the host and on a device, and where the latter publishes its parameters."""
     parameters = np.random.default_rng(1).normal(size=WHOLE.size).astype(dtype)
-    state = tuple(np.full_like(parameters, 0.1) for _ in rule.states)
+    state = {name: np.full_like(parameters, 0.1) for name in rule.states}
     published = parameters.copy()
     more = 5, lambda portion: 1 / (1 + portion), [Range(35, 52)]
     host = Shard(WHOLE, parameters, rule, algorithm.shard_policy(WORKERS), CHUNK, state, *more)
-    on_device = tuple(vector.copy() for vector in state)
+    on_device = {name: vector.copy() for name, vector in state.items()}
     policy = algorithm.shard_policy(WORKERS)
     return host, ShardOnDevice(cupy, WHOLE, published, rule, policy, CHUNK, on_device, *more), published
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.steps import Steps
 from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_reduction import ByReduction
@@ -71,7 +70,7 @@ class Worker:
         job, fabric, number = self._job, self._fabric, self._number
         if job.algorithm.exchange is Exchange.SERVERS:
             return ThroughServers(fabric, number)
-        if isinstance(job.algorithm, Sandblaster):
+        if job.algorithm.coordinated:
             return ByOperations(
                 fabric, number, job.algorithm, job.schedule.portions, self._report_interruption, self._test
             )

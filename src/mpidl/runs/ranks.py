@@ -68,7 +68,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     _check_nodes(config, nodes)
     job.replicas = len(roles.replicas)
     ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
-    shared = 1 + len(job.rule.states) if job.algorithm.exchange is Exchange.SHARED_MEMORY else 0
+    shared = 1 + len(job.states) if job.algorithm.exchange is Exchange.SHARED_MEMORY else 0
     role = _RankRole(comm, roles, job)
     _agree(comm, roles, lambda: role.choose_device(nodes))
     _agree(comm, roles, role.open_files)

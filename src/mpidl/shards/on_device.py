@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,10 +23,10 @@ class ShardOnDevice(Shard):
     range : Range
     parameters : numpy.ndarray, shape (range.size,)
         The first values, and where others see them: what a push changes is there when `receive_chunk` returns.
-    rule : Rule
+    rule : Rule or None
     policy : Policy
     chunk : int
-    state : tuple of numpy.ndarray
+    state : mapping of str to numpy.ndarray
         The first values.
     more
         See `Shard`.
@@ -38,14 +39,14 @@ class ShardOnDevice(Shard):
         xp: Any,
         range: Range,
         parameters: np.ndarray,
-        rule: Rule,
+        rule: Rule | None,
         policy: Policy,
         chunk: int,
-        state: tuple[np.ndarray, ...],
+        state: Mapping[str, np.ndarray],
         *more: Any,
     ) -> None:
         self._stream = xp.cuda.get_current_stream()
-        on_device = tuple(xp.asarray(vector) for vector in state)
+        on_device = {name: xp.asarray(vector) for name, vector in state.items()}
         super().__init__(range, xp.asarray(parameters), rule, policy, chunk, on_device, *more)
         self._published = parameters
         self._arrived = xp.empty(min(chunk, range.size), parameters.dtype)
@@ -85,7 +86,7 @@ class ShardOnDevice(Shard):
         self.publish()
 
 
-def rehearse(xp: Any, rule: Rule, policy: Policy, dtype: Any) -> None:
+def rehearse(xp: Any, rule: Rule | None, policy: Policy, dtype: Any) -> None:
     """Compile what a shard needs, by pushes of one worker to a shard of one element.
 
     Parameters
@@ -98,11 +99,12 @@ def rehearse(xp: Any, rule: Rule, policy: Policy, dtype: Any) -> None:
     dtype : dtype
     """
     values = np.zeros(1, dtype)
-    state = tuple(np.zeros(1, dtype) for _ in rule.states)
+    state = {name: np.zeros(1, dtype) for name in (() if rule is None else rule.states)}
     shard = ShardOnDevice(xp, Range(0, 1), values.copy(), rule, policy, 1, state)
     for clock in range(2):
         shard.receive_chunk(0, 0, clock, values)
-    # Which a policy that gathers more than two may not have reached.
-    shard.update(0, shard.bring(values), 1)
+    if rule is not None:
+        # Which a policy that gathers more than two may not have reached.
+        shard.update(0, shard.bring(values), 1)
     shard.remove_worker(0)
     shard.apply_rest()

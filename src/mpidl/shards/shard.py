@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,13 +27,15 @@ class Shard:
         The elements of the flat parameter vector that it holds.
     parameters : array, shape (range.size,)
         Their values; updated in place.
-    rule : Rule
+    rule : Rule or None
+        None if the policy, or a coordinator's operations, alone change the vectors.
     policy : Policy
         What is done with a push.
     chunk : int
         Elements of a chunk, in which pushes arrive.
-    state : tuple of arrays, optional
-        The rule's state vectors, like `parameters`; the rule's initial state if not given.
+    state : mapping of str to array, optional
+        The rule's state and other vectors that the shard keeps, by name, each like `parameters`; the rule's initial
+        state if not given.
     clock : int
         Updates applied so far.
     rate_at : callable
@@ -65,23 +67,27 @@ class Shard:
         self,
         range: Range,
         parameters: Any,
-        rule: Rule,
+        rule: Rule | None,
         policy: Policy,
         chunk: int,
-        state: tuple[Any, ...] | None = None,
+        state: Mapping[str, Any] | None = None,
         clock: int = 0,
         rate_at: Callable[[int], float] = lambda portion: 1.0,
         sparing: Sequence[Range] = (),
     ) -> None:
         self.range, self.parameters, self.rule, self.policy = range, parameters, rule, policy
-        self.state = rule.init(parameters) if state is None else state
+        if state is None:
+            state = {} if rule is None else dict(zip(rule.states, rule.init(parameters), strict=True))
+        self.state = dict(state)
+        # A rule's own, in its order.
+        self._state = () if rule is None else tuple(self.state[name] for name in rule.states)
         self.clock = self._begun = clock
         self.pushes = self.received = self.dropped = 0
         self.staleness = Histogram()
         self.on_drop: Callable[[Push], None] = lambda push: None
         self.pieces = chunks(Range(0, range.size), chunk)
         self._slices = [slice(*piece) for piece in self.pieces]
-        self._views = [(parameters[s], tuple(vector[s] for vector in self.state)) for s in self._slices]
+        self._views = [(parameters[s], tuple(vector[s] for vector in self._state)) for s in self._slices]
         self.chunks = len(self.pieces)
         self._rate_at, self._scale = rate_at, 1.0
         self._all_sparing = [each.shift(-range.start) for each in sparing]
@@ -102,9 +108,8 @@ class Shard:
         return worker in self._open
 
     def vectors(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: "parameters" and "rule/STATE", each of shape (range.size,)."""
-        state = zip(self.rule.states, self.state, strict=True)
-        return {"parameters": self.parameters} | {f"rule/{name}": vector for name, vector in state}
+        """Return what a checkpoint keeps: "parameters" and "rule/NAME", each of shape (range.size,)."""
+        return {"parameters": self.parameters} | {f"rule/{name}": vector for name, vector in self.state.items()}
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Return a copy of `vectors` in the host's memory."""
@@ -184,12 +189,14 @@ class Shard:
     @property
     def rate(self) -> float:
         """The rule's rate for the push that is being received, as the schedule says."""
+        assert self.rule is not None
         return self.rule.rate * self._scale
 
     def update_sparsely(self, gradient: Any, ordinal: int, portion: int) -> None:
         """Apply the rule to those elements of all parameters whose gradient, shape (range.size,), isn't 0."""
+        assert self.rule is not None
         rate = self.rule.rate * self._rate_at(portion)
-        self.rule.update(self.parameters, self.state, gradient, ordinal, rate, sparse=True, sparing=self._all_sparing)
+        self.rule.update(self.parameters, self._state, gradient, ordinal, rate, sparse=True, sparing=self._all_sparing)
 
     def update(self, chunk: int, gradient: Any, ordinal: int, scale: float = 1.0) -> None:
         """Apply the rule to one chunk of the parameters.
@@ -203,5 +210,6 @@ class Shard:
         scale : float
             What the rate is multiplied by.
         """
+        assert self.rule is not None
         parameters, state = self._views[chunk]
         self.rule.update(parameters, state, gradient, ordinal, self.rate * scale, sparing=self._sparing[chunk])

@@ -86,7 +86,9 @@ class InMemory(Exchange):
 
     def _update(self, request: Update) -> None:
         total = int(self._updates.sum())
-        rule, rate = self._job.rule, self._job.rule.rate * self._job.rate_at(self._portion)
+        rule = self._job.rule
+        assert rule is not None
+        rate = rule.rate * self._job.rate_at(self._portion)
         rule.update(
             self._parameters, self._state, request.gradient, total + 1, rate,
             sparse=True, sparing=self._job.statistics,

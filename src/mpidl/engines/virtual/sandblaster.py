@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import UnitOf, minibatches, of_segments, targets, units
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.through_servers import ThroughServers
@@ -29,7 +29,7 @@ class ByOperations(ThroughServers):
     Parameters
     ----------
     world : World
-    algorithm : Sandblaster
+    algorithm : Algorithm
     schedule : Schedule
         Units are made of the portions of its first epoch; its end is that of the run.
     compute : callable
@@ -43,7 +43,7 @@ class ByOperations(ThroughServers):
     def __init__(
         self,
         world: World,
-        algorithm: Sandblaster,
+        algorithm: Algorithm,
         schedule: Schedule,
         compute: Callable[[Replica, Gradient], Process],
         on_iteration: Callable[[Iteration], bool],
@@ -57,8 +57,7 @@ class ByOperations(ThroughServers):
             Fetch: self._fetch, Gradient: self._gradient, NextUnit: self._next_unit, Accrue: self._accrue,
         }  # fmt: skip
         self._vectors = [
-            Vectors({PARAMETERS: s.shard.parameters} | dict(zip(s.shard.rule.states, s.shard.state, strict=True)))
-            for s in world.servers
+            Vectors({PARAMETERS: server.shard.parameters} | server.shard.state) for server in world.servers
         ]
         self._accruals = [
             Accrual(vectors, server.shard.pieces) for vectors, server in zip(self._vectors, world.servers, strict=True)

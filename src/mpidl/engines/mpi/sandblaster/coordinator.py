@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import of_segments, units
 from mpidl.data.portions import Portions
 from mpidl.engines.mpi.sandblaster.server import Begin, Complete, Obeyed
@@ -30,7 +30,7 @@ class Conductor:
     Parameters
     ----------
     fabric : Fabric
-    algorithm : Sandblaster
+    algorithm : Algorithm
     portions : Portions
     state : dict, optional
         What the algorithm's coordinator goes on from.
@@ -46,7 +46,7 @@ class Conductor:
     def __init__(
         self,
         fabric: Fabric,
-        algorithm: Sandblaster,
+        algorithm: Algorithm,
         portions: Portions,
         state: dict[str, Any] | None,
         on_iteration: Callable[[Iteration], tuple[bool, bool, int]],

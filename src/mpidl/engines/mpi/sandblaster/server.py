@@ -66,8 +66,7 @@ class Operating:
         self._callee = Callee(fabric.comm, fabric.roles.coordinator, fabric.doorbells)
         self._shard, self._saving, self._window = shard, saving, fabric.window
         self._done = fabric.window.local("done")
-        vectors = {PARAMETERS: shard.parameters} | dict(zip(shard.rule.states, shard.state, strict=True))
-        self._vectors = Vectors(vectors, shard.block)
+        self._vectors = Vectors({PARAMETERS: shard.parameters} | shard.state, shard.block)
         self._vectors.rehearse()
         self._accrual = Accrual(self._vectors, shard.pieces)
         self._units = self._won = 0

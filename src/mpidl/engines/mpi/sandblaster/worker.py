@@ -8,9 +8,9 @@ from enum import IntEnum
 
 import numpy as np
 
+from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import SEGMENTS, Segment
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import UnitOf, minibatches, units
 from mpidl.data.portions import Portions
 from mpidl.engines.mpi.sandblaster.server import COPY
@@ -44,7 +44,7 @@ class ByOperations(ThroughServers):
     fabric : Fabric
     worker : int
         This worker's number.
-    algorithm : Sandblaster
+    algorithm : Algorithm
     portions : Portions
         Units are made of these, in the order of the first epoch.
     between : callable
@@ -57,7 +57,7 @@ class ByOperations(ThroughServers):
         self,
         fabric: Fabric,
         worker: int,
-        algorithm: Sandblaster,
+        algorithm: Algorithm,
         portions: Portions,
         between: Callable[[], None],
         test: Callable[[int], int],
