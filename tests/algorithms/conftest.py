@@ -15,6 +15,11 @@ from mpidl.shards.shard import Shard
 BATCH = 8
 
 
+def vectors(algorithm, size):
+    """Return what shards of this size keep beside the parameters where they have no rule."""
+    return {name: np.zeros(size) for name in algorithm.vectors()}
+
+
 class Lab:
     """Makes and runs virtual engines; batches of 8 samples, a batch a portion."""
 
@@ -40,11 +45,10 @@ class Lab:
             Shard(
                 part,
                 model.parameters[part.start : part.stop].copy(),
-                ScheduledRule(
-                    algorithm.held() if algorithm.default_rule is None else rule or Sgd(0.05), **(of_shards or {})
-                ),
+                ScheduledRule(None if algorithm.default_rule is None else rule or Sgd(0.05), **(of_shards or {})),
                 algorithm.shard_policy(replicas),
                 chunk or part.size,
+                **({} if algorithm.default_rule else {"state": vectors(algorithm, part.size)}),
             )
             for part in shards(model.parameters.size, servers)
         ]

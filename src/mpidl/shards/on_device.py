@@ -90,7 +90,7 @@ class ShardOnDevice(Shard):
         self.publish()
 
 
-def rehearse(xp: Any, rule: Rule, policy: Policy, dtype: Any) -> None:
+def rehearse(xp: Any, rule: Rule | None, policy: Policy, dtype: Any) -> None:
     """Compile the kernels that a shard needs: let one worker push to a shard of one element.
 
     Parameters
@@ -104,11 +104,12 @@ def rehearse(xp: Any, rule: Rule, policy: Policy, dtype: Any) -> None:
         The parameters' type.
     """
     values = np.zeros(1, dtype)
-    state = {name: np.zeros(1, dtype) for name in rule.states}
+    state = {name: np.zeros(1, dtype) for name in (() if rule is None else rule.states)}
     shard = ShardOnDevice(Range(0, 1), values.copy(), ScheduledRule(rule), policy, 1, xp=xp, state=state)
     for clock in range(2):
         shard.receive_chunk(0, 0, clock, values)
-    # A policy that gathers more than two pushes hasn't called the rule yet.
-    shard.update(0, shard.bring(values), 1)
+    if rule is not None:
+        # A policy that gathers more than two pushes hasn't called the rule yet.
+        shard.update(0, shard.bring(values), 1)
     shard.remove_worker(0)
     shard.apply_rest()

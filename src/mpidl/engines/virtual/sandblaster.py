@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import UnitOf, minibatches, of_segments, targets, units
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.through_servers import ThroughServers
@@ -28,7 +28,7 @@ class ByOperations(ThroughServers):
     Parameters
     ----------
     world : World
-    algorithm : Sandblaster
+    algorithm : Algorithm
     schedule : Schedule
         Units are made of the portions of its first epoch; its end is that of the run.
     compute : callable
@@ -42,7 +42,7 @@ class ByOperations(ThroughServers):
     def __init__(
         self,
         world: World,
-        algorithm: Sandblaster,
+        algorithm: Algorithm,
         schedule: Schedule,
         compute: Callable[[Replica, Gradient], Process],
         on_iteration: Callable[[Iteration], bool],

@@ -8,8 +8,8 @@ from dataclasses import replace
 from math import fsum
 from typing import Any, Protocol
 
+from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import of_segments, units
 from mpidl.data.portions import Portions
 from mpidl.transport.interface import CoordinatorLink
@@ -48,14 +48,14 @@ class SandblasterCoordinator:
 
     Parameters
     ----------
-    algorithm : Sandblaster
+    algorithm : Algorithm
     portions : Portions
     state : dict, optional
         What the algorithm's coordinator goes on from.
     hooks : Hooks
     """
 
-    def __init__(self, algorithm: Sandblaster, portions: Portions, state: dict[str, Any] | None, hooks: Hooks) -> None:
+    def __init__(self, algorithm: Algorithm, portions: Portions, state: dict[str, Any] | None, hooks: Hooks) -> None:
         self._algorithm, self._portions, self._state, self._hooks = algorithm, portions, state, hooks
         self._evaluation = self._tests = 0
         self._messages, self._operating = 0, 0.0

@@ -10,7 +10,6 @@ import numpy as np
 
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import UnitOf, minibatches, units
 from mpidl.data.portions import Portions
 from mpidl.engines.mpi.through_servers import ThroughServers
@@ -26,7 +25,7 @@ class SandblasterWorker(ThroughServers):
     ----------
     shards, dtype
         See `ThroughServers`.
-    algorithm : Sandblaster
+    algorithm : Algorithm
     portions : Portions
         Units are made of these, in the order of the first epoch.
     between : callable
@@ -41,7 +40,7 @@ class SandblasterWorker(ThroughServers):
         shards: Sequence[Range],
         dtype: Any,
         *,
-        algorithm: Sandblaster,
+        algorithm: Algorithm,
         portions: Portions,
         between: Callable[[], None],
         test: Callable[[int], int],
