@@ -331,9 +331,10 @@ class Transport(Protocol):
     size: int
     roles: Roles
     workers: list[int]
-    shards: Sequence[Range]
     crowded: bool
 
+    @property
+    def shards(self) -> Sequence[Range]: ...
     @property
     def chunks(self) -> list[int]: ...
 

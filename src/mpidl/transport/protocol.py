@@ -1,7 +1,7 @@
 """What the ranks say to each other: every word and number, whichever transport carries them.
 
-Running totals are posted whole, so that a rank posts whenever it likes and nothing is lost if the coordinator looks less
-often. Counters and orders only grow.
+Running totals are posted whole, so that a rank posts whenever it likes and nothing is lost if the coordinator looks
+less often. Counters and the numbers of orders only grow.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit
 from mpidl.algorithms.units import UnitOf, minibatches, units
