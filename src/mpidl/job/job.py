@@ -22,7 +22,8 @@ from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.parameters import Layout, Range
 from mpidl.shards.on_device import ShardOnDevice, rehearse
 from mpidl.shards.shard import Shard
-from mpidl.storage.checkpoint import Checkpoint, Position
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.position import Position
 
 
 class Job:

@@ -19,7 +19,7 @@ from mpidl.rma.backoff import RUNG_SLEEP
 from mpidl.rma.status import NO_MORE, Desk, Phase, State
 from mpidl.rma.transport import ORDER_LEAVE, ORDER_NUMBER, Fabric
 from mpidl.storage import checkpoint
-from mpidl.storage.checkpoint import Position
+from mpidl.storage.position import Position
 from mpidl.version import VERSION
 
 if TYPE_CHECKING:

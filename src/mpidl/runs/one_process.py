@@ -11,7 +11,7 @@ import numpy as np
 from mpidl.storage import checkpoint
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
-from mpidl.storage.checkpoint import Position
+from mpidl.storage.position import Position
 from mpidl.engines.times import Times
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.errors import UsageError

@@ -9,7 +9,8 @@ from typing import Any
 
 from mpidl.launch import environment
 from mpidl.algorithms import Downpour, Sandblaster
-from mpidl.storage.checkpoint import Checkpoint, Position, latest
+from mpidl.storage.checkpoint import Checkpoint, latest
+from mpidl.storage.position import Position
 from mpidl.config import Config
 from mpidl.errors import MpidlError
 from mpidl.job.build import build
