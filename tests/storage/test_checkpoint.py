@@ -12,7 +12,8 @@ from mpidl.job.build import build
 from mpidl.parameters import Layout, Range, shards
 from mpidl.runs.start import run
 from mpidl.storage import checkpoint
-from mpidl.storage.checkpoint import Checkpoint, Position
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.position import Position
 
 LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale", ()), ("1-dense/weight", (11, 3))])
 POSITION = Position(42, 1337, 1.5, 9, [(7, 2), (8, 0)])

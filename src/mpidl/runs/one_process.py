@@ -23,7 +23,7 @@ from mpidl.runs.signals import stopping
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage import checkpoint
-from mpidl.storage.checkpoint import Position
+from mpidl.storage.position import Position
 from mpidl.version import VERSION
 
 #: Seconds between two looks at the totals.

@@ -15,28 +15,18 @@ import threading
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Layout, Range, boxes, transfers
+from mpidl.storage.position import Position
 
 #: Bytes written between two looks at the mailboxes: about a millisecond of work.
 SLICE = 1 << 20
 Writing = Generator[None, None, None]
-
-
-class Position(NamedTuple):
-    """Where in the data and in the run a checkpoint was taken."""
-
-    step: int  # minibatches of all replicas together
-    samples: int
-    epoch: float
-    next_portion: int
-    unfinished: list[tuple[int, int]]  # portions in work, each with the number of its batches that are done
-    state: dict[str, Any] | None = None  # what a coordinator goes on from
 
 
 def scratch(checkpoints: Path, step: int) -> Path:
