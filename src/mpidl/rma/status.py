@@ -13,6 +13,7 @@ import numpy as np
 
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.windows import Window
+from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import BINS
 
 #: A ticket number beyond every run: taking it means that there are no more portions.
@@ -134,3 +135,26 @@ class Row:
         self._window.flush(self._coordinator)
         if ring:
             self._doorbells.ring(self._coordinator)
+
+    def post_shard(self, shard: Shard, state: State | None = None, saved: int | None = None) -> None:
+        """Fill in the figures of a shard and write the row; wake the coordinator if the shard is trained or saved.
+
+        Parameters
+        ----------
+        shard : Shard
+        state : State, optional
+            How far the rank has come, if that has changed.
+        saved : int, optional
+            Ordinal of the last order to save whose file is on disk, if that has changed.
+        """
+        figures = self.figures
+        if state is not None:
+            figures["state"] = state
+        if saved is not None:
+            figures["saved"] = saved
+        figures["pushes"] = shard.pushes
+        figures["dropped"] = shard.dropped
+        figures["staleness"] = shard.staleness.counts
+        figures["staleness_sum"] = shard.staleness.sum
+        figures["staleness_max"] = shard.staleness.max
+        self.post(ring=saved is not None or state is State.TRAINED)

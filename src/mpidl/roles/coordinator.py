@@ -20,6 +20,8 @@ from mpidl.rma.status import NO_MORE, Desk, Phase, State
 from mpidl.rma.transport import ORDER_LEAVE, ORDER_NUMBER, Fabric
 from mpidl.storage import checkpoint
 from mpidl.storage.checkpoint import Position
+from mpidl.storage.files import scratch
+from mpidl.storage.index import save_index
 from mpidl.version import VERSION
 
 if TYPE_CHECKING:
@@ -207,8 +209,8 @@ class Coordinator:
             return
         job, position = self._job, self._saving
         self._saving, self._saved_at = None, time.time()
-        directory = checkpoint.scratch(job.checkpoints, position.step)
-        checkpoint.save_index(directory, job.layout, len(self._fabric.shards), position, job.config.to_toml(), VERSION)
+        directory = scratch(job.checkpoints, position.step)
+        save_index(directory, job.layout, len(self._fabric.shards), position, job.config.to_toml(), VERSION)
         checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
         self._reporter.recorder.event("checkpoint", rank=self._fabric.comm.rank, role="coordinator", step=position.step)
 

@@ -13,7 +13,7 @@ from mpidl.rma.transport import CLOCK, ORDER_LEAVE, ORDER_NUMBER, ORDER_STEP, RE
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import Shard
 from mpidl.storage.interleaving import ServerRecord
-from mpidl.storage.saving import Saving
+from mpidl.storage.shard_writer import ShardWriter
 
 #: Seconds between two posts of a server's figures to the board.
 POST_EVERY = 0.1
@@ -53,8 +53,8 @@ class Server:
         self._interrupted = False
         self._backoff = fabric.backoff()
         self._row = fabric.row("servers", number)
-        self._saving = Saving(shard, number, self._row, directory / "checkpoints")
-        self._operating = Operating(fabric, shard, self._saving) if fabric.units else None
+        self._writer = ShardWriter(shard, number, directory / "checkpoints")
+        self._operating = Operating(fabric, shard, self._writer) if fabric.units else None
         self._workers, self._doorbells = fabric.workers, fabric.doorbells
         self._posted = 0.0
         # Where ranks share cores, the wall's clock also counts the others' work.
@@ -86,7 +86,7 @@ class Server:
                 started = self._timer()
                 self._backoff.reset()
                 self._backoff.progress()
-            elif self._saving.active:
+            elif self._writer.active:
                 self._backoff.progress()
                 started = self._timer()
             # To fall asleep and to be woken are part of the work that a core shared with others does.
@@ -94,7 +94,7 @@ class Server:
                 started = self._timer()
             if now - self._posted > POST_EVERY:
                 self._posted = now
-                self._saving.post()
+                self._row.post_shard(self.shard)
 
     def _free_round(self) -> bool:
         """Apply a group of chunks of each worker that has any; return whether there was one."""
@@ -135,7 +135,7 @@ class Server:
             self._training.discard(message.worker)
             if not self._training:
                 shard.apply_rest()
-                self._saving.post(State.TRAINED)
+                self._row.post_shard(shard, State.TRAINED)
         elif self._operating is not None:
             self._operating.accrue(message)
         else:
@@ -159,9 +159,10 @@ class Server:
     def _checkpoint(self) -> None:
         """Take up the coordinator's order to save, and carry a piece of it out."""
         order = int(self._orders[ORDER_NUMBER])
-        if not self._saving.active and order != self._saving.obeyed:
+        if not self._writer.active and order != self._writer.obeyed:
             self._quiescing = not self.shard.at_rest
             if self._quiescing:
                 return
-            self._saving.obey(order, int(self._orders[ORDER_STEP]))
-        self._saving.advance()
+            self._writer.obey(order, int(self._orders[ORDER_STEP]))
+        if self._writer.advance():
+            self._row.post_shard(self.shard, saved=self._writer.obeyed)

@@ -20,11 +20,11 @@ from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters.ranges import split
 from mpidl.rma.counters import Counter
-from mpidl.rma.status import EVALUATION, NO_MORE, Desk, Phase, State
+from mpidl.rma.status import EVALUATION, NO_MORE, Desk, Phase, Row, State
 from mpidl.rma.transport import Fabric
-from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.storage.interleaving import WorkerRecord
-from mpidl.storage.saving import Saving
+from mpidl.storage.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
     from mpidl.job.job import Job
@@ -55,7 +55,8 @@ class Worker:
         self._job, self._fabric, self._number = job, fabric, number
         self._workers = len(fabric.workers)
         self._interrupted = self._reported = False
-        self._saving: Saving | None = None
+        self._writer: ShardWriter | None = None
+        self._advance_writer: Callable[[], None] = lambda: None
         self._exchange = self._make_exchange()
         self._exchange.record = self.record = WorkerRecord() if job.config.run.record else None
         self._engine = MpiEngine(
@@ -76,16 +77,26 @@ class Worker:
                 fabric, number, job.algorithm, job.schedule.portions, self._report_interruption, self._test
             )
         part = fabric.shards[number]
-        row, checkpoints = fabric.row("servers", number), job.checkpoints
+        row = fabric.row("servers", number)
         if job.algorithm.exchange is Exchange.REDUCTION:
             shard = job.fill(part, np.empty(part.size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
-            self._saving = Saving(shard, number, row, checkpoints)
-            return ByReduction(fabric, number, shard, self._saving, self._evaluate_together)
+            writer = self._write(shard, row)
+            return ByReduction(fabric, number, shard, writer, row, self._evaluate_together)
         assert fabric.shared is not None
         parameters, *state = (vector[part.start : part.stop] for vector in fabric.shared.vectors)
         shard = job.fill(part, parameters, part.size, tuple(state))
-        self._saving = Saving(shard, number, row, checkpoints)
-        return InMemory(fabric, number, job, shard, self._saving)
+        return InMemory(fabric, number, job, shard, self._write(shard, row), row)
+
+    def _write(self, shard: Shard, row: Row) -> ShardWriter:
+        """Return what writes the shard's checkpoints, between other work."""
+        writer = self._writer = ShardWriter(shard, self._number, self._job.checkpoints)
+
+        def advance() -> None:
+            if writer.advance():
+                row.post_shard(shard, saved=writer.obeyed)
+
+        self._advance_writer = advance
+        return writer
 
     def _ticket_source(self) -> Callable[[], int]:
         """Return how this worker takes portions: from the shared counter or, in deterministic runs, in turn."""
@@ -113,8 +124,7 @@ class Worker:
 
     def _between_batches(self) -> None:
         self._report_interruption()
-        if self._saving is not None:
-            self._saving.advance()
+        self._advance_writer()
 
     def _report_interruption(self) -> None:
         if self._interrupted and not self._reported:
@@ -177,12 +187,12 @@ class Worker:
             self._fabric.window.get(desk, self._fabric.roles.coordinator, "desk")
             self._fabric.window.flush(self._fabric.roles.coordinator)
             phase = Phase(int(desk[Desk.PHASE]))
-            if self._saving is not None:
-                self._saving.obey(int(desk[Desk.ORDER]), int(desk[Desk.STEP]))
-                self._saving.advance()
+            if self._writer is not None:
+                self._writer.obey(int(desk[Desk.ORDER]), int(desk[Desk.STEP]))
+                self._advance_writer()
             if phase == Phase.EVALUATE and done != Phase.EVALUATE:
                 self._evaluate_part()
-            elif phase == done and not (self._saving is not None and self._saving.active):
+            elif phase == done and not (self._writer is not None and self._writer.active):
                 time.sleep(LOOK_EVERY)
             done = phase
 

@@ -10,10 +10,10 @@ from mpi4py import MPI
 
 from mpidl.algorithms.requests import Reduce
 from mpidl.engines.mpi.exchange import Exchange
-from mpidl.rma.status import Desk, State
+from mpidl.rma.status import Desk, Row, State
 from mpidl.rma.transport import Fabric
 from mpidl.shards.shard import Shard
-from mpidl.storage.saving import Saving
+from mpidl.storage.shard_writer import ShardWriter
 
 #: What a worker says before a reduction.
 GIVES, EPOCH, ORDER, STEP, PORTION = range(5)
@@ -32,8 +32,10 @@ class ByReduction(Exchange):
         This worker's number.
     shard : Shard
         What this worker holds.
-    saving : Saving
+    writer : ShardWriter
         Writes the shard's checkpoints.
+    shard_row : Row
+        Where the shard's figures go.
     evaluate : callable
         Evaluates parameters after an epoch; called on all workers as (epoch, parameters).
     """
@@ -43,13 +45,15 @@ class ByReduction(Exchange):
         fabric: Fabric,
         worker: int,
         shard: Shard,
-        saving: Saving,
+        writer: ShardWriter,
+        shard_row: Row,
         evaluate: Callable[[int, np.ndarray], None],
     ) -> None:
         self.row = fabric.row("workers", worker)
         self.actions = {Reduce: self._reduce}
         assert fabric.peers is not None
-        self._peers, self._shard, self._saving, self._evaluate = fabric.peers, shard, saving, evaluate
+        self._peers, self._shard, self._evaluate = fabric.peers, shard, evaluate
+        self._writer, self._shard_row = writer, shard_row
         self._window, self._coordinator = fabric.window, fabric.roles.coordinator
         self._sizes = [part.size for part in fabric.shards]
         self._starts = [part.start for part in fabric.shards]
@@ -79,12 +83,12 @@ class ByReduction(Exchange):
 
     def post(self) -> None:
         """See `Exchange.post`."""
-        self._saving.post()
+        self._shard_row.post_shard(self._shard)
 
     def end_pushes(self) -> None:
         """See `Exchange.end_pushes`."""
         self._shard.apply_rest()
-        self._saving.post(State.TRAINED)
+        self._shard_row.post_shard(self._shard, State.TRAINED)
 
     def _reduce(self, request: Reduce) -> int:
         figures = self.row.figures
@@ -116,7 +120,7 @@ class ByReduction(Exchange):
         started = time.perf_counter()
         self._peers.Allgather(self._says, self._all)
         self.row.figures["waiting_seconds"] += time.perf_counter() - started
-        self._saving.obey(int(self._all[0, ORDER]), int(self._all[0, STEP]))
+        self._writer.obey(int(self._all[0, ORDER]), int(self._all[0, STEP]))
         return self._all[:, GIVES].astype(bool)
 
     def _exchange(self, request: Reduce, given: np.ndarray) -> None:

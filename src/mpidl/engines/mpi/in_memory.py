@@ -9,10 +9,10 @@ import numpy as np
 
 from mpidl.algorithms.requests import Update
 from mpidl.engines.mpi.exchange import Exchange
-from mpidl.rma.status import Desk, State
+from mpidl.rma.status import Desk, Row, State
 from mpidl.rma.transport import Fabric
 from mpidl.shards.shard import Shard
-from mpidl.storage.saving import Saving
+from mpidl.storage.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
     from mpidl.job.job import Job
@@ -30,17 +30,22 @@ class InMemory(Exchange):
         Its model computes with the shared parameters themselves.
     shard : Shard
         The part of the shared vectors that this worker saves, and the staleness of its updates.
-    saving : Saving
+    writer : ShardWriter
         Writes the shard's checkpoints.
+    shard_row : Row
+        Where the shard's figures go.
     """
 
-    def __init__(self, fabric: Fabric, worker: int, job: Job, shard: Shard, saving: Saving) -> None:
+    def __init__(
+        self, fabric: Fabric, worker: int, job: Job, shard: Shard, writer: ShardWriter, shard_row: Row
+    ) -> None:
         self.row = fabric.row("workers", worker)
         self.actions = {Update: self._update}
         assert fabric.peers is not None
         assert fabric.shared is not None
         assert fabric.updates is not None
-        self._peers, self._job, self._shard, self._saving = fabric.peers, job, shard, saving
+        self._peers, self._job, self._shard = fabric.peers, job, shard
+        self._writer, self._shard_row = writer, shard_row
         self._parameters, *state = fabric.shared.vectors
         self._state = tuple(state)
         self._updates, self._worker = fabric.updates.vectors[0], worker
@@ -68,11 +73,11 @@ class InMemory(Exchange):
     def post(self) -> None:
         """See `Exchange.post`."""
         self._obey()
-        self._saving.post()
+        self._shard_row.post_shard(self._shard)
 
     def end_pushes(self) -> None:
         """See `Exchange.end_pushes`."""
-        self._saving.post(State.TRAINED)
+        self._shard_row.post_shard(self._shard, State.TRAINED)
 
     def release_memory(self) -> None:
         """See `Exchange.release_memory`: the model gets its own vector back, with the trained values."""
@@ -82,7 +87,7 @@ class InMemory(Exchange):
     def _obey(self) -> None:
         self._window.get(self._desk, self._coordinator, "desk")
         self._window.flush(self._coordinator)
-        self._saving.obey(int(self._desk[Desk.ORDER]), int(self._desk[Desk.STEP]))
+        self._writer.obey(int(self._desk[Desk.ORDER]), int(self._desk[Desk.STEP]))
 
     def _update(self, request: Update) -> None:
         total = int(self._updates.sum())

@@ -15,7 +15,7 @@ from mpidl.shards.accrual import Accrual
 from mpidl.shards.operations import PARAMETERS, Dot
 from mpidl.shards.shard import Shard
 from mpidl.shards.vectors import Vectors
-from mpidl.storage.saving import Saving
+from mpidl.storage.shard_writer import ShardWriter
 
 #: Of the number of a unit in a push's header, what says that another replica had taken it before.
 COPY = 1 << 40
@@ -59,12 +59,12 @@ class Operating:
     ----------
     fabric : Fabric
     shard : Shard
-    saving : Saving
+    writer : ShardWriter
     """
 
-    def __init__(self, fabric: Fabric, shard: Shard, saving: Saving) -> None:
+    def __init__(self, fabric: Fabric, shard: Shard, writer: ShardWriter) -> None:
         self._callee = Callee(fabric.comm, fabric.roles.coordinator, fabric.doorbells)
-        self._shard, self._saving, self._window = shard, saving, fabric.window
+        self._shard, self._writer, self._window = shard, writer, fabric.window
         self._done = fabric.window.local("done")
         self._vectors = Vectors(shard.vectors, shard.block)
         self._vectors.rehearse()
@@ -87,7 +87,7 @@ class Operating:
                 self._window.sync()
                 self._callee.answer(None)
             case Obeyed():
-                self._callee.answer(self._saving.obeyed)
+                self._callee.answer(self._writer.obeyed)
             case _:
                 return False
         return True
