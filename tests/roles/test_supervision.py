@@ -28,7 +28,7 @@ from mpidl.roles.supervision import (
     Trained,
     dropped,
 )
-from mpidl.shards.policies import Push
+from mpidl.shards.policies import PushHeader
 from mpidl.storage.position import Position
 
 SAMPLES, BATCH, PORTION = 100, 10, 20  # five portions of two batches in an epoch
@@ -272,7 +272,7 @@ def test_a_coordinator_that_reaches_the_target_stops():
 
 @pytest.mark.parametrize(("portions", "noted"), [((3, 5), [3, 5]), ((4, 4), [4])])
 def test_the_record_of_a_dropped_push(portions, noted):
-    push = Push(worker=2, ordinal=7, fetched=1, staleness=6, portions=portions)
+    push = PushHeader(worker=2, ordinal=7, fetched=1, staleness=6, portions=portions)
     assert dropped(push) == Log("drop", {"worker": 2, "portions": noted, "staleness": 6})
 
 

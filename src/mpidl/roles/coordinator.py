@@ -33,6 +33,8 @@ from mpidl.roles.supervision import (
     Trained,
 )
 from mpidl.storage import checkpoint
+from mpidl.storage.files import scratch
+from mpidl.storage.index import save_index
 from mpidl.storage.position import Position
 from mpidl.transport.interface import Transport
 from mpidl.transport.protocol import NO_MORE, Phase, State
@@ -80,7 +82,7 @@ class Coordinator:
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
         if self._sandblaster is not None:
             self._sandblaster.bind(self._link)
-        self._link.set_tickets(self._tickets)
+        self._link.set_tickets(NO_MORE if self._stopped else self._tickets)
         self._link.set_phase(self._phase)
         if self._saving is not None:
             self._link.order_save(self._order, self._saving.step)
@@ -169,8 +171,8 @@ class Coordinator:
             return
         job, position = self._job, self._saving
         self._saving = None
-        directory = checkpoint.scratch(job.checkpoints, position.step)
-        checkpoint.save_index(directory, job.layout, len(self._shards), position, job.config.to_toml(), VERSION)
+        directory = scratch(job.checkpoints, position.step)
+        save_index(directory, job.layout, len(self._shards), position, job.config.to_toml(), VERSION)
         checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
         self._tell(Saved(time.time()))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from mpidl.engines.mpi.sandblaster.server import SandblasterServer
 from mpidl.engines.mpi.waiting import timer
 from mpidl.report.recorder import record_event
+from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PushHeader
 from mpidl.storage.interleaving import ServerRecord
@@ -73,14 +74,15 @@ class Server:
         self._link, self._rank = transport.server(self.number), transport.rank
         self._inbox, self._backoff = self._link.inbox, self._link.backoff()
         self._timer, self._crowded = timer(transport.crowded), transport.crowded
-        self.shard.bind(self._link.parameters)
+        self.shard.bind({PARAMETERS: self._link.parameters})
         self._link.show_clock(self.shard.clock, self.shard.received)
         if self._sandblaster is not None:
             self._sandblaster.bind(self._link)
+        self._link.post(self._status.taken())
 
     def unbind(self) -> None:
         """Move the parameters out of the transport's memory, which is about to be freed."""
-        self.shard.bind(None)
+        self.shard.unbind()
 
     def interrupt(self) -> None:
         """Tell the coordinator that a signal asked to stop."""
@@ -178,7 +180,7 @@ class Server:
 
     def _save_some(self, order: Order) -> None:
         """Take up the coordinator's order to save, and carry a piece of it out; when all is on disk, say so."""
-        if not self._writer.active and order.number != self._writer.obeyed:
+        if not self._writer.active and order.number > self._writer.obeyed:
             self._quiescing = not self.shard.at_rest
             if self._quiescing:
                 return

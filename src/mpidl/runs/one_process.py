@@ -23,7 +23,10 @@ from mpidl.runs.signals import stopping
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage import checkpoint
+from mpidl.storage.files import scratch
+from mpidl.storage.index import save_index
 from mpidl.storage.position import Position
+from mpidl.storage.shard_writer import save_shard
 from mpidl.version import VERSION
 
 #: Seconds between two looks at the totals.
@@ -170,10 +173,10 @@ class OneProcess:
         if self._iteration is not None:
             state, samples = self._iteration.state, job.position.samples + self._iteration.samples
         position = Position(step, samples, samples / job.dataset.train.samples, next_portion, unfinished, state)
-        directory = checkpoint.scratch(job.checkpoints, step)
+        directory = scratch(job.checkpoints, step)
         for number, shard in enumerate(self._shards):
-            for _ in checkpoint.save_shard(directory, number, shard.range, shard.saved_vectors(), shard.clock):
+            for _ in save_shard(directory, number, shard.range, shard.saved_vectors(), shard.clock):
                 pass
-        checkpoint.save_index(directory, job.layout, len(self._shards), position, job.config.to_toml(), VERSION)
+        save_index(directory, job.layout, len(self._shards), position, job.config.to_toml(), VERSION)
         checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
         self._recorder.event("checkpoint", rank=0, role="coordinator", step=step)
