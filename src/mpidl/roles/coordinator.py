@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,23 @@ from mpidl.report.reporter import Reporter
 from mpidl.rma.backoff import RUNG_SLEEP
 from mpidl.rma.status import NO_MORE, Desk, Phase, State
 from mpidl.rma.transport import ORDER_LEAVE, ORDER_NUMBER, Fabric
+from mpidl.roles.supervision import (
+    Evaluated,
+    Event,
+    Finish,
+    Instruction,
+    Iterated,
+    Log,
+    Looked,
+    Save,
+    Saved,
+    Signalled,
+    Started,
+    Stop,
+    Supervisor,
+    Test,
+    Trained,
+)
 from mpidl.storage import checkpoint
 from mpidl.storage.position import Position
 from mpidl.version import VERSION
@@ -53,12 +71,15 @@ class Coordinator:
         # Each time that it wakes, it takes a core from those that compute.
         self._backoff = fabric.backoff(RUNG_SLEEP if fabric.units else IDLE_SLEEP)
         self._order = np.zeros(1, np.int64)
+        self._supervisor = Supervisor.for_job(job, time.time())
+        self._actions: dict[type, Callable[[Any], None]] = {
+            Save: self._save, Test: self._test, Stop: self._stop, Log: self._log, Finish: self._finish,
+        }  # fmt: skip
         self._saving: Position | None = None
-        self._saved_at = time.time()
-        self._interrupted = self._reached = False
-        self._passes = job.position.epoch
+        self._signalled = self._stopped = False
+        self._totals = Totals(0.0)
+        self._summary: dict[str, Any] = {}
         self._conductor: Conductor | None = None
-        self._iteration: Iteration | None = None
         if isinstance(job.algorithm, Sandblaster):
             self._conductor = Conductor(
                 fabric,
@@ -67,40 +88,40 @@ class Coordinator:
                 job.position.state,
                 self._iterated,
                 self._tested,
-                lambda: self._reached,
+                lambda: self._stopped,
             )
-        if job.checkpoint is None:
-            # Ordered before any rank begins to work: servers obey before they look into their mailboxes.
-            self._save(self._position(0, job.schedule.position(0)))
+        # The initial state is ordered before any rank begins to work: servers obey before they look into mailboxes.
+        self._tell(Started())
 
     def interrupt(self) -> None:
         """Stop the run as soon as the batches in work are done."""
-        self._interrupted = True
+        self._signalled = True
 
     def run(self) -> dict[str, Any]:
         """See the run through and return its summary."""
-        totals = self._watch()
-        self._finish_saving()
-        position = self._current_position(totals)
-        if position.step not in checkpoint.steps(self._job.checkpoints):
-            self._save(position)
-            self._finish_saving()
-        if not self._interrupted:
-            self._evaluate(totals)
-        roles = self._fabric.roles
-        summary = self._reporter.close(
-            totals,
-            ranks=self._fabric.comm.size,
-            servers=len(roles.servers),
-            replicas=len(roles.replicas),
-            partitions=1,
-            interrupted=self._interrupted,
-        )
-        self._leave()
-        return summary
+        self._watch()
+        self._tell(Trained(self._totals, *self._progress()))
+        while not self._summary:
+            self._finish_if_saved()
+            self._backoff.pause()
+        return self._summary
 
-    def _watch(self) -> Totals:
-        """Follow the training until every push has been applied; return the final totals."""
+    def _tell(self, event: Event) -> list[Instruction]:
+        """Tell the supervisor an event, after a signal if there was one; carry out its answer and return it."""
+        if self._signalled or self._desk[Desk.SIGNALS]:
+            # The signal may come from a launcher that ends the job because another rank met a full disk.
+            with suppress(MpidlError):
+                self._carry_out(self._supervisor.handle(Signalled()))
+        instructions = self._supervisor.handle(event)
+        self._carry_out(instructions)
+        return instructions
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            self._actions[type(instruction)](instruction)
+
+    def _watch(self) -> None:
+        """Follow the training until every push has been applied."""
         steps = self._conductor.steps() if self._conductor is not None else None
         looked = 0.0
         while True:
@@ -111,16 +132,11 @@ class Coordinator:
                     self._backoff.pause()
                     continue
                 looked = time.perf_counter()
-            totals = self._look()
-            if (self._interrupted or self._desk[Desk.SIGNALS]) and self._taken is None:
-                self._interrupted = True
-                self._stop()
-                # The signal may come from a launcher that ends the job because another rank met a full disk.
-                with suppress(MpidlError):
-                    self._reporter.recorder.event("interrupted", rank=self._fabric.comm.rank, role="coordinator")
-            self._advance_checkpoint(totals)
+            self._tell(Looked(self._look(), *self._progress()))
+            self._finish_if_saved()
             if all(self._workers["state"] >= State.TRAINED) and all(self._servers["state"] >= State.TRAINED):
-                return self._look()
+                self._look()
+                return
             self._pause(LOOK_EVERY if steps is None else 0.0)
 
     def _look(self) -> Totals:
@@ -130,9 +146,10 @@ class Coordinator:
             self._reported[index] = True
             result = self._evaluations[index]
             then = replace(totals, now=float(result["time"]))
-            if self._reporter.evaluated(then, int(index) + 1, float(result["loss"]), float(result["accuracy"])):
-                self._stop()
+            self._reporter.evaluated(then, int(index) + 1, float(result["loss"]), float(result["accuracy"]))
+            self._tell(Evaluated(then.seconds, float(result["accuracy"])))
         self._reporter.look(totals)
+        self._totals = totals
         return totals
 
     def _pause(self, seconds: float) -> None:
@@ -141,54 +158,29 @@ class Coordinator:
         while time.perf_counter() < until:
             self._backoff.pause()
 
-    def _stop(self) -> None:
-        """Hand out no more portions; a coordinator's iteration is gone through with."""
-        if self._conductor is not None:
-            self._taken = 0
-        elif self._taken is None:
+    def _progress(self) -> tuple[int | list[int], list[tuple[int, int]]]:
+        """Return the portions taken, by each worker in deterministic runs, and those that are not used up."""
+        rows = self._workers["unfinished"].reshape(-1, 2).tolist()
+        unfinished = [(portion, done) for portion, done in rows if portion >= 0]
+        if self._job.config.run.deterministic:
+            return self._workers["tickets"].tolist(), unfinished
+        return self._taken if self._taken is not None else self._tickets.read(), unfinished
+
+    # What the supervisor orders.
+
+    def _stop(self, stop: Stop) -> None:
+        """Hand out no more portions; a coordinator's iteration is the last."""
+        self._stopped = True
+        if self._conductor is None:
             self._taken = self._tickets.swap(NO_MORE)
+
+    def _log(self, log: Log) -> None:
+        self._reporter.recorder.event(log.kind, rank=self._fabric.comm.rank, role="coordinator", **log.details)
 
     # Checkpoints: one at a time, ordered here, written by the servers.
 
-    def _position(self, step: int, data: tuple[int, list[tuple[int, int]]], samples: int = 0) -> Position:
-        samples += self._job.position.samples
-        return Position(step, samples, samples / self._job.dataset.train.samples, *data)
-
-    def _current_position(self, totals: Totals) -> Position:
-        """Return where the run is in its data; portions in work are to be gone on with, from their next batch."""
-        if self._conductor is not None:
-            step = self._job.position.step + totals.batches
-            accrued = self._iteration.samples if self._iteration is not None else 0
-            position = self._position(step, (0, []), accrued)
-            return position._replace(state=self._iteration.state if self._iteration is not None else None)
-        schedule = self._job.schedule
-        if self._job.config.run.deterministic:
-            # Worker w's i-th ticket is w + i * workers: some took more of theirs than others.
-            count = len(self._workers)
-            own = [{w + i * count for i in range(int(n))} for w, n in enumerate(self._workers["tickets"])]
-            taken = max((max(tickets, default=-1) for tickets in own), default=-1) + 1
-            missed = sorted(set(range(taken)).difference(*own))
-        else:
-            taken, missed = self._taken if self._taken is not None else self._tickets.read(), []
-        next_portion, unfinished = schedule.position(taken)
-        unfinished += [part[:2] for part in map(schedule.assignment, missed) if part is not None]
-        rows = self._workers["unfinished"].reshape(-1, 2).tolist()
-        unfinished += [(portion, done) for portion, done in rows if portion >= 0]
-        step = self._job.position.step + totals.batches
-        return self._position(step, (next_portion, sorted(unfinished)), totals.samples)
-
-    def _advance_checkpoint(self, totals: Totals) -> None:
-        if self._saving is not None:
-            self._finish_if_saved()
-        elif self._conductor is None and totals.now - self._saved_at >= self._job.config.checkpoint.every:
-            position = self._current_position(totals)
-            if position.step in checkpoint.steps(self._job.checkpoints):
-                self._saved_at = totals.now
-            else:
-                self._save(position)
-
-    def _save(self, position: Position) -> None:
-        self._saving = position
+    def _save(self, save: Save) -> None:
+        self._saving = position = save.position
         self._order[0] += 1
         order = np.array([self._order[0], position.step, 0], np.int64)
         self._desk[Desk.STEP] = position.step
@@ -202,57 +194,63 @@ class Coordinator:
             self._fabric.doorbells.ring(rank)
 
     def _finish_if_saved(self) -> None:
+        if self._saving is None:
+            return
         self._fabric.window.sync()
-        if self._saving is None or not all(self._servers["saved"] == self._order[0]):
+        if not all(self._servers["saved"] == self._order[0]):
             return
         job, position = self._job, self._saving
-        self._saving, self._saved_at = None, time.time()
+        self._saving = None
         directory = checkpoint.scratch(job.checkpoints, position.step)
         checkpoint.save_index(directory, job.layout, len(self._fabric.shards), position, job.config.to_toml(), VERSION)
         checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
-        self._reporter.recorder.event("checkpoint", rank=self._fabric.comm.rank, role="coordinator", step=position.step)
-
-    def _finish_saving(self) -> None:
-        while self._saving is not None:
-            self._finish_if_saved()
-            self._backoff.pause()
+        self._tell(Saved(time.time()))
 
     # A coordinator's iterations.
 
     def _iterated(self, iteration: Iteration) -> tuple[bool, bool, int]:
         """Report an iteration, and save if it is time to; see `Conductor`."""
-        job, totals = self._job, self._look()
-        self._iteration = iteration
+        totals = self._look()
         self._reporter.iterated(totals, iteration)
-        train = job.dataset.train.samples
-        passes = (job.position.samples + iteration.samples) / train
-        test, self._passes = int(passes) > int(self._passes), passes
-        order = 0
-        if self._saving is None and totals.now - self._saved_at >= job.config.checkpoint.every:
-            self._save(self._current_position(totals))
-            order = int(self._order[0])
-        stop = self._interrupted or passes >= job.schedule.steps / job.schedule.steps_per_epoch
-        return stop, test and not stop, order
+        told = {type(instruction) for instruction in self._tell(Iterated(totals, iteration))}
+        return self._stopped, Test in told, int(self._order[0]) if Save in told else 0
 
     def _tested(self, number: int) -> bool:
         """Report an evaluation on the test data, once workers have done all pieces of it; return whether they have."""
         rows = self._workers[self._workers["tests"] == number]
         if rows["test_samples"].sum() < self._job.dataset.test.samples:
             return False
-        self._reached = self._reporter.evaluated(self._look(), self._passes, *_means(rows))
+        self._report_test(self._look(), *_means(rows))
         return True
 
     # The end.
 
-    def _evaluate(self, totals: Totals) -> None:
-        """Let the workers evaluate the final parameters, each a part of the test data."""
+    def _test(self, test: Test) -> None:
+        """Let the workers evaluate the final parameters, each on a part of the test data."""
+        if not test.final:
+            return  # `Conductor` has it done after the iteration
         self._desk[Desk.PHASE] = Phase.EVALUATE
         self._fabric.window.sync()
         while not all(self._workers["state"] == State.DONE):
             self._backoff.pause()
             self._fabric.window.sync()
-        loss, accuracy = _means(self._workers)
-        self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy, final=True)
+        self._report_test(self._totals, *_means(self._workers), final=True)
+
+    def _report_test(self, totals: Totals, loss: float, accuracy: float, final: bool = False) -> None:
+        self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy, final)
+        self._tell(Evaluated(totals.seconds, accuracy))
+
+    def _finish(self, finish: Finish) -> None:
+        roles = self._fabric.roles
+        self._summary = self._reporter.close(
+            self._totals,
+            ranks=self._fabric.comm.size,
+            servers=len(roles.servers),
+            replicas=len(roles.replicas),
+            interrupted=finish.interrupted,
+            seconds_to_target=finish.seconds_to_target,
+        )
+        self._leave()
 
     def _leave(self) -> None:
         """Send everybody home."""
