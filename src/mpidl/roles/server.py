@@ -10,6 +10,7 @@ from mpidl.report.recorder import record_event
 from mpidl.rma.mailboxes import END, GROUP, Inbox, Message
 from mpidl.rma.status import State
 from mpidl.rma.transport import CLOCK, ORDER_LEAVE, ORDER_NUMBER, ORDER_STEP, RECEIVED, Fabric
+from mpidl.roles.supervision import dropped
 from mpidl.shards.policies import Push
 from mpidl.shards.shard import Shard
 from mpidl.storage.interleaving import ServerRecord
@@ -150,11 +151,8 @@ class Server:
                     self._doorbells.ring(rank)
 
     def _log_drop(self, push: Push) -> None:
-        first, last = push.portions
-        record_event(
-            self._directory, "drop", self._rank, f"server {self.number}",
-            worker=push.worker, portions=sorted({first, last}), staleness=push.staleness,
-        )  # fmt: skip
+        log = dropped(push)
+        record_event(self._directory, log.kind, self._rank, f"server {self.number}", **log.details)
 
     def _checkpoint(self) -> None:
         """Take up the coordinator's order to save, and carry a piece of it out."""
