@@ -96,7 +96,7 @@ class Totals:
         }
 
 
-def from_board(now: float, workers: Any, servers: Any) -> Totals:
+def from_status(now: float, workers: Any, servers: Any) -> Totals:
     """Add up the rows of the board.
 
     Parameters

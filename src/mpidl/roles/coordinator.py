@@ -13,7 +13,7 @@ import numpy as np
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.engines.mpi.sandblaster.coordinator import Conductor
-from mpidl.engines.totals import Totals, from_board
+from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import MpidlError
 from mpidl.report.reporter import Reporter
 from mpidl.rma.backoff import RUNG_SLEEP
@@ -141,7 +141,7 @@ class Coordinator:
 
     def _look(self) -> Totals:
         self._fabric.window.sync()
-        totals = from_board(time.time(), self._workers, self._servers)
+        totals = from_status(time.time(), self._workers, self._servers)
         for index in np.flatnonzero((self._evaluated != 0) & ~self._reported):
             self._reported[index] = True
             result = self._evaluations[index]
