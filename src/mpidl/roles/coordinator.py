@@ -20,6 +20,7 @@ from mpidl.roles.supervision import (
     Evaluated,
     Event,
     Finish,
+    Instruction,
     Iterated,
     Log,
     Looked,
@@ -71,7 +72,7 @@ class Coordinator:
         self._order = 0
         self._saving: Position | None = None
         self._tickets, self._phase = 0, Phase.TRAIN
-        self._started = self._signalled = self._stopped = self._test_asked = False
+        self._started = self._signalled = self._stopped = False
         self._trained = Totals(0.0)
         self._summary: dict[str, Any] | None = None
 
@@ -110,10 +111,18 @@ class Coordinator:
         self._set_phase(Phase.EXIT)
         return self._summary
 
-    def _tell(self, event: Event) -> None:
-        """Tell the supervisor what happened, and carry out what it decides."""
-        for instruction in self._supervisor.handle(event):
+    def _tell(self, event: Event) -> set[type[Instruction]]:
+        """Tell the supervisor what happened, and before it of a signal; carry out what it decides and return its kinds."""
+        if self._signalled or self._link.signals():
+            # The signal may come from a launcher that ends the job because another rank met a full disk.
+            with suppress(MpidlError):
+                self._carry_out(self._supervisor.handle(Signalled()))
+        return self._carry_out(self._supervisor.handle(event))
+
+    def _carry_out(self, instructions: list[Instruction]) -> set[type[Instruction]]:
+        for instruction in instructions:
             self._actions[type(instruction)](instruction)
+        return {type(instruction) for instruction in instructions}
 
     def _watch(self) -> Totals:
         """Follow the training until every push has been applied; return the final totals."""
@@ -128,10 +137,6 @@ class Coordinator:
                     continue
                 looked = time.perf_counter()
             totals = self._look()
-            if self._signalled or self._link.signals():
-                # The signal may come from a launcher that ends the job because another rank met a full disk.
-                with suppress(MpidlError):
-                    self._tell(Signalled())
             self._complete_checkpoint()
             self._tell(Looked(totals, self._tickets_taken(), self._unfinished()))
             states = (self._link.workers["state"], self._link.servers["state"])
@@ -166,8 +171,10 @@ class Coordinator:
 
     def _complete_checkpoint(self) -> None:
         """Write the index of the checkpoint that has been ordered, once the shards' files are on disk."""
+        if self._saving is None:
+            return
         self._link.look()
-        if self._saving is None or not (self._link.servers["saved"] == self._order).all():
+        if not (self._link.servers["saved"] == self._order).all():
             return
         job, position = self._job, self._saving
         self._saving = None
@@ -193,8 +200,7 @@ class Coordinator:
 
     def _test(self, test: Test) -> None:
         if not test.final:
-            self._test_asked = True
-            return
+            return  # After an iteration, `SandblasterCoordinator` has it done.
         self._set_phase(Phase.EVALUATE)
         while not (self._link.workers["state"] == State.DONE).all():
             self._backoff.pause()
@@ -224,11 +230,10 @@ class Coordinator:
 
     def iterated(self, iteration: Iteration) -> tuple[bool, bool, int]:
         """Report an iteration, and save or test if it is time to; see `SandblasterCoordinator`."""
-        totals, order = self._look(), self._order
+        totals = self._look()
         self._reporter.iterated(totals, iteration)
-        self._test_asked = False
-        self._tell(Iterated(totals, iteration))
-        return self._stopped, self._test_asked, self._order if self._order > order else 0
+        told = self._tell(Iterated(totals, iteration))
+        return self._stopped, Test in told, self._order if Save in told else 0
 
     def tested(self, number: int) -> bool:
         """Report an evaluation on the test data, once workers have done all pieces of it; return whether they have."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from mpidl.engines.mpi.sandblaster.server import SandblasterServer
 from mpidl.engines.mpi.waiting import timer
 from mpidl.report.recorder import record_event
+from mpidl.roles.supervision import dropped
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PushHeader
@@ -172,11 +173,8 @@ class Server:
             self._link.post(self._status.taken(), wake=True)
 
     def _log_drop(self, push: PushHeader) -> None:
-        first, last = push.portions
-        record_event(
-            self._directory, "drop", self._rank, f"server {self.number}",
-            worker=push.worker, portions=sorted({first, last}), staleness=push.staleness,
-        )  # fmt: skip
+        log = dropped(push)
+        record_event(self._directory, log.kind, self._rank, f"server {self.number}", **log.details)
 
     def _save_some(self, order: Order) -> None:
         """Take up the coordinator's order to save, and carry a piece of it out; when all is on disk, say so."""
