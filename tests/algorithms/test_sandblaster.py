@@ -10,7 +10,7 @@ from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import targets, units
-from mpidl.engines.times import Death, Exponential, Jitter, Times
+from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards
 from mpidl.rules.held import Held
 from mpidl.shards.accrual import Accrual
@@ -99,8 +99,8 @@ def test_curvature_is_that_of_what_two_batches_have_in_common(lab, least_squares
     problem = least_squares()
     algorithm = Sandblaster(batch=0.5, overlap=0.4)
     engine, seen = run(lab, problem, algorithm, iterations=7, servers=1)
-    (server,) = engine._world.servers
-    held = dict(zip(algorithm.vectors(), server.shard.state, strict=True))
+    (shard,) = engine.shards
+    held = dict(zip(algorithm.vectors(), shard.state, strict=True))
     state = seen[-1].state
     step, difference = (held[f"{letter}{state['order'][-1]}"] for letter in "sy")
     batches = lab.batches(problem, epochs=1)
@@ -145,7 +145,7 @@ def test_every_portion_is_accrued_exactly_once(lab, numbered, replicas, deaths, 
         chunk=4,
     )  # fmt: skip
     total = np.arange(numbered.samples).sum()
-    gradient = np.concatenate([server.shard.state[0] for server in engine._world.servers])
+    gradient = np.concatenate([shard.state[0] for shard in engine.shards])
     np.testing.assert_allclose(gradient * numbered.samples, total * np.arange(1, 14), rtol=1e-14)
 
 

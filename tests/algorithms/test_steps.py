@@ -5,7 +5,7 @@ import pytest
 
 from mpidl.algorithms import ALGORITHMS, Downpour, Softsync
 from mpidl.data import Batch
-from mpidl.engines.times import Exponential, Times
+from mpidl.engines.virtual.times import Exponential, Times
 from mpidl.parameters import Range
 from mpidl.rules import Momentum, Sgd
 from mpidl.rules.schedule import RateSchedule

@@ -6,8 +6,8 @@ import pytest
 from mpidl.algorithms import Downpour
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
-from mpidl.engines.times import Constant, Exponential, Times, Uniform
 from mpidl.engines.virtual import VirtualEngine
+from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.parameters import shards
 from mpidl.rules import RULES, Adagrad, Adam, Sgd
 from mpidl.shards.shard import Shard

@@ -23,7 +23,7 @@ from mpidl.storage.interleaving import Interleaving
 from mpidl.wire import ErrorFeedback
 
 
-class _Server:
+class ReplayedServer:
     """A shard, what is on its way to it, and who read it between which arrivals."""
 
     def __init__(self, shard: Shard, arrivals: np.ndarray, replicas: int) -> None:
@@ -47,7 +47,7 @@ class _Server:
         return len(self.arrivals) < before
 
 
-class _Replica:
+class ReplayedReplica:
     """A replica, what is recorded of it, and what it waits for."""
 
     def __init__(self, algorithm: Algorithm, number: int, replicas: int, parameters: np.ndarray, steps: Steps) -> None:
@@ -98,10 +98,10 @@ class ReplayEngine:
         self._wire = wire.parse(algorithm.wire)
         replicas = len(interleaving.batches)
         arrivals = interleaving.arrivals or [np.empty(0, np.int64)] * len(shards)
-        self._servers = [_Server(*pair, replicas) for pair in zip(shards, arrivals, strict=True)]
+        self._servers = [ReplayedServer(*pair, replicas) for pair in zip(shards, arrivals, strict=True)]
         self._replicas = []
         for number in range(replicas):
-            replica = _Replica(algorithm, number, replicas, self.parameters(), Steps(rate_at, sparing))
+            replica = ReplayedReplica(algorithm, number, replicas, self.parameters(), Steps(rate_at, sparing))
             replica.batches.extend(interleaving.batches[number].tolist())
             replica.fetches.extend(interleaving.fetches[number].tolist())
             for received in replica.fetches:
@@ -141,7 +141,7 @@ class ReplayEngine:
             server.shard.apply_rest()
         return gradients
 
-    def _step(self, replica: _Replica) -> bool:
+    def _step(self, replica: ReplayedReplica) -> bool:
         """Carry out a replica's next request; return False while it waits or when it is done."""
         if replica.done or isinstance(replica.request, Reduce):
             return False
@@ -166,7 +166,7 @@ class ReplayEngine:
                 replica.fetched = [0] * len(self._servers)
         return True
 
-    def _batch(self, replica: _Replica) -> Minibatch | None:
+    def _batch(self, replica: ReplayedReplica) -> Minibatch | None:
         if not replica.batches:
             return None
         portion, number = replica.batches.popleft()
@@ -174,7 +174,7 @@ class ReplayEngine:
         replica.portions = (portion if replica.portions is None else replica.portions[0], portion)
         return self._portions.minibatches(portion)[number]
 
-    def _read(self, replica: _Replica) -> bool:
+    def _read(self, replica: ReplayedReplica) -> bool:
         """Read the shards that have received as much as when they were read; return whether none is left."""
         for number, count in tuple(replica.unread.items()):
             server = self._servers[number]
@@ -185,7 +185,7 @@ class ReplayEngine:
                 del replica.unread[number]
         return not replica.unread
 
-    def _send(self, replica: _Replica, vector: np.ndarray) -> None:
+    def _send(self, replica: ReplayedReplica, vector: np.ndarray) -> None:
         portions, replica.portions = replica.portions or (-1, -1), None
         for number, server in enumerate(self._servers):
             part = vector[server.part].copy()

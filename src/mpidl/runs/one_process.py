@@ -12,7 +12,7 @@ from mpidl.storage import checkpoint
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.storage.checkpoint import Position
-from mpidl.engines.times import Times
+from mpidl.engines.virtual.times import Times
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.errors import UsageError
 from mpidl.nn.evaluation import evaluate_split

@@ -1,73 +1,162 @@
-"""How long things take in a virtual cluster: draws durations and lets virtual time pass."""
+"""What the parts of the virtual engine share: servers, replicas, spare vectors and the totals."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 import simpy
 
-from mpidl.engines.cores import Cores
-from mpidl.engines.times import Times
+from mpidl.data.loader import Loader
+from mpidl.data.schedule import Assignment
+from mpidl.engines.totals import Totals
+from mpidl.engines.virtual.machines import Machines
+from mpidl.shards.shard import Shard
+from mpidl.wire import ErrorFeedback, Wire
+
+Process = Generator[simpy.Event, Any, Any]
 
 
-class Cluster:
-    """The machines of a virtual cluster.
+class VirtualServer:
+    """A shard, and the queue before it."""
+
+    def __init__(self, environment: simpy.Environment, shard: Shard) -> None:
+        self._environment = environment
+        self.shard = shard
+        self.part = slice(*shard.range)
+        self.busy_seconds = 0.0
+        self._serving = False
+        self._queue: deque[simpy.Event] = deque()
+
+    def turn(self) -> Process:
+        """Wait until no push that came before is being applied."""
+        if self._serving:
+            event = self._environment.event()
+            self._queue.append(event)
+            yield event
+        self._serving = True
+
+    def done(self) -> None:
+        """Let the next push come."""
+        self._serving = False
+        if self._queue:
+            # Who comes at the same moment queues behind.
+            self._serving = True
+            self._queue.popleft().succeed()
+
+
+class VirtualReplica:
+    """What belongs to one replica."""
+
+    def __init__(self, number: int, parameters: np.ndarray, loader: Loader) -> None:
+        self.number, self.parameters, self.loader = number, parameters, loader
+        self.active = True
+        self.process: simpy.Process
+        self.fetched: list[int] = []
+        self.gradient: np.ndarray | None = None
+        self.spare: np.ndarray | None = None
+        self.fetching: simpy.Event | None = None
+        self.unapplied: list[simpy.Process] = []
+        self.clock: float = 0
+        self.loss = 0.0
+        self.feedback: list[ErrorFeedback] = []
+        self.unpushed: list[Assignment] = []
+
+    def next_batch(self) -> Any:
+        """Return the next batch, and note that its gradient is yet to be pushed."""
+        batch = self.loader.next()
+        current = self.loader.current
+        if batch is not None and current is not None:
+            self.unpushed.append(Assignment(current.portion, self.loader.done - 1, self.loader.done))
+        return batch
+
+    def pushed(self) -> tuple[int, int]:
+        """Note a push; return the first and the last portion that it was computed on."""
+        portions = (self.unpushed[0].portion, self.unpushed[-1].portion) if self.unpushed else (-1, -1)
+        self.unpushed.clear()
+        return portions
+
+    def taken(self) -> list[Assignment]:
+        """Return what it has taken and not pushed: batches of which it has or has not computed the gradient."""
+        current, ahead = self.loader.current, self.loader.ahead
+        rest = [] if current is None else [Assignment(current.portion, self.loader.done, current.last)]
+        return [part for part in [*self.unpushed, *rest, *([ahead] if ahead else [])] if part.first < part.last]
+
+    def encode(self, wire: Wire, servers: list[VirtualServer], vector: np.ndarray, decoded: np.ndarray) -> int:
+        """Send a vector through a wire format: `decoded` is what arrives; return its bytes."""
+        if not self.feedback:
+            self.feedback = [ErrorFeedback(wire, server.shard.range.size, vector.dtype) for server in servers]
+        return sum(
+            feedback.round_trip(vector[server.part], server.shard.pieces[0].size, decoded[server.part])
+            for server, feedback in zip(servers, self.feedback, strict=True)
+        )
+
+
+class Spares:
+    """Vectors like the parameters that nobody uses at the moment."""
+
+    def __init__(self, like: np.ndarray) -> None:
+        self._like = like
+        self._free: list[np.ndarray] = []
+
+    def take(self) -> np.ndarray:
+        """Return one, its values undefined."""
+        return self._free.pop() if self._free else np.empty_like(self._like)
+
+    def give(self, vector: np.ndarray) -> None:
+        """Give one back."""
+        self._free.append(vector)
+
+
+class VirtualCluster:
+    """The state of one virtual cluster.
 
     Parameters
     ----------
     environment : simpy.Environment
-    times : Times
-    seed : int
-    replicas, servers : int
+    cluster : Cluster or None
+        How long things take; None: no time.
+    servers : list of VirtualServer
+    like : array
+        A vector of the parameters' shape and dtype.
+    clock : callable
+        Returns the time in seconds for the totals.
     """
 
-    def __init__(self, environment: simpy.Environment, times: Times, seed: int, replicas: int, servers: int) -> None:
-        self._environment, self._times = environment, times
-        streams = np.random.default_rng(seed).spawn(replicas + servers)
-        self._replicas, self._servers = streams[:replicas], streams[replicas:]
-        self._cores = Cores(environment, times.cores) if times.cores is not None else None
+    def __init__(
+        self,
+        environment: simpy.Environment,
+        cluster: Machines | None,
+        servers: list[VirtualServer],
+        like: np.ndarray,
+        clock: Callable[[], float],
+    ) -> None:
+        self.environment, self.machines, self.servers, self.clock = environment, cluster, servers, clock
+        self.replicas: list[VirtualReplica] = []
+        self.spares = Spares(like)
+        self.totals = Totals(0.0)
 
-    @property
-    def shares_cores(self) -> bool:
-        """Whether all replicas and servers share some cores."""
-        return self._cores is not None
+    def collect(self, vector: np.ndarray) -> None:
+        """Copy what the shards hold into a vector."""
+        for server in self.servers:
+            vector[server.part] = server.shard.parameters
 
-    def compute(self, replica: int) -> simpy.Event:
-        """Return the event of a replica's having computed a gradient."""
-        seconds = self._times.compute(self._replicas[replica]) * self._times.slow.get(replica, 1.0)
-        return self._work(seconds)
+    def begin(self) -> None:
+        """Note that training has begun."""
+        self.totals.first_fetch = self.totals.first_fetch or self.clock()
 
-    def serve(self, server: int) -> simpy.Event:
-        """Return the event of a server's having applied a push."""
-        return self._work(self._times.service(self._servers[server]), urgent=True)
 
-    def send(self, replica: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let a message of `size` bytes pass between a replica and a server."""
-        latency = self._times.latency(self._replicas[replica])
-        transfer = size / self._times.bandwidth
-        if self._cores is None:
-            yield self._environment.timeout(latency + transfer)
-            return
-        # Ranks that share a node's cores also copy by themselves.
-        if latency:
-            yield self._environment.timeout(latency)
-        if transfer:
-            yield self._cores.work(transfer)
+class Signal:
+    """Something that processes wait for, again and again."""
 
-    def all_reduce(self, replicas: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let the replicas reduce vectors of `size` bytes: each sends and receives all but its own part, twice."""
-        for _ in range(2):
-            slowest = max(self._times.latency(random) for random in self._replicas[:replicas])
-            transfer = (replicas - 1) / replicas * size / self._times.bandwidth
-            if self._cores is None:
-                yield self._environment.timeout(slowest + transfer)
-            else:
-                yield self._environment.timeout(slowest)
-                yield self._environment.all_of([self._cores.work(transfer) for _ in range(replicas)])
+    def __init__(self, environment: simpy.Environment) -> None:
+        self._environment = environment
+        self.next = environment.event()
 
-    def _work(self, seconds: float, urgent: bool = False) -> simpy.Event:
-        if self._cores is None:
-            return self._environment.timeout(seconds)
-        return self._cores.work(seconds, urgent)
+    def announce(self, value: Any = None) -> None:
+        """Let all that wait for `next` go on."""
+        if self.next.callbacks:
+            event, self.next = self.next, self._environment.event()
+            event.succeed(value)

@@ -1,7 +1,8 @@
 """Carries out the requests of any number of replicas in one process, in seeded virtual time.
 
 The arithmetic is real, only time is not: with the same seed a run is the same to the last bit. It is the oracle for
-tests, it predicts what a cluster does, and with one replica and no durations it is the serial baseline, a world of one.
+tests, it predicts what a cluster does, and with one replica and no durations it is the serial baseline: a world
+of one.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from mpidl.algorithms.steps import Steps
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
-from mpidl.engines.times import Death, Times
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.by_reduction import ByReduction
-from mpidl.engines.virtual.cluster import Cluster
+from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
 from mpidl.engines.virtual.in_memory import InMemory
+from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.sandblaster import ByOperations
 from mpidl.engines.virtual.through_servers import ThroughServers
-from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
+from mpidl.engines.virtual.times import Death, Times
 from mpidl.nn.model import Model
 from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import Shard
@@ -98,16 +99,17 @@ class VirtualEngine:
         self._rate_at, self._sparing = rate_at, sparing
         self._on_epoch, self._on_batch, self._on_event = on_epoch, on_batch, on_event
         environment = self._environment = simpy.Environment()
-        cluster = Cluster(environment, times, seed, replicas, len(shards)) if times is not None else None
-        servers = [Server(environment, shard) for shard in shards]
+        machines = Machines(environment, times, seed, replicas, len(shards)) if times is not None else None
+        self.shards = shards
+        servers = [VirtualServer(environment, shard) for shard in shards]
         clock = clock or (lambda: start + float(environment.now))
-        self._world = World(environment, cluster, servers, model.parameters, clock)
+        self._cluster = VirtualCluster(environment, machines, servers, model.parameters, clock)
         self._tickets = 0
         self._given_back: deque[int] = deque()
         self._epochs: set[int] = set()
         self._taken, self._advanced = Signal(environment), Signal(environment)
         self._exchange = self._make_exchange()
-        self._actions: dict[type, Callable[[Replica, Any], Process]] = {
+        self._actions: dict[type, Callable[[VirtualReplica, Any], Process]] = {
             Gradient: self._gradient,
             WaitForEpoch: self._wait_for_epoch,
             Clock: self._wait_for_clock,
@@ -115,28 +117,28 @@ class VirtualEngine:
         }
         self._vectors = self._allocate(replicas)
         for number in range(replicas):
-            replica = Replica(number, self._vector(number), self._loader())
-            self._world.replicas.append(replica)
+            replica = VirtualReplica(number, self._vector(number), self._loader())
+            self._cluster.replicas.append(replica)
             replica.process = environment.process(self._live(replica))
         for death in times.deaths if times is not None else ():
-            environment.process(self._die(self._world.replicas[death.replica], death))
+            environment.process(self._die(self._cluster.replicas[death.replica], death))
 
     def _make_exchange(self) -> ThroughServers | ByReduction | InMemory:
         if self._algorithm.exchange is Exchange.REDUCTION:
-            return ByReduction(self._world)
+            return ByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
-            return InMemory(self._world, self._gradient)
+            return InMemory(self._cluster, self._gradient)
         if isinstance(self._algorithm, Sandblaster):
             return ByOperations(
-                self._world, self._algorithm, self._schedule, self._gradient, self._on_iteration, self._state
+                self._cluster, self._algorithm, self._schedule, self._gradient, self._on_iteration, self._state
             )
-        return ThroughServers(self._world, wire.parse(self._algorithm.wire))
+        return ThroughServers(self._cluster, wire.parse(self._algorithm.wire))
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""
         own = self._model.parameters
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
-            return [self._world.servers[0].shard.parameters] * replicas
+            return [self._cluster.servers[0].shard.parameters] * replicas
         if replicas == 1:
             return [own]
         # One block, which the kernel backs with large pages, of rows that begin on cache lines.
@@ -147,27 +149,27 @@ class VirtualEngine:
         """Return a new replica's parameters; without servers to fetch them from, as they are now."""
         vector = self._vectors[number]
         if self._algorithm.exchange is Exchange.REDUCTION:
-            self._world.collect(vector)
+            self._cluster.collect(vector)
         return vector
 
     def _loader(self) -> Loader:
-        alone = self._world.cluster is None
+        alone = self._cluster.machines is None
         return Loader(self._schedule, self._split, self._take, self._announce_epoch, prepare=alone)
 
     @property
     def totals(self) -> Totals:
         """The running totals, without what the shards count."""
-        return self._world.totals
+        return self._cluster.totals
 
     @property
-    def replicas(self) -> list[Replica]:
+    def replicas(self) -> list[VirtualReplica]:
         """All replicas, those that have ended included."""
-        return self._world.replicas
+        return self._cluster.replicas
 
     @property
     def now(self) -> float:
         """The time in seconds."""
-        return self._world.clock()
+        return self._cluster.clock()
 
     @property
     def tickets(self) -> int:
@@ -190,17 +192,17 @@ class VirtualEngine:
         own = self._model.parameters
         self._environment.run()
         self._model.parameters = own
-        for server in self._world.servers:
+        for server in self._cluster.servers:
             server.shard.apply_rest()
         return self.look()
 
     def look(self) -> Totals:
         """Return the totals so far."""
-        servers = self._world.servers
+        servers = self._cluster.servers
         staleness = [server.shard.staleness for server in servers]
         return replace(
             self.totals,
-            now=self._world.clock(),
+            now=self._cluster.clock(),
             busy_seconds=[server.busy_seconds for server in servers],
             staleness=np.sum([histogram.counts for histogram in staleness], axis=0),
             staleness_sum=sum(histogram.sum for histogram in staleness),
@@ -211,7 +213,7 @@ class VirtualEngine:
     def parameters(self) -> np.ndarray:
         """Return a copy of what the shards hold, as one vector."""
         vector = np.empty_like(self._model.parameters)
-        self._world.collect(vector)
+        self._cluster.collect(vector)
         return vector
 
     def _take(self) -> int:
@@ -228,7 +230,7 @@ class VirtualEngine:
 
     # The life of a replica.
 
-    def _live(self, replica: Replica) -> Process:
+    def _live(self, replica: VirtualReplica) -> Process:
         try:
             # A process begins at its first event, so that all replicas exist before the first of them runs.
             yield self._environment.timeout(0)
@@ -239,7 +241,7 @@ class VirtualEngine:
         self._advance_clock(replica, math.inf)
         yield from self._exchange.remove_replica(replica)
 
-    def _follow(self, replica: Replica) -> Process:
+    def _follow(self, replica: VirtualReplica) -> Process:
         steps = Steps(self._rate_at, self._sparing)
         generator = self._algorithm.replica(replica.number, replica.parameters, len(self.replicas), steps)
         answer: Any = None
@@ -257,7 +259,7 @@ class VirtualEngine:
             else:
                 answer = yield from self._actions[type(request)](replica, request)
 
-    def _die(self, replica: Replica, death: Death) -> Process:
+    def _die(self, replica: VirtualReplica, death: Death) -> Process:
         yield self._environment.timeout(death.at)
         if not replica.active:
             return
@@ -267,12 +269,12 @@ class VirtualEngine:
         yield self._environment.timeout(death.returns - death.at)
         self._on_event("recovery", replica.number)
         others = [other.clock for other in self.replicas if other.active]
-        anew = Replica(replica.number, self._vector(replica.number), self._loader())
+        anew = VirtualReplica(replica.number, self._vector(replica.number), self._loader())
         anew.clock = min(others, default=0)
         self.replicas[replica.number] = anew
         anew.process = self._environment.process(self._live(anew))
 
-    def _give_back(self, replica: Replica) -> None:
+    def _give_back(self, replica: VirtualReplica) -> None:
         """Hand out again what a dead replica had taken and not pushed."""
         again = replica.taken()
         self._given_back.extend(map(self._schedule.give_back, again))
@@ -281,39 +283,39 @@ class VirtualEngine:
 
     # What needs no servers.
 
-    def _gradient(self, replica: Replica, request: Gradient) -> Process:
-        world, samples = self._world, len(request.batch.indices)
-        if world.cluster is not None:
+    def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
+        cluster, samples = self._cluster, len(request.batch.indices)
+        if cluster.machines is not None:
             # Computed when its time has passed: few gradients are then alive at once, and they stay in cache.
-            yield world.cluster.compute(replica.number)
+            yield cluster.machines.compute(replica.number)
         batch = self._split.take(request.batch)
         # The model computes with the replica's vector itself.
         if request.parameters is not self._model.parameters:
             self._model.parameters = request.parameters
         loss, gradient = self._model.loss_and_gradient(batch)
-        if world.cluster is not None:
+        if cluster.machines is not None:
             # The model's buffer belongs to whichever replica computes next.
             if replica.gradient is None:
-                replica.gradient = world.spares.take()
+                replica.gradient = cluster.spares.take()
             np.copyto(replica.gradient, gradient)
             gradient = replica.gradient
-        world.totals.samples += samples
-        world.totals.batches += 1
-        world.totals.loss += float(loss) * samples
+        cluster.totals.samples += samples
+        cluster.totals.batches += 1
+        cluster.totals.loss += float(loss) * samples
         replica.loss += float(loss) * samples
         return gradient
 
-    def _wait_for_epoch(self, replica: Replica, request: WaitForEpoch) -> Process:
+    def _wait_for_epoch(self, replica: VirtualReplica, request: WaitForEpoch) -> Process:
         wanted = self._schedule.tickets_before(request.epoch)
         while self._tickets < wanted:
             yield self._taken.next
 
-    def _wait_for_clock(self, replica: Replica, request: Clock) -> Process:
+    def _wait_for_clock(self, replica: VirtualReplica, request: Clock) -> Process:
         yield from self._exchange.wait_applied(replica)
         self._advance_clock(replica, replica.clock + 1)
         while min(other.clock for other in self.replicas) < replica.clock - request.bound:
             yield self._advanced.next
 
-    def _advance_clock(self, replica: Replica, clock: float) -> None:
+    def _advance_clock(self, replica: VirtualReplica, clock: float) -> None:
         replica.clock = clock
         self._advanced.announce()

@@ -15,8 +15,8 @@ from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import UnitOf, minibatches, of_segments, targets, units
 from mpidl.data.schedule import Schedule
+from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
 from mpidl.engines.virtual.through_servers import ThroughServers
-from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
 from mpidl.shards.accrual import Accrual
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import CHUNK_BYTES
@@ -28,7 +28,7 @@ class ByOperations(ThroughServers):
 
     Parameters
     ----------
-    world : World
+    cluster : VirtualCluster
     algorithm : Sandblaster
     schedule : Schedule
         Units are made of the portions of its first epoch; its end is that of the run.
@@ -42,14 +42,14 @@ class ByOperations(ThroughServers):
 
     def __init__(
         self,
-        world: World,
+        cluster: VirtualCluster,
         algorithm: Sandblaster,
         schedule: Schedule,
-        compute: Callable[[Replica, Gradient], Process],
+        compute: Callable[[VirtualReplica, Gradient], Process],
         on_iteration: Callable[[Iteration], bool],
         state: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(world, None)
+        super().__init__(cluster, None)
         self._algorithm, self._portions, self._compute = algorithm, schedule.portions, compute
         self._samples = schedule.steps / schedule.steps_per_epoch * schedule.portions.samples
         self._on_iteration, self._state = on_iteration, state
@@ -58,12 +58,13 @@ class ByOperations(ThroughServers):
         }  # fmt: skip
         self._vectors = [
             Vectors({PARAMETERS: s.shard.parameters} | dict(zip(s.shard.rule.states, s.shard.state, strict=True)))
-            for s in world.servers
+            for s in cluster.servers
         ]
         self._accruals = [
-            Accrual(vectors, server.shard.pieces) for vectors, server in zip(self._vectors, world.servers, strict=True)
+            Accrual(vectors, server.shard.pieces)
+            for vectors, server in zip(self._vectors, cluster.servers)
         ]
-        self._changed = Signal(world.environment)
+        self._changed = Signal(cluster.environment)
         self._units: list[UnitOf] = []
         self._waiting: Iterator[int] = iter(())
         self._copies: list[list[int]] = []
@@ -73,7 +74,7 @@ class ByOperations(ThroughServers):
         self._messages = 0
         self._over = False
         self._lost: list[int] = []
-        self.coordinator = world.environment.process(self._coordinate())
+        self.coordinator = cluster.environment.process(self._coordinate())
 
     # The coordinator.
 
@@ -98,13 +99,13 @@ class ByOperations(ThroughServers):
         self._changed.announce()
 
     def _operate(self, request: Operate) -> Process:
-        started = self._world.clock()
+        started = self._cluster.clock()
         results = [vectors.carry_out(request.operations) for vectors in self._vectors]
         self._messages += 2 * len(self._vectors)
-        if self._world.cluster is not None:
-            yield from self._world.cluster.send(0, 0)
-            yield from self._world.cluster.send(0, 0)
-        self._operating += self._world.clock() - started
+        if self._cluster.machines is not None:
+            yield from self._cluster.machines.send(0, 0)
+            yield from self._cluster.machines.send(0, 0)
+        self._operating += self._cluster.clock() - started
         return [fsum(parts) for parts in zip(*results, strict=True)]
 
     def _evaluate(self, request: Evaluate) -> Process:
@@ -126,34 +127,34 @@ class ByOperations(ThroughServers):
         losses, samples = of_segments(request.segments, self._units, self._accruals[0].losses, self._portions)
         return Evaluation(
             losses, samples, sum(len(unit.portions) for unit in self._units),
-            self._backups, self._won, self._world.clock() - self._handed_out,
+            self._backups, self._won, self._cluster.clock() - self._handed_out,
         )  # fmt: skip
 
     # The replicas.
 
-    def remove_replica(self, replica: Replica) -> Process:
+    def remove_replica(self, replica: VirtualReplica) -> Process:
         """Hand out again what a replica had taken, if it died."""
         yield from self.wait_applied(replica)
         self._lost += [unit for unit in self._outstanding() if replica.number in self._copies[unit]]
         self._changed.announce()
 
-    def _next_unit(self, replica: Replica, request: NextUnit) -> Process:
+    def _next_unit(self, replica: VirtualReplica, request: NextUnit) -> Process:
         while not self._over:
             number = self._take(replica)
             if number is not None:
-                if self._world.cluster is not None:
-                    yield from self._world.cluster.send(replica.number, 0)
-                self._world.begin()
+                if self._cluster.machines is not None:
+                    yield from self._cluster.machines.send(replica.number, 0)
+                self._cluster.begin()
                 replica.loss = 0.0
                 return Unit(self._evaluation, number, minibatches(self._units[number], self._portions))
             yield self._changed.next
         return None
 
-    def _take(self, replica: Replica) -> int | None:
+    def _take(self, replica: VirtualReplica) -> int | None:
         """Return a unit that nobody has taken; if there is none, and backups are on, a copy of an outstanding one."""
         number = next(self._waiting, None)
         if number is not None:
-            self._handed_out = self._world.clock()
+            self._handed_out = self._cluster.clock()
         elif self._lost:
             number = self._lost.pop()
         elif self._algorithm.backups:
@@ -163,7 +164,7 @@ class ByOperations(ThroughServers):
             self._copies[number].append(replica.number)
         return number
 
-    def _take_copy(self, replica: Replica) -> int | None:
+    def _take_copy(self, replica: VirtualReplica) -> int | None:
         for _ in range(len(self._single)):
             unit = self._single.popleft()
             if replica.number in self._copies[unit]:
@@ -178,53 +179,53 @@ class ByOperations(ThroughServers):
             unfinished |= set(accrual.unfinished().tolist())
         return sorted(unfinished)
 
-    def _gradient(self, replica: Replica, request: Gradient) -> Process:
+    def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
         gradient = yield from self._compute(replica, request)
         replica.pushed()
         return gradient
 
-    def _accrue(self, replica: Replica, request: Accrue) -> Process:
-        world = self._world
-        world.totals.pushes += 1
-        world.totals.bytes_pushed += request.vector.nbytes
-        vector = world.spares.take()
+    def _accrue(self, replica: VirtualReplica, request: Accrue) -> Process:
+        cluster = self._cluster
+        cluster.totals.pushes += 1
+        cluster.totals.bytes_pushed += request.vector.nbytes
+        vector = cluster.spares.take()
         np.copyto(vector, request.vector)
-        arriving, loss = [len(world.servers)], replica.loss
+        arriving, loss = [len(cluster.servers)], replica.loss
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
-        for number, server in enumerate(world.servers):
+        for number, server in enumerate(cluster.servers):
             delivery = self._deliver_unit(replica, number, server, vector, request.unit, loss, arriving)
-            replica.unapplied.append(world.environment.process(delivery))
+            replica.unapplied.append(cluster.environment.process(delivery))
         return
         yield
 
     def _deliver_unit(
         self,
-        replica: Replica,
+        replica: VirtualReplica,
         number: int,
-        server: Server,
+        server: VirtualServer,
         vector: np.ndarray,
         unit: Unit,
         loss: float,
         arriving: list[int],
     ) -> Process:
-        world = self._world
+        cluster = self._cluster
         part = vector[server.part]
-        if world.cluster is not None:
-            yield from world.cluster.send(replica.number, min(part.nbytes, CHUNK_BYTES))
+        if cluster.machines is not None:
+            yield from cluster.machines.send(replica.number, min(part.nbytes, CHUNK_BYTES))
             yield from server.turn()
-            started = world.environment.now
-            yield world.cluster.serve(number)
-            server.busy_seconds += world.environment.now - started
+            started = cluster.environment.now
+            yield cluster.machines.serve(number)
+            server.busy_seconds += cluster.environment.now - started
         accrual, completed = self._accruals[number], False
         for chunk, piece in enumerate(server.shard.pieces):
             values = part[piece.start : piece.stop]
             completed |= accrual.add_chunk(unit.evaluation, unit.number, chunk, values, loss)
-        if world.cluster is not None:
+        if cluster.machines is not None:
             server.done()
         if completed and number == 0 and self._copies[unit.number][0] != replica.number:
             self._won += 1
-        world.totals.last_push = world.clock()
+        cluster.totals.last_push = cluster.clock()
         arriving[0] -= 1
         if not arriving[0]:
-            world.spares.give(vector)
+            cluster.spares.give(vector)
         self._updated.announce()
