@@ -12,8 +12,7 @@ from mpidl.storage import checkpoint
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.storage.checkpoint import Position
-from mpidl.engines.virtual.times import Times
-from mpidl.engines.virtual import VirtualEngine
+from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.errors import UsageError
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.job.job import Job
@@ -60,13 +59,15 @@ class OneProcess:
         self._interrupted = self._reached = False
         self._iteration: Iteration | None = None
         self._passes = job.position.epoch
+        clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
-            job.algorithm, job.model, job.dataset.train, job.schedule, self._shards, replicas, job.config.run.seed,
-            times, clock=None if self._virtual else time.time, start=time.time(),
-            rate_at=job.rate_at, sparing=job.statistics,
-            on_epoch=self._evaluate_epoch, on_batch=self._watch, on_event=self._log,
-            on_iteration=self._iterated, state=job.position.state,
-        )  # fmt: skip
+            job.training,
+            self._shards,
+            replicas,
+            time=VirtualTime(times, job.config.run.seed, clock, start=time.time()),
+            hooks=Hooks(self._evaluate_epoch, self._watch, self._log, self._iterated),
+            state=job.position.state,
+        )
         self._saved_at = self._engine.now
         self._looked_at = 0.0
         for number, shard in enumerate(self._shards):

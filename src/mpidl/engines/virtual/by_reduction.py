@@ -1,17 +1,15 @@
-"""Reductions over the replicas in virtual time."""
+"""Reductions over the replicas, in virtual time."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from mpidl.algorithms.requests import Reduce
 from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica
+from mpidl.engines.virtual.handler import RequestHandler
 
 
-class ByReduction:
+class ByReduction(RequestHandler):
     """Carries out the requests of algorithms that exchange by reduction.
 
     Parameters
@@ -21,39 +19,34 @@ class ByReduction:
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self._cluster = cluster
-        self._came: dict[int, Reduce] = {}
+        self._waiting: dict[int, Reduce] = {}
         self._portion = -1
         self._met = Signal(cluster.environment)
-        self.actions: dict[type, Callable[[VirtualReplica, Any], Process]] = {Reduce: self._reduce}
+        self.actions = {Reduce: self._reduce}
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
-        """Let the others no longer wait for a replica."""
-        self._came.pop(replica.number, None)
+        """See `RequestHandler.remove_replica`; the reduction that waits for the replica goes on without it."""
+        yield from ()
+        self._waiting.pop(replica.number, None)
         self._meet_if_complete()
-        return
-        yield
-
-    def wait_applied(self, replica: VirtualReplica) -> Process:
-        """Nothing of a replica's is ever under way."""
-        return
-        yield
 
     def _reduce(self, replica: VirtualReplica, request: Reduce) -> Process:
         self._cluster.begin()
         self._portion = max(self._portion, replica.pushed()[1])
-        self._came[replica.number] = request
+        self._waiting[replica.number] = request
         met = self._met.next
         self._meet_if_complete()
         return (yield met)
 
     def _meet_if_complete(self) -> None:
         cluster = self._cluster
-        if self._came and len(self._came) == sum(replica.active for replica in cluster.replicas):
-            requests = [self._came[number] for number in sorted(self._came)]
-            met, self._came, self._met = self._met, {}, Signal(cluster.environment)
+        if self._waiting and len(self._waiting) == sum(replica.active for replica in cluster.replicas):
+            requests = [self._waiting[number] for number in sorted(self._waiting)]
+            met, self._waiting, self._met = self._met, {}, Signal(cluster.environment)
             cluster.environment.process(self._meet(requests, met))
 
     def _meet(self, requests: list[Reduce], met: Signal) -> Process:
+        """Reduce the vectors of all replicas, apply the result, and answer the requests."""
         cluster = self._cluster
         size = requests[0].parameters.nbytes
         if cluster.machines is not None and len(requests) > 1:

@@ -1,4 +1,4 @@
-"""What the parts of the virtual engine share: servers, replicas, spare vectors and the totals."""
+"""What the parts of the virtual engine share: the servers, the replicas, spare vectors and the totals."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import simpy
 
+from mpidl.algorithms.steps import Steps
+from mpidl.data.batch import Minibatch
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Assignment
 from mpidl.engines.totals import Totals
@@ -16,11 +18,25 @@ from mpidl.engines.virtual.machines import Machines
 from mpidl.shards.shard import Shard
 from mpidl.wire import ErrorFeedback, Wire
 
+#: A process of SimPy: yields the events that it waits for.
 Process = Generator[simpy.Event, Any, Any]
 
 
 class VirtualServer:
-    """A shard, and the queue before it."""
+    """A shard and the queue of pushes in front of it.
+
+    Parameters
+    ----------
+    environment : simpy.Environment
+    shard : Shard
+
+    Attributes
+    ----------
+    part : slice
+        The shard's range in the whole vector.
+    busy_seconds : float
+        Time that the server has worked so far.
+    """
 
     def __init__(self, environment: simpy.Environment, shard: Shard) -> None:
         self._environment = environment
@@ -31,7 +47,7 @@ class VirtualServer:
         self._queue: deque[simpy.Event] = deque()
 
     def turn(self) -> Process:
-        """Wait until no push that came before is being applied."""
+        """Wait until the server has applied every push that came earlier, and occupy it."""
         if self._serving:
             event = self._environment.event()
             self._queue.append(event)
@@ -39,19 +55,54 @@ class VirtualServer:
         self._serving = True
 
     def done(self) -> None:
-        """Let the next push come."""
+        """Let the next push in the queue have its turn."""
         self._serving = False
         if self._queue:
-            # Who comes at the same moment queues behind.
+            # A push that arrives at this very moment queues behind.
             self._serving = True
             self._queue.popleft().succeed()
 
 
 class VirtualReplica:
-    """What belongs to one replica."""
+    """The state of one replica.
 
-    def __init__(self, number: int, parameters: np.ndarray, loader: Loader) -> None:
-        self.number, self.parameters, self.loader = number, parameters, loader
+    Parameters
+    ----------
+    number : int
+        The replica, from 0.
+    parameters : array, shape (size,)
+        The vector at which it computes gradients.
+    loader : Loader
+        Its supply of minibatches.
+    steps : Steps
+        Makes its own steps.
+
+    Attributes
+    ----------
+    active : bool
+        False once it has ended or died.
+    process : simpy.Process
+        Runs the replica.
+    fetched : list of int
+        The clock of each shard at the last fetch.
+    gradient : array or None
+        Where its last gradient is kept until it is pushed.
+    spare : array or None
+        Where the fetch ahead arrives, if there is one.
+    fetching : simpy.Event or None
+        The fetch ahead.
+    unapplied : list of simpy.Process
+        Deliveries of its pushes that may still be under way.
+    clock : float
+        Steps done so far; infinite once it has ended.
+    loss : float
+        Sum of the losses of the samples computed so far, of the present unit where a coordinator asks for units.
+    unpushed : list of Assignment
+        Batches taken since the last push.
+    """
+
+    def __init__(self, number: int, parameters: np.ndarray, loader: Loader, steps: Steps) -> None:
+        self.number, self.parameters, self.loader, self.steps = number, parameters, loader, steps
         self.active = True
         self.process: simpy.Process
         self.fetched: list[int] = []
@@ -61,15 +112,17 @@ class VirtualReplica:
         self.unapplied: list[simpy.Process] = []
         self.clock: float = 0
         self.loss = 0.0
-        self.feedback: list[ErrorFeedback] = []
         self.unpushed: list[Assignment] = []
+        self._feedback: list[ErrorFeedback] = []
 
-    def next_batch(self) -> Any:
-        """Return the next batch, and note that its gradient is yet to be pushed."""
+    def next_batch(self) -> Minibatch | None:
+        """Return the next batch, or None if there is none, and note that its gradient is not pushed yet."""
         batch = self.loader.next()
         current = self.loader.current
-        if batch is not None and current is not None:
-            self.unpushed.append(Assignment(current.portion, self.loader.done - 1, self.loader.done))
+        if current is not None:
+            self.steps.portion = current.portion
+            if batch is not None:
+                self.unpushed.append(Assignment(current.portion, self.loader.done - 1, self.loader.done))
         return batch
 
     def pushed(self) -> tuple[int, int]:
@@ -79,34 +132,43 @@ class VirtualReplica:
         return portions
 
     def taken(self) -> list[Assignment]:
-        """Return what it has taken and not pushed: batches of which it has or has not computed the gradient."""
+        """Return all batches that the replica has taken and not pushed, computed or not."""
         current, ahead = self.loader.current, self.loader.ahead
         rest = [] if current is None else [Assignment(current.portion, self.loader.done, current.last)]
         return [part for part in [*self.unpushed, *rest, *([ahead] if ahead else [])] if part.first < part.last]
 
     def encode(self, wire: Wire, servers: list[VirtualServer], vector: np.ndarray, decoded: np.ndarray) -> int:
-        """Send a vector through a wire format: `decoded` is what arrives; return its bytes."""
-        if not self.feedback:
-            self.feedback = [ErrorFeedback(wire, server.shard.range.size, vector.dtype) for server in servers]
+        """Send a vector through a wire format to all servers, and return the number of bytes it takes.
+
+        Parameters
+        ----------
+        wire : Wire
+        servers : list of VirtualServer
+        vector : array, shape (size,)
+        decoded : array, shape (size,)
+            Overwritten with what arrives.
+        """
+        if not self._feedback:
+            self._feedback = [ErrorFeedback(wire, server.shard.range.size, vector.dtype) for server in servers]
         return sum(
             feedback.round_trip(vector[server.part], server.shard.pieces[0].size, decoded[server.part])
-            for server, feedback in zip(servers, self.feedback, strict=True)
+            for server, feedback in zip(servers, self._feedback, strict=True)
         )
 
 
 class Spares:
-    """Vectors like the parameters that nobody uses at the moment."""
+    """Vectors of one shape and dtype that nobody uses at the moment."""
 
     def __init__(self, like: np.ndarray) -> None:
         self._like = like
         self._free: list[np.ndarray] = []
 
     def take(self) -> np.ndarray:
-        """Return one, its values undefined."""
+        """Return a vector whose values are undefined."""
         return self._free.pop() if self._free else np.empty_like(self._like)
 
     def give(self, vector: np.ndarray) -> None:
-        """Give one back."""
+        """Take a vector back."""
         self._free.append(vector)
 
 
@@ -116,47 +178,61 @@ class VirtualCluster:
     Parameters
     ----------
     environment : simpy.Environment
-    cluster : Cluster or None
-        How long things take; None: no time.
+    machines : Machines or None
+        Let time pass. None: nothing takes time.
     servers : list of VirtualServer
     like : array
         A vector of the parameters' shape and dtype.
     clock : callable
         Returns the time in seconds for the totals.
+
+    Attributes
+    ----------
+    replicas : list of VirtualReplica
+    spares : Spares
+        Vectors like the parameters.
+    totals : Totals
+        The running totals, without what the shards count.
     """
 
     def __init__(
         self,
         environment: simpy.Environment,
-        cluster: Machines | None,
+        machines: Machines | None,
         servers: list[VirtualServer],
         like: np.ndarray,
         clock: Callable[[], float],
     ) -> None:
-        self.environment, self.machines, self.servers, self.clock = environment, cluster, servers, clock
+        self.environment, self.machines, self.servers, self.clock = environment, machines, servers, clock
         self.replicas: list[VirtualReplica] = []
         self.spares = Spares(like)
         self.totals = Totals(0.0)
 
     def collect(self, vector: np.ndarray) -> None:
-        """Copy what the shards hold into a vector."""
+        """Copy the parameters of all shards into `vector`, shape (size,)."""
         for server in self.servers:
             vector[server.part] = server.shard.parameters
 
     def begin(self) -> None:
-        """Note that training has begun."""
+        """Note the time at which training begins; later calls do nothing."""
         self.totals.first_fetch = self.totals.first_fetch or self.clock()
 
 
 class Signal:
-    """Something that processes wait for, again and again."""
+    """An event that processes can wait for again and again.
+
+    Attributes
+    ----------
+    next : simpy.Event
+        The next announcement.
+    """
 
     def __init__(self, environment: simpy.Environment) -> None:
         self._environment = environment
         self.next = environment.event()
 
     def announce(self, value: Any = None) -> None:
-        """Let all that wait for `next` go on."""
+        """Let all that wait for `next` go on with `value`."""
         if self.next.callbacks:
             event, self.next = self.next, self._environment.event()
             event.succeed(value)
