@@ -157,7 +157,7 @@ def test_sandblasters_vectors_are_saved_beside_the_parameters(tmp_path):
     assert gradient.any()
     job = build(sandblaster(tmp_path), saved)
     shard = job.fill(Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
-    assert list(shard.state) == VECTORS
+    assert list(shard.vectors) == ["parameters", *VECTORS]
     np.testing.assert_array_equal(shard.state["gradient"], gradient)
     run(sandblaster(tmp_path, epochs=6), resume=tmp_path / "run")
     resumed = checkpoint.latest(tmp_path / "run")
@@ -170,7 +170,7 @@ def test_sandblaster_starts_anew_from_the_parameters_of_another_algorithm(tmp_pa
     job = build(sandblaster(tmp_path), saved)
     shard = job.fill(Range(0, 650), np.empty(650, job.dtype), 100)
     np.testing.assert_array_equal(shard.parameters, saved.read("parameters", Range(0, 650)))
-    assert list(shard.state) == VECTORS
+    assert list(shard.vectors) == ["parameters", *VECTORS]
     assert not any(vector.any() for vector in shard.state.values())
 
 

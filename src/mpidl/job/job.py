@@ -12,6 +12,7 @@ from mpidl.config import Config
 from mpidl.data import Dataset, Portions, augmented, normalised
 from mpidl.data.schedule import Schedule
 from mpidl.device import Place, choose
+from mpidl.engines.training import Training
 from mpidl.errors import UsageError
 from mpidl.nn import Network
 from mpidl.nn.model import Model, layout_of
@@ -206,6 +207,12 @@ class Job:
     def statistics(self) -> list[Range]:
         """Parameters that rules leave alone."""
         return getattr(self._given, "statistics", [])
+
+    @property
+    def training(self) -> Training:
+        """What an engine in one process trains; the model is the one that computes, see `place`."""
+        train = self.dataset.train
+        return Training(self.algorithm, self.model, train, self.schedule, self.rate_at, self.statistics)
 
     def rate_at(self, portion: int) -> float:
         """Return what rates are multiplied by for a gradient of this portion."""

@@ -43,10 +43,7 @@ def replay(run: Path) -> dict[str, Any]:
     job.replicas = len(interleaving.batches)
     ranges = shards(job.layout.size, len(interleaving.arrivals) or job.replicas)
     parts = [job.fill(part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]
-    train = job.dataset.train
-    engine = ReplayEngine(
-        job.algorithm, job.model, train, job.schedule.portions, parts, interleaving, job.rate_at, job.statistics
-    )
+    engine = ReplayEngine(job.training, parts, interleaving)
     gradients = engine.run()
     found, expected = engine.parameters(), end.read("parameters", Range(0, end.size))
     difference, equal = float(np.abs(found - expected).max()), bool(np.array_equal(found, expected))
