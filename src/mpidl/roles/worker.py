@@ -16,6 +16,7 @@ from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.sandblaster.worker import EVALUATION as TICKETS
 from mpidl.engines.mpi.sandblaster.worker import ByOperations, Notice
 from mpidl.engines.mpi.through_servers import ThroughServers
+from mpidl.job.fill import fill
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters.ranges import split
 from mpidl.rma.counters import Counter
@@ -77,12 +78,12 @@ class Worker:
         part = fabric.shards[number]
         row, checkpoints = fabric.row("servers", number), job.checkpoints
         if job.algorithm.exchange is Exchange.REDUCTION:
-            shard = job.fill(part, np.empty(part.size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
+            shard = fill(job, part, np.empty(part.size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
             self._saving = Saving(shard, number, row, checkpoints)
             return ByReduction(fabric, number, shard, self._saving, self._evaluate_together)
         assert fabric.shared is not None
         parameters, *state = (vector[part.start : part.stop] for vector in fabric.shared.vectors)
-        shard = job.fill(part, parameters, part.size, tuple(state))
+        shard = fill(job, part, parameters, part.size, state)
         self._saving = Saving(shard, number, row, checkpoints)
         return InMemory(fabric, number, job, shard, self._saving)
 
@@ -108,7 +109,7 @@ class Worker:
         self._engine.announce_end()
         self._follow_desk()
         self._exchange.release_memory()
-        self._job.copy_to_host()
+        self._job.model.copy_to_host()
 
     def _between_batches(self) -> None:
         self._report_interruption()

@@ -16,6 +16,7 @@ from mpidl.engines.times import Times
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.errors import UsageError
 from mpidl.nn.evaluation import evaluate_split
+from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
 from mpidl.report.recorder import Recorder
 from mpidl.parameters import Range, shards
@@ -51,8 +52,8 @@ class OneProcess:
         job.directory = self._recorder.directory
         checkpoint.sweep(job.checkpoints)
         chunk = CHUNK_BYTES // job.dtype.itemsize
-        self._shards = [job.fill(range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
-        job.warm()
+        self._shards = [fill(job, range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
+        warm(job)
         job.dataset.train.load()
         job.dataset.test.load()
         self._reporter = Reporter(job, self._recorder, on_terminal())

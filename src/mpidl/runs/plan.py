@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from math import prod
 from typing import Any
 
 from mpidl import wire
@@ -12,8 +11,8 @@ from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
-from mpidl.nn import Network
 from mpidl.nn.evaluation import BATCH
+from mpidl.nn.model import LayerSummary
 from mpidl.parameters import Range, shards
 from mpidl.report.text import quantity, size, table
 from mpidl.rma.geometry import Geometry
@@ -71,13 +70,13 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
         "gradient_bytes": nbytes,
         "state_bytes": nbytes * len(job.states),
         "layers": None,
-        "activation_bytes": None,
+        "activation_bytes": job.original.activation_bytes(config.data.batch),
         "operations": None,
     }
-    if isinstance(job.model, Network):
-        result["layers"] = layers = _layers(job.model, job.dtype.itemsize)
-        result["activation_bytes"] = job.model.activation_bytes(config.data.batch)
-        result["operations"] = sum(layer["operations"] for layer in layers)
+    summaries = job.original.summaries()
+    if summaries is not None:
+        result["layers"] = [_layer(summary, job.dtype.itemsize) for summary in summaries]
+        result["operations"] = sum(summary.operations for summary in summaries)
     if ranks is not None:
         roles = assign([0] * ranks, config.servers, config.topology.partitions, config.topology.standby)
         result["roles"] = _roles(job, roles, ranks)
@@ -85,22 +84,15 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     return result
 
 
-def _layers(network: Network, itemsize: int) -> list[dict[str, Any]]:
-    found = []
-    for index, (layer, name) in enumerate(zip(network.layers, network.graph.names, strict=True)):
-        inputs = network.graph.input_shapes(index)
-        parameters = sum(map(prod, layer.parameters(*inputs).values()))
-        found.append(
-            {
-                "name": name,
-                "type": layer.type,
-                "shape": network.graph.shapes[index + 1],
-                "parameters": parameters,
-                "bytes": parameters * itemsize,
-                "operations": layer.operations(*inputs),
-            }
-        )
-    return found
+def _layer(summary: LayerSummary, itemsize: int) -> dict[str, Any]:
+    return {
+        "name": summary.name,
+        "type": summary.type,
+        "shape": summary.shape,
+        "parameters": summary.parameters,
+        "bytes": summary.parameters * itemsize,
+        "operations": summary.operations,
+    }
 
 
 def _roles(job: Job, roles: Roles, ranks: int) -> list[dict[str, Any]]:
@@ -138,9 +130,8 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
         memory["gradient"] += whole
         if exchange is not Exchange.SHARED_MEMORY:
             memory["evaluation"] += whole  # the worker's own parameters, aside while others are evaluated
-        if isinstance(job.model, Network):
-            samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
-            memory["activations"] += job.model.activation_bytes(samples)
+        samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
+        memory["activations"] += job.original.activation_bytes(samples) or 0
     return memory
 
 

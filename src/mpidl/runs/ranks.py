@@ -22,6 +22,7 @@ from mpidl.roles.coordinator import Coordinator
 from mpidl.device import Place, choose
 from mpidl.engines.mpi.sandblaster.worker import NOTICE
 from mpidl.errors import MpidlError, UsageError
+from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
 from mpidl.report.recorder import Recorder, record_event
 from mpidl.parameters import shards
@@ -205,7 +206,7 @@ class _RankRole:
             number = self._roles.servers.index(rank)
             parameters = fabric.window.local("parameters")
             xp = np if self._place is None else self._place.xp
-            shard = self._job.fill(fabric.shards[number], parameters, fabric.geometries[number].chunk, xp=xp)
+            shard = fill(self._job, fabric.shards[number], parameters, fabric.geometries[number].chunk, xp=xp)
             self._warm(xp)
             server = Server(fabric, number, shard, self._job.directory, self._job.config.run.deterministic)
             if self._job.config.run.record:
@@ -234,7 +235,7 @@ class _RankRole:
 
     def _warm(self, xp: Any = np) -> None:
         """Compile, or load from the cache, what this rank may need, a server with its shard's vectors."""
-        self._job.warm(xp)
+        warm(self._job, xp)
         encoding = wire.parse(self._job.algorithm.wire)
         if encoding is not None:
             encoding.warm(self._job.dtype)

@@ -11,6 +11,7 @@ from mpidl.config import load
 from mpidl.engines.replay import ReplayEngine
 from mpidl.errors import MpidlError
 from mpidl.job.build import build
+from mpidl.job.fill import fill
 from mpidl.parameters import Range, shards
 from mpidl.storage.checkpoint import Checkpoint, latest
 from mpidl.storage.interleaving import Interleaving
@@ -42,7 +43,7 @@ def replay(run: Path) -> dict[str, Any]:
     job.place()
     job.replicas = len(interleaving.batches)
     ranges = shards(job.layout.size, len(interleaving.arrivals) or job.replicas)
-    parts = [job.fill(part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]
+    parts = [fill(job, part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]
     train = job.dataset.train
     engine = ReplayEngine(
         job.algorithm, job.model, train, job.schedule.portions, parts, interleaving, job.rate_at, job.statistics
