@@ -152,7 +152,7 @@ class CompleteModel:
         return None
 
     def summaries(self) -> list[LayerSummary] | None:
-        """Return what a plan says about each layer; None if unknown."""
+        """Return what a plan says about each layer; None if unknown, otherwise `activation_bytes` is known too."""
         return None
 
 

@@ -91,12 +91,12 @@ class Mirrored(OnDevice):
         self._gradient = pinned(xp, (model.layout.size,), model.dtype)
 
     @property
-    def parameters(self) -> np.ndarray:
+    def parameters(self) -> Any:
         """The flat vector (size,) in host memory; see `Model.parameters`."""
         return self._host.parameters
 
     @parameters.setter
-    def parameters(self, vector: np.ndarray) -> None:
+    def parameters(self, vector: Any) -> None:
         self._host.parameters = vector
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Playing a recorded run on ranks again: ``mpidl simulate --replay``."""
+"""Replaying a recorded run on ranks in one process: ``mpidl simulate --replay``."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from mpidl.storage.interleaving import Interleaving
 
 
 def replay(run: Path) -> dict[str, Any]:
-    """Play a recorded run on ranks again, in this process, and compare the parameters at its end.
+    """Replay a recorded run on ranks in this process, and compare the parameters at its end.
 
     Parameters
     ----------
     run : Path
-        ``runs/NAME``, recorded with ``run.record``.
+        ``runs/NAME``, recorded with ``run.record = true``.
 
     Returns
     -------
     dict
-        run_dir, step, gradients; difference: the largest of any parameter; equal: whether bit for bit.
+        run_dir; step; gradients, how many were computed; difference, the largest of any parameter; equal, whether the
+        parameters are the same bit for bit.
 
     Raises
     ------
     UsageError
-        There is no record, or the checkpoint at its beginning or end is gone.
+        There is no record, or the checkpoint at its beginning or at its end is missing.
     MpidlError
         The run was deterministic, and its replay differs.
     """
