@@ -23,6 +23,7 @@ from harness import interleave, save, table
 from mpidl.config import from_dict
 from mpidl.engines.virtual import VirtualEngine, VirtualTime
 from mpidl.job.build import build
+from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.parameters import Range
 from mpidl.shards.shard import CHUNK_BYTES
@@ -85,7 +86,7 @@ def virtual(job: Job, replicas: int) -> None:
     gc.collect()
     job.replicas = replicas
     size = job.layout.size
-    shard = job.fill(Range(0, size), np.empty(size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
+    shard = fill(job, Range(0, size), np.empty(size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
     engine = VirtualEngine(job.training, [shard], replicas, time=VirtualTime(job.config.virtual.times(replicas)))
     totals = engine.run()
     assert totals.batches == job.schedule.steps

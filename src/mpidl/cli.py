@@ -262,9 +262,9 @@ def _plan(arguments: argparse.Namespace) -> int:
         raise UsageError("plan: runs in one process, without mpirun")
     environment.limit_threads()
     config = _config(arguments)
-    from mpidl.runs.plan import lines, plan
+    from mpidl.runs.plan import plan, to_text
 
-    _show(plan(config, arguments.ranks), arguments.json, lines)
+    _show(plan(config, arguments.ranks), arguments.json, to_text)
     return 0
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mpidl.config import from_dict
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.build import build
+from mpidl.job.fill import fill
 from mpidl.parameters import Layout, Range, shards
 from mpidl.runs.start import run
 from mpidl.storage import checkpoint, shard_writer
@@ -157,7 +158,7 @@ def test_sandblasters_vectors_are_saved_beside_the_parameters(tmp_path):
         gradient = file["rule/gradient"][...]
     assert gradient.any()
     job = build(sandblaster(tmp_path), saved)
-    shard = job.fill(Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
+    shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
     assert list(shard.vectors) == ["parameters", *VECTORS]
     np.testing.assert_array_equal(shard.vectors["gradient"], gradient)
     run(sandblaster(tmp_path, epochs=6), resume=tmp_path / "run")
@@ -169,7 +170,7 @@ def test_sandblaster_starts_anew_from_the_parameters_of_another_algorithm(tmp_pa
     save(tmp_path, Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))]))
     saved = Checkpoint(tmp_path / "42")
     job = build(sandblaster(tmp_path), saved)
-    shard = job.fill(Range(0, 650), np.empty(650, job.dtype), 100)
+    shard = fill(job, Range(0, 650), np.empty(650, job.dtype), 100)
     np.testing.assert_array_equal(shard.parameters, saved.read("parameters", Range(0, 650)))
     assert list(shard.vectors) == ["parameters", *VECTORS]
     assert not any(vector.any() for name, vector in shard.vectors.items() if name != "parameters")
@@ -200,5 +201,5 @@ def test_a_resumed_shard_has_its_clock_back(tmp_path):
     config = from_dict({"run": {"epochs": 1, "dir": str(tmp_path)}, "data": {"source": "digits"}, "model": layers})
     run(config)
     job = build(config, checkpoint.latest(tmp_path / "run"))
-    shard = job.fill(Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
+    shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
     assert shard.clock == job.position.step == 12

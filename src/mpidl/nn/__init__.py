@@ -23,8 +23,8 @@ from mpidl.nn.layers import (
     MaxPool2d,
 )
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, SoftmaxCrossEntropy
-from mpidl.nn.model import Model, layout_of
-from mpidl.nn.network import Network, check
+from mpidl.nn.model import CompleteModel, Model, adapt
+from mpidl.nn.network import Network
 
 __all__ = [
     "ACTIVATIONS",
@@ -35,6 +35,7 @@ __all__ = [
     "Add",
     "AveragePool2d",
     "BatchNormalisation",
+    "CompleteModel",
     "Concatenate",
     "Conv2d",
     "Dense",
@@ -53,7 +54,6 @@ __all__ = [
     "Network",
     "OneVsAllLogistic",
     "SoftmaxCrossEntropy",
-    "check",
+    "adapt",
     "from_config",
-    "layout_of",
 ]

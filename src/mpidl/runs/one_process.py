@@ -14,6 +14,7 @@ from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.errors import UsageError
+from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range, shards
@@ -71,8 +72,8 @@ class OneProcess:
         job.directory = self._recorder.directory
         checkpoint.sweep(job.checkpoints)
         chunk = CHUNK_BYTES // job.dtype.itemsize
-        self._shards = [job.fill(range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
-        job.warm()
+        self._shards = [fill(job, range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
+        warm(job)
         job.dataset.train.load()
         job.dataset.test.load()
         self._reporter = Reporter(job, self._recorder, on_terminal())
