@@ -194,7 +194,7 @@ def _launch(arguments: argparse.Namespace, ranks: int) -> int:
     from mpidl.topology.roles import assign
 
     config = _config(arguments)
-    assign([0] * ranks, config.servers, config.topology.partitions, config.topology.standby)
+    assign([0] * ranks, config.servers)
     passed = ["train"]
     if arguments.config is not None:
         passed.append(str(arguments.config))

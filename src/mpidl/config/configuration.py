@@ -4,28 +4,63 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
 from mpidl.config import toml
-from mpidl.config.sections import Checkpoint, Data, Device, Model, Run, Test, Topology
-from mpidl.config.virtual import Virtual
+from mpidl.config.earlier import modernise
+from mpidl.config.sections import (
+    CheckpointSection,
+    DataSection,
+    DebugSection,
+    DeviceSection,
+    ModelSection,
+    RunSection,
+    TopologySection,
+)
+from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Source
 from mpidl.errors import UsageError, nearest
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
 
-__all__ = ["Config", "chosen_rule", "from_dict", "load"]
+__all__ = ["SECTIONS", "Config", "chosen_rule", "from_dict", "load", "read", "replace_key"]
 
 Named = TypeVar("Named")
 
+#: The class of each section, in the order of the files that are written. The keys of ``[data]``, ``[algorithm]`` and
+#: ``[server]`` are also those of the class in `SOURCES`, `ALGORITHMS` or `RULES` that the section names.
+SECTIONS: dict[str, type] = {
+    "run": RunSection,
+    "data": DataSection,
+    "model": ModelSection,
+    "algorithm": Algorithm,
+    "server": Rule,
+    "rate": RateSchedule,
+    "topology": TopologySection,
+    "checkpoint": CheckpointSection,
+    "device": DeviceSection,
+    "virtual": VirtualSection,
+    "debug": DebugSection,
+}
 
-@dataclass(frozen=True)
+#: Sections whose keys depend on a name that they give.
+NAMING = ("data", "algorithm", "server")
+
+#: Keys that take the place of another key of their section.
+INSTEAD = {
+    ("run", "epochs"): "steps",
+    ("run", "steps"): "epochs",
+    ("model", "factory"): "layer",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
-    """A resolved configuration.
+    """A complete configuration.
 
     Attributes
     ----------
@@ -35,66 +70,40 @@ class Config:
         What ``algorithm.name`` names, with its own keys.
     rule : Rule
         What ``server.rule`` names, with its own keys; the algorithm's default where it names none.
+    run, data, model, rate, topology, checkpoint, device, virtual, debug
+        The other sections; `SECTIONS` gives their classes.
     """
 
-    run: Run
-    data: Data
+    run: RunSection
+    data: DataSection
     data_source: Source
-    model: Model
+    model: ModelSection
     algorithm: Algorithm
     rule: Rule
-    topology: Topology
-    checkpoint: Checkpoint
-    device: Device
+    topology: TopologySection
+    checkpoint: CheckpointSection
+    device: DeviceSection
     rate: RateSchedule = field(default_factory=RateSchedule)
-    virtual: Virtual = field(default_factory=Virtual)
-    test: Test = field(default_factory=Test)
+    virtual: VirtualSection = field(default_factory=VirtualSection)
+    debug: DebugSection = field(default_factory=DebugSection)
 
     @property
     def servers(self) -> int:
-        """Ranks that are servers: none if the algorithm needs none."""
+        """Number of ranks that are servers; 0 if the algorithm needs none."""
         return self.topology.servers if self.algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the configuration as a mapping of sections, which `from_dict` turns into an equal one."""
+        tables = {name: _table(getattr(self, name)) for name in SECTIONS if name not in NAMING}
+        tables["data"] = {"source": self.data_source.name, **_table(self.data_source), **_table(self.data)}
+        tables["algorithm"] = {"name": self.algorithm.name, **_table(self.algorithm)}
+        if self.algorithm.default_rule is not None:
+            tables["server"] = {"rule": self.rule.name, **_table(self.rule)}
+        return {name: tables[name] for name in SECTIONS if name in tables}
 
     def to_toml(self) -> str:
         """Return the configuration as TOML text, which `load` turns into an equal one."""
-        data = {"source": self.data_source.name, **_fields(self.data_source), **_fields(self.data)}
-        tables = {
-            "run": _fields(self.run),
-            "data": data,
-            "model": _fields(self.model),
-            "algorithm": {"name": self.algorithm.name, **_fields(self.algorithm)},
-            "server": {"rule": self.rule.name, **_fields(self.rule)},
-            "rate": _fields(self.rate),
-            "topology": _fields(self.topology),
-            "checkpoint": _fields(self.checkpoint),
-            "device": _fields(self.device),
-            "virtual": _fields(self.virtual),
-            "test": _fields(self.test),
-        }
-        if self.algorithm.default_rule is None:
-            del tables["server"]
-        return toml.dump(tables)
-
-
-SECTIONS = (
-    "run",
-    "data",
-    "model",
-    "algorithm",
-    "server",
-    "rate",
-    "topology",
-    "checkpoint",
-    "device",
-    "virtual",
-    "test",
-)
-INSTEAD = {
-    ("run", "epochs"): "steps",
-    ("run", "steps"): "epochs",
-    ("model", "factory"): "layer",
-}
-"""Keys that a ``--set`` of another key takes the place of."""
+        return toml.dump(self.to_dict())
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -105,48 +114,71 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     path : str or Path
         The file; its name without suffix names the run unless ``run.name`` does.
     overrides : sequence of str
-        ``"section.key=value"``: each takes the place of the file's. The value is TOML, or else a bare string.
+        ``"section.key=value"``: each takes the place of the file's key. The value is TOML, or else a bare string.
 
     Raises
     ------
     UsageError
-        No such file, not TOML, or what `from_dict` raises.
+        The file doesn't exist or is not TOML, or what `from_dict` raises.
     """
-    values = toml.read(Path(path))
+    values = read(path)
     for override in overrides:
         _override(values, override)
-    run = values.get("run", {})
-    if isinstance(run, Mapping):
-        values["run"] = {"name": Path(path).stem, **run}
     return from_dict(values)
 
 
-def from_dict(values: Mapping[str, Any]) -> Config:
-    """Check a configuration given as a mapping of sections, and fill in the defaults.
+def read(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file as a mapping of sections, with ``run.name``, which `from_dict` has yet to check.
 
     Raises
     ------
     UsageError
-        Unknown section, key or name; wrong type; value out of bounds; a required key missing; something that
-        this version doesn't have.
+        The file doesn't exist or is not TOML.
     """
+    values = toml.read(Path(path))
+    run = values.get("run", {})
+    if isinstance(run, Mapping):
+        values["run"] = {"name": Path(path).stem, **run}
+    return values
+
+
+def from_dict(
+    values: Mapping[str, Any],
+    *,
+    data_source: Source | None = None,
+    algorithm: Algorithm | None = None,
+    rule: Rule | None = None,
+) -> Config:
+    """Check a configuration given as a mapping of sections, and fill in the defaults.
+
+    Parameters
+    ----------
+    values : mapping
+        Sections as TOML gives them; those of earlier versions are understood too.
+    data_source, algorithm, rule : optional
+        Used instead of what the sections ``[data]``, ``[algorithm]`` and ``[server]`` name.
+
+    Raises
+    ------
+    UsageError
+        A section, key or name is unknown, a value has the wrong type or is out of bounds, or a required key is
+        missing.
+    """
+    values = modernise(values)
     for section in values:
         if section not in SECTIONS:
             raise UsageError(f"{section}: unknown section{nearest(section, list(SECTIONS))}")
-    algorithm = _named(ALGORITHMS, "algorithm", "name", values, default="downpour")
+    if data_source is None:
+        data_source = _named(SOURCES, "data", "source", values, beside=schema.keys(DataSection))
+    if algorithm is None:
+        algorithm = _named(ALGORITHMS, "algorithm", "name", values, default="downpour")
+    plain = {name: cls for name, cls in SECTIONS.items() if name not in NAMING}
     config = Config(
-        run=schema.build(Run, "run", values.get("run", {})),
-        data_source=_named(SOURCES, "data", "source", values, beside=schema.keys(Data)),
-        data=schema.build(Data, "data", _only(schema.keys(Data), values["data"])),
-        model=schema.build(Model, "model", values.get("model", {})),
+        data=schema.build(DataSection, "data", _without_source(values.get("data", {}))),
+        data_source=data_source,
         algorithm=algorithm,
-        rule=_rule(algorithm, values),
-        rate=schema.build(RateSchedule, "rate", values.get("rate", {})),
-        topology=schema.build(Topology, "topology", values.get("topology", {})),
-        checkpoint=schema.build(Checkpoint, "checkpoint", values.get("checkpoint", {})),
-        device=schema.build(Device, "device", values.get("device", {})),
-        virtual=schema.build(Virtual, "virtual", values.get("virtual", {})),
-        test=schema.build(Test, "test", values.get("test", {})),
+        rule=chosen_rule(algorithm, rule) if rule is not None else _rule(algorithm, values),
+        **{name: schema.build(cls, name, values.get(name, {})) for name, cls in plain.items()},
     )
     config.algorithm.check(config.run.deterministic, config.rule)
     if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
@@ -155,20 +187,20 @@ def from_dict(values: Mapping[str, Any]) -> Config:
 
 
 def chosen_rule(algorithm: Algorithm, rule: Rule | None) -> Rule:
-    """Return what the shards use where a user chose `rule`, or none; SGD, unused, where there is no choice."""
+    """Return the rule of the shards, given the user's choice or None; SGD, unused, where there is no choice."""
     if algorithm.default_rule is None:
         return algorithm.held()
     return rule if rule is not None else algorithm.default_rule
 
 
 def _rule(algorithm: Algorithm, values: Mapping[str, Any]) -> Rule:
-    """Return the rule of ``[server]``; keys that are not given are those of the algorithm's default."""
+    """Return the rule of ``[server]``; keys that are not given are those of the algorithm's default rule."""
     table = values.get("server", {})
     if algorithm.default_rule is None:
         return algorithm.held()
     default = chosen_rule(algorithm, None)
     if isinstance(table, Mapping) and table.get("rule", default.name) == default.name:
-        table = {"rule": default.name, **_fields(default), **table}
+        table = {"rule": default.name, **_table(default), **table}
     return chosen_rule(algorithm, _named(RULES, "server", "rule", {"server": table}))
 
 
@@ -180,7 +212,7 @@ def _named(
     default: str | None = None,
     beside: Sequence[str] = (),
 ) -> Named:
-    """Return what a section's `key` names, built from its own keys there; those of `beside` are others'."""
+    """Return what a section's `key` names, built from the section's keys other than those of `beside`."""
     table = values.get(section, {})
     schema.check_table(section, table)
     if key not in table and default is None:
@@ -188,25 +220,21 @@ def _named(
     cls = schema.choose(registry, f"{section}.{key}", table.get(key, default))
     own = schema.keys(cls)
     schema.check_keys(section, table, [key, *beside, *own])
-    return schema.build(cls, section, _only(own, table))
+    return schema.build(cls, section, {name: value for name, value in table.items() if name in own})
 
 
-def _only(keys: Sequence[str], table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: table[key] for key in keys if key in table}
+def _without_source(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section ``[data]`` without the name of a source and that source's own keys."""
+    schema.check_table("data", table)
+    source = SOURCES.get(str(table.get("source")))
+    own = ["source", *(schema.keys(source) if source is not None else ())]
+    return {key: value for key, value in table.items() if key not in own}
 
 
-def _fields(instance: Any) -> dict[str, Any]:
-    fields = {key: getattr(instance, key) for key in schema.keys(type(instance))}
-    return {key: _plain(value) for key, value in fields.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as TOML has it: sections, also those of an array, are dictionaries without what is None."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return {key: item for key, item in asdict(value).items() if item is not None}
-    return value
+def _table(instance: Any) -> dict[str, Any]:
+    """Return a dataclass as a section, without the keys that are None."""
+    plain = asdict(instance)
+    return {key: plain[key] for key in schema.keys(type(instance)) if plain[key] is not None}
 
 
 def _override(values: dict[str, Any], override: str) -> None:
@@ -221,5 +249,11 @@ def _override(values: dict[str, Any], override: str) -> None:
     for depth, section in enumerate(path, start=1):
         table = table.setdefault(section, {})
         schema.check_table(".".join(path[:depth]), table)
-    table[key] = toml.parse(text.strip())
-    table.pop(INSTEAD.get((".".join(path), key)), None)
+    replace_key(table, ".".join(path), key, toml.parse(text.strip()))
+
+
+def replace_key(table: dict[str, Any], section: str, key: str, value: Any) -> None:
+    """Set a key of a section's `table`, and remove the key that it takes the place of."""
+    table[key] = value
+    if (section, key) in INSTEAD:
+        table.pop(INSTEAD[section, key], None)

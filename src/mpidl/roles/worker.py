@@ -61,7 +61,7 @@ class Worker:
         self._engine = MpiEngine(
             fabric, number, job.model, job.dataset.train, job.schedule, self._exchange,
             take=self._ticket_source(), on_epoch=self._epoch_over, between=self._between_batches,
-            steps=Steps(job.rate_at, job.statistics), delay=job.config.test.delay(number),
+            steps=Steps(job.rate_at, job.statistics), delay=job.config.debug.delay(number),
         )  # fmt: skip
         # Reading the data and the first sight of them are no part of training.
         job.dataset.train.load()

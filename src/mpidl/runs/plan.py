@@ -79,7 +79,7 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
         result["activation_bytes"] = job.model.activation_bytes(config.data.batch)
         result["operations"] = sum(layer["operations"] for layer in layers)
     if ranks is not None:
-        roles = assign([0] * ranks, config.servers, config.topology.partitions, config.topology.standby)
+        roles = assign([0] * ranks, config.servers)
         result["roles"] = _roles(job, roles, ranks)
         result["memory_bytes"] = sum(sum(rank["memory"].values()) for rank in result["roles"])
     return result

@@ -98,15 +98,15 @@ def train(
     data_keys = {"batch": batch} if portion is None else {"batch": batch, "portion": portion}
     source: Source = PythonData() if isinstance(data, Dataset) else data
     config = Config(
-        run=build(settings.Run, "run", run),
-        data=build(settings.Data, "data", data_keys),
+        run=build(settings.RunSection, "run", run),
+        data=build(settings.DataSection, "data", data_keys),
         data_source=source,
-        model=settings.Model(factory=PYTHON_MODEL),
+        model=settings.ModelSection(factory=PYTHON_MODEL),
         algorithm=algorithm,
         rule=chosen_rule(algorithm, rule),
-        topology=build(settings.Topology, "topology", {"servers": servers}),
-        checkpoint=build(settings.Checkpoint, "checkpoint", {"every": checkpoint_every, "keep": keep}),
-        device=build(settings.Device, "device", {"kind": device} if isinstance(device, str) else device),
+        topology=build(settings.TopologySection, "topology", {"servers": servers}),
+        checkpoint=build(settings.CheckpointSection, "checkpoint", {"every": checkpoint_every, "keep": keep}),
+        device=build(settings.DeviceSection, "device", {"kind": device} if isinstance(device, str) else device),
     )
     config.algorithm.check(config.run.deterministic, config.rule)
 
