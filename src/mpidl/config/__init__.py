@@ -7,6 +7,7 @@ from mpidl.config.sections import (
     DebugSection,
     DeviceSection,
     ModelSection,
+    PythonData,
     RunSection,
     TopologySection,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "DebugSection",
     "DeviceSection",
     "ModelSection",
+    "PythonData",
     "RunSection",
     "TopologySection",
     "VirtualSection",

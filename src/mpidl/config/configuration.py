@@ -18,6 +18,7 @@ from mpidl.config.sections import (
     DebugSection,
     DeviceSection,
     ModelSection,
+    PythonData,
     RunSection,
     TopologySection,
 )
@@ -27,7 +28,7 @@ from mpidl.errors import UsageError, nearest
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
 
-__all__ = ["SECTIONS", "Config", "chosen_rule", "from_dict", "load", "read", "replace_key"]
+__all__ = ["SECTIONS", "Config", "chosen_rule", "from_dict", "load", "read", "set_keys"]
 
 Named = TypeVar("Named")
 
@@ -169,7 +170,7 @@ def from_dict(
         if section not in SECTIONS:
             raise UsageError(f"{section}: unknown section{nearest(section, list(SECTIONS))}")
     if data_source is None:
-        data_source = _named(SOURCES, "data", "source", values, beside=schema.keys(DataSection))
+        data_source = _source(values)
     if algorithm is None:
         algorithm = _named(ALGORITHMS, "algorithm", "name", values, default="downpour")
     plain = {name: cls for name, cls in SECTIONS.items() if name not in NAMING}
@@ -191,6 +192,14 @@ def chosen_rule(algorithm: Algorithm, rule: Rule | None) -> Rule:
     if algorithm.default_rule is None:
         return algorithm.held()
     return rule if rule is not None else algorithm.default_rule
+
+
+def _source(values: Mapping[str, Any]) -> Source:
+    table = values.get("data", {})
+    if isinstance(table, Mapping) and table.get("source") == PythonData.name:
+        return PythonData()
+    source: Source = _named(SOURCES, "data", "source", values, beside=schema.keys(DataSection))
+    return source
 
 
 def _rule(algorithm: Algorithm, values: Mapping[str, Any]) -> Rule:
@@ -245,15 +254,15 @@ def _override(values: dict[str, Any], override: str) -> None:
         raise UsageError(f"--set {override}: expected section.key=value")
     if re.match(r"model\.layer\b", name.strip()):
         raise UsageError(f"--set {override}: layers can't be set here, only in the file")
-    table: Any = values
+    parent, table = values, values
     for depth, section in enumerate(path, start=1):
-        table = table.setdefault(section, {})
+        parent, table = table, table.setdefault(section, {})
         schema.check_table(".".join(path[:depth]), table)
-    replace_key(table, ".".join(path), key, toml.parse(text.strip()))
+    parent[path[-1]] = set_keys(table, ".".join(path), {key: toml.parse(text.strip())})
 
 
-def replace_key(table: dict[str, Any], section: str, key: str, value: Any) -> None:
-    """Set a key of a section's `table`, and remove the key that it takes the place of."""
-    table[key] = value
-    if (section, key) in INSTEAD:
-        table.pop(INSTEAD[section, key], None)
+def set_keys(table: Mapping[str, Any], section: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `table` of a section with the `given` keys, without the keys that those take the place of."""
+    schema.check_table(section, table)
+    replaced = {INSTEAD.get((section, key)) for key in given}
+    return {**{key: value for key, value in table.items() if key not in replaced}, **given}

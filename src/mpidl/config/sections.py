@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from mpidl import schema
-from mpidl.data import Augmentation, Normalisation
+from mpidl.data import Augmentation, Dataset, Normalisation
 from mpidl.errors import UsageError
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
@@ -89,6 +89,17 @@ class DataSection:
             object.__setattr__(self, "portion", 4 * self.batch)
         elif self.portion % self.batch:
             raise UsageError(f"portion: {self.portion}, expected a multiple of data.batch ({self.batch})")
+
+
+@dataclass(frozen=True)
+class PythonData:
+    """The source, ``data.source = "python"``, of a run whose data were given by a Python script."""
+
+    name: ClassVar[str] = "python"
+
+    def open(self) -> Dataset:
+        """Raise UsageError: only the script has the data."""
+        raise UsageError("data.source: the data of this run were given by a Python script; continue or evaluate there")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from mpidl.nn.layers import (
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, SoftmaxCrossEntropy
 from mpidl.nn.model import Model, layout_of
 from mpidl.nn.network import Network, check
+from mpidl.nn.regularisation import Regularisation
 
 __all__ = [
     "ACTIVATIONS",
@@ -52,6 +53,7 @@ __all__ = [
     "Model",
     "Network",
     "OneVsAllLogistic",
+    "Regularisation",
     "SoftmaxCrossEntropy",
     "check",
     "from_config",
