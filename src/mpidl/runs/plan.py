@@ -144,7 +144,7 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
     return memory
 
 
-def lines(plan: Mapping[str, Any]) -> list[str]:
+def as_text(plan: Mapping[str, Any]) -> str:
     """Return a plan as text for people."""
     state = f"rule's state {quantity(plan['state_bytes'], 'B')}"
     found = [
@@ -152,13 +152,13 @@ def lines(plan: Mapping[str, Any]) -> list[str]:
         f"gradient {quantity(plan['gradient_bytes'], 'B')}, {state}"
     ]
     if plan["layers"] is not None:
-        found += ["", *_layer_lines(plan)]
+        found += ["", *_layer_table(plan)]
     if "roles" in plan:
-        found += ["", *_role_lines(plan)]
-    return found
+        found += ["", *_rank_table(plan)]
+    return "\n".join(found)
 
 
-def _layer_lines(plan: Mapping[str, Any]) -> list[str]:
+def _layer_table(plan: Mapping[str, Any]) -> list[str]:
     rows = [["layer", "type", "outputs", "parameters", "bytes", "operations"]]
     whole = {"name": "in all", "type": "", "shape": (), "bytes": plan["parameter_bytes"]}
     for each in (*plan["layers"], {**plan, **whole}):
@@ -174,7 +174,7 @@ def _layer_lines(plan: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _role_lines(plan: Mapping[str, Any]) -> list[str]:
+def _rank_table(plan: Mapping[str, Any]) -> list[str]:
     """Return a line for each rank, and one for all that hold no shard and are alike."""
     used = {part: title for part, title in PARTS.items() if any(rank["memory"][part] for rank in plan["roles"])}
     rows = [["rank", "role", "shard", *used.values(), "in all"]]
@@ -190,8 +190,8 @@ def _role_lines(plan: Mapping[str, Any]) -> list[str]:
     ):
         first, *others = list(group)
         to = [f" to {others[-1]['rank']}", f" to {others[-1]['role'].split()[1]}"] if others else ["", ""]
-        held = f"{shard[0]:,} to {shard[1]:,}" if shard else ""
-        rows.append([f"{first['rank']}{to[0]}", f"{first['role']}{to[1]}", held, *texts])
+        elements = f"{shard[0]:,} to {shard[1]:,}" if shard else ""
+        rows.append([f"{first['rank']}{to[0]}", f"{first['role']}{to[1]}", elements, *texts])
     return [
         *table(rows, left=3),
         f"{len(plan['roles'])} ranks of one node: {quantity(plan['memory_bytes'], 'B')} in all, "
