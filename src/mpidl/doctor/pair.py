@@ -1,4 +1,4 @@
-"""Two ranks: the origin measures, the target is put to and got from."""
+"""A pair of ranks: the origin measures its puts into and gets from the target."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ class Pair:
     Parameters
     ----------
     comm : MPI.Intracomm
-        Of size 2.
+        Communicator of size 2.
 
     Attributes
     ----------
     origin : bool
-        Whether this rank is the one that measures.
+        Whether this rank measures.
+    one_node : bool
+        Whether both ranks are on the same node.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -39,7 +41,8 @@ class Pair:
         node.Free()
 
     def measure(self, action: Callable[[], T]) -> T:
-        """Let the origin act while the target keeps calling MPI, as a server does; return the result on both."""
+        """Run `action` on the origin while the target calls MPI, as a server does; return the result on both ranks."""
+        result: T
         if not self.origin:
             while not self.comm.Iprobe(ORIGIN):
                 pass
@@ -57,15 +60,15 @@ class Pair:
 
     @contextlib.contextmanager
     def window(self, shapes: Mapping[str, tuple[Any, int]], allocation: str) -> Iterator[Window]:
-        """Open a window in which both ranks offer the same regions."""
+        """Open a window in which both ranks expose the same regions."""
         window = Window(self.comm, shapes, allocation)
         yield window
-        # Not after an error: it may have come to one rank alone, and freeing waits for both.
+        # Not freed after an error: it may be on one rank only, and freeing is collective.
         window.free()
 
 
 def seconds(action: Callable[[], object], rounds: int) -> list[float]:
-    """Return how long each of some calls took."""
+    """Return the seconds that each of `rounds` calls takes."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -75,5 +78,5 @@ def seconds(action: Callable[[], object], rounds: int) -> list[float]:
 
 
 def typical(action: Callable[[], object], rounds: int) -> float:
-    """Return the median of how long calls take."""
+    """Return the median of the seconds that a call takes."""
     return median(seconds(action, rounds))

@@ -1,4 +1,4 @@
-"""A real server with one worker, on two ranks: what it costs when idle, and how soon it answers."""
+"""Probes of a real server with one worker, on two ranks: what it costs when idle, and how soon it answers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mpidl.shards.policies import ApplyAtOnce, Policy
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Roles
 
-#: Share of a core and seconds that are good for an idle server.
+#: Largest share of a core, and longest seconds to an answer, that are good for an idle server.
 CHEAP, PROMPT = 0.05, 0.3e-3
-#: Seconds between two questions to an idle server, long enough for it to fall asleep.
+#: Seconds between two pushes to an idle server, long enough for it to fall asleep.
 PAUSE = 4e-3
 
 
@@ -125,11 +125,12 @@ def idle_share(exchange: Exchange, pair: Pair, span: float = 0.5) -> float:
         share = 0.0
     else:
         share = exchange.serve()
-    return pair.comm.bcast(share, root=TARGET)
+    agreed: float = pair.comm.bcast(share, root=TARGET)
+    return agreed
 
 
 def answers(exchange: Exchange, pair: Pair, gradient: np.ndarray, rounds: int = 50) -> list[float]:
-    """Return the seconds from a push of one chunk being delivered to its worker seeing it applied, on both ranks."""
+    """Return the seconds from the delivery of each push to the worker seeing it applied, on both ranks."""
     times: list[float] = []
 
     def ask() -> None:
@@ -144,18 +145,19 @@ def answers(exchange: Exchange, pair: Pair, gradient: np.ndarray, rounds: int = 
         exchange.work(ask)
     else:
         exchange.serve()
-    return pair.comm.bcast(times, root=ORIGIN)
+    times = pair.comm.bcast(times, root=ORIGIN)
+    return times
 
 
 def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
-    """Whether ranks of one node can wake each other."""
+    """Test whether ranks of one node can wake each other."""
     if not pair.one_node:
         return Finding("none between nodes: servers look for work every 0.2 ms")
     bells = Doorbells(pair.comm)
     times = []
     for _ in range(rounds):
         if pair.origin:
-            # Time for the target to fall asleep.
+            # The target needs time to fall asleep.
             time.sleep(1e-3)
             start = time.perf_counter()
             bells.ring(TARGET)
@@ -173,7 +175,7 @@ def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
 
 
 def idle_server(pair: Pair, allocation: str) -> Finding:
-    """What an idle server costs, and how soon it answers."""
+    """Measure what an idle server costs, and how soon it answers."""
     exchange = Exchange(pair.comm, 1000, allocation=allocation)
     share = idle_share(exchange, pair)
     times = answers(exchange, pair, np.zeros(1000, np.float32))

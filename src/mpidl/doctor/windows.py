@@ -1,4 +1,4 @@
-"""What windows between two ranks carry correctly, and how fast."""
+"""Probes of windows between two ranks: whether they transfer data correctly, and how fast."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mpidl.doctor.examination import Finding, Verdict
 from mpidl.doctor.pair import TARGET, Pair, typical
 from mpidl.rma.windows import Window
 
-#: Rounds of the test that data arrive before the counter that announces them, and the elements of the data (256 KiB).
+#: Rounds of the test of the order of data, and elements of the data of a round (256 KiB).
 ROUNDS, ELEMENTS = 200, 1 << 15
-#: Bytes of a long transfer, and seconds that a busy target computes at a time.
+#: Bytes of a long transfer, and seconds for which a busy target computes at a time.
 LONG, BUSY = 4 << 20, 0.05
-#: Seconds of a get beyond which a busy target is one that keeps others waiting.
+#: Seconds of a get beyond which a busy target makes others wait.
 PROMPT = 1e-3
 
 COUNTERS = {"counters": (np.int64, 2)}
@@ -24,7 +24,7 @@ PUBLISHED, CONSUMED = range(2)
 
 
 def memory(pair: Pair, allocation: str) -> Finding:
-    """Whether a window can be opened, read and written, with one memory for local and remote access."""
+    """Test whether a window can be opened, read and written, with one memory for local and remote access."""
     with pair.window({"values": (np.int64, 5)}, allocation) as window:
         own, back = np.arange(5) + 10 * pair.comm.rank, np.zeros(5, np.int64)
         partner = 1 - pair.comm.rank
@@ -40,7 +40,7 @@ def memory(pair: Pair, allocation: str) -> Finding:
 
 
 def order(pair: Pair, allocation: str) -> Finding:
-    """Whether data arrive before the counter that announces them, in both directions."""
+    """Test whether data arrive before the counter that announces them, in both directions."""
     shapes = COUNTERS | {"data": (np.int64, ELEMENTS), "answer": (np.int64, ELEMENTS)}
     with pair.window(shapes, allocation) as window:
         wrong = sum(_write(window, k) if pair.origin else _read(window, pair.comm, k) for k in range(1, ROUNDS + 1))
@@ -52,7 +52,7 @@ def order(pair: Pair, allocation: str) -> Finding:
 
 
 def _write(window: Window, number: int) -> bool:
-    """Put data and announce them, as a worker does; return whether what the target announces is wrong."""
+    """Put data and announce them, as a worker does; return whether the data that the target announces are wrong."""
     data, counter, answer = np.full(ELEMENTS, number), np.array([number]), np.zeros(ELEMENTS, np.int64)
     window.put(data, TARGET, "data")
     window.flush(TARGET)
@@ -68,7 +68,7 @@ def _write(window: Window, number: int) -> bool:
 
 
 def _read(window: Window, comm: MPI.Comm, number: int) -> bool:
-    """Wait for data, as a server does, and announce others; return whether the data are wrong."""
+    """Wait for data, as a server does, and announce others; return whether the data received are wrong."""
     counters, answer = window.local("counters"), window.local("answer")
     while counters[PUBLISHED] < number:
         comm.Iprobe()
@@ -82,7 +82,7 @@ def _read(window: Window, comm: MPI.Comm, number: int) -> bool:
 
 
 def latency(pair: Pair, allocation: str) -> Finding:
-    """How long 8 bytes take."""
+    """Measure how long a transfer of 8 bytes takes."""
     with pair.window(COUNTERS, allocation) as window:
         value, before = np.zeros(1, np.int64), np.zeros(1, np.int64)
 
@@ -106,7 +106,7 @@ def latency(pair: Pair, allocation: str) -> Finding:
 
 
 def bandwidth(pair: Pair, allocation: str) -> Finding:
-    """How fast long transfers are beside a copy in memory."""
+    """Measure the bandwidth of long transfers, and of a copy in memory."""
     with pair.window({"values": (np.float32, LONG // 4)}, allocation) as window:
         values, other = np.ones(LONG // 4, np.float32), np.zeros(LONG // 4, np.float32)
 
@@ -131,7 +131,7 @@ def bandwidth(pair: Pair, allocation: str) -> Finding:
 
 
 def busy_target(pair: Pair, allocation: str, rounds: int = 8) -> Finding:
-    """How long a get takes while its target computes and calls no MPI."""
+    """Measure how long a get takes while its target computes and calls no MPI function."""
     with pair.window(COUNTERS, allocation) as window:
         value, times = np.zeros(1, np.int64), []
         for _ in range(rounds):
