@@ -195,6 +195,7 @@ def chosen_rule(algorithm: Algorithm, rule: Rule | None) -> Rule:
 
 
 def _source(values: Mapping[str, Any]) -> Source:
+    """Return the source that ``data.source`` names."""
     table = values.get("data", {})
     if isinstance(table, Mapping) and table.get("source") == PythonData.name:
         return PythonData()
@@ -247,7 +248,7 @@ def _table(instance: Any) -> dict[str, Any]:
 
 
 def _override(values: dict[str, Any], override: str) -> None:
-    """Put one ``section.key=value`` into `values`; the key may be one of a section within the section."""
+    """Put one ``section.key=value`` into `values`; the section may be within another, such as ``data.augment``."""
     name, equals, text = override.partition("=")
     *path, key = name.strip().split(".")
     if not (equals and path and all(path) and key):

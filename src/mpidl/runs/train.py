@@ -177,7 +177,7 @@ def _resolve(
     """
     if isinstance(config, Config):
         source, algorithm, rule = source or config.data_source, algorithm or config.algorithm, rule or config.rule
-        values: dict[str, Any] = dict(config.to_dict())
+        values: dict[str, Any] = {**config.to_dict(), "data": _plain(config.data)}
     else:
         values = read(config) if isinstance(config, str | Path) else dict(config or {})
     values |= {name: section for name, section in sections.items() if section is not None}
