@@ -10,6 +10,7 @@ from mpidl.engines.times import Constant, Exponential, Times, Uniform
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.parameters import shards
 from mpidl.rules import RULES, Adagrad, Adam, Sgd
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
 BATCH = 8
@@ -21,7 +22,7 @@ def make_engine(
     schedule = Schedule(Portions(split.samples, BATCH, portion, seed=7), epochs=epochs)
     initial = model.parameters.copy()
     parts = [
-        Shard(part, initial[part.start : part.stop].copy(), rule, algorithm.policy(replicas), part.size)
+        Shard(part, initial[slice(*part)].copy(), ScheduledRule(rule), algorithm.policy(replicas), part.size)
         for part in shards(initial.size, servers)
     ]
     return VirtualEngine(algorithm, model, split, schedule, parts, replicas, seed, times, **options)

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -24,7 +25,7 @@ DTYPES = st.sampled_from(["float32", "float64"])
 def travel(wire, feedback, values):
     data = np.full(wire.size(values.size, values.dtype), 0xA5, np.uint8)
     given = values.copy()
-    feedback.encode(0, values, data)
+    feedback.encode_chunks(0, values, values.size, data)
     assert np.array_equal(bits(values), bits(given))
     decoded = np.full_like(values, np.nan)
     wire.decode(data, decoded)
@@ -117,7 +118,7 @@ def assert_largest_sent(values, fraction):
     feedback = ErrorFeedback(wire, values.size, values.dtype)
     count = max(1, int(np.floor(fraction * values.size + 0.5)))
     data = np.zeros(wire.size(values.size, values.dtype), np.uint8)
-    feedback.encode(0, values, data)
+    feedback.encode_chunks(0, values, values.size, data)
     sent, expected = np.zeros(values.size, values.dtype), largest(values, count)
     end = count * values.itemsize
     assert np.array_equal(data[end : end + 4 * count].view(np.uint32), expected)
@@ -219,11 +220,64 @@ def test_a_chunk_within_a_shard_has_its_own_residual(name):
     # What a format is given may be longer than what it needs.
     data = np.zeros(wire.size(10, np.float32) + 3, np.uint8)
     for seed in range(3):
-        feedback.encode(40, draw(10, np.float32, seed), data)
+        feedback.encode_chunks(40, draw(10, np.float32, seed), 10, data)
         travel(wire, alone, draw(10, np.float32, seed))
     assert np.array_equal(feedback.residual[40:50], alone.residual)
     assert not feedback.residual[:40].any()
     assert not feedback.residual[50:].any()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1, 63, 64, 640, 700])
+def test_chunks_go_into_consecutive_slots_and_nothing_between_them(name, dtype, size):
+    wire, chunk, start = parse(name), 64, 128
+    stride = wire.size(chunk, dtype) + 16
+    count = -(-size // chunk)
+    together, alone = ErrorFeedback(wire, start + size, dtype), ErrorFeedback(wire, start + size, dtype)
+    for seed in range(3):
+        values = draw(size, dtype, seed)
+        out, expected = np.full((2, count * stride), 0xA5, np.uint8)
+        nbytes = together.encode_chunks(start, values, chunk, out, stride)
+        for number in range(count):
+            part = slice(number * chunk, (number + 1) * chunk)
+            length = alone.encode_chunks(start + part.start, values[part], chunk, expected[number * stride :])
+            assert length == wire.size(values[part].size, dtype)
+        assert nbytes == (count - 1) * stride + length
+        assert np.array_equal(out, expected)
+        assert np.array_equal(together.residual, alone.residual)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_round_trip_is_what_a_server_receives(name, in_place):
+    wire, chunk, size = parse(name), 64, 700
+    one, other = ErrorFeedback(wire, size, np.float32), ErrorFeedback(wire, size, np.float32)
+    stride = wire.size(chunk, np.float32)
+    for seed in range(3):
+        values = draw(size, np.float32, seed)
+        slots = np.empty(11 * stride, np.uint8)
+        expected = np.full_like(values, np.nan)
+        nbytes = one.encode_chunks(0, values, chunk, slots, stride)
+        for number in range(11):
+            wire.decode(slots[number * stride : (number + 1) * stride], expected[number * chunk :][:chunk])
+        decoded = values if in_place else np.full_like(values, np.nan)
+        assert other.round_trip(values, chunk, decoded) == nbytes
+        assert np.array_equal(decoded, expected)
+        assert np.array_equal(one.residual, other.residual)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_encoding_allocates_nothing(name):
+    wire, values = parse(name), draw(8 * CHUNK, np.float32, 0)
+    feedback, stride = ErrorFeedback(wire, values.size, np.float32), wire.size(CHUNK, np.float32)
+    out = np.empty(8 * stride, np.uint8)
+    feedback.encode_chunks(0, values, CHUNK, out, stride)
+    tracemalloc.start()
+    feedback.encode_chunks(0, values, CHUNK, out, stride)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4096
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -1,6 +1,6 @@
 """The configuration of a run."""
 
-from mpidl.config.configuration import SECTIONS, Config, chosen_rule, from_dict, load
+from mpidl.config.configuration import SECTIONS, Config, from_dict, load
 from mpidl.config.sections import (
     CheckpointSection,
     DataSection,
@@ -25,7 +25,6 @@ __all__ = [
     "RunSection",
     "TopologySection",
     "VirtualSection",
-    "chosen_rule",
     "from_dict",
     "load",
 ]

@@ -28,7 +28,7 @@ from mpidl.errors import UsageError, nearest
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
 
-__all__ = ["SECTIONS", "Config", "chosen_rule", "from_dict", "load", "read", "set_keys"]
+__all__ = ["SECTIONS", "Config", "from_dict", "load", "read", "set_keys"]
 
 Named = TypeVar("Named")
 
@@ -69,8 +69,9 @@ class Config:
         What ``data.source`` names, with its own keys of ``[data]``.
     algorithm : Algorithm
         What ``algorithm.name`` names, with its own keys.
-    rule : Rule
-        What ``server.rule`` names, with its own keys; the algorithm's default where it names none.
+    rule : Rule or None
+        What ``server.rule`` names, with its own keys; the algorithm's default where it names none. None where the
+        algorithm leaves no choice of rule.
     run, data, model, rate, topology, checkpoint, device, virtual, debug
         The other sections; `SECTIONS` gives their classes.
     """
@@ -80,7 +81,7 @@ class Config:
     data_source: Source
     model: ModelSection
     algorithm: Algorithm
-    rule: Rule
+    rule: Rule | None
     topology: TopologySection
     checkpoint: CheckpointSection
     device: DeviceSection
@@ -98,7 +99,7 @@ class Config:
         tables = {name: _table(getattr(self, name)) for name in SECTIONS if name not in NAMING}
         tables["data"] = {"source": self.data_source.name, **_table(self.data_source), **_table(self.data)}
         tables["algorithm"] = {"name": self.algorithm.name, **_table(self.algorithm)}
-        if self.algorithm.default_rule is not None:
+        if self.rule is not None:
             tables["server"] = {"rule": self.rule.name, **_table(self.rule)}
         return {name: tables[name] for name in SECTIONS if name in tables}
 
@@ -178,20 +179,13 @@ def from_dict(
         data=schema.build(DataSection, "data", _without_source(values.get("data", {}))),
         data_source=data_source,
         algorithm=algorithm,
-        rule=chosen_rule(algorithm, rule) if rule is not None else _rule(algorithm, values),
+        rule=_rule(algorithm, values, rule),
         **{name: schema.build(cls, name, values.get(name, {})) for name, cls in plain.items()},
     )
     config.algorithm.check(config.run.deterministic, config.rule)
     if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
         raise UsageError(f"run.record: a run of {algorithm.name} can't be recorded")
     return config
-
-
-def chosen_rule(algorithm: Algorithm, rule: Rule | None) -> Rule:
-    """Return the rule of the shards, given the user's choice or None; SGD, unused, where there is no choice."""
-    if algorithm.default_rule is None:
-        return algorithm.held()
-    return rule if rule is not None else algorithm.default_rule
 
 
 def _source(values: Mapping[str, Any]) -> Source:
@@ -203,15 +197,16 @@ def _source(values: Mapping[str, Any]) -> Source:
     return source
 
 
-def _rule(algorithm: Algorithm, values: Mapping[str, Any]) -> Rule:
-    """Return the rule of ``[server]``; keys that are not given are those of the algorithm's default rule."""
-    table = values.get("server", {})
-    if algorithm.default_rule is None:
-        return algorithm.held()
-    default = chosen_rule(algorithm, None)
+def _rule(algorithm: Algorithm, values: Mapping[str, Any], rule: Rule | None) -> Rule | None:
+    """Return `rule`, else that of ``[server]``, where keys not given are those of the algorithm's default rule."""
+    default, table = algorithm.default_rule, values.get("server", {})
+    if default is None:
+        return None
+    if rule is not None:
+        return rule
     if isinstance(table, Mapping) and table.get("rule", default.name) == default.name:
         table = {"rule": default.name, **_table(default), **table}
-    return chosen_rule(algorithm, _named(RULES, "server", "rule", {"server": table}))
+    return _named(RULES, "server", "rule", {"server": table})
 
 
 def _named(

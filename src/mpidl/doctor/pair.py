@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mpi4py import MPI
-
-from mpidl.rma.windows import Window
 
 T = TypeVar("T")
 
@@ -57,14 +54,6 @@ class Pair:
             raise
         self.comm.send((result, None), TARGET)
         return result
-
-    @contextlib.contextmanager
-    def window(self, shapes: Mapping[str, tuple[Any, int]], allocation: str) -> Iterator[Window]:
-        """Open a window in which both ranks expose the same regions."""
-        window = Window(self.comm, shapes, allocation)
-        yield window
-        # Not freed after an error: it may be on one rank only, and freeing is collective.
-        window.free()
 
 
 def seconds(action: Callable[[], object], rounds: int) -> list[float]:

@@ -189,12 +189,10 @@ class ReplayEngine:
         portions, replica.portions = replica.portions or (-1, -1), None
         for number, server in enumerate(self._servers):
             part = vector[server.part].copy()
+            if self._wire is not None:
+                replica.feedback[number].round_trip(part, server.shard.pieces[0].size, part)
             for chunk, piece in enumerate(server.shard.pieces):
                 values = part[piece.start : piece.stop]
-                if self._wire is not None:
-                    data = np.empty(self._wire.size(values.size, values.dtype), np.uint8)
-                    replica.feedback[number].encode(piece.start, values, data)
-                    self._wire.decode(data, values)
                 server.mailboxes[replica.number].append((chunk, replica.fetched[number], values, portions))
 
     def _meet(self) -> bool:
@@ -205,13 +203,9 @@ class ReplayEngine:
         given = [replica.request.vector for replica in active if replica.request.vector is not None]
         portion = max((replica.steps.portion for replica in self._replicas), default=0)
         if given:
-            total = given[0].copy()
-            for vector in given[1:]:
-                total += vector
-            if active[0].request.mean:
-                total /= len(given)
             for server in self._servers:
-                server.shard.receive_push(0, server.shard.clock, total[server.part], (portion, portion))
+                parts = [vector[server.part] for vector in given]
+                server.shard.receive_sum(parts, active[0].request.mean, (portion, portion))
         for replica in active:
             if given:
                 replica.request.parameters[:] = self.parameters()

@@ -6,16 +6,13 @@ import ast
 import inspect
 from collections.abc import Callable
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpidl.jit import jit
-from mpidl.rules.scalar import read
-
-if TYPE_CHECKING:
-    from mpidl.rules.rule import Rule
+from mpidl.rules.scalar import ScalarForm, read
 
 
-def loop(rule: type[Rule], sparse: bool = False) -> Callable[..., None]:
+def loop(rule: type[ScalarForm], sparse: bool = False) -> Callable[..., None]:
     """Return the compiled loop; it takes the parameters, the states, the gradient, then the coefficients.
 
     The `sparse` one leaves elements alone whose gradient is 0.
@@ -26,28 +23,28 @@ def loop(rule: type[Rule], sparse: bool = False) -> Callable[..., None]:
     return jit(scope[_name(rule, sparse)])
 
 
-def _name(rule: type[Rule], sparse: bool) -> str:
+def _name(rule: type[ScalarForm], sparse: bool) -> str:
     return f"{rule.name}_sparse" if sparse else rule.name
 
 
-def text(rule: type[Rule], sparse: bool = False) -> str:
+def text(rule: type[ScalarForm], sparse: bool = False) -> str:
     """Return the loop as Python text: the scalar form between reads and writes of the vectors' elements.
 
     The whole is one function, as Numba's cache doesn't notice a change in a function that a cached one calls.
     """
-    scalar = read(rule)
-    vectors = [scalar.element, *scalar.states, scalar.gradient]
-    arguments = [*(f"{name}_vector" for name in vectors), *scalar.coefficients]
+    form = read(rule)
+    vectors = [form.element, *form.states, form.gradient]
+    arguments = [*(f"{name}_vector" for name in vectors), *form.coefficients]
     written = ", ".join(f"{name}_vector[i]" for name in vectors[:-1])
-    results = ", ".join(_typed(result) for result in scalar.results)
+    results = ", ".join(_typed(result) for result in form.results)
     lines = [
         f"def {_name(rule, sparse)}({', '.join(arguments)}):",
-        f"    real = {scalar.element}_vector.dtype.type",
-        *(f"    {name} = real({name})" for name in scalar.coefficients),
-        f"    for i in range({scalar.element}_vector.size):",
-        *([f"        if {scalar.gradient}_vector[i] == 0:", "            continue"] if sparse else []),
+        f"    real = {form.element}_vector.dtype.type",
+        *(f"    {name} = real({name})" for name in form.coefficients),
+        f"    for i in range({form.element}_vector.size):",
+        *([f"        if {form.gradient}_vector[i] == 0:", "            continue"] if sparse else []),
         *(f"        {name} = {name}_vector[i]" for name in vectors),
-        *(f"        {name} = {_typed(value)}" for name, value in scalar.assignments),
+        *(f"        {name} = {_typed(value)}" for name, value in form.assignments),
         f"        {written} = {results}",
     ]
     return "\n".join(lines) + "\n"

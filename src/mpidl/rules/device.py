@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from mpidl.rules.scalar import read
-
-if TYPE_CHECKING:
-    from mpidl.rules.rule import Rule
+from mpidl.rules.scalar import ScalarForm, read
 
 OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "+",
@@ -33,7 +30,7 @@ class Text(NamedTuple):
     body: str
 
 
-def kernel(rule: type[Rule]) -> Callable[..., None]:
+def kernel(rule: type[ScalarForm]) -> Callable[..., None]:
     """Return the function; it takes the parameters, the states, the gradient, then the coefficients.
 
     CuPy compiles the kernel for a dtype when it first sees it and caches it on disk. It is compiled without
@@ -50,20 +47,20 @@ def kernel(rule: type[Rule]) -> Callable[..., None]:
     return apply
 
 
-def text(rule: type[Rule]) -> Text:
+def text(rule: type[ScalarForm]) -> Text:
     """Return the kernel's text; `T` is the vectors' type."""
-    scalar = read(rule)
-    changed = [scalar.element, *scalar.states]
+    form = read(rule)
+    changed = [form.element, *form.states]
     known = set(changed)
     lines = []
-    for name, value in scalar.assignments:
+    for name, value in form.assignments:
         lines.append(f"{'' if name in known else 'T '}{name} = {_expression(value)};")
         known.add(name)
     # Every result is computed before any is stored: a result may read what another one changes.
-    lines += [f"T new_{name} = {_expression(result)};" for name, result in zip(changed, scalar.results, strict=True)]
+    lines += [f"T new_{name} = {_expression(result)};" for name, result in zip(changed, form.results, strict=True)]
     lines += [f"{name} = new_{name};" for name in changed]
     return Text(
-        inputs=", ".join(f"T {name}" for name in (scalar.gradient, *scalar.coefficients)),
+        inputs=", ".join(f"T {name}" for name in (form.gradient, *form.coefficients)),
         outputs=", ".join(f"T {name}" for name in changed),
         body="\n".join(lines),
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from msgspec import Meta
+
+from mpidl.rules.scalar import ScalarForm
 
 Positive = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 
 
-class Rule:
+class Rule(ScalarForm):
     """An update rule: a frozen dataclass of hyperparameters and one scalar form.
 
     The scalar form says what happens to one element, and is compiled for NumPy and for CuPy vectors. Its
@@ -41,9 +43,6 @@ class Rule:
     array([-0.5,  0. ,  0.5], dtype=float32)
     """
 
-    name: ClassVar[str]
-    states: ClassVar[tuple[str, ...]] = ()
-    scalar: ClassVar[Callable[..., tuple[float, ...]]]
     rate: float
 
     def coefficients(self, step: int, rate: float) -> tuple[float, ...]:

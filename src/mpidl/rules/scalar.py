@@ -1,18 +1,24 @@
-"""Reading a rule's scalar form, from which its compiled forms are derived."""
+"""A rule's scalar form, and how it is read to derive the compiled forms."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import textwrap
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from mpidl.rules.rule import Rule
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 
-class Scalar(NamedTuple):
-    """A scalar form's syntax tree in parts.
+class ScalarForm:
+    """What an update rule does to one element: the class variables of a `Rule` that are compiled."""
+
+    name: ClassVar[str]
+    states: ClassVar[tuple[str, ...]] = ()
+    scalar: ClassVar[Callable[..., tuple[float, ...]]]
+
+
+class Parts(NamedTuple):
+    """The parts of a scalar form's syntax tree.
 
     Attributes
     ----------
@@ -32,7 +38,7 @@ class Scalar(NamedTuple):
     results: list[ast.expr]
 
 
-def read(rule: type[Rule]) -> Scalar:
+def read(rule: type[ScalarForm]) -> Parts:
     """Return the parts of a rule's scalar form.
 
     Raises
@@ -50,7 +56,7 @@ def read(rule: type[Rule]) -> Scalar:
             case ast.Assign([ast.Name(target)], value) if target not in arguments[changed:]:
                 assignments.append((target, value))
             case ast.Return(ast.Tuple(results)) if len(results) == changed and statement is function.body[-1]:
-                return Scalar(
+                return Parts(
                     element=arguments[0],
                     states=arguments[1:changed],
                     gradient=arguments[changed],

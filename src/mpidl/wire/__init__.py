@@ -1,5 +1,10 @@
 """Wire formats: how a push travels in fewer bytes, and what is left out comes with the next push."""
 
-from mpidl.wire.wire import ErrorFeedback, Wire, parse
+from mpidl.wire.bf16 import Bf16
+from mpidl.wire.feedback import ErrorFeedback
+from mpidl.wire.formats import parse
+from mpidl.wire.onebit import OneBit
+from mpidl.wire.topk import TopK
+from mpidl.wire.wire import Wire
 
-__all__ = ["ErrorFeedback", "Wire", "parse"]
+__all__ = ["Bf16", "ErrorFeedback", "OneBit", "TopK", "Wire", "parse"]

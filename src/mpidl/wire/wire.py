@@ -1,4 +1,4 @@
-"""What every wire format offers, and the error feedback around it."""
+"""What every wire format offers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-
-from mpidl.errors import UsageError
 
 
 class Wire:
@@ -57,62 +55,3 @@ def compiled(loop: Callable[..., None]) -> Callable[..., None]:
     from mpidl.jit import jit
 
     return jit(loop)
-
-
-class ErrorFeedback:
-    """Encodes one worker's pushes to one shard; what one push leaves out is added to the next.
-
-    Parameters
-    ----------
-    wire : Wire
-    size : int
-        Elements of the shard.
-    dtype : dtype
-
-    Attributes
-    ----------
-    residual : array (size,)
-        What has been left out so far.
-
-    References
-    ----------
-    F. Seide et al. (2014), 1-bit stochastic gradient descent; S. Karimireddy et al. (2019), Error feedback fixes
-    SignSGD and other gradient compression schemes.
-    """
-
-    def __init__(self, wire: Wire, size: int, dtype: Any) -> None:
-        self._wire = wire
-        self.residual = np.zeros(size, dtype)
-
-    def encode(self, start: int, values: np.ndarray, out: np.ndarray) -> None:
-        """Encode the chunk of a push that begins at element `start` of the shard; see `Wire.encode`."""
-        self._wire.encode(values, self.residual[start : start + values.size], out)
-
-
-def parse(text: str) -> Wire | None:
-    """Return the format that a configuration names; None for "fp32", vectors as they are.
-
-    Raises
-    ------
-    UsageError
-        There is no such format.
-    """
-    from mpidl.wire.bf16 import Bf16
-    from mpidl.wire.onebit import OneBit
-    from mpidl.wire.topk import TopK
-
-    name, _, argument = text.partition(":")
-    if text == "fp32":
-        return None
-    if text == "bf16":
-        return Bf16()
-    if text == "onebit":
-        return OneBit()
-    if name == "topk":
-        try:
-            fraction = float(argument)
-        except ValueError:
-            fraction = 0.0
-        if 0 < fraction <= 1:
-            return TopK(fraction, text)
-    raise UsageError(f"wire: {text!r}, expected 'fp32', 'bf16', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'")

@@ -19,7 +19,6 @@ from mpidl import wire
 from mpidl.algorithms.algorithm import Algorithm, Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, NextUnit, Request, WaitForEpoch
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.steps import Steps
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
@@ -126,7 +125,7 @@ class VirtualEngine:
             return ByReduction(self._world)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
             return InMemory(self._world, self._gradient)
-        if isinstance(self._algorithm, Sandblaster):
+        if self._algorithm.coordinated:
             return ByOperations(
                 self._world, self._algorithm, self._schedule, self._gradient, self._on_iteration, self._state
             )

@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import UnitOf, minibatches, of_segments, targets, units
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
 from mpidl.shards.accrual import Accrual
-from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.shards.vectors import Vectors
 
@@ -29,7 +28,7 @@ class ByOperations(ThroughServers):
     Parameters
     ----------
     world : World
-    algorithm : Sandblaster
+    algorithm : Algorithm
     schedule : Schedule
         Units are made of the portions of its first epoch; its end is that of the run.
     compute : callable
@@ -43,7 +42,7 @@ class ByOperations(ThroughServers):
     def __init__(
         self,
         world: World,
-        algorithm: Sandblaster,
+        algorithm: Algorithm,
         schedule: Schedule,
         compute: Callable[[Replica, Gradient], Process],
         on_iteration: Callable[[Iteration], bool],
@@ -56,10 +55,7 @@ class ByOperations(ThroughServers):
         self.actions = {
             Fetch: self._fetch, Gradient: self._gradient, NextUnit: self._next_unit, Accrue: self._accrue,
         }  # fmt: skip
-        self._vectors = [
-            Vectors({PARAMETERS: s.shard.parameters} | dict(zip(s.shard.rule.states, s.shard.state, strict=True)))
-            for s in world.servers
-        ]
+        self._vectors = [Vectors(server.shard.vectors) for server in world.servers]
         self._accruals = [
             Accrual(vectors, server.shard.pieces) for vectors, server in zip(self._vectors, world.servers, strict=True)
         ]

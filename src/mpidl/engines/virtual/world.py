@@ -88,16 +88,10 @@ class Replica:
         """Send a vector through a wire format: `decoded` is what arrives; return its bytes."""
         if not self.feedback:
             self.feedback = [ErrorFeedback(wire, server.shard.range.size, vector.dtype) for server in servers]
-        total = 0
-        for server, feedback in zip(servers, self.feedback, strict=True):
-            for start, stop in server.shard.pieces:
-                size = wire.size(stop - start, vector.dtype)
-                data = np.empty(size, np.uint8)
-                whole = slice(server.part.start + start, server.part.start + stop)
-                feedback.encode(start, vector[whole], data)
-                wire.decode(data, decoded[whole])
-                total += size
-        return total
+        return sum(
+            feedback.round_trip(vector[server.part], server.shard.pieces[0].size, decoded[server.part])
+            for server, feedback in zip(servers, self.feedback, strict=True)
+        )
 
 
 class Spares:

@@ -1,0 +1,87 @@
+"""Error feedback: what a wire format leaves out of one push is added to the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.wire.wire import Wire
+
+
+class ErrorFeedback:
+    """Encodes one worker's pushes to one shard, and adds what one push leaves out to the next.
+
+    Parameters
+    ----------
+    wire : Wire
+    size : int
+        Number of elements in the shard.
+    dtype : dtype
+        float32 or float64.
+
+    Attributes
+    ----------
+    residual : array (size,)
+        What has been left out so far.
+
+    References
+    ----------
+    F. Seide et al. (2014), 1-bit stochastic gradient descent; S. Karimireddy et al. (2019), Error feedback fixes
+    SignSGD and other gradient compression schemes.
+    """
+
+    def __init__(self, wire: Wire, size: int, dtype: Any) -> None:
+        self._wire = wire
+        self.residual = np.zeros(size, dtype)
+
+    def encode_chunks(
+        self, start: int, values: NDArray[Any], chunk: int, out: NDArray[np.uint8], stride: int = 0
+    ) -> int:
+        """Encode a part of a push chunk by chunk, each into a slot of its own; allocate nothing.
+
+        Parameters
+        ----------
+        start : int
+            Index in the shard of the first element of `values`, which begins a chunk.
+        values : array (n,) of the shard's dtype
+        chunk : int
+            Number of elements in a chunk; the last one may be shorter.
+        out : array of uint8
+            The slots: contiguous, aligned to 8 bytes. The bytes between chunks are left alone.
+        stride : int
+            Bytes from the beginning of one slot to the next, a multiple of 8; unused for a single chunk.
+
+        Returns
+        -------
+        int
+            Number of bytes from the beginning of `out` to the end of the last chunk.
+        """
+        end = 0
+        for number, first in enumerate(range(0, values.size, chunk)):
+            part = values[first : first + chunk]
+            residual = self.residual[start + first : start + first + part.size]
+            end = number * stride + self._wire.size(part.size, values.dtype)
+            self._wire.encode(part, residual, out[number * stride : end])
+        return end
+
+    def round_trip(self, values: NDArray[Any], chunk: int, decoded: NDArray[Any]) -> int:
+        """Encode and decode a whole push, as if it went to a server, and return the number of bytes it takes.
+
+        Parameters
+        ----------
+        values : array (size,)
+        chunk : int
+            Number of elements in a chunk; the last one may be shorter.
+        decoded : array (size,)
+            Overwritten with what arrives; may be `values` itself.
+        """
+        data = np.empty(self._wire.size(min(chunk, values.size), values.dtype), np.uint8)
+        total = 0
+        for start in range(0, values.size, chunk):
+            part = slice(start, start + chunk)
+            nbytes = self.encode_chunks(start, values[part], chunk, data)
+            self._wire.decode(data[:nbytes], decoded[part])
+            total += nbytes
+        return total

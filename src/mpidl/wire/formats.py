@@ -1,0 +1,34 @@
+"""The wire formats by their names in a configuration."""
+
+from __future__ import annotations
+
+from mpidl.errors import UsageError
+from mpidl.wire.bf16 import Bf16
+from mpidl.wire.onebit import OneBit
+from mpidl.wire.topk import TopK
+from mpidl.wire.wire import Wire
+
+
+def parse(text: str) -> Wire | None:
+    """Return the wire format named `text`, or None for "fp32", which sends vectors as they are.
+
+    Raises
+    ------
+    UsageError
+        If there is no such format.
+    """
+    name, _, argument = text.partition(":")
+    if text == "fp32":
+        return None
+    if text == "bf16":
+        return Bf16()
+    if text == "onebit":
+        return OneBit()
+    if name == "topk":
+        try:
+            fraction = float(argument)
+        except ValueError:
+            fraction = 0.0
+        if 0 < fraction <= 1:
+            return TopK(fraction, text)
+    raise UsageError(f"wire: {text!r}, expected 'fp32', 'bf16', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'")
