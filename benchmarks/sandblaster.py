@@ -174,7 +174,7 @@ def slow(directory: Path) -> list[dict[str, Any]]:
     for backups in (True, False):
         job = batch_job(
             directory, (128,), epochs=6, data={"batch": portion, "portion": portion},
-            test={"gradient_seconds": gradient, "slow_worker": 2, "slow_factor": factor},
+            debug={"gradient_seconds": gradient, "slow_worker": 2, "slow_factor": factor},
         )  # fmt: skip
         job["algorithm"] |= {"unit": 1, "backups": backups}
         run = train(job, 5)

@@ -66,10 +66,10 @@ def speed(
     options: argparse.Namespace, algorithm: dict[str, Any], workers: int, steps: int, slow: int | None = None
 ) -> float:
     """Return samples/s of a run with so many workers, of which `slow` is the slow one."""
-    test: dict[str, Any] = {"gradient_seconds": GRADIENT, "slow_factor": FACTOR}
+    debug: dict[str, Any] = {"gradient_seconds": GRADIENT, "slow_factor": FACTOR}
     if slow is not None:
-        test["slow_worker"] = slow
-    job = fashion(options.data, (128,), run={"steps": steps}, data={"portion": 128}, algorithm=algorithm, test=test)
+        debug["slow_worker"] = slow
+    job = fashion(options.data, (128,), run={"steps": steps}, data={"portion": 128}, algorithm=algorithm, debug=debug)
     servers = 0 if algorithm["name"] == "sync" else 1
     return train(job, 1 + servers + workers)["samples_per_second"]
 

@@ -1,4 +1,4 @@
-"""The command ``mpidl``. What a command needs is imported when it runs: NumPy only once threads are limited."""
+"""The command ``mpidl``. What a command needs is imported when it runs: NumPy only after threads are limited."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment
+from mpidl.report import results
 from mpidl.version import VERSION
 
 if TYPE_CHECKING:
     from mpidl.config import Config
+
+    Commands = argparse._SubParsersAction["_Parser"]
 
 __all__ = ["main"]
 
@@ -30,14 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The arguments after the command's name; those of the process if not given.
+        The arguments after the word ``mpidl``; those of the process by default.
 
     Returns
     -------
     int
-        0 done; 1 failed; 2 wrong arguments or configuration; 75 stopped by a signal after saving.
+        Exit code: 0 done; 1 failed; 2 wrong arguments or configuration; 75 stopped by a signal after saving.
     """
-    arguments: argparse.Namespace | None = None
     try:
         arguments = _parser().parse_args(argv)
         command: Callable[[argparse.Namespace], int] = arguments.command
@@ -80,91 +82,110 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="mpidl", description="DistBelief on MPI: training through a sharded parameter server.")
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for add in (_add_train, _add_evaluate, _add_simulate, _add_data, _add_plan, _add_doctor):
+        add(commands)
+    return parser
 
+
+def _add_train(commands: Commands) -> None:
     train = commands.add_parser(
         "train",
         help="train a model",
         description="Train a model. Without -n and mpirun: in one process, no MPI needed.",
     )
     train.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file, such as jobs/digits.toml")
-    train.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="start so many ranks with mpirun")
-    train.add_argument(
-        "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
-        help="use VALUE instead of the configuration's; may be repeated",
-    )  # fmt: skip
+    train.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
+    _add_overrides(train)
     train.add_argument(
         "--resume", metavar="RUN_DIR", type=Path,
-        help="go on from a run's last checkpoint, on any number of ranks; CONFIG is the run's own if not given",
+        help="continue from a run's last checkpoint, on any number of ranks; CONFIG is the run's own if not given",
     )  # fmt: skip
-    train.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    _add_json(train, "the summary")
     train.set_defaults(command=_train)
 
+
+def _add_evaluate(commands: Commands) -> None:
     evaluate = commands.add_parser(
         "evaluate", help="test a trained model", description="Test the model of a run's last checkpoint."
     )
     evaluate.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="such as runs/digits")
-    evaluate.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _add_json(evaluate, "the result")
     evaluate.set_defaults(command=_evaluate)
 
+
+def _add_simulate(commands: Commands) -> None:
     simulate = commands.add_parser(
         "simulate",
         help="predict a run on a virtual cluster",
         description="Train on a virtual cluster, in this process: the arithmetic is real, only time is not.",
     )
     simulate.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file with a section [virtual]")
-    simulate.add_argument("--replicas", metavar="N", type=int, help="how many replicas")
+    simulate.add_argument("--replicas", metavar="N", type=int, help="number of replicas")
     simulate.add_argument(
         "--replay", metavar="RUN_DIR", type=Path,
-        help="instead: play again, in one process, a run on ranks that was recorded (run.record = true)",
+        help="instead: repeat, in one process, a run on ranks that was recorded (run.record = true)",
     )  # fmt: skip
-    simulate.add_argument(
-        "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
-        help="use VALUE instead of the configuration's; may be repeated",
-    )  # fmt: skip
-    simulate.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    _add_overrides(simulate)
+    _add_json(simulate, "the summary")
     simulate.set_defaults(command=_simulate)
 
+
+def _add_data(commands: Commands) -> None:
     data = commands.add_parser("data", help="prepare data", description="Prepare data to train with.")
     kinds = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
     pack = kinds.add_parser(
         "pack",
-        help="make an HDF5 file of a folder of images",
-        description='Make an HDF5 file, for data.source = "hdf5", of a folder of images: of each the middle square.',
+        help="make an HDF5 file from a folder of images",
+        description=(
+            'Make an HDF5 file, for data.source = "hdf5", from a folder of images. '
+            "Each image is cut to its middle square."
+        ),
     )
     pack.add_argument(
         "folder", metavar="FOLDER", type=Path, help="a subfolder for each class, or train/ and val/ or test/"
     )
-    pack.add_argument("file", metavar="FILE.h5", type=Path, help="what to write")
+    pack.add_argument("file", metavar="FILE.h5", type=Path, help="the file to write")
     pack.add_argument("--size", metavar="PIXELS", type=int, default=224, help="width and height; 224 if not given")
     tested = pack.add_mutually_exclusive_group()
-    tested.add_argument("--test", metavar="FOLDER", type=Path, help="the images to test with")
+    tested.add_argument("--test", metavar="FOLDER", type=Path, help="folder of the images to test with")
     tested.add_argument(
         "--test-fraction", metavar="FRACTION", type=float, default=0.1,
-        help="test with so many of each class where no folder has others; 0.1 if not given",
+        help="part of each class to test with, if there is no folder for that; 0.1 if not given",
     )  # fmt: skip
-    pack.add_argument("--seed", metavar="SEED", type=int, default=0, help="of the order; 0 if not given")
-    pack.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+    pack.add_argument("--seed", metavar="SEED", type=int, default=0, help="seed of the order; 0 if not given")
+    _add_json(pack, "what was written")
     pack.set_defaults(command=_pack)
 
+
+def _add_plan(commands: Commands) -> None:
     plan = commands.add_parser(
         "plan",
         help="say how large a job would be",
         description="Describe a job without training: its layers, their sizes, and what each rank would hold.",
     )
     plan.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file, such as jobs/distbelief_speech.toml")
-    plan.add_argument("--ranks", metavar="N", type=int, help="also say what so many ranks would do")
-    plan.add_argument(
-        "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
-        help="use VALUE instead of the configuration's; may be repeated",
-    )  # fmt: skip
-    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    plan.add_argument("--ranks", metavar="N", type=int, help="also say what each of N ranks would do")
+    _add_overrides(plan)
+    _add_json(plan, "the plan")
     plan.set_defaults(command=_plan)
 
+
+def _add_doctor(commands: Commands) -> None:
     doctor = commands.add_parser(
         "doctor", help="test this machine's MPI", description="Test what this machine's MPI can do, and how fast."
     )
     doctor.set_defaults(command=_doctor)
-    return parser
+
+
+def _add_overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
+        help="use VALUE instead of the configuration's; may be repeated",
+    )  # fmt: skip
+
+
+def _add_json(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--json", action="store_true", help=f"print {what} as one JSON object")
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -183,9 +204,9 @@ def _train(arguments: argparse.Namespace) -> int:
     summary = run(config, resume=arguments.resume)
     if started.rank == 0:
         if started.size > 1:
-            # The last of the progress bar is still on its way through the launcher.
+            # The end of the progress bar is still on its way through the launcher.
             time.sleep(0.2)
-        _show(summary, arguments.json, _summary_lines)
+        _show(summary, arguments.json, results.summary)
     return INTERRUPTED if summary.get("interrupted") else 0
 
 
@@ -194,7 +215,7 @@ def _launch(arguments: argparse.Namespace, ranks: int) -> int:
     from mpidl.topology.roles import assign
 
     config = _config(arguments)
-    assign([0] * ranks, config.servers, config.topology.partitions, config.topology.standby)
+    assign([0] * ranks, config.servers)
     passed = ["train"]
     if arguments.config is not None:
         passed.append(str(arguments.config))
@@ -218,7 +239,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     environment.limit_threads()
     from mpidl.runs.evaluate import evaluate
 
-    _show(evaluate(arguments.run_dir), arguments.json, _evaluation_lines)
+    _show(evaluate(arguments.run_dir), arguments.json, results.evaluation)
     return 0
 
 
@@ -230,14 +251,14 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from mpidl.runs.simulate import simulate
 
     if arguments.replay is not None:
-        _show(replay(arguments.replay), arguments.json, _replay_lines)
+        _show(replay(arguments.replay), arguments.json, results.replay)
         return 0
     if arguments.config is None:
         raise UsageError("simulate: expected CONFIG or --replay RUN_DIR (see `mpidl simulate --help`)")
     if arguments.replicas is None or arguments.replicas < 1:
         raise UsageError(f"--replicas: expected int >= 1, found {arguments.replicas}")
     summary = simulate(_config(arguments), arguments.replicas)
-    _show(summary, arguments.json, _summary_lines)
+    _show(summary, arguments.json, results.summary)
     return INTERRUPTED if summary.get("interrupted") else 0
 
 
@@ -253,7 +274,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     packed = pack(
         arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed
     )
-    _show(packed, arguments.json, _packed_lines)
+    _show(packed, arguments.json, results.packed)
     return 0
 
 
@@ -262,9 +283,9 @@ def _plan(arguments: argparse.Namespace) -> int:
         raise UsageError("plan: runs in one process, without mpirun")
     environment.limit_threads()
     config = _config(arguments)
-    from mpidl.runs.plan import plan, to_text
+    from mpidl.runs.plan import as_text, plan
 
-    _show(plan(config, arguments.ranks), arguments.json, to_text)
+    _show(plan(config, arguments.ranks), arguments.json, as_text)
     return 0
 
 
@@ -274,46 +295,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return doctor.main()
 
 
-def _show(result: Mapping[str, Any], as_json: bool, lines: Callable[[Mapping[str, Any]], list[str]]) -> None:
+def _show(result: Mapping[str, Any], as_json: bool, as_text: Callable[[Mapping[str, Any]], str]) -> None:
     from mpidl.report.recorder import encode
 
-    print(encode(result).decode() if as_json else "\n".join(lines(result)), flush=True)
-
-
-def _summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    staleness = "staleness mean {mean:.2f}, p50 {p50}, p99 {p99}, max {max}".format(**summary["staleness"])
-    lines = [
-        _quality(summary, ("test_accuracy", "test_loss", "train_loss")),
-        f"{summary['samples']} samples in {summary['seconds']:.1f} s, {summary['samples_per_second']:.0f} samples/s",
-        f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}, {staleness}",
-        f"{summary['run_dir']}: {summary['epochs']:.4g} epochs done",
-    ]
-    if summary.get("interrupted"):
-        lines[-1] += f"; go on with `mpidl train --resume {summary['run_dir']}`"
-    return [line for line in lines if line]
-
-
-def _evaluation_lines(result: Mapping[str, Any]) -> list[str]:
-    return [_quality(result, ("test_accuracy", "test_loss")), f"{result['run_dir']}, step {result['step']}"]
-
-
-def _packed_lines(result: Mapping[str, Any]) -> list[str]:
-    return [
-        "{file}: {train_samples} images to train with, {test_samples} to test with, {classes} classes".format(**result)
-    ]
-
-
-def _replay_lines(result: Mapping[str, Any]) -> list[str]:
-    same = "equal, bit for bit," if result["equal"] else f"differ by at most {result['difference']:.3g} from"
-    return [
-        f"{result['gradients']} gradients: the parameters {same} those of {result['run_dir']}, step {result['step']}"
-    ]
-
-
-def _quality(result: Mapping[str, Any], names: Sequence[str]) -> str:
-    known = [(name.replace("_", " "), result[name]) for name in names if result.get(name) is not None]
-    return ", ".join(f"{name} {value:.4f}" for name, value in known)
-
-
-def _count(summary: Mapping[str, Any], name: str) -> str:
-    return f"{summary[name]} {name if summary[name] != 1 else name.removesuffix('s')}"
+    print(encode(result).decode() if as_json else as_text(result), flush=True)

@@ -1,4 +1,4 @@
-"""From a section of a configuration to a dataclass, with one line for what a user wrote wrong."""
+"""Build dataclasses from the sections of a configuration, with errors of one line for people."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ T = TypeVar("T")
 
 
 def keys(cls: type) -> list[str]:
-    """Return the keys of a section that `cls`, a dataclass, takes: its fields."""
+    """Return the keys of a section that describes a dataclass: the names of the fields of `cls`."""
     return [field.name for field in dataclasses.fields(cls) if field.init]
 
 
 def build(cls: type[T], section: str, values: Mapping[str, Any]) -> T:
-    """Return the `cls` that `values` describe.
+    """Return an instance of `cls` made from the keys and values of a section.
 
     Parameters
     ----------
     cls : dataclass type
-        Its annotations may carry `msgspec.Meta` bounds; fields without a default are required.
+        Its annotations may contain `msgspec.Meta` bounds; fields without a default are required.
     section : str
-        The section's name in errors: ``"data"``, ``"model.layer[2]"``.
+        Name of the section in errors, such as ``"data"`` or ``"model.layer[2]"``.
     values : mapping
-        As TOML gives them.
+        The section, as a TOML parser returns it.
 
     Raises
     ------
     UsageError
-        Unknown key, wrong type, value out of bounds, required key missing; or what `cls` itself raises, which
-        starts with the key's name.
+        A key is unknown, a value has the wrong type or is out of bounds, or a required key is missing; or what `cls`
+        itself raises, whose text starts with the name of the key.
     """
     check_table(section, values)
     check_keys(section, values, keys(cls))
@@ -49,7 +49,7 @@ def build(cls: type[T], section: str, values: Mapping[str, Any]) -> T:
             raise UsageError(f"{section}.{field.name}: missing, expected {describe(annotations[field.name])}")
     try:
         return cls(**converted)
-    except UsageError as error:  # of __post_init__, which doesn't know its section
+    except UsageError as error:  # from __post_init__, which doesn't know the section
         raise UsageError(f"{section}.{error}") from None
 
 
@@ -60,19 +60,19 @@ def check_table(section: str, values: Any) -> None:
 
 
 def check_keys(section: str, values: Mapping[str, Any], known: list[str]) -> None:
-    """Raise UsageError for a key of `values` that is not `known`; the line says the nearest."""
+    """Raise UsageError for a key of `values` that is not in `known`; the error names the nearest known key."""
     for key in values:
         if key not in known:
             raise UsageError(f"{section}.{key}: unknown key{nearest(key, known)}")
 
 
 def choose(registry: Mapping[str, T], key: str, name: Any) -> T:
-    """Return what `registry` has under `name`, the value of the configuration's `key` (``"server.rule"``).
+    """Return what `registry` has under `name`, the value of a `key` such as ``"server.rule"``.
 
     Raises
     ------
     UsageError
-        The registry has no such name; the line says the nearest.
+        The registry has no such name; the error gives the nearest.
     """
     if not isinstance(name, str) or name not in registry:
         raise UsageError(f"{key}: unknown name {name!r}{nearest(str(name), list(registry))}")
@@ -97,7 +97,7 @@ def _found(value: Any) -> str:
 
 
 def describe(annotation: Any) -> str:
-    """Return what `annotation` admits, for people: ``"int >= 1"``, ``"'aligned' or 'literal'"``."""
+    """Return the values that an annotation allows, for people: ``"int >= 1"``, ``"'aligned' or 'literal'"``."""
     return _describe(inspect.type_info(annotation))
 
 

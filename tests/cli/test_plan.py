@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpidl.config import from_dict
-from mpidl.runs.plan import plan, to_text
+from mpidl.runs.plan import as_text, plan
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 
@@ -94,7 +94,7 @@ def test_a_model_of_a_factory_has_sizes_only(tmp_path, monkeypatch):
     found = plan(config(model={"factory": "planned_model:make"}), ranks=3)
     assert (found["parameters"], found["parameter_bytes"], found["layers"]) == (1000, 8000, None)
     assert found["roles"][2]["memory"]["activations"] == 0
-    assert "layer" not in "\n".join(to_text(found))
+    assert "layer" not in as_text(found)
 
 
 def test_a_network_of_1700_million_parameters_takes_no_memory():
@@ -110,7 +110,7 @@ def test_a_network_of_1700_million_parameters_takes_no_memory():
 
 
 def test_the_text_is_aligned():
-    text = to_text(plan(config(), ranks=5))
+    text = as_text(plan(config(), ranks=5)).splitlines()
     assert text == [
         "run: 138 parameters (552 B) of float32, gradient 552 B, rule's state 552 B",
         "",

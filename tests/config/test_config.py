@@ -32,7 +32,7 @@ UNSET = {
     "model": ("layer", "factory", "loss", "clip"),
     "algorithm": ("rate", "max_staleness"),
     "virtual": ("calibration", "compute", "latency", "service", "bandwidth", "cores"),
-    "test": ("slow_worker",),
+    "debug": ("slow_worker",),
 }  # keys whose default isn't written
 
 
@@ -100,7 +100,7 @@ configs = st.fixed_dictionaries(
         "run": run,
         "algorithm": section(n_fetch=counts, n_push=counts, schedule=st.sampled_from(["aligned", "literal"])),
         "server": server,
-        "topology": section(servers=counts, transport=st.just("windows")),
+        "topology": section(servers=counts),
         "checkpoint": section(every=positive, keep=counts),
         "device": section(
             kind=st.sampled_from(["auto", "cpu", "cuda"]),
@@ -113,7 +113,7 @@ configs = st.fixed_dictionaries(
             slow=st.lists(st.fixed_dictionaries({"replica": st.integers(0, 9), "factor": positive})),
             death=st.lists(st.fixed_dictionaries({"replica": st.integers(0, 9), "at": positive})),
         ),
-        "test": section(slow_worker=st.integers(0, 9), slow_factor=st.floats(1, allow_nan=False)),
+        "debug": section(slow_worker=st.integers(0, 9), slow_factor=st.floats(1, allow_nan=False)),
     },
 )
 
@@ -145,7 +145,7 @@ def test_a_configuration_written_and_read_is_the_same(values):
             assert value.items() <= found.items() if key in SUBSECTIONS else found == value
 
 
-@given(configs, st.sampled_from(SECTIONS), st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1))
+@given(configs, st.sampled_from(list(SECTIONS)), st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1))
 def test_an_unknown_key_anywhere_is_named(values, name, key):
     assume(key not in tomllib.loads(from_dict(values).to_toml())[name])
     assume(key not in UNSET.get(name, ()))
@@ -157,7 +157,7 @@ def test_an_unknown_key_anywhere_is_named(values, name, key):
 @given(configs, st.data())
 def test_a_wrong_type_anywhere_is_named(values, draw):
     written = tomllib.loads(from_dict(values).to_toml())
-    name = draw.draw(st.sampled_from(SECTIONS))
+    name = draw.draw(st.sampled_from(list(SECTIONS)))
     key = draw.draw(st.sampled_from(list(written[name])))
     written[name][key] = "a" if key in SUBSECTIONS else {"a": 1}
     assert line(written).startswith(f"{name}.{key}: ")
@@ -210,9 +210,6 @@ def test_a_wrong_type_anywhere_is_named(values, draw):
             {"schedule": "late"},
             "algorithm.schedule: expected 'aligned' or 'literal', found 'late'",
         ),
-        ("topology", {"partitions": 2}, "topology.partitions: 2, this version trains whole models (1)"),
-        ("topology", {"standby": 1}, "topology.standby: 1, this version gives every rank work (0)"),
-        ("topology", {"transport": "messages"}, "topology.transport: 'messages', this version has 'windows'"),
         (
             "device",
             {"kind": "tpu"},

@@ -42,9 +42,9 @@ def cut(text, places):
 
 @given(st.data())
 def test_what_goes_and_what_stays_however_it_arrives(draw):
-    noise = [STOPPED, ABORTED, HYDRA, TOO_EARLY]
+    redundant = [STOPPED, ABORTED, HYDRA, TOO_EARLY]
     words = [KILLED, FOREIGN, SEGFAULT, OTHER_ABORT, b"a line\n", b"---\n", b"\n", b"Abort!\n", RULE[1:]]
-    parts = draw.draw(st.lists(st.sampled_from(noise + words)))
+    parts = draw.draw(st.lists(st.sampled_from(redundant + words)))
     text = b"".join(parts)
     chunks = cut(text, draw.draw(st.sets(st.integers(1, max(1, len(text) - 1)))))
     assert b"".join(quieten(chunks)) == b"".join(part for part in parts if part in words)
@@ -63,7 +63,7 @@ def test_what_comes_beside_a_bar_begins_a_line(text):
     assert b"".join(quieten([BAR + b"\n", text])) == BAR + b"\n" + text
 
 
-def test_noise_beside_a_bar_goes():
+def test_a_redundant_message_beside_a_bar_goes():
     assert b"".join(quieten([BAR, ABORTED])) == BAR + b"\n"
 
 

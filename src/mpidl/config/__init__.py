@@ -1,5 +1,30 @@
 """The configuration of a run."""
 
-from mpidl.config.configuration import SECTIONS, Config, chosen_rule, from_dict, load
+from mpidl.config.configuration import SECTIONS, Config, from_dict, load
+from mpidl.config.sections import (
+    CheckpointSection,
+    DataSection,
+    DebugSection,
+    DeviceSection,
+    ModelSection,
+    PythonData,
+    RunSection,
+    TopologySection,
+)
+from mpidl.config.virtual import VirtualSection
 
-__all__ = ["SECTIONS", "Config", "chosen_rule", "from_dict", "load"]
+__all__ = [
+    "SECTIONS",
+    "CheckpointSection",
+    "Config",
+    "DataSection",
+    "DebugSection",
+    "DeviceSection",
+    "ModelSection",
+    "PythonData",
+    "RunSection",
+    "TopologySection",
+    "VirtualSection",
+    "from_dict",
+    "load",
+]

@@ -4,28 +4,64 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
 from mpidl.config import toml
-from mpidl.config.sections import Checkpoint, Data, Device, Model, Run, Test, Topology
-from mpidl.config.virtual import Virtual
+from mpidl.config.earlier import modernise
+from mpidl.config.sections import (
+    CheckpointSection,
+    DataSection,
+    DebugSection,
+    DeviceSection,
+    ModelSection,
+    PythonData,
+    RunSection,
+    TopologySection,
+)
+from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Source
 from mpidl.errors import UsageError, nearest
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
 
-__all__ = ["Config", "chosen_rule", "from_dict", "load"]
+__all__ = ["SECTIONS", "Config", "from_dict", "load", "read", "set_keys"]
 
 Named = TypeVar("Named")
 
+#: The class of each section, in the order of the files that are written. The keys of ``[data]``, ``[algorithm]`` and
+#: ``[server]`` are also those of the class in `SOURCES`, `ALGORITHMS` or `RULES` that the section names.
+SECTIONS: dict[str, type] = {
+    "run": RunSection,
+    "data": DataSection,
+    "model": ModelSection,
+    "algorithm": Algorithm,
+    "server": Rule,
+    "rate": RateSchedule,
+    "topology": TopologySection,
+    "checkpoint": CheckpointSection,
+    "device": DeviceSection,
+    "virtual": VirtualSection,
+    "debug": DebugSection,
+}
 
-@dataclass(frozen=True)
+#: Sections whose keys depend on a name that they give.
+NAMING = ("data", "algorithm", "server")
+
+#: Keys that take the place of another key of their section.
+INSTEAD = {
+    ("run", "epochs"): "steps",
+    ("run", "steps"): "epochs",
+    ("model", "factory"): "layer",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
-    """A resolved configuration.
+    """A complete configuration.
 
     Attributes
     ----------
@@ -36,64 +72,40 @@ class Config:
     rule : Rule or None
         What ``server.rule`` names, with its own keys; the algorithm's default where it names none. None where the
         algorithm leaves no choice of rule.
+    run, data, model, rate, topology, checkpoint, device, virtual, debug
+        The other sections; `SECTIONS` gives their classes.
     """
 
-    run: Run
-    data: Data
+    run: RunSection
+    data: DataSection
     data_source: Source
-    model: Model
+    model: ModelSection
     algorithm: Algorithm
     rule: Rule | None
-    topology: Topology
-    checkpoint: Checkpoint
-    device: Device
+    topology: TopologySection
+    checkpoint: CheckpointSection
+    device: DeviceSection
     rate: RateSchedule = field(default_factory=RateSchedule)
-    virtual: Virtual = field(default_factory=Virtual)
-    test: Test = field(default_factory=Test)
+    virtual: VirtualSection = field(default_factory=VirtualSection)
+    debug: DebugSection = field(default_factory=DebugSection)
 
     @property
     def servers(self) -> int:
-        """Ranks that are servers: none if the algorithm needs none."""
+        """Number of ranks that are servers; 0 if the algorithm needs none."""
         return self.topology.servers if self.algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the configuration as a mapping of sections, which `from_dict` turns into an equal one."""
+        tables = {name: _table(getattr(self, name)) for name in SECTIONS if name not in NAMING}
+        tables["data"] = {"source": self.data_source.name, **_table(self.data_source), **_table(self.data)}
+        tables["algorithm"] = {"name": self.algorithm.name, **_table(self.algorithm)}
+        if self.rule is not None:
+            tables["server"] = {"rule": self.rule.name, **_table(self.rule)}
+        return {name: tables[name] for name in SECTIONS if name in tables}
 
     def to_toml(self) -> str:
         """Return the configuration as TOML text, which `load` turns into an equal one."""
-        data = {"source": self.data_source.name, **_fields(self.data_source), **_fields(self.data)}
-        tables = {
-            "run": _fields(self.run),
-            "data": data,
-            "model": _fields(self.model),
-            "algorithm": {"name": self.algorithm.name, **_fields(self.algorithm)},
-            **({"server": {"rule": self.rule.name, **_fields(self.rule)}} if self.rule is not None else {}),
-            "rate": _fields(self.rate),
-            "topology": _fields(self.topology),
-            "checkpoint": _fields(self.checkpoint),
-            "device": _fields(self.device),
-            "virtual": _fields(self.virtual),
-            "test": _fields(self.test),
-        }
-        return toml.dump(tables)
-
-
-SECTIONS = (
-    "run",
-    "data",
-    "model",
-    "algorithm",
-    "server",
-    "rate",
-    "topology",
-    "checkpoint",
-    "device",
-    "virtual",
-    "test",
-)
-INSTEAD = {
-    ("run", "epochs"): "steps",
-    ("run", "steps"): "epochs",
-    ("model", "factory"): "layer",
-}
-"""Keys that a ``--set`` of another key takes the place of."""
+        return toml.dump(self.to_dict())
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -104,48 +116,71 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     path : str or Path
         The file; its name without suffix names the run unless ``run.name`` does.
     overrides : sequence of str
-        ``"section.key=value"``: each takes the place of the file's. The value is TOML, or else a bare string.
+        ``"section.key=value"``: each takes the place of the file's key. The value is TOML, or else a bare string.
 
     Raises
     ------
     UsageError
-        No such file, not TOML, or what `from_dict` raises.
+        The file doesn't exist or is not TOML, or what `from_dict` raises.
     """
-    values = toml.read(Path(path))
+    values = read(path)
     for override in overrides:
         _override(values, override)
-    run = values.get("run", {})
-    if isinstance(run, Mapping):
-        values["run"] = {"name": Path(path).stem, **run}
     return from_dict(values)
 
 
-def from_dict(values: Mapping[str, Any]) -> Config:
-    """Check a configuration given as a mapping of sections, and fill in the defaults.
+def read(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file as a mapping of sections, with ``run.name``, which `from_dict` has yet to check.
 
     Raises
     ------
     UsageError
-        Unknown section, key or name; wrong type; value out of bounds; a required key missing; something that
-        this version doesn't have.
+        The file doesn't exist or is not TOML.
     """
+    values = toml.read(Path(path))
+    run = values.get("run", {})
+    if isinstance(run, Mapping):
+        values["run"] = {"name": Path(path).stem, **run}
+    return values
+
+
+def from_dict(
+    values: Mapping[str, Any],
+    *,
+    data_source: Source | None = None,
+    algorithm: Algorithm | None = None,
+    rule: Rule | None = None,
+) -> Config:
+    """Check a configuration given as a mapping of sections, and fill in the defaults.
+
+    Parameters
+    ----------
+    values : mapping
+        Sections as TOML gives them; those of earlier versions are understood too.
+    data_source, algorithm, rule : optional
+        Used instead of what the sections ``[data]``, ``[algorithm]`` and ``[server]`` name.
+
+    Raises
+    ------
+    UsageError
+        A section, key or name is unknown, a value has the wrong type or is out of bounds, or a required key is
+        missing.
+    """
+    values = modernise(values)
     for section in values:
         if section not in SECTIONS:
             raise UsageError(f"{section}: unknown section{nearest(section, list(SECTIONS))}")
-    algorithm = _named(ALGORITHMS, "algorithm", "name", values, default="downpour")
+    if data_source is None:
+        data_source = _source(values)
+    if algorithm is None:
+        algorithm = _named(ALGORITHMS, "algorithm", "name", values, default="downpour")
+    plain = {name: cls for name, cls in SECTIONS.items() if name not in NAMING}
     config = Config(
-        run=schema.build(Run, "run", values.get("run", {})),
-        data_source=_named(SOURCES, "data", "source", values, beside=schema.keys(Data)),
-        data=schema.build(Data, "data", _only(schema.keys(Data), values["data"])),
-        model=schema.build(Model, "model", values.get("model", {})),
+        data=schema.build(DataSection, "data", _without_source(values.get("data", {}))),
+        data_source=data_source,
         algorithm=algorithm,
-        rule=_rule(algorithm, values),
-        rate=schema.build(RateSchedule, "rate", values.get("rate", {})),
-        topology=schema.build(Topology, "topology", values.get("topology", {})),
-        checkpoint=schema.build(Checkpoint, "checkpoint", values.get("checkpoint", {})),
-        device=schema.build(Device, "device", values.get("device", {})),
-        virtual=schema.build(Virtual, "virtual", values.get("virtual", {})),
-        test=schema.build(Test, "test", values.get("test", {})),
+        rule=_rule(algorithm, values, rule),
+        **{name: schema.build(cls, name, values.get(name, {})) for name, cls in plain.items()},
     )
     config.algorithm.check(config.run.deterministic, config.rule)
     if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
@@ -153,19 +188,24 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     return config
 
 
-def chosen_rule(algorithm: Algorithm, rule: Rule | None) -> Rule | None:
-    """Return the shards' rule where a user chose `rule`, or none; None where the algorithm leaves no choice."""
-    default = algorithm.default_rule
-    return default if default is None or rule is None else rule
+def _source(values: Mapping[str, Any]) -> Source:
+    """Return the source that ``data.source`` names."""
+    table = values.get("data", {})
+    if isinstance(table, Mapping) and table.get("source") == PythonData.name:
+        return PythonData()
+    source: Source = _named(SOURCES, "data", "source", values, beside=schema.keys(DataSection))
+    return source
 
 
-def _rule(algorithm: Algorithm, values: Mapping[str, Any]) -> Rule | None:
-    """Return the rule of ``[server]``; keys that are not given are those of the algorithm's default."""
+def _rule(algorithm: Algorithm, values: Mapping[str, Any], rule: Rule | None) -> Rule | None:
+    """Return `rule`, else that of ``[server]``, where keys not given are those of the algorithm's default rule."""
     default, table = algorithm.default_rule, values.get("server", {})
     if default is None:
         return None
+    if rule is not None:
+        return rule
     if isinstance(table, Mapping) and table.get("rule", default.name) == default.name:
-        table = {"rule": default.name, **_fields(default), **table}
+        table = {"rule": default.name, **_table(default), **table}
     return _named(RULES, "server", "rule", {"server": table})
 
 
@@ -177,7 +217,7 @@ def _named(
     default: str | None = None,
     beside: Sequence[str] = (),
 ) -> Named:
-    """Return what a section's `key` names, built from its own keys there; those of `beside` are others'."""
+    """Return what a section's `key` names, built from the section's keys other than those of `beside`."""
     table = values.get(section, {})
     schema.check_table(section, table)
     if key not in table and default is None:
@@ -185,38 +225,40 @@ def _named(
     cls = schema.choose(registry, f"{section}.{key}", table.get(key, default))
     own = schema.keys(cls)
     schema.check_keys(section, table, [key, *beside, *own])
-    return schema.build(cls, section, _only(own, table))
+    return schema.build(cls, section, {name: value for name, value in table.items() if name in own})
 
 
-def _only(keys: Sequence[str], table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: table[key] for key in keys if key in table}
+def _without_source(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section ``[data]`` without the name of a source and that source's own keys."""
+    schema.check_table("data", table)
+    source = SOURCES.get(str(table.get("source")))
+    own = ["source", *(schema.keys(source) if source is not None else ())]
+    return {key: value for key, value in table.items() if key not in own}
 
 
-def _fields(instance: Any) -> dict[str, Any]:
-    fields = {key: getattr(instance, key) for key in schema.keys(type(instance))}
-    return {key: _plain(value) for key, value in fields.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as TOML has it: sections, also those of an array, are dictionaries without what is None."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return {key: item for key, item in asdict(value).items() if item is not None}
-    return value
+def _table(instance: Any) -> dict[str, Any]:
+    """Return a dataclass as a section, without the keys that are None."""
+    plain = asdict(instance)
+    return {key: plain[key] for key in schema.keys(type(instance)) if plain[key] is not None}
 
 
 def _override(values: dict[str, Any], override: str) -> None:
-    """Put one ``section.key=value`` into `values`; the key may be one of a section within the section."""
+    """Put one ``section.key=value`` into `values`; the section may be within another, such as ``data.augment``."""
     name, equals, text = override.partition("=")
     *path, key = name.strip().split(".")
     if not (equals and path and all(path) and key):
         raise UsageError(f"--set {override}: expected section.key=value")
     if re.match(r"model\.layer\b", name.strip()):
         raise UsageError(f"--set {override}: layers can't be set here, only in the file")
-    table: Any = values
+    parent, table = values, values
     for depth, section in enumerate(path, start=1):
-        table = table.setdefault(section, {})
+        parent, table = table, table.setdefault(section, {})
         schema.check_table(".".join(path[:depth]), table)
-    table[key] = toml.parse(text.strip())
-    table.pop(INSTEAD.get((".".join(path), key)), None)
+    parent[path[-1]] = set_keys(table, ".".join(path), {key: toml.parse(text.strip())})
+
+
+def set_keys(table: Mapping[str, Any], section: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `table` of a section with the `given` keys, without the keys that those take the place of."""
+    schema.check_table(section, table)
+    replaced = {INSTEAD.get((section, key)) for key in given}
+    return {**{key: value for key, value in table.items() if key not in replaced}, **given}

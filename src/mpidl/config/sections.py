@@ -1,16 +1,16 @@
-"""The sections of a configuration whose keys don't depend on names in it, each a checked dataclass."""
+"""The sections of a configuration whose keys are always the same, each a checked dataclass."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from mpidl import schema
-from mpidl.data import Augmentation, Normalisation
+from mpidl.data import Augmentation, Dataset, Normalisation
 from mpidl.errors import UsageError
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
@@ -20,26 +20,28 @@ Seconds = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True)
-class Run:
-    """``[run]``: how long, and where its files go.
+class RunSection:
+    """``[run]``: how long a run is, and where its files go.
 
     Attributes
     ----------
     name : str
-        Directory of the run within `dir`.
+        Directory of the run, within `dir`.
+    dir : str
+        Directory of all runs.
     epochs, steps : int, optional
         Length of the run: passes over the training data, or minibatches of all replicas together. One of them
         is set; 10 epochs if neither is given.
     seed : int
-        Decides the initial parameters and the order of the data.
+        Determines the initial parameters and the order of the data.
     deterministic : bool
-        Make the whole run, not just its start, independent of the number of servers and of timing.
+        Make the whole run, not only its start, independent of the number of servers and of timing.
     target_accuracy : float, optional
-        Stop when the test accuracy reaches it.
+        Stop when the test accuracy reaches this value.
     record : bool
-        Keep the interleaving of a run on ranks, for ``mpidl simulate --replay``.
+        Record the interleaving of a run on ranks, for ``mpidl simulate --replay``.
     report : float
-        Seconds between the reports of a batch log.
+        Seconds between two reports where the output is a log and not a terminal.
     """
 
     name: Annotated[str, Meta(min_length=1)] = "run"
@@ -62,15 +64,15 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Data:
-    """``[data]``, without the keys of the source itself.
+class DataSection:
+    """``[data]``, without the keys of the source.
 
     Attributes
     ----------
     batch : int
-        Samples of a minibatch of one replica.
+        Samples in a minibatch of one replica.
     portion : int
-        Samples handed to a replica at a time, a multiple of `batch`; four batches if not given.
+        Samples given to a replica at a time, a multiple of `batch`; four batches if not given.
     augment : Augmentation
         ``[data.augment]``.
     normalise : Normalisation
@@ -90,23 +92,34 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
-    """``[model]``: a network's layers and its loss, or a factory of any other model.
+class PythonData:
+    """The source, ``data.source = "python"``, of a run whose data were given by a Python script."""
+
+    name: ClassVar[str] = "python"
+
+    def open(self) -> Dataset:
+        """Raise UsageError: only the script has the data."""
+        raise UsageError("data.source: the data of this run were given by a Python script; continue or evaluate there")
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """``[model]``: the layers and the loss of a network, or a factory of any other model.
 
     Attributes
     ----------
     layer : list of dict, optional
-        The ``[[model.layer]]`` sections, checked, as they stand.
+        The ``[[model.layer]]`` sections, checked and unchanged.
     factory : str, optional
-        ``"module:function"``, which returns a model.
+        ``"module:function"``; the function returns the model for ``(dataset, seed)``.
     loss : str, optional
-        A name in `mpidl.nn.LOSSES`; None with a factory, whose model has its own.
+        A name in `mpidl.nn.LOSSES`; None with a factory, whose model has its own loss.
     label_smoothing : float
-        Of softmax cross-entropy; see `mpidl.nn.SoftmaxCrossEntropy`.
+        Label smoothing of softmax cross-entropy; see `mpidl.nn.SoftmaxCrossEntropy`.
     l2, clip : float
-        See `mpidl.nn.regularisation.Regularisation`.
+        See `mpidl.nn.Regularisation`.
     dtype : {"float32", "float64"}
-        Of parameters, gradients and activations.
+        Type of parameters, gradients and activations.
     """
 
     layer: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
@@ -139,43 +152,46 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Topology:
-    """``[topology]``: how the ranks share the work. The replicas are what the ranks left can form."""
+class TopologySection:
+    """``[topology]``: how the ranks share the work. The replicas are formed by the ranks that are not servers.
+
+    Attributes
+    ----------
+    servers : int
+        Number of shards of the parameters, each on a rank of its own; ignored by algorithms without servers.
+    """
 
     servers: Count = 1
-    partitions: Count = 1
-    standby: Annotated[int, Meta(ge=0)] = 0
-    transport: Literal["windows", "messages"] = "windows"
-
-    def __post_init__(self) -> None:
-        if self.partitions > 1:
-            raise UsageError(f"partitions: {self.partitions}, this version trains whole models (1)")
-        if self.standby > 0:
-            raise UsageError(f"standby: {self.standby}, this version gives every rank work (0)")
-        if self.transport != "windows":
-            raise UsageError(f"transport: {self.transport!r}, this version has 'windows'")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """``[checkpoint]``: seconds between checkpoints, and how many to keep besides the first and the last."""
+class CheckpointSection:
+    """``[checkpoint]``: when to save, and what to keep.
+
+    Attributes
+    ----------
+    every : float
+        Seconds between checkpoints.
+    keep : int
+        Number of checkpoints to keep besides the first and the last.
+    """
 
     every: Seconds = 60.0
     keep: Count = 3
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceSection:
     """``[device]``: where ranks compute.
 
     Attributes
     ----------
     kind : {"auto", "cpu", "cuda"}
-        Of workers; "auto" is a GPU if there is one that works, else the CPU.
+        Device of the workers; "auto" is a GPU if there is one that works, else the CPU.
     transfer : {"auto", "direct", "staged"}
         Whether MPI is given a GPU's memory, or pinned memory of the host; "auto" asks the MPI library.
     shards : bool
-        Whether servers compute there too, and hold their shards there.
+        Whether servers use that device too, for their shards and the rule.
     """
 
     kind: Literal["auto", "cpu", "cuda"] = "auto"
@@ -188,17 +204,17 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Test:
-    """``[test]``: make a worker slow, to see what an algorithm does about it.
+class DebugSection:
+    """``[debug]``: make a worker slow, to see how an algorithm copes with it.
 
     Attributes
     ----------
     slow_worker : int, optional
-        This worker's gradients take longer.
+        Number of the worker whose gradients take longer.
     slow_factor : float
-        So many times as long.
+        How many times as long they take.
     gradient_seconds : float
-        Every other worker's gradients take at least so long.
+        Shortest time in seconds that any worker takes for a gradient, before `slow_factor`.
     """
 
     slow_worker: Annotated[int, Meta(ge=0)] | None = None
@@ -206,6 +222,6 @@ class Test:
     gradient_seconds: Annotated[float, Meta(ge=0)] = 0.0
 
     def delay(self, worker: int) -> Callable[[float], float]:
-        """Return, for a worker, how long to sleep after a gradient that took so many seconds."""
+        """Return a function from the seconds that a worker's gradient took to the seconds to sleep after it."""
         factor = self.slow_factor if worker == self.slow_worker else 1.0
         return lambda seconds: factor * max(seconds, self.gradient_seconds) - seconds

@@ -1,4 +1,4 @@
-"""The section ``[virtual]``: how long things take on the cluster that a simulation plays."""
+"""The section ``[virtual]``: how long things take on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ class Slow:
 
 
 @dataclass(frozen=True)
-class Virtual:
-    """``[virtual]``.
+class VirtualSection:
+    """``[virtual]``: durations on a simulated cluster.
 
     Attributes
     ----------
     calibration : str, optional
-        Directory of a real run, whose measurements are taken for what isn't given here.
-    compute, latency, service : str, optional
-        Seconds of one gradient, of a message between a replica and a server whatever its size, and of a server's work
-        on one push: "constant:SECONDS", "jitter:MEAN:DEVIATION", "uniform:LOW:HIGH" or "exponential:MEAN".
+        Directory of a real run. Its measurements are used for what isn't given here.
+    compute, latency, service : str or float, optional
+        Seconds that a gradient takes, that a message between a replica and a server takes whatever its size, and that
+        a server takes for a push: a number, "constant:SECONDS", "jitter:MEAN:DEVIATION", "uniform:LOW:HIGH" or
+        "exponential:MEAN".
     bandwidth : float, optional
         Bytes per second of a link.
     cores : int, optional
-        All ranks share so many cores; each has its own if not given.
-    slow, death : sections
-        Replicas that are slow, and that die and may return.
+        Number of cores that all ranks share; each rank has its own if not given.
+    slow : tuple of Slow
+        ``[[virtual.slow]]``: replicas that are slow.
+    death : tuple of Death
+        ``[[virtual.death]]``: replicas that die, and may return.
     """
 
     calibration: str | None = None
@@ -57,12 +60,12 @@ class Virtual:
                 parse(str(getattr(self, key)), key)
 
     def times(self, replicas: int) -> Times:
-        """Return the durations, those of `calibration` where none are given.
+        """Return the durations on a cluster of `replicas`; those of `calibration` where none are given.
 
         Raises
         ------
         UsageError
-            A run without measurements, or a replica that isn't there.
+            The run of `calibration` has no measurements, or a section names a replica that doesn't exist.
         """
         of_replicas: list[Slow | Death] = [*self.slow, *self.death]
         for section in of_replicas:
@@ -96,12 +99,12 @@ def calibrate(run: Path) -> Times:
     Parameters
     ----------
     run : Path
-        ``runs/NAME``, of a run on MPI ranks.
+        Directory of a run on MPI ranks.
 
     Raises
     ------
     UsageError
-        There is no summary with measurements.
+        The directory has no summary with measurements.
     """
     try:
         timing: dict[str, Any] = json.loads((run / "summary.json").read_text())["timing"]

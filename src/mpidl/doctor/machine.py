@@ -1,4 +1,4 @@
-"""What can be said of this machine without MPI."""
+"""Probes of this machine that need no MPI."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mpidl.version import VERSION
 
 OLDEST_PYTHON = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
-#: Free bytes of shared memory below which windows of small models already don't fit.
+#: Bytes of free shared memory below which not even the windows of small models fit.
 SCARCE = 512 << 20
 
 
 def python() -> Finding:
-    """Versions of what computes."""
+    """Find the versions of mpidl, Python and NumPy."""
     import numpy as np
 
     found = f"mpidl {VERSION}, Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
@@ -30,14 +30,14 @@ def python() -> Finding:
 
 
 def hdf5() -> Finding:
-    """Version of the library of data and checkpoints."""
+    """Find the version of HDF5, which data and checkpoints need."""
     import h5py
 
     return Finding(f"HDF5 {h5py.version.hdf5_version}, h5py {h5py.__version__}")
 
 
 def numba() -> Finding:
-    """Whether compiled rules are kept for the next start."""
+    """Find whether compiled rules are cached for the next start."""
     import numba
 
     from mpidl.rules import Adagrad
@@ -51,7 +51,7 @@ def numba() -> Finding:
 
 
 def cores() -> Finding:
-    """Whether the threads of this node's ranks fit on its cores."""
+    """Find whether the threads of this node's ranks fit on its cores."""
     count, share = len(os.sched_getaffinity(0)), environment.threads()
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(asked) if asked.isdigit() else share
@@ -63,7 +63,7 @@ def cores() -> Finding:
 
 
 def shared_memory() -> Finding:
-    """Room for the windows of this node's ranks."""
+    """Find how much memory there is for the windows of this node's ranks."""
     if not SHARED_MEMORY.is_dir():
         return Finding(f"no {SHARED_MEMORY}", Verdict.WARNING, "MPI libraries keep the windows of one node there")
     usage = shutil.disk_usage(SHARED_MEMORY)
@@ -78,7 +78,7 @@ def shared_memory() -> Finding:
 
 
 def launchers() -> Finding:
-    """What can start ranks."""
+    """Find the commands that start ranks."""
     own = str(Path(sys.executable).parent)
     known = [
         path for name in ("mpiexec", "mpirun", "srun") if (path := shutil.which(name, path=own) or shutil.which(name))

@@ -1,4 +1,4 @@
-"""Two ranks: the origin measures, the target is put to and got from."""
+"""A pair of ranks: the origin measures its puts into and gets from the target."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ class Pair:
     Parameters
     ----------
     comm : MPI.Intracomm
-        Of size 2.
+        Communicator of size 2.
 
     Attributes
     ----------
     origin : bool
-        Whether this rank is the one that measures.
+        Whether this rank measures.
+    one_node : bool
+        Whether both ranks are on the same node.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -36,7 +38,8 @@ class Pair:
         node.Free()
 
     def measure(self, action: Callable[[], T]) -> T:
-        """Let the origin act while the target keeps calling MPI, as a server does; return the result on both."""
+        """Run `action` on the origin while the target calls MPI, as a server does; return the result on both ranks."""
+        result: T
         if not self.origin:
             while not self.comm.Iprobe(ORIGIN):
                 pass
@@ -54,7 +57,7 @@ class Pair:
 
 
 def seconds(action: Callable[[], object], rounds: int) -> list[float]:
-    """Return how long each of some calls took."""
+    """Return the seconds that each of `rounds` calls takes."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -64,5 +67,5 @@ def seconds(action: Callable[[], object], rounds: int) -> list[float]:
 
 
 def typical(action: Callable[[], object], rounds: int) -> float:
-    """Return the median of how long calls take."""
+    """Return the median of the seconds that a call takes."""
     return median(seconds(action, rounds))

@@ -1,4 +1,4 @@
-"""The part of the examination that ranks of a job carry out together."""
+"""The part of the examination that two ranks of a job carry out together."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mpidl.doctor.examination import Examination, Finding
 from mpidl.doctor.pair import Pair
 from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
 
-#: Seconds between two looks of the ranks that take no part.
+#: Seconds between two tests, by the ranks that take no part, for the end.
 LOOK_EVERY = 0.01
 
 
 def examine(examination: Examination) -> int:
-    """Examine the first and the last rank while the others sleep; collective over all. Returns the exit code."""
+    """Examine the first and the last rank while the others sleep, and return the exit code; collective."""
     world = MPI.COMM_WORLD
     chosen = world.rank in (0, world.size - 1)
     comm = world.Split(0 if chosen else MPI.UNDEFINED)
@@ -45,7 +45,7 @@ def _examine_pair(examination: Examination, pair: Pair) -> int:
 
 
 def _examine_windows(examination: Examination, pair: Pair, way: str, used: bool) -> bool:
-    """Examine windows that are allocated in one way; return whether they are correct."""
+    """Examine windows that are allocated in one way, and return whether they are correct."""
     examination.heading(f"windows, {way}{' (used)' if used else ''}")
     for what, probe in (("memory", windows.memory), ("order of data", windows.order)):
         if not examination.check(f"  {what}", partial(probe, pair, way), needed=used):
@@ -60,7 +60,7 @@ def _examine_windows(examination: Examination, pair: Pair, way: str, used: bool)
 
 
 def places(pair: Pair) -> Finding:
-    """Where the two ranks are."""
+    """Find the nodes of the two ranks."""
     hosts = pair.comm.allgather(socket.gethostname())
     ranks = pair.comm.allgather(MPI.COMM_WORLD.rank)
     on = ", ".join(f"{rank} on {host}" for rank, host in zip(ranks, hosts, strict=True))
@@ -68,7 +68,7 @@ def places(pair: Pair) -> Finding:
 
 
 def transport(sound: dict[str, bool], used: str) -> Finding:
-    """Which transport and which windows to use."""
+    """Find the transport and the windows to use."""
     if sound[used]:
         return Finding(f'"windows" ({used})')
     others = [way for way, right in sound.items() if right]

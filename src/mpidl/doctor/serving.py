@@ -1,4 +1,4 @@
-"""A real server with one worker, on two ranks: what it costs when idle, and how soon it answers."""
+"""Probes of a real server with one worker, on two ranks: what it costs when idle, and how soon it answers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from mpidl.topology.roles import Roles
 from mpidl.transport.interface import Capacity
 from mpidl.transport.protocol import Phase, ShardClock
 
-#: Share of a core and seconds that are good for an idle server.
+#: Largest share of a core, and longest seconds to an answer, that are good for an idle server.
 CHEAP, PROMPT = 0.05, 0.3e-3
-#: Seconds between two questions to an idle server, long enough for it to fall asleep.
+#: Seconds between two pushes to an idle server, long enough for it to fall asleep.
 PAUSE = 4e-3
 
 
@@ -127,11 +127,12 @@ def idle_share(served: ServerAndWorker, pair: Pair, span: float = 0.5) -> float:
         share = 0.0
     else:
         share = served.serve()
-    return pair.comm.bcast(share, root=TARGET)
+    agreed: float = pair.comm.bcast(share, root=TARGET)
+    return agreed
 
 
 def answers(served: ServerAndWorker, pair: Pair, gradient: np.ndarray, rounds: int = 50) -> list[float]:
-    """Return the seconds from a push of one chunk being delivered to its worker seeing it applied, on both ranks."""
+    """Return the seconds from the delivery of each push to the worker seeing it applied, on both ranks."""
     times: list[float] = []
 
     def ask() -> None:
@@ -146,18 +147,19 @@ def answers(served: ServerAndWorker, pair: Pair, gradient: np.ndarray, rounds: i
         served.work(ask)
     else:
         served.serve()
-    return pair.comm.bcast(times, root=ORIGIN)
+    times = pair.comm.bcast(times, root=ORIGIN)
+    return times
 
 
 def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
-    """Whether ranks of one node can wake each other."""
+    """Test whether ranks of one node can wake each other."""
     if not pair.one_node:
         return Finding("none between nodes: servers look for work every 0.2 ms")
     bells = Doorbells(pair.comm)
     times = []
     for _ in range(rounds):
         if pair.origin:
-            # Time for the target to fall asleep.
+            # The target needs time to fall asleep.
             time.sleep(1e-3)
             start = time.perf_counter()
             bells.ring(TARGET)
@@ -175,7 +177,7 @@ def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
 
 
 def idle_server(pair: Pair, allocation: str) -> Finding:
-    """What an idle server costs, and how soon it answers."""
+    """Measure what an idle server costs, and how soon it answers."""
     served = ServerAndWorker(pair.comm, 1000, allocation=allocation)
     share = idle_share(served, pair)
     times = answers(served, pair, np.zeros(1000, np.float32))

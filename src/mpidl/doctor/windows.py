@@ -1,4 +1,4 @@
-"""What windows between two ranks carry correctly, and how fast."""
+"""Probes of windows between two ranks: whether they transfer data correctly, and how fast."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from mpidl.doctor.examination import Finding, Verdict
 from mpidl.doctor.pair import Pair, typical
 from mpidl.rma.probes import WindowProbe
 
-#: Rounds of the test that data arrive before the counter that announces them, and the elements of the data (256 KiB).
+#: Rounds of the test of the order of data, and elements of the data of a round (256 KiB).
 ROUNDS, ELEMENTS = 200, 1 << 15
-#: Bytes of a long transfer, and seconds that a busy target computes at a time.
+#: Bytes of a long transfer, and seconds for which a busy target computes at a time.
 LONG, BUSY = 4 << 20, 0.05
-#: Seconds of a get beyond which a busy target keeps others waiting.
+#: Seconds of a get beyond which a busy target makes others wait.
 PROMPT = 1e-3
 
 
 def memory(pair: Pair, allocation: str) -> Finding:
-    """Whether a window can be opened, read and written, with one memory for local and remote access."""
+    """Test whether a window can be opened, read and written, with one memory for local and remote access."""
     with WindowProbe(pair.comm, 5, allocation) as probe:
         right = probe.carries_values()
     return Finding("unified") if right else Finding("puts and gets return wrong values", Verdict.FAILED)
 
 
 def order(pair: Pair, allocation: str) -> Finding:
-    """Whether data arrive before the counter that announces them, in both directions."""
+    """Test whether data arrive before the counter that announces them, in both directions."""
     with WindowProbe(pair.comm, ELEMENTS, allocation) as probe:
         puts, gets = probe.overtakes(ROUNDS)
     if puts or gets:
@@ -37,7 +37,7 @@ def order(pair: Pair, allocation: str) -> Finding:
 
 
 def latency(pair: Pair, allocation: str) -> Finding:
-    """How long 8 bytes take."""
+    """Measure how long a transfer of 8 bytes takes."""
     with WindowProbe(pair.comm, 1, allocation) as probe:
         value = np.zeros(1, np.int64)
 
@@ -50,7 +50,7 @@ def latency(pair: Pair, allocation: str) -> Finding:
 
 
 def bandwidth(pair: Pair, allocation: str) -> Finding:
-    """How fast long transfers are beside a copy in memory."""
+    """Measure the bandwidth of long transfers, and of a copy in memory."""
     with WindowProbe(pair.comm, LONG // 8, allocation) as probe:
         values, other = np.ones(LONG // 8, np.int64), np.zeros(LONG // 8, np.int64)
 
@@ -67,7 +67,7 @@ def bandwidth(pair: Pair, allocation: str) -> Finding:
 
 
 def busy_target(pair: Pair, allocation: str, rounds: int = 8) -> Finding:
-    """How long a get takes while its target computes and calls no MPI."""
+    """Measure how long a get takes while its target computes and calls no MPI function."""
     with WindowProbe(pair.comm, 1, allocation) as probe:
         value, times = np.zeros(1, np.int64), []
         for _ in range(rounds):

@@ -1,1 +1,1 @@
-"""The shell's side of a start: the environment of this process, and mpiexec."""
+"""How processes are started: the environment of this process, and mpiexec."""

@@ -1,4 +1,4 @@
-"""What started this process, and starting an MPI job; knows the environment, never imports MPI or NumPy."""
+"""What the environment says of the world that this process is in; imports neither MPI nor NumPy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["World", "check_world", "limit_threads", "threads", "world"]
 
 
 class World(NamedTuple):
-    """This process's place among those started with it.
+    """The rank of this process among those started with it.
 
     Attributes
     ----------
     rank, size : int
     variable : str
-        The variable of the environment that says the size; empty if none does.
+        Name of the environment variable that gives the size; empty if none does.
     """
 
     rank: int
@@ -27,24 +27,24 @@ class World(NamedTuple):
     variable: str = ""
 
 
-#: Variables in which a launcher says rank, size, and the number of ranks on this node.
+#: Variables in which a launcher gives the rank, the size, and the number of ranks on this node.
 LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 )
 
-#: Slurm's numbers for what isn't a step of srun (batch script, interactive shell, ...) begin here.
+#: Slurm's numbers of steps that srun did not start (batch script, interactive shell, ...) begin here.
 SPECIAL_STEPS = 0xFFFFFFF0
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def world(environment: Mapping[str, str] = os.environ) -> World:
-    """Return rank and size as the launcher's environment says; rank 0 of 1 if there is no launcher.
+    """Return the rank and the size that the launcher put into the environment; rank 0 of 1 without a launcher.
 
-    ``mpirun`` and ``mpiexec`` are believed before Slurm, whose variables also stand around them inside an
-    allocation. Slurm's count in a step that ``srun`` started: a batch script is one process, whatever
-    ``SLURM_NTASKS`` says of its steps.
+    ``mpirun`` and ``mpiexec`` take precedence over Slurm, whose variables are also set for them inside an
+    allocation. Slurm's variables are used only in a step that ``srun`` started: a batch script is one process,
+    whatever ``SLURM_NTASKS`` says.
     """
     for rank, size, _ in LAUNCHERS:
         if rank in environment and size in environment:
@@ -57,17 +57,17 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
 
 
 def check_world(size: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Check that MPI sees as many ranks as the launcher started.
+    """Check that MPI sees the ranks that the launcher started.
 
     Parameters
     ----------
     size : int
-        Of MPI.COMM_WORLD.
+        Size of MPI.COMM_WORLD.
 
     Raises
     ------
     UsageError
-        MPI sees one rank alone, though there are more: this Python's MPI isn't the launcher's.
+        MPI sees a single rank although the launcher started more: this Python uses another MPI library.
     """
     started = world(environment)
     if size > 1 or started.size == 1:
@@ -80,13 +80,13 @@ def check_world(size: int, environment: Mapping[str, str] = os.environ) -> None:
 
 
 def threads(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many threads this rank may use: its cores, shared with the other ranks of its node."""
+    """Return the number of threads that this rank may use: its share of the cores that it may run on."""
     cores = len(os.sched_getaffinity(0))
     return max(1, cores // _local_ranks(environment))
 
 
 def _local_ranks(environment: Mapping[str, str]) -> int:
-    """Return the number of ranks on this node; those of the whole world if nothing says how many are here."""
+    """Return the number of ranks on this node, or of the whole world if the environment doesn't give it."""
     size = world(environment).size
     if size == 1:
         return 1
@@ -102,6 +102,6 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
 
 
 def limit_threads() -> None:
-    """Tell the maths libraries how many threads to use; call before NumPy is imported. The user's word wins."""
+    """Set the number of threads of the maths libraries, unless the user did; call before NumPy is imported."""
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads()))

@@ -1,4 +1,4 @@
-"""Starting an MPI job from one process: `mpidl train -n`."""
+"""Start an MPI job from one process: `mpidl train -n`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mpidl.launch.stderr import quieten
 
 __all__ = ["command", "launch"]
 
-#: Exit codes that a run itself gives: done, failed, bad arguments, saved and stopped.
+#: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, 75)
 
-#: Seconds that mpirun gets to end its ranks at a second Ctrl-C.
+#: Seconds that mpirun has to end its ranks after a second Ctrl-C.
 PATIENCE = 3.0
 
 ROOT_PERMISSIONS = tuple(
@@ -30,20 +30,22 @@ ROOT_PERMISSIONS = tuple(
 
 
 def launch(ranks: int, arguments: Sequence[str]) -> int:
-    """Run ``mpidl ARGUMENTS`` on ranks of an MPI job, and wait for its end.
+    """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
-    SIGINT, SIGTERM and SIGUSR1 ask the ranks to save and stop (each gets SIGUSR1); a second SIGINT ends them at
-    once. Nothing of the job outlives this call, nor this process.
+    SIGINT, SIGTERM and SIGUSR1 ask the ranks to save and stop: each rank gets SIGUSR1. A second SIGINT ends them at
+    once. No process of the job outlives this call or this process.
 
     Parameters
     ----------
     ranks : int
+        Number of ranks to start.
     arguments : sequence of str
+        Arguments of the command.
 
     Returns
     -------
     int
-        The job's exit code: 0, 1, 2 or 75.
+        Exit code of the job: 0, 1, 2 or 75.
 
     Raises
     ------
@@ -75,12 +77,12 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
                 _end_session(process.pid)
     if code in OWN_CODES:
         return code
-    _say("ended without saving" if forwarding.came else f"a rank died; {Path(words[0]).name} returned {code}")
+    _say("ended without saving" if forwarding.received else f"a rank died; {Path(words[0]).name} returned {code}")
     return 1
 
 
 def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the words and the environment that run this Python with `arguments` on ranks of an MPI job.
+    """Return the command line and the environment that run this Python with `arguments` on the ranks of an MPI job.
 
     Raises
     ------
@@ -98,8 +100,8 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
 
 
 def _find() -> Path:
-    """Return mpiexec or mpirun: of this Python's environment, else of PATH."""
-    # Intel's mpirun is a script that passes no signals on; its mpiexec does.
+    """Return the path of mpiexec or mpirun: in the directory of this Python, else on PATH."""
+    # Intel's mpirun is a script that forwards no signals; its mpiexec does.
     own = Path(sys.executable).parent
     for directory in (str(own), None):
         for name in ("mpiexec", "mpirun"):
@@ -117,9 +119,9 @@ def _is_open_mpi(mpiexec: Path, environment: Mapping[str, str]) -> bool:
 
 
 def _open_mpi_options(ranks: int) -> list[str]:
-    """Let ranks outnumber cores, and threads wander.
+    """Return options that allow more ranks than cores, and bind no rank to a core.
 
-    On several nodes Open MPI maps more ranks than slots only if told how many go on each.
+    On several nodes, Open MPI starts more ranks than slots only if told how many belong on each node.
     """
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
     if nodes == 1:
@@ -136,23 +138,23 @@ def _permit_root(environment: dict[str, str]) -> None:
 
 
 def _end_with_parent() -> Callable[[], Any] | None:
-    """Return what makes a child get SIGTERM when its parent dies, however that dies; None if unknown here."""
+    """Return a function that makes a child get SIGTERM when its parent dies; None where there is none."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     set_death_signal = 1  # PR_SET_PDEATHSIG
     return prctl and (lambda: prctl(set_death_signal, signal.SIGTERM))
 
 
 class _Forwarding:
-    """Passes on to a job what asks this process to stop, while entered.
+    """Forwards to a job the signals that ask this process to stop, while the context is entered.
 
     Attributes
     ----------
-    came : list of int
-        The signals that did.
+    received : list of int
+        The signals received so far.
     """
 
     def __init__(self) -> None:
-        self.came: list[int] = []
+        self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> _Forwarding:
@@ -167,22 +169,22 @@ class _Forwarding:
             signal.signal(number, handler)
 
     def to(self, process: subprocess.Popen[bytes]) -> None:
-        """Name the job's launcher, which also gets what came before it was there."""
+        """Set the job's launcher, and forward to it what was received before."""
         self._process = process
-        if self.came:
-            self._pass_on()
+        if self.received:
+            self._forward()
 
     def _handle(self, number: int, frame: Any) -> None:
-        self.came.append(number)
-        if len(self.came) == 1:
+        self.received.append(number)
+        if len(self.received) == 1:
             hint = "; Ctrl-C again to end at once" if number == signal.SIGINT else ""
             _say(f"{signal.Signals(number).name}, saving and stopping{hint}")
-        self._pass_on()
+        self._forward()
 
-    def _pass_on(self) -> None:
+    def _forward(self) -> None:
         if self._process is None:
             return
-        if self.came.count(signal.SIGINT) > 1:
+        if self.received.count(signal.SIGINT) > 1:
             self._process.terminate()
             signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         else:
@@ -199,7 +201,7 @@ def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _end_session(session: int) -> None:
-    """Kill every process of a session."""
+    """Kill all processes of a session."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if os.getsid(int(entry.name)) == session:

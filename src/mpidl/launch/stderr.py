@@ -1,4 +1,4 @@
-"""What mpirun adds to the stderr of a job that already said by itself how it ended."""
+"""Removes what mpirun adds to the stderr of a job that has already said how it ended."""
 
 from __future__ import annotations
 
@@ -7,38 +7,40 @@ from collections.abc import Iterable, Iterator
 
 __all__ = ["quieten"]
 
-#: Open MPI writes its messages between two of these lines.
+#: Open MPI writes a message between two of these lines.
 RULE = b"-" * 74
 
-#: Longest message to wait for the end of.
+#: Bytes of the longest message whose end is waited for.
 LONGEST = 4096
 
-#: Exit codes that come after a line that says why, or that need none.
+#: Exit codes of mpidl itself, which has then printed a line that says why, if there is anything to say.
 CODE = rb"(?:1|2|75)\b"
 
-NOISE = (
+#: Messages that only repeat such an exit code, or that a rank died of a signal that mpidl sent.
+REDUNDANT = (
     re.compile(rb"processes exited with non-zero status.*Exit code:\s+" + CODE, re.DOTALL),
     re.compile(rb"returned\s+a non-zero exit code"),
     re.compile(rb"MPI_ABORT was invoked on rank.*rrorcode:? " + CODE, re.DOTALL),
-    re.compile(rb"exited on\s+signal 10 \(User defined signal 1\)"),  # asked to stop, before it could listen
+    re.compile(rb"exited on\s+signal 10 \(User defined signal 1\)"),  # asked to stop before its handler was there
     re.compile(rb'has exited due to process rank \d+.*calling\s+"abort"', re.DOTALL),
 )
 
-#: MPICH and Intel MPI say it in one line.
+#: MPICH and Intel MPI write one line.
 ABORT_START = b"Abort("
 ABORT = re.compile(re.escape(ABORT_START) + CODE + rb"\) on node \d+ .*: application called MPI_Abort\(.*\n")
 
 
 def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a job's stderr as it comes, without the launcher's messages about exit codes of the run itself.
+    """Yield a job's stderr as it arrives, without the launcher's messages about exit codes of mpidl itself.
 
     Parameters
     ----------
     chunks : iterable of bytes
-        As read. A progress bar has no line ends; what another rank or the launcher has to say begins a new line.
+        The output, as it is read. A progress bar has no line ends: a message of another rank or of the launcher that
+        follows it is put on a line of its own.
     """
     pending, at_start = b"", True
-    for chunk in (chunk.replace(b"\0", b"") for chunk in chunks):  # Open MPI may end what it says with a zero byte
+    for chunk in (chunk.replace(b"\0", b"") for chunk in chunks):  # Open MPI may end a message with a zero byte
         if not at_start and chunk.startswith((RULE, b"mpidl: ", ABORT_START)):
             yield b"\n"
             at_start = True
@@ -56,12 +58,12 @@ def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _next(text: bytes) -> tuple[int, bool]:
-    """Return length of what stands at a line's start, 0 to wait for its end, and whether it is to be shown."""
+    """Return the length of the message or line that begins here, 0 if its end is missing, and whether to show it."""
     if RULE.startswith(text[: len(RULE)]):
         end = text.find(b"\n" + RULE + b"\n", len(RULE))
         if end >= 0:
             length = end + len(RULE) + 2
-            return length, not any(noise.search(text[:length]) for noise in NOISE)
+            return length, not any(message.search(text[:length]) for message in REDUNDANT)
         if len(text) < LONGEST:
             return 0, True
     if ABORT_START.startswith(text[: len(ABORT_START)]) and b"\n" not in text and len(text) < LONGEST:

@@ -25,6 +25,7 @@ from mpidl.nn.layers import (
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, SoftmaxCrossEntropy
 from mpidl.nn.model import CompleteModel, Model, adapt
 from mpidl.nn.network import Network
+from mpidl.nn.regularisation import Regularisation
 
 __all__ = [
     "ACTIVATIONS",
@@ -53,6 +54,7 @@ __all__ = [
     "Model",
     "Network",
     "OneVsAllLogistic",
+    "Regularisation",
     "SoftmaxCrossEntropy",
     "adapt",
     "from_config",

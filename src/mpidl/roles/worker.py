@@ -62,7 +62,7 @@ class Worker:
         self._handler.record = self.record = WorkerRecord() if job.config.run.record else None
         steps = Steps(job.rate_at, job.statistics)
         self._engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, steps, self)
-        self._delay = job.config.test.delay(number)
+        self._delay = job.config.debug.delay(number)
         self._own_tickets = iter(range(number, NO_MORE, workers))
         # Reading the data and the first sight of them are no part of training.
         job.dataset.train.load()

@@ -80,7 +80,7 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
         result["layers"] = [_layer(summary, job.dtype.itemsize) for summary in summaries]
         result["operations"] = sum(summary.operations for summary in summaries)
     if ranks is not None:
-        roles = assign([0] * ranks, config.servers, config.topology.partitions, config.topology.standby)
+        roles = assign([0] * ranks, config.servers)
         result["roles"] = _roles(job, roles, ranks)
         result["memory_bytes"] = sum(sum(rank["memory"].values()) for rank in result["roles"])
     return result
@@ -137,21 +137,21 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
     return memory
 
 
-def to_text(plan: Mapping[str, Any]) -> list[str]:
-    """Return a plan as a text for people, line by line."""
+def as_text(plan: Mapping[str, Any]) -> str:
+    """Return a plan as text for people."""
     state = f"rule's state {quantity(plan['state_bytes'], 'B')}"
     found = [
         f"{plan['name']}: {size(plan['parameters'], plan['parameter_bytes'])} of {plan['dtype']}, "
         f"gradient {quantity(plan['gradient_bytes'], 'B')}, {state}"
     ]
     if plan["layers"] is not None:
-        found += ["", *_layer_text(plan)]
+        found += ["", *_layer_table(plan)]
     if "roles" in plan:
-        found += ["", *_role_text(plan)]
-    return found
+        found += ["", *_rank_table(plan)]
+    return "\n".join(found)
 
 
-def _layer_text(plan: Mapping[str, Any]) -> list[str]:
+def _layer_table(plan: Mapping[str, Any]) -> list[str]:
     rows = [["layer", "type", "outputs", "parameters", "bytes", "operations"]]
     whole = {"name": "in all", "type": "", "shape": (), "bytes": plan["parameter_bytes"]}
     for each in (*plan["layers"], {**plan, **whole}):
@@ -167,8 +167,8 @@ def _layer_text(plan: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _role_text(plan: Mapping[str, Any]) -> list[str]:
-    """Return a line for each rank; one for all neighbours that are alike."""
+def _rank_table(plan: Mapping[str, Any]) -> list[str]:
+    """Return a line for each rank, and one for all that hold no shard and are alike."""
     used = {part: title for part, title in PARTS.items() if any(rank["memory"][part] for rank in plan["roles"])}
     rows = [["rank", "role", "shard", *used.values(), "in all"]]
 
@@ -183,8 +183,8 @@ def _role_text(plan: Mapping[str, Any]) -> list[str]:
     ):
         first, *others = list(group)
         to = [f" to {others[-1]['rank']}", f" to {others[-1]['role'].split()[1]}"] if others else ["", ""]
-        part = f"{shard[0]:,} to {shard[1]:,}" if shard else ""
-        rows.append([f"{first['rank']}{to[0]}", f"{first['role']}{to[1]}", part, *texts])
+        elements = f"{shard[0]:,} to {shard[1]:,}" if shard else ""
+        rows.append([f"{first['rank']}{to[0]}", f"{first['role']}{to[1]}", elements, *texts])
     return [
         *table(rows, left=3),
         f"{len(plan['roles'])} ranks of one node: {quantity(plan['memory_bytes'], 'B')} in all, "

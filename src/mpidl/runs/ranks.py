@@ -63,7 +63,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     nodes = _nodes(comm)
-    roles = assign(nodes, config.servers, config.topology.partitions, config.topology.standby)
+    roles = assign(nodes, config.servers)
     job = _agree(comm, roles, build)
     _check_nodes(config, nodes)
     job.replicas = len(roles.replicas)

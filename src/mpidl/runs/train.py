@@ -3,86 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from mpidl.algorithms import Algorithm, Downpour
-from mpidl.config import Config, chosen_rule
-from mpidl.config import sections as settings
-from mpidl.data import Dataset, Source
+from mpidl.algorithms import Algorithm
+from mpidl.config import Config, DebugSection, DeviceSection, PythonData, from_dict
+from mpidl.config.configuration import read, set_keys
+from mpidl.data import Augmentation, Dataset, Normalisation, Source
 from mpidl.errors import UsageError
-from mpidl.job.build import PYTHON_MODEL
+from mpidl.job.build import PYTHON_MODEL, build_model
 from mpidl.job.job import Job
 from mpidl.nn.model import Model
-from mpidl.rules import Rule
+from mpidl.rules import RateSchedule, Rule
 from mpidl.runs.start import start
-from mpidl.schema import build
 from mpidl.storage.checkpoint import Checkpoint
 
 
-@dataclass(frozen=True)
-class PythonData:
-    """Data that a script made itself."""
-
-    name: ClassVar[str] = "python"
-
-    def open(self) -> Dataset:
-        """Only the script has them.
-
-        Raises
-        ------
-        UsageError
-            Always.
-        """
-        raise UsageError("data.source: the run's data were made by a Python script; go there")
-
-
 def train(
-    model: Model,
-    data: Dataset | Source,
+    model: Model | None = None,
+    data: Dataset | Source | None = None,
     *,
+    config: Config | str | Path | Mapping[str, Mapping[str, Any]] | None = None,
     algorithm: Algorithm | None = None,
     rule: Rule | None = None,
-    servers: int = 1,
-    batch: int = 128,
+    rate: RateSchedule | Mapping[str, Any] | None = None,
+    servers: int | None = None,
+    batch: int | None = None,
     portion: int | None = None,
-    checkpoint_every: float = 60.0,
-    keep: int = 3,
+    augment: Augmentation | Mapping[str, Any] | None = None,
+    normalise: Normalisation | Mapping[str, Any] | None = None,
+    name: str | None = None,
+    dir: str | Path | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    deterministic: bool | None = None,
+    target_accuracy: float | None = None,
+    record: bool | None = None,
+    report: float | None = None,
+    checkpoint_every: float | None = None,
+    keep: int | None = None,
     resume: bool = False,
-    device: str | Mapping[str, Any] = "auto",
-    **run: Any,
+    device: str | DeviceSection | Mapping[str, Any] | None = None,
+    debug: DebugSection | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train a model on the ranks of the MPI job that runs this script, or in this process alone.
 
-    Every rank runs the same script and calls this with the same arguments; which role it plays is decided here.
-    Afterwards ``model.parameters`` holds the trained parameters on every worker, and in a world of one.
+    Every rank runs the same script and calls this function with the same arguments; each rank's role is decided
+    here. Afterwards ``model.parameters`` holds the trained parameters on every worker, and in a world of one rank.
+
+    An argument that is None is as `config` says; if that doesn't say it either, it has the default given below.
 
     Parameters
     ----------
-    model : Model
-        A `mpidl.nn.Network`, or any object with ``parameters`` and ``loss_and_gradient(batch)``.
-    data : Dataset or Source
-        Such as ``Idx("data/fashion-mnist")``.
+    model : Model, optional
+        A `Network`, or any object with ``parameters`` and ``loss_and_gradient(batch)``. Takes the place of the
+        section ``[model]`` of `config`.
+    data : Dataset or Source, optional
+        For example ``Idx("data/fashion-mnist")``. Takes the place of the source that ``[data]`` of `config` names.
+    config : Config, str, Path or mapping, optional
+        A configuration, the path of a TOML file, or a mapping of sections, such as
+        ``{"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}``.
     algorithm : Algorithm, optional
-        Downpour with n_push = n_fetch = 1 by default.
+        ``Downpour()`` by default.
     rule : Rule, optional
-        What shards do with a gradient, where the algorithm leaves that choice; the algorithm's default, which is
-        Adagrad(0.01) for most.
-    servers : int
-        Shards of the parameters; algorithms without servers ignore it.
-    batch, portion : int
-        Samples of a minibatch; samples handed to a worker at a time (four batches by default).
-    checkpoint_every : float
-        Seconds between checkpoints.
-    keep : int
-        How many checkpoints to keep beside the first and the last.
+        What shards do with a gradient, where the algorithm leaves that choice. The default is the algorithm's,
+        ``Adagrad(0.01)`` for most.
+    rate : RateSchedule or mapping, optional
+        How learning rates change during the run; constant by default.
+    servers : int, optional
+        Number of shards of the parameters, 1 by default; ignored by algorithms without servers.
+    batch : int, optional
+        Samples in a minibatch of one replica, 128 by default.
+    portion : int, optional
+        Samples given to a worker at a time, a multiple of `batch`; four batches by default.
+    augment : Augmentation or mapping, optional
+        How training images are changed, differently in every epoch; not at all by default.
+    normalise : Normalisation or mapping, optional
+        Mean and standard deviation of the inputs, which are normalised by them; 0 and 1 by default.
+    name, dir : str, optional
+        The run's directory is ``dir/name``, ``"runs/run"`` by default. With the path of a file as `config`, `name` is
+        the file's name without suffix by default.
+    epochs, steps : int, optional
+        Length of the run: passes over the training data, or minibatches of all replicas together. At most one of
+        them may be given; 10 epochs by default.
+    seed : int, optional
+        Determines the order of the data, and the initial parameters of a model from `config`; 0 by default.
+    deterministic : bool, optional
+        Make the whole run independent of the number of servers and of timing; False by default.
+    target_accuracy : float, optional
+        Stop when the test accuracy, in (0, 1], reaches this value; never by default.
+    record : bool, optional
+        Record the interleaving of a run on ranks, for ``mpidl simulate --replay``; False by default.
+    report : float, optional
+        Seconds between two reports where the output is a log and not a terminal, 10 by default.
+    checkpoint_every : float, optional
+        Seconds between checkpoints, 60 by default.
+    keep : int, optional
+        Number of checkpoints to keep besides the first and the last, 3 by default.
     resume : bool
-        Go on from the newest checkpoint of the run's directory.
-    device : str or mapping
-        Where a network computes: "auto", "cpu" or "cuda"; or keys of ``[device]``.
-    **run
-        Keys of ``[run]``: name, dir, epochs or steps, seed, deterministic, target_accuracy, report.
+        Continue from the newest checkpoint in the run's directory.
+    device : str, DeviceSection or mapping, optional
+        Where a network computes: "auto", "cpu" or "cuda", or a whole section ``[device]``; "auto" by default.
+    debug : DebugSection or mapping, optional
+        Makes workers slow; nothing by default.
 
     Returns
     -------
@@ -91,26 +116,72 @@ def train(
 
     Raises
     ------
+    UsageError
+        An argument or a key of `config` is wrong, or the parts don't fit together; one line.
     MpidlError
-        What the run met, in one line.
+        The run failed; one line.
+
+    Examples
+    --------
+    >>> network = Network([Dense(128, activation="relu"), Dense(10)], input_shape=(8, 8))
+    >>> summary = train(network, Digits(), algorithm=Downpour(n_push=1), rule=Adagrad(0.01), epochs=30)
+    >>> summary = train(config="jobs/digits.toml", steps=100)
     """
-    algorithm = algorithm if algorithm is not None else Downpour()
-    data_keys = {"batch": batch} if portion is None else {"batch": batch, "portion": portion}
-    source: Source = PythonData() if isinstance(data, Dataset) else data
-    config = Config(
-        run=build(settings.Run, "run", run),
-        data=build(settings.Data, "data", data_keys),
-        data_source=source,
-        model=settings.Model(factory=PYTHON_MODEL),
-        algorithm=algorithm,
-        rule=chosen_rule(algorithm, rule),
-        topology=build(settings.Topology, "topology", {"servers": servers}),
-        checkpoint=build(settings.Checkpoint, "checkpoint", {"every": checkpoint_every, "keep": keep}),
-        device=build(settings.Device, "device", {"kind": device} if isinstance(device, str) else device),
-    )
-    config.algorithm.check(config.run.deterministic, config.rule)
+    if data is not None and not isinstance(data, Dataset) and not callable(getattr(data, "open", None)):
+        raise UsageError(f"data: expected a Dataset or a source, such as mpidl.Digits(), found {data!r}")
+    run = {
+        "name": name, "dir": None if dir is None else str(dir), "epochs": epochs, "steps": steps, "seed": seed,
+        "deterministic": deterministic, "target_accuracy": target_accuracy, "record": record, "report": report,
+    }  # fmt: skip
+    keys = {
+        "run": run,
+        "data": {"batch": batch, "portion": portion, "augment": _plain(augment), "normalise": _plain(normalise)},
+        "topology": {"servers": servers},
+        "checkpoint": {"every": checkpoint_every, "keep": keep},
+        "device": {"kind": device if isinstance(device, str) else None},
+    }
+    sections = {
+        "model": None if model is None else {"factory": PYTHON_MODEL},
+        "rate": _plain(rate),
+        "device": None if isinstance(device, str) else _plain(device),
+        "debug": _plain(debug),
+    }
+    source = PythonData() if isinstance(data, Dataset) else data
+    resolved = _resolve(config, sections, keys, source, algorithm, rule)
 
     def make(config: Config, checkpoint: Checkpoint | None) -> Job:
-        return Job(config, data if isinstance(data, Dataset) else data.open(), model, checkpoint)
+        dataset = data if isinstance(data, Dataset) else config.data_source.open()
+        return Job(config, dataset, build_model(config, dataset) if model is None else model, checkpoint)
 
-    return start(config, make, Path(config.run.dir) / config.run.name if resume else None)
+    return start(resolved, make, Path(resolved.run.dir) / resolved.run.name if resume else None)
+
+
+def _plain(section: Any) -> Any:
+    """Return a section that was given as a dataclass or as a mapping as a mapping."""
+    if section is None or isinstance(section, Mapping):
+        return section
+    return {key: value for key, value in asdict(section).items() if value is not None}
+
+
+def _resolve(
+    config: Config | str | Path | Mapping[str, Mapping[str, Any]] | None,
+    sections: Mapping[str, Any],
+    keys: Mapping[str, Mapping[str, Any]],
+    source: Source | None,
+    algorithm: Algorithm | None,
+    rule: Rule | None,
+) -> Config:
+    """Return a configuration in which whole sections, single keys and objects take the place of those of `config`.
+
+    What is None takes the place of nothing.
+    """
+    if isinstance(config, Config):
+        source, algorithm, rule = source or config.data_source, algorithm or config.algorithm, rule or config.rule
+        values: dict[str, Any] = {**config.to_dict(), "data": _plain(config.data)}
+    else:
+        values = read(config) if isinstance(config, str | Path) else dict(config or {})
+    values |= {name: section for name, section in sections.items() if section is not None}
+    for name, table in keys.items():
+        given = {key: value for key, value in table.items() if value is not None}
+        values[name] = set_keys(values.get(name, {}), name, given)
+    return from_dict(values, data_source=source, algorithm=algorithm, rule=rule)

@@ -1,0 +1,136 @@
+"""What `mpidl.train` makes of its arguments and of a configuration."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.config import from_dict, load, toml
+from mpidl.runs import train as module
+
+LAYERS = [{"type": "dense", "units": 10}]
+SECTIONS = {
+    "run": {"steps": 8, "seed": 3},
+    "data": {"source": "synthetic", "shape": [3], "classes": 10, "batch": 8, "augment": {"translate": 1}},
+    "model": {"layer": LAYERS},
+    "algorithm": {"name": "softsync", "n": 2},
+    "server": {"rule": "sgd", "rate": 0.5},
+    "rate": {"schedule": "steps", "epochs": [2]},
+    "topology": {"servers": 3},
+    "checkpoint": {"every": 5, "keep": 2},
+    "device": {"kind": "cpu", "transfer": "staged"},
+    "debug": {"slow_worker": 1},
+}
+OTHERS = {
+    "algorithm": mpidl.Downpour(n_push=4),
+    "rule": mpidl.Adam(0.1),
+    "rate": mpidl.RateSchedule("cosine"),
+    "servers": 2,
+    "batch": 16,
+    "portion": 256,
+    "augment": mpidl.Augmentation(reflect=True),
+    "normalise": mpidl.Normalisation(mean=0.5),
+    "name": "other",
+    "dir": Path("elsewhere"),
+    "steps": 5,
+    "seed": 1,
+    "deterministic": True,
+    "target_accuracy": 0.5,
+    "record": True,
+    "report": 2.0,
+    "checkpoint_every": 9.0,
+    "keep": 8,
+    "device": "cuda",
+    "debug": mpidl.DebugSection(slow_worker=2),
+}
+
+
+@pytest.fixture
+def resolved(monkeypatch):
+    """Return a function that returns the configuration with which `mpidl.train` would start a run."""
+    monkeypatch.setattr(module, "start", lambda config, make, resume: config)
+    return mpidl.train
+
+
+def test_a_configuration_alone(resolved, tmp_path):
+    config = from_dict(SECTIONS)
+    path = tmp_path / "run.toml"
+    path.write_text(toml.dump(SECTIONS))
+    for given in (config, SECTIONS, path, str(path)):
+        assert resolved(config=given) == config
+
+
+@pytest.mark.parametrize("given", [None, SECTIONS, from_dict(SECTIONS)], ids=["none", "mapping", "Config"])
+def test_an_argument_wins_over_the_configuration(resolved, given):
+    model, data = mpidl.Network([mpidl.Dense(10)], (8, 8)), mpidl.Digits()
+    before = resolved(model, data, config=given)
+    for key, value in OTHERS.items():
+        assert resolved(model, data, config=given, **{key: value}) != before, key
+    config = resolved(model, data, config=given, **OTHERS)
+    assert (config.algorithm, config.rule, config.rate) == (OTHERS["algorithm"], OTHERS["rule"], OTHERS["rate"])
+    assert (config.data.augment, config.data.normalise) == (OTHERS["augment"], OTHERS["normalise"])
+    assert (config.data.batch, config.data.portion, config.topology.servers) == (16, 256, 2)
+    assert (config.run.name, config.run.dir, config.run.epochs, config.run.steps) == ("other", "elsewhere", None, 5)
+    assert (config.run.seed, config.run.deterministic, config.run.target_accuracy) == (1, True, 0.5)
+    assert (config.run.record, config.run.report) == (True, 2.0)
+    assert (config.checkpoint.every, config.checkpoint.keep) == (9.0, 8)
+    assert (config.debug, config.device.kind) == (OTHERS["debug"], "cuda")
+    assert config.device.transfer == ("auto" if given is None else "staged")
+
+
+def test_sections_may_be_mappings(resolved):
+    device = {"kind": "cpu", "transfer": "direct"}
+    config = resolved(config=SECTIONS, rate={"warm_up": 2}, device=device, augment={"reflect": True})
+    assert config.rate == mpidl.RateSchedule(warm_up=2.0)
+    assert config.device == mpidl.DeviceSection(**device)
+    assert config.data.augment == mpidl.Augmentation(reflect=True)
+
+
+def test_the_defaults_are_those_of_the_sections(resolved):
+    config = resolved(mpidl.Network([mpidl.Dense(10)], (8, 8)), mpidl.Digits())
+    assert config == from_dict({"data": {"source": "digits"}, "model": {"factory": "python:object"}})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"epochs": 0}, "run.epochs: expected int >= 1, found 0"),
+        ({"epochs": 1, "steps": 1}, "run.steps: run.epochs is given too, expected one of them"),
+        ({"batch": 3}, "data.portion: 512, expected a multiple of data.batch (3)"),
+        ({"augment": {"refelct": True}}, "data.augment.refelct: unknown key, did you mean 'reflect'?"),
+        ({"device": "tpu"}, "device.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'"),
+        ({"algorithm": mpidl.Hogwild(), "record": True}, "run.record: a run of hogwild can't be recorded"),
+        ({"data": 3}, "data: expected a Dataset or a source, such as mpidl.Digits(), found 3"),
+        ({"config": {"dota": {}}}, "dota: unknown section, did you mean 'data'?"),
+        ({"config": {"run": 3}}, "run: expected a section, [run], found 3"),
+        ({"config": "absent.toml"}, "absent.toml: No such file or directory"),
+    ],
+)
+def test_what_is_wrong_is_one_line(resolved, arguments, line):
+    given = {"config": from_dict({"data": {"source": "digits"}, "model": {"layer": LAYERS}})} | arguments
+    with pytest.raises(mpidl.UsageError) as error:
+        resolved(**given)
+    assert str(error.value) == line
+
+
+def test_a_run_from_a_configuration(tmp_path):
+    summary = mpidl.train(config=SECTIONS, dir=tmp_path, algorithm=mpidl.Downpour(), device="cpu", augment={})
+    assert summary["epochs"] == 8 * 8 / 10_000
+    assert mpidl.evaluate(tmp_path / "run")["step"] == 8
+    more = mpidl.train(config=tmp_path / "run" / "config.toml", steps=12, resume=True)
+    assert more["run_dir"] == str(tmp_path / "run")
+    assert mpidl.evaluate(tmp_path / "run")["step"] == 12
+
+
+def test_data_and_model_of_a_script(tmp_path, least_squares):
+    model, split = least_squares()
+    data = mpidl.Dataset("test", (13,), None, split, split)
+    initial = model.parameters.copy()
+    mpidl.train(model, data, batch=8, epochs=1, dir=tmp_path)
+    assert not np.array_equal(model.parameters, initial)
+    with pytest.raises(mpidl.UsageError, match=r"^data.source: the data of this run were given by a Python script; "):
+        mpidl.evaluate(tmp_path / "run")
+    assert load(tmp_path / "run" / "config.toml").data.batch == 8
+    summary = mpidl.train(model, data, config=tmp_path / "run" / "config.toml", epochs=2, resume=True)
+    assert summary["epochs"] == 2
