@@ -143,7 +143,7 @@ class Job:
     def settle(self) -> None:
         """Let the model that was given have the parameters of the one that computes."""
         if isinstance(self.model, OnDevice):
-            self.model.settle()
+            self.model.copy_to_host()
 
     def warm(self, xp: Any = np) -> None:
         """Compile, or load from the cache, what a shard with vectors of this package needs: NumPy or CuPy."""

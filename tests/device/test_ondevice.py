@@ -55,7 +55,7 @@ def test_it_computes_what_the_network_does(cupy, model, loss, inputs):
         close(found[1], after[1])
         host.parameters -= 0.1 * expected
         device.parameters -= 0.1 * gradient  # in place, as engines do
-    device.settle()
+    device.copy_to_host()
     close(given.parameters, host.parameters)
 
 

@@ -20,6 +20,7 @@ from mpidl.nn import (
     LocalContrastNormalisation,
     LocallyConnected2d,
     MaxPool2d,
+    kernels,
 )
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.workspaces import Passes
@@ -107,7 +108,8 @@ class Alone:
         passes = Passes(
             xp, dtype, shapes[0], [self.output_shape], [False], [layer.buffers(*shapes)],
             lambda _, buffers: Workspace(
-                xp, self.parameters, self.gradients, buffers, training, lambda: xp.random.default_rng(seed)
+                xp, kernels.of(xp), self.parameters, self.gradients, buffers, training,
+                lambda: xp.random.default_rng(seed)
             ),
         )  # fmt: skip
         work = passes.take(samples)

@@ -239,11 +239,11 @@ def test_batches_that_do_not_fit(inputs, targets, message):
         ({"layers": []}, "model.layer: no layer, expected at least one"),
         (
             {"layers": [Dense(3, name="a"), Dense(4, name="a")]},
-            "model.layer[1].name: layer 0 is named 'a' too",
+            "model.layer[1].name: 'a' is the name of layer 0, expected a unique one",
         ),
         (
             {"layers": [Dense(3, name="1-dense"), Dense(4)]},
-            "model.layer[1].name: layer 0 is named '1-dense' too",
+            "model.layer[1].name: '1-dense' is the name of layer 0, expected a unique one",
         ),
         ({"layers": [Dense(3, name="a/b")]}, "model.layer[0].name: expected a name without '/', found 'a/b'"),
         ({"input_shape": (4, 0)}, "model.layer[0]: inputs of shape (4, 0) have no elements"),

@@ -1,4 +1,4 @@
-"""Models: layers, activations, losses, and the protocol that a user's own model meets."""
+"""Models: layers, activations, losses, and the protocol of a user's own model."""
 
 from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.build import from_config
@@ -25,6 +25,7 @@ from mpidl.nn.layers import (
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, SoftmaxCrossEntropy
 from mpidl.nn.model import Model, layout_of
 from mpidl.nn.network import Network, check
+from mpidl.nn.regularisation import Regularisation
 
 __all__ = [
     "ACTIVATIONS",
@@ -52,6 +53,7 @@ __all__ = [
     "Model",
     "Network",
     "OneVsAllLogistic",
+    "Regularisation",
     "SoftmaxCrossEntropy",
     "check",
     "from_config",

@@ -1,7 +1,7 @@
-"""Initial values of a weight tensor.
+"""Initialisers of weight tensors.
 
-Each takes a NumPy generator, the tensor's shape and its dtype ("float32" or "float64"), and returns a NumPy
-array of that shape. The last two axes of a shape are (inputs, outputs); axes before them, such as a
+Each one takes a NumPy generator, the tensor's shape and its dtype ("float32" or "float64"), and returns a NumPy
+array of that shape. The last two axes of a shape are (inputs, outputs). The axes before them, such as a
 convolution's height and width, multiply both fans.
 
 Sources: Glorot and Bengio 2010 (Understanding the difficulty of training deep feedforward neural networks),

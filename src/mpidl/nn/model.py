@@ -1,4 +1,4 @@
-"""What the engines ask of a model, so that any object with a flat parameter vector can be trained."""
+"""The protocol of models: any object with a flat parameter vector can be trained."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from mpidl.parameters.layout import Layout
 class Model(Protocol):
     """A flat vector of parameters, and the loss and gradient of a batch.
 
-    `Network` is one; so is any object of a user's own with these two members. Two more are used where
-    present:
+    `Network` implements it, and so can an object of the user's own. Two more members are optional:
 
     ``layout : Layout``
-        Names and shapes of the tensors in the vector, for checkpoints; without it the vector is one tensor
+        Names and shapes of the tensors in the vector, for checkpoints. Without it, the vector is one tensor named
         ``"parameters"``.
     ``evaluate(batch) -> tuple[float, int | float]``
-        Sum of the losses of the batch's samples and number of correct predictions, for test loss and
-        accuracy; NaN for the number where correctness means nothing (regression).
+        Sum of the losses over the batch's samples and number of correct predictions, for test loss and accuracy.
+        The number is NaN where it has no meaning (regression).
 
     Attributes
     ----------
     parameters : array (size,), float32 or float64
-        Contiguous, holds the initial values. The engines write into it in place, so keep no copy of its
-        elements; and where memory is shared they set another vector instead, to be computed with.
+        Contiguous; holds the initial values. Engines write into it, and where memory is shared they replace it by
+        another vector: compute with ``self.parameters`` each time, and keep no copy.
 
     Examples
     --------
@@ -55,12 +54,12 @@ class Model(Protocol):
         loss : float
             Mean over the batch.
         gradient : array (size,)
-            Of the dtype and array package of `parameters`; may be one buffer that every call overwrites.
+            Has the dtype and array package of `parameters`; may be a buffer that every call overwrites.
         """
         ...
 
 
 def layout_of(model: Model) -> Layout:
-    """Return the model's layout; without one, that of a single tensor named ``"parameters"``."""
+    """Return the model's layout; by default, that of a single tensor named ``"parameters"``."""
     layout: Layout | None = getattr(model, "layout", None)
     return Layout([("parameters", model.parameters.shape)]) if layout is None else layout

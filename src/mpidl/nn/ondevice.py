@@ -1,4 +1,4 @@
-"""A network on a GPU, whose vectors lie there too or are mirrored in the host's memory."""
+"""Networks on a GPU, with their vectors on the device or in the host's memory."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mpidl.nn.network import Network
 
 
 class OnDevice:
-    """A model (`mpidl.nn.model.Model`) that computes with CuPy arrays what a network says.
+    """A model (`mpidl.nn.model.Model`) that computes a network's loss and gradient on a GPU.
 
-    Batches pass through pinned memory. No method returns before the GPU is done, so that the time that it takes is
-    the method's, and the next batch may overwrite that memory.
+    Batches are copied through pinned memory. Every method waits for the GPU, so that its time is measured correctly
+    and the next batch may overwrite that memory.
 
     Parameters
     ----------
     network : Network
-        On the host; its parameters are the first values.
+        The network on the host; its parameters are the initial values.
     xp
         CuPy.
 
     Attributes
     ----------
     parameters : cupy.ndarray, shape (layout.size,)
-        On the device, as is the gradient.
+        The parameters on the device, like the gradient.
     layout, statistics
         The network's.
     """
@@ -40,7 +40,7 @@ class OnDevice:
 
     @property
     def parameters(self) -> Any:
-        """Flat vector (layout.size,) on the device; see `Network.parameters`."""
+        """The flat vector (layout.size,) on the device; see `Network.parameters`."""
         return self._network.parameters
 
     @parameters.setter
@@ -48,19 +48,19 @@ class OnDevice:
         self._network.parameters = vector
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """See `Network.loss_and_gradient`; the batch is the host's, the gradient the device's."""
+        """See `Network.loss_and_gradient`; the batch lies on the host, the gradient on the device."""
         result = self._network.loss_and_gradient(self._uploaded(batch))
         self._synchronise()
         return result
 
     def evaluate(self, batch: Batch) -> tuple[float, int | float]:
-        """See `Network.evaluate`; the batch is the host's."""
+        """See `Network.evaluate`; the batch lies on the host."""
         result = self._network.evaluate(self._uploaded(batch))
         self._synchronise()
         return result
 
-    def settle(self) -> None:
-        """Bring the parameters into those of the network on the host."""
+    def copy_to_host(self) -> None:
+        """Copy the parameters from the device into the network on the host."""
         self.parameters.get(out=self._host.parameters)
 
     def _uploaded(self, batch: Batch) -> Batch:
@@ -68,19 +68,19 @@ class OnDevice:
         return Batch(inputs, targets, batch.number)
 
     def _synchronise(self) -> None:
-        """Wait until the GPU is done: nothing else may read what it writes, or write what it reads."""
+        """Wait for the GPU: its inputs must not change, nor its outputs be read, before it is done."""
         self._xp.cuda.get_current_stream().synchronize()
 
 
 class Mirrored(OnDevice):
-    """`OnDevice` for engines whose vectors lie in the host's memory: parameters and gradient are its own, pinned.
+    """`OnDevice` with parameters and gradient in pinned host memory, for engines whose vectors lie there.
 
-    Each batch uploads the parameters as they are then, so that anyone may write into them.
+    The parameters are uploaded with each batch, so that they may be written into at any time between batches.
 
     Parameters
     ----------
     network : Network
-        On the host; its parameters are moved to pinned memory, and are this model's.
+        The network on the host. Its parameters are moved to pinned memory and shared with this model.
     xp
         CuPy.
     """
@@ -94,7 +94,7 @@ class Mirrored(OnDevice):
 
     @property
     def parameters(self) -> np.ndarray:
-        """Flat vector (layout.size,) in the host's memory; see `Network.parameters`."""
+        """The flat vector (layout.size,) in host memory; see `Network.parameters`."""
         return self._host.parameters
 
     @parameters.setter
@@ -102,14 +102,14 @@ class Mirrored(OnDevice):
         self._host.parameters = vector
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, np.ndarray]:
-        """See `Network.loss_and_gradient`; batch and gradient are the host's."""
+        """See `Network.loss_and_gradient`; batch and gradient lie on the host."""
         loss, gradient = self._network.loss_and_gradient(self._uploaded(batch))
         gradient.get(out=self._gradient, blocking=False)
         self._synchronise()
         return loss, self._gradient
 
-    def settle(self) -> None:
-        """See `OnDevice.settle`: they are the network's."""
+    def copy_to_host(self) -> None:
+        """Do nothing: the parameters are the host network's."""
 
     def _uploaded(self, batch: Batch) -> Batch:
         self._network.parameters.set(self.parameters)
@@ -117,7 +117,7 @@ class Mirrored(OnDevice):
 
 
 class _Staging:
-    """Pinned memory and the device's, for the largest batch so far."""
+    """Pinned memory and device memory for the largest batch so far."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
@@ -125,7 +125,7 @@ class _Staging:
         self._device: Any = None
 
     def uploaded(self, values: np.ndarray) -> Any:
-        """Return a copy (n, ...) of an array, on the device; the next call overwrites it."""
+        """Return a copy (n, ...) of `values` on the device; the next call overwrites it."""
         samples, old = len(values), self._host
         if samples > len(old) or values.shape[1:] != old.shape[1:] or values.dtype != old.dtype:
             self._host = pinned(self._xp, values.shape, values.dtype)
