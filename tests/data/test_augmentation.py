@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mpidl.data import ArraySplit, Augmentation, Augmented, Batch, Dataset, Hdf5, Portions, Synthetic, augmented
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
-from mpidl.data.distortion import add_noise, shift, turn
+from mpidl.data.distortion import add_noise, shift
 from mpidl.errors import UsageError
 
 ALL = Augmentation(reflect=True, rotate=20.0, translate=2, noise=0.1)
@@ -90,7 +90,7 @@ def test_shift_moves_exactly_and_fills_with_zeros(shape, data):
         for x in range(max(0, right), min(shape[1], shape[1] + right)):
             expected[y, x] = (image[:, ::-1] if flipped else image)[y - down, x - right]
     assert np.array_equal(one(shift, image, flipped, down, right), expected)
-    assert np.array_equal(one(turn, image, flipped, down, right, 0.0), expected)
+    assert np.array_equal(one(rotate_and_shift, image, flipped, down, right, 0.0), expected)
 
 
 @given(shapes)
@@ -106,7 +106,7 @@ def test_turn_is_that_of_scipy(shape, degrees, flipped):
     image = images(shape)
     source = image[:, ::-1] if flipped else image
     expected = scipy.ndimage.rotate(source.astype(float), degrees, reshape=False, order=1)
-    assert np.allclose(one(turn, image, flipped, 0, 0, degrees), expected, atol=1e-5)
+    assert np.allclose(one(rotate_and_shift, image, flipped, 0, 0, degrees), expected, atol=1e-5)
 
 
 def test_half_of_the_images_are_reflected_and_all_shifts_are_as_likely():
@@ -211,7 +211,7 @@ def test_batches_are_prepared_ahead_without_touching_the_one_in_use():
         if number < 6:
             made.prepare(order[number + 1], 5)
         batch = made.gather(order[number], 5)
-        made._settle()
+        made._wait()
         assert np.array_equal(batch.inputs[:, 1, 1], order[number])
         assert np.array_equal(batch.targets, order[number])
         seen.add(id(batch.inputs))

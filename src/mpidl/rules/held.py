@@ -1,4 +1,4 @@
-"""Vectors that are kept beside the parameters, for operations and not for a rule."""
+"""State vectors that no update rule uses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mpidl.rules.sgd import Sgd
 
 @dataclass(frozen=True)
 class Held(Rule):
-    """Named vectors, each as long as the parameters; nothing ever updates by it.
+    """Named vectors, each as long as the parameters. It is never applied.
 
     Parameters
     ----------
     states : tuple of str
-        Their names.
+        Names of the vectors.
     """
 
     name: ClassVar[str] = "held"
@@ -25,5 +25,5 @@ class Held(Rule):
     rate: float = 0.0
 
     def warm(self, dtype: Any) -> None:
-        """Compile what adds a multiple of one vector to another."""
+        """Compile the addition of a multiple of one vector to another."""
         Sgd().warm(dtype)
