@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mpidl.data import ArraySplit, Augmentation, Augmented, Batch, Dataset, Hdf5, Portions, Synthetic, augmented
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
-from mpidl.data.distortion import add_noise, shift
+from mpidl.data.distortion import add_noise, rotate_and_shift, shift
 from mpidl.errors import UsageError
 
 ALL = Augmentation(reflect=True, rotate=20.0, translate=2, noise=0.1)
@@ -102,7 +102,7 @@ def test_reflected_twice_is_the_same(shape):
 
 
 @given(shapes, st.floats(0.1, 179.9).filter(lambda degrees: degrees % 45 > 0.01), st.booleans())
-def test_turn_is_that_of_scipy(shape, degrees, flipped):
+def test_rotation_equals_scipys(shape, degrees, flipped):
     image = images(shape)
     source = image[:, ::-1] if flipped else image
     expected = scipy.ndimage.rotate(source.astype(float), degrees, reshape=False, order=1)

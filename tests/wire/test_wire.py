@@ -75,7 +75,7 @@ def test_nothing_is_lost_over_many_pushes(name, dtype):
             arrived += travel(wire, feedback, values)
         waiting.append(np.abs(feedback.residual).max())
         errors.append(np.abs(arrived / step - values).max())
-        # Of the format in its dtype, and of this sum in float64.
+        # The rounding of the format in its dtype, and of this sum in float64.
         rounding = step * ((np.abs(values).max() + waiting[-1]) * np.finfo(dtype).eps + 2e-16 * np.abs(arrived).max())
         assert np.abs(arrived + feedback.residual - step * values.astype(float)).max() <= rounding
     assert waiting[1] <= 1.2 * waiting[0]
