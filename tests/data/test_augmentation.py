@@ -1,4 +1,4 @@
-"""Augmentation: what becomes of a sample, and of what that depends."""
+"""Augmentation: how samples change, and what the changes depend on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def split(shape=(6, 5)):
 
 
 def one(loop, image, *arguments):
-    """Apply a loop of one image to the middle one of three."""
+    """Apply a loop over one image to the middle one of three images."""
     batch = np.stack([image] * 3)
     out = np.full_like(batch, 7)
     loop(batch.reshape(-1), out.reshape(-1), image.size, image.shape, *arguments)
@@ -149,7 +149,7 @@ def test_noise_of_neighbours_is_unrelated():
     noise = Augmented(ArraySplit(np.zeros((200, 40, 50)), np.zeros(200, int)), Augmentation(noise=1.0), 0)
     made = [noise.gather(np.arange(200), epoch).inputs.reshape(200, -1).copy() for epoch in (0, 1)]
     related = np.abs(np.corrcoef(np.concatenate(made)) - np.eye(400))
-    assert related.max() < 0.13  # 80,000 pairs of deviation 0.022
+    assert related.max() < 0.13  # 80,000 pairs with a standard deviation of 0.022
 
 
 def test_the_samples_to_test_with_stay_as_they_are():
@@ -182,7 +182,7 @@ def test_gather_allocates_nothing_once_warm(peak):
 
 
 class Watched(Split):
-    """A split that overwrites its only buffer, and notes whose thread asks for what."""
+    """A split that overwrites its only buffer and records which thread calls which method."""
 
     def __init__(self):
         self.samples, self.contiguous = SAMPLES, True

@@ -26,7 +26,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The blocks that are read, each with the name of the thread that reads it."""
+    """The blocks that are read, each with the name of the reading thread."""
     made = []
     original = _Block.read
 

@@ -15,7 +15,7 @@ both = pytest.mark.parametrize("zipped", [False, True])
 
 
 def fails(directory, expected: str, **keys) -> None:
-    """Opening, or at the latest loading, ends with this one line."""
+    """Check that opening or loading raises an error with this text."""
     with pytest.raises(UsageError) as caught:
         Idx(str(directory), **keys).open().train.load()
     line = str(caught.value)
@@ -144,7 +144,7 @@ def test_damaged_gzip(arrays, write_idx):
     directory = write_idx(arrays, zipped=True)
     path = path_of(directory, "train/x", True)
     contents = bytearray(path.read_bytes())
-    contents[-6] ^= 1  # of the checksum
+    contents[-6] ^= 1  # a bit of the checksum
     path.write_bytes(contents)
     fails(directory, r"ubyte\.gz: not a valid gzip file \(CRC check failed")
 

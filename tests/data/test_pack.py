@@ -1,4 +1,4 @@
-"""A folder of images becomes a file that the source hdf5 reads."""
+"""Packing a folder of images into a file that the source hdf5 reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw(path, colour, shape=(20, 13), **keywords):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three classes of 5, 4 and 6 images, each of a colour of its own."""
+    """Three classes of 5, 4 and 6 images, each image in a different colour."""
     for label, (name, images) in enumerate({"ant": 5, "bee": 4, "cat": 6}.items()):
         for number in range(images):
             draw(tmp_path / "all" / name / f"{number}.png", (100 * label, 20 * number, 7))
@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 def colours(split):
-    """Return (label, colour) of each image: the first pixel of those that have one colour only."""
+    """Return (label, colour) of each image; all images must have a single colour."""
     batch = split.gather(np.arange(split.samples))
     pixels = np.round(batch.inputs * 255).astype(int)
     assert np.all(pixels == pixels[:, :1, :1])

@@ -1,4 +1,4 @@
-"""Networks from configuration sections, and what people get wrong in them."""
+"""Networks from configuration sections, and errors in such sections."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The sources of CUDA kernels, where there is no GPU: NVRTC compiles them."""
+"""NVRTC compiles the sources of the CUDA kernels, also without a GPU."""
 
 import ctypes
 import re
@@ -16,13 +16,13 @@ SOURCES = [path.stem for path in sorted(Path(cuda.__file__).parent.glob("*.cu"))
 
 @pytest.fixture(scope="module")
 def nvrtc():
-    """CUDA's compiler, from its wheel."""
+    """NVRTC, from its wheel."""
     (package,) = find_spec("nvidia.cuda_nvrtc").submodule_search_locations
     return ctypes.CDLL(str(next(Path(package, "lib").glob("libnvrtc.so.*"))))
 
 
 def compiled(nvrtc, text):
-    """Return a text's PTX, None if it can't be compiled, and the compiler's errors and warnings."""
+    """Return the PTX of a source, or None if it doesn't compile, and the compiler's errors and warnings."""
 
     def fetched(what):
         size = ctypes.c_size_t()

@@ -1,4 +1,4 @@
-"""Rows by their number."""
+"""Embedding: rows, their gradients, and invalid ids."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Networks that are more than a chain."""
+"""Networks whose layers branch and join."""
 
 import numpy as np
 import pytest
@@ -127,6 +127,6 @@ def test_dropout_depends_on_the_minibatch_alone_and_not_at_all_in_evaluation():
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
     np.testing.assert_array_equal(network.predict(batch.inputs), network.predict(batch.inputs))
-    # A weight gets no gradient where all three samples lost their input: one in eight.
+    # A weight gets no gradient if dropout hit its input in all three samples: one weight in eight.
     rows = network.layout.views(first)["1-dense/weight"][:, 1]
     assert 0.07 < np.mean(rows == 0) < 0.2

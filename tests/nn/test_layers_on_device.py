@@ -1,4 +1,4 @@
-"""Every layer computes on a GPU what it computes on the CPU.
+"""Every layer gives the same results on a GPU as on the CPU.
 
 On the stand-in for CuPy, whose kernels are the same sources, and on CuPy itself where there is a GPU.
 """
@@ -63,7 +63,7 @@ def test_a_gpu_works_on_more_patches_at_a_time(cupy, monkeypatch):
     device.parameters = cupy.asarray(host.parameters)
     inputs, targets = np.random.default_rng(0).normal(size=(7, 6, 5, 8)), np.arange(7) % 3
     loss, gradient = device.loss_and_gradient(Batch(cupy.asarray(inputs), cupy.asarray(targets), 0))
-    # Forward and backward, of all images and rows at once.
+    # Forward and backward, each for all images and rows at once.
     assert gathered == [7, 7]
     expected = host.loss_and_gradient(Batch(inputs, targets, 0))
     assert float(loss) == pytest.approx(expected[0], rel=1e-12)

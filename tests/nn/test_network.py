@@ -127,7 +127,7 @@ def test_batch_is_kept_as_it_is():
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh"])
 def test_a_warm_step_allocates_no_activation_and_no_tensor(loss, activation):
-    """NumPy's ufuncs take a scratch buffer of 8192 elements where they broadcast or convert, whatever the size."""
+    """Allow for the scratch buffer of 8192 elements that NumPy's ufuncs allocate when they broadcast or convert."""
     model = network([Dense(257, activation), Dense(255, activation), Dense(9)], (259,), loss=LOSSES[loss]())
     batches = [batch_of(512, (259,), 9), batch_of(501, (259,), 9), batch_of(500, (259,), 9, np.float64)]
     for batch in batches:
@@ -145,7 +145,7 @@ def test_a_warm_step_allocates_no_activation_and_no_tensor(loss, activation):
 
 
 class Double(Layer):
-    """The sum of two equal inputs, to have a value that two layers take."""
+    """A layer that adds its two inputs."""
 
     type, joins = "double", True
 

@@ -8,7 +8,7 @@ from mpidl.errors import UsageError
 from mpidl.nn import AveragePool2d, L2Pool2d, MaxPool2d, from_config
 
 NAN = float("nan")
-#: Layers, with the shape of one sample's inputs; padding that PyTorch takes too.
+#: Layers, each with the shape of one sample's inputs; the paddings are valid in PyTorch too.
 CASES = [
     (layer(size, stride, padding), shape)
     for layer in (MaxPool2d, AveragePool2d, L2Pool2d)
@@ -30,7 +30,7 @@ REDUCTIONS = {
 
 
 def like_a_network(layer, shape):
-    """Return the layer with float32 inputs, half of them zero, as relu's: many ties and some windows of zeros."""
+    """Return the layer with float32 inputs of which half are zero, so that there are ties and windows of zeros."""
     alone = Alone(layer, shape, dtype="float32")
     alone.inputs[0][...] = np.maximum(alone.inputs[0], 0)
     return alone
@@ -64,7 +64,7 @@ def test_outputs_and_gradients_are_pytorchs(layer, shape):
         outputs = functional.lp_pool2d(functional.pad(inputs, edges), 2.0, windows.size, windows.stride)
     gradient = alone.random.normal(size=alone.outputs.shape).astype("float32")
     outputs.backward(torch.tensor(gradient).permute(0, 3, 1, 2))
-    # NaN is what PyTorch gives the pixels of a window of zeros, whose root has no slope.
+    # PyTorch's gradient is NaN in a window of zeros, where the root has no derivative.
     expected = np.nan_to_num(inputs.grad.permute(0, 2, 3, 1).numpy(), nan=0)
     np.testing.assert_allclose(alone.forward(), outputs.detach().permute(0, 2, 3, 1).numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(alone.backward(gradient)[0], expected, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The compiled forms are what the scalar form says: both texts, and what they compute."""
+"""The compiled forms agree with the scalar form: their sources and their results."""
 
 from dataclasses import dataclass
 
@@ -56,7 +56,7 @@ def test_cpu_text():
 
 @dataclass(frozen=True)
 class Odd(Rule):
-    """Names of its own, constants, every operator, and results that read each other."""
+    """A rule with unusual names, constants, every operator, and results that read each other."""
 
     name = "odd"
     states = ("first", "second")

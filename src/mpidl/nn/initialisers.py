@@ -28,14 +28,14 @@ def fans(shape: Shape) -> tuple[int, int]:
 
 def _uniform(generator: np.random.Generator, shape: Shape, dtype: str, variance: float) -> np.ndarray:
     limit = sqrt(3 * variance)
-    values = generator.random(shape, dtype=dtype)  # type: ignore[call-overload]
+    values: np.ndarray = generator.random(shape, dtype=dtype)  # type: ignore[call-overload]
     values *= 2 * limit
     values -= limit
     return values
 
 
 def _normal(generator: np.random.Generator, shape: Shape, dtype: str, variance: float) -> np.ndarray:
-    values = generator.standard_normal(shape, dtype=dtype)  # type: ignore[call-overload]
+    values: np.ndarray = generator.standard_normal(shape, dtype=dtype)  # type: ignore[call-overload]
     values *= sqrt(variance)
     return values
 

@@ -142,7 +142,7 @@ class MeanSquaredError(Loss):
         """See `Loss`."""
         xp.copyto(gradient, outputs)
         _subtract(xp, gradient, targets)
-        loss = float(xp.vdot(gradient, gradient)) / gradient.size
+        loss: float = float(xp.vdot(gradient, gradient)) / gradient.size
         xp.multiply(gradient, 2 / gradient.size, out=gradient)
         return loss
 

@@ -95,7 +95,8 @@ class Mirrored(OnDevice):
     @property
     def parameters(self) -> np.ndarray:
         """The flat vector (layout.size,) in host memory; see `Network.parameters`."""
-        return self._host.parameters
+        vector: np.ndarray = self._host.parameters
+        return vector
 
     @parameters.setter
     def parameters(self, vector: np.ndarray) -> None:

@@ -80,7 +80,7 @@ class Passes:
 
     def nbytes(self, samples: int) -> int:
         """Return the bytes that `take` would allocate for this number of samples."""
-        itemsize = self._xp.dtype(self._dtype).itemsize
+        itemsize: int = self._xp.dtype(self._dtype).itemsize
         bytes_per_sample = itemsize * (2 * sum(map(prod, self._shapes)) + self._spare_size())
         kept = 0
         for each in (each for layer in self._buffers for each in layer.values()):

@@ -27,7 +27,8 @@ class OneBit(Wire):
 
     def size(self, elements: int, dtype: Any) -> int:
         """See `Wire.size`."""
-        return _means(elements) * np.dtype(dtype).itemsize + -(-elements // 64) * 8
+        itemsize: int = np.dtype(dtype).itemsize
+        return _means(elements) * itemsize + -(-elements // 64) * 8
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """See `Wire.encode`."""

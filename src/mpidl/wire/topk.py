@@ -35,7 +35,8 @@ class TopK(Wire):
 
     def size(self, elements: int, dtype: Any) -> int:
         """See `Wire.size`."""
-        return -(-self.count(elements) * (4 + np.dtype(dtype).itemsize) // 8) * 8
+        itemsize: int = np.dtype(dtype).itemsize
+        return -(-self.count(elements) * (4 + itemsize) // 8) * 8
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """See `Wire.encode`."""

@@ -67,7 +67,7 @@ class _StridedRows:
 
     def __init__(self, context: Any, builder: Any, kind: Any, array: Any, layout: Any) -> None:
         self._builder, self._bytes = builder, kind.dtype.bitwidth // 8
-        start, self._stride, self._distance = (self._scaled(each) for each in cgutils.unpack_tuple(builder, layout, 3))
+        start, self._stride, self._distance = (self._scaled(builder.extract_value(layout, i)) for i in range(3))
         data = context.make_array(kind)(context, builder, array).data
         self._start = builder.add(builder.ptrtoint(data, start.type), start)
 

@@ -13,7 +13,6 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from mpidl.jit import jit
@@ -132,7 +131,7 @@ class _Matrix:
 
     def __init__(self, context: Any, builder: Any, kind: Any, value: Any, pair: Any) -> None:
         array = context.make_array(kind)(context, builder, value)
-        self._builder, self._strides = builder, cgutils.unpack_tuple(builder, array.strides, 3)
+        self._builder, self._strides = builder, [builder.extract_value(array.strides, i) for i in range(3)]
         start = builder.ptrtoint(array.data, pair.type)
         self._start = builder.add(start, builder.mul(pair, self._strides[0]))
 

@@ -87,8 +87,8 @@ class VectorBuilder:
             body(whole, self.mask(rest))
 
     def _intrinsic(self, name: str, kind: Any) -> Any:
-        suffix = f".v{self.lanes}f{8 * self.bytes}.p0"
-        return cgutils.get_or_insert_function(self.builder.module, kind, name + suffix)
+        module, name = self.builder.module, f"{name}.v{self.lanes}f{8 * self.bytes}.p0"
+        return module.globals.get(name) or ir.Function(module, kind, name)
 
 
 class Number:
