@@ -43,7 +43,7 @@ def compiled(nvrtc, text):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("wide", [False, True])
 def test_every_source_compiles_for_every_type(nvrtc, source, dtype, wide):
-    text = import_module(f"mpidl.nn.kernels.cuda.{source}").MODULE.text(dtype, wide)
+    text = import_module(f"mpidl.nn.kernels.cuda.{source}").MODULE.source(dtype, wide)
     ptx, log = compiled(nvrtc, text)
     assert not log
     kernels = re.findall(r"^KERNEL (\w+)", text, re.MULTILINE)
@@ -54,7 +54,7 @@ def test_every_source_compiles_for_every_type(nvrtc, source, dtype, wide):
 
 
 def test_an_error_in_a_source_is_found(nvrtc):
-    ptx, log = compiled(nvrtc, CudaModule("elementwise").text("float32", False).replace("leak *", "leek *"))
+    ptx, log = compiled(nvrtc, CudaModule("elementwise").source("float32", False).replace("leak *", "leek *"))
     assert ptx is None
     assert '"leek" is undefined' in log
 

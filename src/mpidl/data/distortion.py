@@ -74,7 +74,7 @@ def distort(images, out, indices, seed, epoch, reflect, translate, rotate, noise
     spread = np.uint64(2 * translate + 1)
     for i in range(len(images)):
         state = mixed(of_epoch + np.uint64(indices[i]) * STEP)
-        # All numbers are drawn always, so that none depends on which settings are on.
+        # All numbers are always drawn, so that none depends on which settings are on.
         first, second = mixed(state + STEP), mixed(state + np.uint64(2) * STEP)
         third, fourth = mixed(state + np.uint64(3) * STEP), mixed(state + DRAWS * STEP)
         flipped = reflect and (first >> np.uint64(63)) == np.uint64(1)

@@ -44,7 +44,7 @@ class Hdf5:
         try:
             input_shape, classes = check(train, test, self.classes)
         except OSError as error:
-            raise UsageError(f"data.path: {path}: labels can't be read ({_line(error)})") from None
+            raise UsageError(f"data.path: {path}: labels can't be read ({_first_line(error)})") from None
         return Dataset(self.name, input_shape, classes, Hdf5Split(*train), Hdf5Split(*test))
 
 
@@ -65,7 +65,7 @@ def open_columns(path: Path) -> dict[str, Column]:
         # The file is only read: many ranks need not ask the file system for locks.
         file = h5py.File(path, "r", locking=False)
     except OSError as error:
-        raise UsageError(f"data.path: {path}: not a valid HDF5 file ({_line(error)})") from None
+        raise UsageError(f"data.path: {path}: not a valid HDF5 file ({_first_line(error)})") from None
     for key in KEYS:
         if not isinstance(file.get(key), h5py.Dataset):
             raise UsageError(f"{path}: no dataset {key}, expected {', '.join(KEYS)}")
@@ -157,8 +157,8 @@ class Hdf5Split(Split):
 
 
 def _unreadable(column: Column, start: int, stop: int, error: OSError) -> MpidlError:
-    return MpidlError(f"{column.name}: samples {start} to {stop - 1} can't be read ({_line(error)})")
+    return MpidlError(f"{column.name}: samples {start} to {stop - 1} can't be read ({_first_line(error)})")
 
 
-def _line(error: OSError) -> str:
+def _first_line(error: OSError) -> str:
     return str(error).splitlines()[0]

@@ -76,7 +76,7 @@ class Graph:
             if name not in known:
                 raise UsageError(f"{where}: no layer {name!r} before this one{nearest(name, known)}")
         if len(set(layer.inputs)) < len(layer.inputs):
-            raise UsageError(f"{where}: a name twice, expected different ones")
+            raise UsageError(f"{where}: a name occurs twice, expected distinct names")
         return tuple(known.index(name) for name in layer.inputs)
 
     def _output_shape(self, index: int) -> Shape:

@@ -19,7 +19,7 @@ def loop(rule: type[ScalarForm], sparse: bool = False) -> Callable[..., None]:
     """
     scope: dict[str, Any] = {"sqrt": sqrt, "__name__": rule.__module__}
     # Numba caches a function beside the file that it is defined in, and drops the cache when that file changes.
-    exec(compile(text(rule, sparse), inspect.getfile(rule), "exec"), scope)
+    exec(compile(source(rule, sparse), inspect.getfile(rule), "exec"), scope)
     return jit(scope[_name(rule, sparse)])
 
 
@@ -27,7 +27,7 @@ def _name(rule: type[ScalarForm], sparse: bool) -> str:
     return f"{rule.name}_sparse" if sparse else rule.name
 
 
-def text(rule: type[ScalarForm], sparse: bool = False) -> str:
+def source(rule: type[ScalarForm], sparse: bool = False) -> str:
     """Return the loop's source in Python: the scalar form between reads and writes of the vectors' elements.
 
     It is a single function because Numba's cache misses changes in the functions that a cached one calls.
@@ -37,7 +37,7 @@ def text(rule: type[ScalarForm], sparse: bool = False) -> str:
     arguments = [*(f"{name}_vector" for name in vectors), *form.coefficients]
     written = ", ".join(f"{name}_vector[i]" for name in vectors[:-1])
     results = ", ".join(_typed(result) for result in form.results)
-    source = [
+    statements = [
         f"def {_name(rule, sparse)}({', '.join(arguments)}):",
         f"    real = {form.element}_vector.dtype.type",
         *(f"    {name} = real({name})" for name in form.coefficients),
@@ -47,7 +47,7 @@ def text(rule: type[ScalarForm], sparse: bool = False) -> str:
         *(f"        {name} = {_typed(value)}" for name, value in form.assignments),
         f"        {written} = {results}",
     ]
-    return "\n".join(source) + "\n"
+    return "\n".join(statements) + "\n"
 
 
 def _typed(node: ast.expr) -> str:

@@ -22,7 +22,7 @@ OPERATORS: dict[type[ast.AST], str] = {
 }
 
 
-class Text(NamedTuple):
+class KernelSource(NamedTuple):
     """The source of a `cupy.ElementwiseKernel`: its inputs, the vectors that it changes in place, and its body."""
 
     inputs: str
@@ -38,7 +38,7 @@ def kernel(rule: type[ScalarForm]) -> Callable[..., None]:
     """
     import cupy
 
-    elementwise = cupy.ElementwiseKernel(*text(rule), name=f"mpidl_{rule.name}", options=("--fmad=false",))
+    elementwise = cupy.ElementwiseKernel(*source(rule), name=f"mpidl_{rule.name}", options=("--fmad=false",))
     changed = 1 + len(rule.states)
 
     def apply(*arguments: Any) -> None:
@@ -47,7 +47,7 @@ def kernel(rule: type[ScalarForm]) -> Callable[..., None]:
     return apply
 
 
-def text(rule: type[ScalarForm]) -> Text:
+def source(rule: type[ScalarForm]) -> KernelSource:
     """Return the kernel's source, in which `T` is the vectors' type."""
     form = read(rule)
     changed = [form.element, *form.states]
@@ -59,7 +59,7 @@ def text(rule: type[ScalarForm]) -> Text:
     # All results are computed before any is stored, because a result may read what another one changes.
     body += [f"T new_{name} = {_expression(result)};" for name, result in zip(changed, form.results, strict=True)]
     body += [f"{name} = new_{name};" for name in changed]
-    return Text(
+    return KernelSource(
         inputs=", ".join(f"T {name}" for name in (form.gradient, *form.coefficients)),
         outputs=", ".join(f"T {name}" for name in changed),
         body="\n".join(body),

@@ -39,7 +39,7 @@ class CudaModule:
         self.path = Path(__file__).with_name(f"{name}.cu")
         self._header = "" if header is None else Path(__file__).with_name(f"{header}.cuh").read_text()
 
-    def text(self, dtype: str, wide: bool) -> str:
+    def source(self, dtype: str, wide: bool) -> str:
         """Return the source for float32 or float64 elements, with indices of 64 bits if `wide`, else of 32 bits."""
         real = {"float32": "float", "float64": "double"}[dtype]
         return PRELUDE.format(real=real, index="long long" if wide else "int") + self._header + self.path.read_text()
@@ -73,10 +73,10 @@ class CudaModule:
 
 
 @cache
-def _compiled(cupy: Any, source: CudaModule, kernel: str, dtype: str, wide: bool) -> Any:
-    return _module(cupy, source, dtype, wide).get_function(kernel)
+def _compiled(cupy: Any, module: CudaModule, kernel: str, dtype: str, wide: bool) -> Any:
+    return _loaded(cupy, module, dtype, wide).get_function(kernel)
 
 
 @cache
-def _module(cupy: Any, source: CudaModule, dtype: str, wide: bool) -> Any:
-    return cupy.RawModule(code=source.text(dtype, wide))
+def _loaded(cupy: Any, module: CudaModule, dtype: str, wide: bool) -> Any:
+    return cupy.RawModule(code=module.source(dtype, wide))
