@@ -69,7 +69,7 @@ def test_layers_are_named_in_checkpoints_as_they_are_in_the_graph():
         ([Dense(3), Add()], "model.layer[1].inputs: missing, add takes the outputs of several layers"),
         ([Dense(3), Dense(3, inputs=("0-dense", "inputs"))], "model.layer[1].inputs: 2 names, dense takes one"),
         ([Dense(3), Dense(3, inputs=("inputs",))], "model.layer[0]: no layer takes the outputs of '0-dense'"),
-        ([Dense(3), Add(inputs=("0-dense", "0-dense"))], "model.layer[1].inputs: a name twice"),
+        ([Dense(3), Add(inputs=("0-dense", "0-dense"))], "model.layer[1].inputs: a name occurs twice"),
         ([Dense(4), Add(inputs=("0-dense", "inputs"))], "model.layer[1]: inputs: shapes (4,) and (3,), expected the"),
         (
             [Embedding(5, 2), Concatenate(inputs=("0-embedding", "inputs"))],
