@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,25 @@ class Accrual:
         self.complete += 1
         self.losses[unit] = loss
         return True
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all that is kept between two chunks, but for the vectors: counters of int64, and the losses."""
+        names = list(self._vectors)
+        return {
+            "evaluation": np.array(self.evaluation),
+            "complete": np.array(self.complete),
+            "targets": np.array([names.index(name) for name in self._targets], np.int64),
+            "accrued": self._accrued.astype(np.int64),
+            "losses": self.losses,
+        }
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on where another instance, with vectors of the same names, was when its `state` was taken."""
+        names = list(self._vectors)
+        self.evaluation, self.complete = int(state["evaluation"]), int(state["complete"])
+        self._targets = [names[number] for number in state["targets"].tolist()]
+        self._accrued = state["accrued"].astype(bool)
+        self.losses = state["losses"].copy()
 
     def has(self, unit: int) -> bool:
         """Tell whether a unit is complete."""

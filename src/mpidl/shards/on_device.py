@@ -55,6 +55,13 @@ class ShardOnDevice(Shard):
         """Publish the parameters in other memory of the host's, from now on; see `ShardState.bind`."""
         self._published = moved(self._published, memory)
 
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `ShardState.load`; vectors may also lie in the host's memory."""
+        counters = {name: values for name, values in state.items() if values.dtype == np.int64}
+        vectors = {name: self._xp.asarray(values) for name, values in state.items() if name not in counters}
+        super().load(counters | vectors)
+        self.publish()
+
     def bring(self, values: np.ndarray) -> Any:
         """See `Shard.bring`."""
         arrived = self._arrived[: values.size]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,9 @@ class Vectors:
 
     def __getitem__(self, name: str) -> Any:
         return self._vectors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._vectors)
 
     def rehearse(self) -> None:
         """Compile what operations need, by carrying them out on one element of nobody's."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from mpidl.shards.policies.policy import Policy
@@ -11,7 +14,7 @@ from mpidl.shards.state import PushHeader, ShardState
 class _Compensating(Policy):
     """Keeps, for each worker, the parameters as they were when its last push had been applied.
 
-    That is what a worker fetches which pulls right after it pushes. A worker's first fetch is of the first values.
+    A worker that fetches right after it pushes gets just these. Its first fetch gets the first values.
     """
 
     def attach(self, shard: ShardState) -> None:
@@ -25,9 +28,18 @@ class _Compensating(Policy):
         kept = self._kept.get(push.worker)
         if kept is None:
             kept = self._kept[push.worker] = self._first.copy()
-        moved = self._scratch[: shard.chunk(chunk).size]
+        moved: np.ndarray = self._scratch[: shard.chunk(chunk).size]
         np.subtract(shard.chunk(chunk), shard.part(kept, chunk), out=moved)
         return moved
+
+    def state(self) -> dict[str, Any]:
+        """See `Policy.state`."""
+        return {"first": self._first} | {f"kept/{worker}": kept for worker, kept in self._kept.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `Policy.load`."""
+        self._first[...] = state["first"]
+        self._kept = {int(name.removeprefix("kept/")): state[name].copy() for name in state if name != "first"}
 
     def _keep(self, shard: ShardState, chunk: int, push: PushHeader) -> None:
         np.copyto(shard.part(self._kept[push.worker], chunk), shard.chunk(chunk))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from mpidl.shards.policies.policy import Policy
@@ -21,7 +24,7 @@ class DropStale(Policy):
 
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
-        self.awaited = policy.awaited  # type: ignore[misc]
+        self.awaited = policy.awaited
 
     def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
@@ -46,3 +49,11 @@ class DropStale(Policy):
             self._policy.end_push(shard, push)
         else:
             shard.drop(push)
+
+    def state(self) -> dict[str, Any]:
+        """See `Policy.state`."""
+        return self._policy.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `Policy.load`."""
+        self._policy.load(state)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +28,14 @@ class FirstOfStep(Policy):
     J. Chen et al. (2016), Revisiting distributed synchronous SGD, algorithm 4.
     """
 
-    awaited: ClassVar[bool] = True
+    awaited = True
 
     def __init__(self, count: int, workers: int) -> None:
-        self._count, self._active = count, set(range(workers))
+        self._count, self._workers = count, workers
 
     def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
+        self._active = set(range(self._workers))
         self._sum = np.zeros_like(shard.parameters)
         self._givers: list[set[int]] = [set() for _ in range(shard.chunks)]
         self._clocks = [shard.clock] * shard.chunks
@@ -72,3 +74,22 @@ class FirstOfStep(Policy):
         gathered.fill(0)
         givers.clear()
         shard.clock = min(self._clocks)
+
+    def state(self) -> dict[str, Any]:
+        """See `Policy.state`."""
+        workers = range(self._workers)
+        return {
+            "sum": self._sum,
+            "active": np.array([worker in self._active for worker in workers], np.int64),
+            "givers": np.array([[worker in givers for worker in workers] for givers in self._givers], np.int64),
+            "clocks": np.array(self._clocks, np.int64),
+            "taken": np.array([self._taken.get(worker, 0) for worker in workers], np.int64),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `Policy.load`."""
+        self._sum[...] = state["sum"]
+        self._active = set(np.flatnonzero(state["active"]).tolist())
+        self._givers = [set(np.flatnonzero(givers).tolist()) for givers in state["givers"]]
+        self._clocks = state["clocks"].tolist()
+        self._taken = {worker: taken for worker, taken in enumerate(state["taken"].tolist()) if taken}
