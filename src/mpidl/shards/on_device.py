@@ -21,8 +21,7 @@ class ShardOnDevice(Shard):
     Parameters
     ----------
     parameters : numpy.ndarray, shape (range.size,)
-        The first values. The shard publishes in this array: when `receive_chunk` returns, it holds what the push
-        changed.
+        The first values. The shard publishes its parameters in this array before `receive_chunk` returns.
     state : mapping of str to numpy.ndarray
         The first values.
     xp
@@ -52,7 +51,7 @@ class ShardOnDevice(Shard):
         self._arrived = xp.empty(min(chunk, range.size), parameters.dtype)
 
     def bind(self, memory: np.ndarray | None) -> None:
-        """Publish the parameters in other memory of the host's, from now on; see `ShardState.bind`."""
+        """Publish the parameters in other host memory from now on; see `ShardState.bind`."""
         self._published = moved(self._published, memory)
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Staleness: how many updates a shard applied between a worker's fetch and the arrival of its push."""
+"""Staleness: the number of updates that a shard applied between a worker's fetch and the arrival of its push."""
 
 from __future__ import annotations
 

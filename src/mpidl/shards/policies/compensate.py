@@ -1,4 +1,4 @@
-"""Making up for how far the parameters have moved since a worker fetched them."""
+"""Correcting gradients by how far the parameters have moved since a worker fetched them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Compensating(Policy):
         self._scratch = np.empty_like(shard.chunk(0))
 
     def _moved(self, shard: ShardState, chunk: int, push: PushHeader) -> np.ndarray:
-        """Return how far the chunk has moved since the worker's last push, in a buffer that the next call reuses."""
+        """Return how far the chunk has moved since the worker's last push; valid until the next call."""
         kept = self._kept.get(push.worker)
         if kept is None:
             kept = self._kept[push.worker] = self._first.copy()
@@ -46,7 +46,7 @@ class _Compensating(Policy):
 
 
 class DelayCompensated(_Compensating):
-    """Give the rule g + variance g g (w - w_fetched), a first-order estimate of the present gradient.
+    """Give the rule g + variance g g (w - w_fetched), a first-order estimate of the gradient at w.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class DelayCompensated(_Compensating):
 
 
 class Adag(_Compensating):
-    """Add d / (moved^2 / rate + 1) per coordinate, d being the worker's change and moved that of the parameters.
+    """Add d / (moved^2 / rate + 1) per coordinate for a worker's change d, if the parameters have moved by `moved`.
 
     Parameters
     ----------

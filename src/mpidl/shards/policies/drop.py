@@ -1,4 +1,4 @@
-"""Leaving out pushes that come too late."""
+"""Dropping pushes that come too late."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class DropStale(Policy):
-    """Give fresh pushes to another policy, and drop those whose staleness exceeds a bound.
+    """Give a push to another policy unless its staleness exceeds a bound; else drop it.
 
     Parameters
     ----------
     policy : Policy
-        For the pushes that count.
+        Acts on the pushes that are not dropped.
     bound : int
-        Largest staleness that counts.
+        Largest staleness of a push that is not dropped.
     """
 
     def __init__(self, policy: Policy, bound: int) -> None:

@@ -1,4 +1,4 @@
-"""Taking the first gradients of each step and dropping the rest."""
+"""Applying the first gradients of each step and dropping the others."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class FirstOfStep(Policy):
-    """Give the rule the mean of the first `count` gradients computed on the present parameters; drop late ones.
+    """Give the rule the mean of the first `count` gradients computed on the present parameters, and drop later ones.
 
-    Workers wait for the update that follows. A step for which too few still train has what all of them give.
+    Workers wait for the update that follows. If fewer than `count` workers still train, a step takes the gradients of
+    all of them.
 
     Parameters
     ----------
     count : int
         Gradients of one update, the paper's N.
     workers : int
-        How many there are.
+        Number of workers.
 
     References
     ----------
