@@ -21,8 +21,9 @@ import numpy as np
 
 from harness import interleave, save, table
 from mpidl.config import from_dict
-from mpidl.engines.virtual import VirtualEngine
+from mpidl.engines.virtual import VirtualEngine, VirtualTime
 from mpidl.job.build import build
+from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.parameters import Range
 from mpidl.shards.shard import CHUNK_BYTES
@@ -85,11 +86,8 @@ def virtual(job: Job, replicas: int) -> None:
     gc.collect()
     job.replicas = replicas
     size = job.layout.size
-    shard = job.fill(Range(0, size), np.empty(size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
-    times = job.config.virtual.times(replicas)
-    engine = VirtualEngine(
-        job.algorithm, job.model, job.dataset.train, job.schedule, [shard], replicas, seed=0, times=times
-    )
+    shard = fill(job, Range(0, size), np.empty(size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
+    engine = VirtualEngine(job.training, [shard], replicas, time=VirtualTime(job.config.virtual.times(replicas)))
     totals = engine.run()
     assert totals.batches == job.schedule.steps
 

@@ -6,7 +6,8 @@ import pytest
 from mpidl.data import Portions
 from mpidl.data.dataset import ArraySplit
 from mpidl.data.schedule import Schedule
-from mpidl.engines.virtual import VirtualEngine
+from mpidl.engines.training import Training
+from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -37,7 +38,8 @@ class Lab:
         seed=0,
         chunk=None,
         of_shards=None,
-        **options,
+        of_steps=None,
+        **hooks,
     ):
         model, split = problem
         schedule = Schedule(Portions(split.samples, BATCH, BATCH, seed=7), epochs=epochs)
@@ -52,7 +54,8 @@ class Lab:
             )
             for part in shards(model.parameters.size, servers)
         ]
-        return VirtualEngine(algorithm, model, split, schedule, parts, replicas, seed, times, **options)
+        training = Training(algorithm, model, split, schedule, **(of_steps or {}))
+        return VirtualEngine(training, parts, replicas, time=VirtualTime(times, seed), hooks=Hooks(**hooks))
 
     def trained(self, problem, algorithm, **options):
         engine = self.engine(problem, algorithm, **options)

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpidl.algorithms import Averaging, BackupSync, Downpour, Hogwild, Softsync, Ssp, Sync
-from mpidl.engines.times import Constant, Death, Exponential, Times
+from mpidl.engines.virtual.times import Constant, Death, Exponential, Times
 from mpidl.rules import Sgd
 
 EPOCHS, SAMPLES = 4, 101

@@ -23,7 +23,7 @@ from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.algorithms.steps import Steps
 from mpidl.data import Batch, Portions
 from mpidl.data.dataset import ArraySplit
-from mpidl.engines.times import Constant, Exponential, Times, Uniform
+from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.rules import Adagrad, Momentum, Sgd
 
 RANDOM = Times(Exponential(1.0), Exponential(0.1), Exponential(0.05))
@@ -350,7 +350,7 @@ def test_asynchrony_is_heavy_ball_in_the_mean(lab):
             problem, Downpour(), rule=Sgd(rate), servers=1, replicas=replicas, epochs=1,
             times=Times(Exponential(1.0)), seed=seed,
         )  # fmt: skip
-        path, shard = [], engine._world.servers[0].shard
+        path, shard = [], engine.shards[0]
         receive = shard.receive_push
 
         def watched(*arguments, path=path, shard=shard, receive=receive):

@@ -5,6 +5,7 @@ import pytest
 
 from mpidl.config import from_dict
 from mpidl.job.build import build
+from mpidl.job.fill import fill
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Nesterov, Sgd
 from mpidl.shards.policies import (
@@ -196,7 +197,7 @@ def test_a_job_shows_a_policy_the_first_values():
     values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
     job = build(from_dict(values | {"algorithm": {"name": "dcasgd", "variance": 5.0}, "server": {"rule": "sgd"}}))
     size = job.layout.size
-    shard = job.fill(Range(0, size), np.empty(size, job.dtype), 100)
+    shard = fill(job, Range(0, size), np.empty(size, job.dtype), 100)
     before = shard.parameters.copy()
     shard.receive_push(0, 0, np.ones(size, job.dtype))
     assert np.array_equal(shard.parameters, before - np.float32(0.01))

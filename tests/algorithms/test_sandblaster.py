@@ -11,7 +11,7 @@ from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import targets, units
-from mpidl.engines.times import Death, Exponential, Jitter, Times
+from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards
 from mpidl.shards.accrual import Accrual
 from mpidl.shards.operations import Combine, Dot, Multiply, copy
@@ -119,9 +119,9 @@ def test_curvature_is_that_of_what_two_batches_have_in_common(lab, least_squares
     problem = least_squares()
     algorithm = Sandblaster(batch=0.5, overlap=0.4)
     engine, seen = run(lab, problem, algorithm, iterations=7, servers=1)
-    (server,) = engine._world.servers
+    (shard,) = engine.shards
     state = seen[-1].state
-    step, difference = (server.shard.vectors[f"{letter}{state['order'][-1]}"] for letter in "sy")
+    step, difference = (shard.vectors[f"{letter}{state['order'][-1]}"] for letter in "sy")
     batches = lab.batches(problem, epochs=1)
     size = round(0.5 * len(batches))
     shared = round(0.4 * size)
@@ -164,7 +164,7 @@ def test_every_portion_is_accrued_exactly_once(lab, numbered, replicas, deaths, 
         chunk=4,
     )  # fmt: skip
     total = np.arange(numbered.samples).sum()
-    gradient = np.concatenate([server.shard.vectors["gradient"] for server in engine._world.servers])
+    gradient = np.concatenate([shard.vectors["gradient"] for shard in engine.shards])
     np.testing.assert_allclose(gradient * numbered.samples, total * np.arange(1, 14), rtol=1e-14)
 
 

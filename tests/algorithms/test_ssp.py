@@ -11,7 +11,7 @@ from mpidl.algorithms import Ssp
 from mpidl.algorithms.requests import Clock, Fetch, Gradient
 from mpidl.data import Batch
 from mpidl.data.dataset import ArraySplit
-from mpidl.engines.times import Constant, Exponential, Times, Uniform
+from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.rules import Sgd
 
 REPLICAS, CLOCKS = 4, 100

@@ -5,7 +5,7 @@ import pytest
 
 from mpidl.algorithms import ALGORITHMS, Downpour, Softsync
 from mpidl.data import Batch
-from mpidl.engines.times import Exponential, Times
+from mpidl.engines.virtual.times import Exponential, Times
 from mpidl.parameters import Range
 from mpidl.rules import Momentum, Sgd
 from mpidl.rules.schedule import RateSchedule
@@ -44,8 +44,9 @@ def test_statistics_go_to_their_mean_whatever_the_rule(name, lab, least_squares)
     algorithm = ALGORITHMS[name]()
     rule = None if algorithm.default_rule is None else Momentum(1e-4, 0.9)
     engine = lab.engine(
-        (model, problem[1]), algorithm, rule=rule, replicas=3, epochs=60, times=TIMES, sparing=STATISTICS,
-        servers=1 if name == "hogwild" else 2, of_shards={"statistics": STATISTICS},
+        (model, problem[1]), algorithm, rule=rule, replicas=3, epochs=60, times=TIMES,
+        of_steps={"statistics": STATISTICS}, of_shards={"statistics": STATISTICS},
+        servers=1 if name == "hogwild" else 2,
     )  # fmt: skip
     engine.run()
     expected = 5.0 + problem[1].gather(np.arange(problem[1].samples)).targets.mean()
@@ -85,9 +86,8 @@ def test_a_rate_of_nothing_moves_nothing(name, lab, least_squares):
     moved = lab.trained(problem, algorithm, **options)
     start = least_squares()[0].parameters
     assert not np.allclose(moved, start, rtol=0, atol=1e-6)
-    still = lab.trained(
-        least_squares(), algorithm, rate_at=lambda portion: 0.0, of_shards={"rate_at": lambda portion: 0.0}, **options
-    )
+    nothing = {"rate_at": lambda portion: 0.0}
+    still = lab.trained(least_squares(), algorithm, of_shards=nothing, of_steps=nothing, **options)
     np.testing.assert_allclose(still, start, rtol=0, atol=1e-12)
 
 

@@ -6,7 +6,7 @@ import pytest
 from mpidl.algorithms import Averaging, BackupSync, Diloco, Easgd, Fedprox, Sync
 from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
 from mpidl.algorithms.steps import Steps
-from mpidl.engines.times import Constant, Exponential, Times, Uniform
+from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.errors import UsageError
 from mpidl.rules import RULES, Adagrad, Adam, Adamw, Momentum, Nesterov, Sgd
 
@@ -60,7 +60,7 @@ def test_a_step_with_backup_workers_takes_as_long_as_the_last_gradient_that_coun
     times = Times(Constant(1.0), slow={replica: replica + 1.0 for replica in range(5)})
     engine = lab.engine(tally(), BackupSync(backup), replicas=5, servers=1, epochs=40, times=times)
     totals = engine.run()
-    updates = engine._world.servers[0].shard.clock
+    updates = engine.shards[0].clock
     # The run's last steps, when data run out, are shorter.
     assert totals.last_push / updates == pytest.approx(5 - backup, rel=0.03)
     used = totals.pushes - totals.dropped
@@ -72,8 +72,8 @@ def test_late_gradients_are_dropped_whole_and_the_others_are_applied(lab, tally)
     times = Times(Exponential(1.0))
     dropped = []
     engine = lab.engine((model, split), BackupSync(1), rule=Sgd(1.0), replicas=4, epochs=8, times=times)
-    for server in engine._world.servers:
-        server.shard.on_drop = lambda push: dropped.append(push.portions[0])
+    for shard in engine.shards:
+        shard.on_drop = lambda push: dropped.append(push.portions[0])
     totals = engine.run()
     assert totals.dropped == len(dropped) > 0
     # A portion is one batch here; each is dropped by both shards, as they see the same arrivals.

@@ -7,7 +7,7 @@ import simpy
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mpidl.engines.cores import Cores
+from mpidl.engines.virtual.cores import Cores
 
 COUNTS = st.integers(1, 4)
 SECONDS = st.floats(0.001, 5)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpidl.engines.times import Constant, Death, Exponential, Jitter, Uniform, parse
+from mpidl.engines.virtual.times import Constant, Death, Exponential, Jitter, Uniform, parse
 from mpidl.errors import UsageError
 
 

@@ -6,8 +6,9 @@ import pytest
 from mpidl.algorithms import Downpour
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
-from mpidl.engines.times import Constant, Exponential, Times, Uniform
-from mpidl.engines.virtual import VirtualEngine
+from mpidl.engines.training import Training
+from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
+from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.parameters import shards
 from mpidl.rules import RULES, Adagrad, Adam, Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -25,7 +26,8 @@ def make_engine(
         Shard(part, initial[slice(*part)].copy(), ScheduledRule(rule), algorithm.policy(replicas), part.size)
         for part in shards(initial.size, servers)
     ]
-    return VirtualEngine(algorithm, model, split, schedule, parts, replicas, seed, times, **options)
+    training = Training(algorithm, model, split, schedule)
+    return VirtualEngine(training, parts, replicas, time=VirtualTime(times, seed), **options)
 
 
 def serial(model, split, update, epochs=2, every=1):
@@ -172,8 +174,7 @@ def test_a_slow_server_makes_replicas_wait_and_changes_no_result(least_squares):
 
 def test_epochs_are_announced_once_each(tally):
     seen = []
-    engine = make_engine(
-        *tally(), Downpour(), Sgd(1.0), replicas=4, epochs=5, times=Times(Exponential(1.0)), on_epoch=seen.append
-    )
+    hooks, times = Hooks(on_epoch=seen.append), Times(Exponential(1.0))
+    engine = make_engine(*tally(), Downpour(), Sgd(1.0), replicas=4, epochs=5, times=times, hooks=hooks)
     engine.run()
     assert seen == [1, 2, 3, 4]

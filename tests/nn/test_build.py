@@ -3,7 +3,7 @@
 import pytest
 
 from mpidl.errors import UsageError
-from mpidl.nn import LAYERS, Dense, MeanSquaredError, check, from_config
+from mpidl.nn import LAYERS, Dense, MeanSquaredError, from_config
 
 DENSE = {"type": "dense", "units": 5}
 
@@ -69,10 +69,10 @@ def test_no_sections():
 
 def test_outputs_must_be_the_datas_classes():
     network = build([{"type": "dense", "units": 12}])
-    check(network, 12)
-    check(network, None)
+    network.check_classes(12)
+    network.check_classes(None)
     with pytest.raises(UsageError, match=r"^model\.layer: the last layer has 12 units, the data 10 classes$"):
-        check(network, 10)
+        network.check_classes(10)
 
 
 def test_names_given_to_a_layer_are_checked_there_too():

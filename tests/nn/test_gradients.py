@@ -11,7 +11,7 @@ STEP = 1e-6
 
 def network_and_batch(activation, loss, targets, last="identity"):
     layers = [Dense(7, activation), Dense(5, activation), Dense(3, last)]
-    network = Network(layers, (3, 1, 2), LOSSES[loss](), dtype="float64", seed=3)
+    network = Network(layers, (3, 1, 2), loss=LOSSES[loss](), dtype="float64", seed=3)
     random = np.random.default_rng(5)
     network.parameters[:] = random.normal(size=network.layout.size)
     inputs = random.normal(size=(9, 3, 1, 2))

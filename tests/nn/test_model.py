@@ -1,17 +1,37 @@
-"""The protocol of a user's own model."""
+"""The protocol of a user's own model, and the full interface that it is given."""
 
 import doctest
+import math
 
 import numpy as np
+import pytest
 
 import mpidl.nn.model
-from mpidl.nn import Dense, Network, layout_of
-from mpidl.parameters import Layout
+from mpidl.data import Batch
+from mpidl.data.dataset import ArraySplit
+from mpidl.errors import UsageError
+from mpidl.nn import Dense, Network, adapt
+from mpidl.nn.evaluation import evaluate_split
+from mpidl.parameters import Layout, Range
 
 
 class Bare:
     def __init__(self):
-        self.parameters = np.zeros(17)
+        self.parameters = np.arange(17, dtype=np.float32)
+
+    def loss_and_gradient(self, batch):
+        return self.parameters.sum() * len(batch.inputs), self.parameters
+
+
+class Whole(Bare):
+    layout = Layout([("a", (3, 4)), ("b", (5,))])
+    statistics = (Range(12, 17),)
+
+    def evaluate(self, batch):
+        return 2.5, 1
+
+
+BATCH = Batch(np.zeros((3, 2)), np.zeros(3, int))
 
 
 def test_the_documented_example_runs():
@@ -20,11 +40,57 @@ def test_the_documented_example_runs():
     assert result.failed == 0
 
 
-def test_layout_of_a_model_without_one_is_a_single_tensor():
-    assert layout_of(Bare()) == Layout([("parameters", (17,))])
+def test_what_an_object_lacks_has_defaults():
+    model = adapt(Bare())
+    assert model.layout == Layout([("parameters", (17,))])
+    assert (model.dtype, model.statistics, model.movable) == (np.dtype("float32"), (), False)
+    assert model.initial(Range(3, 6)).tolist() == [3, 4, 5]
+    assert (model.activation_bytes(7), model.summaries(), model.check_classes(10)) == (None, None, None)
+    loss, correct = model.evaluate(BATCH)
+    assert loss == 3 * 3 * np.arange(17).sum()
+    assert math.isnan(correct)
 
 
-def test_layout_of_a_network_is_its_own_and_allocates_no_parameters():
+def test_what_an_object_has_is_its_own():
+    given = Whole()
+    model = adapt(given)
+    assert model.layout is given.layout
+    assert model.statistics is given.statistics
+    assert model.evaluate(BATCH) == (2.5, 1)
+
+
+def test_a_step_calls_the_objects_own_method():
+    given = Bare()
+    assert adapt(given).loss_and_gradient.__self__ is given
+
+
+def test_its_parameters_are_the_objects():
+    given = Bare()
+    model = adapt(given)
+    model.parameters[2] = 7
+    assert given.parameters[2] == 7
+    other = np.zeros(17, np.float32)
+    model.parameters = other
+    assert given.parameters is model.parameters is other
+
+
+def test_a_network_has_the_full_interface_and_allocates_no_parameters():
     network = Network([Dense(3)], (5,))
-    assert layout_of(network) is network.layout
-    assert "parameters" not in vars(network)
+    assert adapt(network) is network
+    assert network.movable
+    assert network._parameters is None
+
+
+@pytest.mark.parametrize(("missing", "has"), [("parameters", "loss_and_gradient"), ("loss_and_gradient", "parameters")])
+def test_an_object_that_is_no_model_is_one_line(missing, has):
+    thing = type("Thing", (), {has: np.zeros(3)})()
+    with pytest.raises(UsageError, match=f"^model: Thing has no {missing}, expected a mpidl.nn.Model$"):
+        adapt(thing)
+
+
+def test_a_split_is_evaluated_in_batches_of_any_model():
+    split = ArraySplit(np.zeros((600, 2), np.float32), np.zeros(600, int))
+    assert evaluate_split(adapt(Whole()), split, 0, 600) == (7.5, 3)
+    loss, correct = evaluate_split(adapt(Bare()), split, 10, 20)
+    assert loss == 10 * 10 * np.arange(17).sum()
+    assert math.isnan(correct)

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from mpidl.config import from_dict
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.build import build
+from mpidl.job.fill import fill
 from mpidl.parameters import Layout, Range, shards
 from mpidl.runs.start import run
 from mpidl.storage import checkpoint, shard_writer
-from mpidl.storage.checkpoint import Checkpoint, Position
+from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import scratch
 from mpidl.storage.index import save_index
+from mpidl.storage.position import Position
 from mpidl.storage.shard_writer import save_shard
 
 LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale", ()), ("1-dense/weight", (11, 3))])
@@ -156,9 +158,9 @@ def test_sandblasters_vectors_are_saved_beside_the_parameters(tmp_path):
         gradient = file["rule/gradient"][...]
     assert gradient.any()
     job = build(sandblaster(tmp_path), saved)
-    shard = job.fill(Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
-    assert list(shard.state) == VECTORS
-    np.testing.assert_array_equal(shard.state["gradient"], gradient)
+    shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
+    assert list(shard.vectors) == ["parameters", *VECTORS]
+    np.testing.assert_array_equal(shard.vectors["gradient"], gradient)
     run(sandblaster(tmp_path, epochs=6), resume=tmp_path / "run")
     resumed = checkpoint.latest(tmp_path / "run")
     assert resumed.position.state["iteration"] > saved.position.state["iteration"] > 0
@@ -168,10 +170,10 @@ def test_sandblaster_starts_anew_from_the_parameters_of_another_algorithm(tmp_pa
     save(tmp_path, Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))]))
     saved = Checkpoint(tmp_path / "42")
     job = build(sandblaster(tmp_path), saved)
-    shard = job.fill(Range(0, 650), np.empty(650, job.dtype), 100)
+    shard = fill(job, Range(0, 650), np.empty(650, job.dtype), 100)
     np.testing.assert_array_equal(shard.parameters, saved.read("parameters", Range(0, 650)))
-    assert list(shard.state) == VECTORS
-    assert not any(vector.any() for vector in shard.state.values())
+    assert list(shard.vectors) == ["parameters", *VECTORS]
+    assert not any(vector.any() for name, vector in shard.vectors.items() if name != "parameters")
 
 
 @pytest.mark.parametrize(
@@ -182,12 +184,12 @@ def test_sandblaster_starts_anew_from_the_parameters_of_another_algorithm(tmp_pa
     ],
 )
 def test_a_checkpoint_of_other_vectors_is_one_line(tmp_path, algorithm, line):
-    scratch = checkpoint.scratch(tmp_path, 42)
+    directory = scratch(tmp_path, 42)
     layout = Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))])
     vectors = dict.fromkeys(("parameters", "rule/gradient"), np.zeros(650, np.float32))
-    for _ in checkpoint.save_shard(scratch, 0, Range(0, 650), vectors, 1):
+    for _ in save_shard(directory, 0, Range(0, 650), vectors, 1):
         pass
-    checkpoint.save_index(scratch, layout, 1, POSITION, "", "1.2.3")
+    save_index(directory, layout, 1, POSITION, "", "1.2.3")
     values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
     with pytest.raises(UsageError) as error:
         build(from_dict(values | {"algorithm": algorithm}), Checkpoint(tmp_path / "42"))
@@ -199,5 +201,5 @@ def test_a_resumed_shard_has_its_clock_back(tmp_path):
     config = from_dict({"run": {"epochs": 1, "dir": str(tmp_path)}, "data": {"source": "digits"}, "model": layers})
     run(config)
     job = build(config, checkpoint.latest(tmp_path / "run"))
-    shard = job.fill(Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
+    shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
     assert shard.clock == job.position.step == 12

@@ -31,34 +31,34 @@ from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
 
 #: Vectors on the shards beside the parameters and the history.
 GRADIENT, PREVIOUS, ORIGIN, DIRECTION = "gradient", "previous", "origin", "direction"
-#: Sums over the parts of a batch that it shares with the one before, with none, and with the next.
+#: Gradients of the parts of a batch: the part shared with the previous batch, the unshared part, and the part shared
+#: with the next batch.
 FIRST, MIDDLE, LAST = "first", "middle", "last"
-#: Curvature s'y below so much of y'y is rounding.
+#: A curvature s'y below this fraction of y'y is rounding error.
 LEAST_CURVATURE = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Sandblaster(Algorithm):
-    """A coordinator that never sees the parameters drives L-BFGS; replicas compute the gradient of a batch in portions.
+    """L-BFGS, driven by a coordinator that never sees the parameters; replicas compute a batch's gradient in portions.
 
     Parameters
     ----------
     history : int
-        Pairs of the history, m.
+        Number of pairs in the history, m.
     batch : float
-        Fraction of the training data in a batch. Where it is less than 1, batches change from iteration to iteration;
-        objectives are compared, and differences of gradients taken, on what two of them have in common (Berahas,
-        Nocedal, Takáč 2016).
+        Fraction of the training data in a batch. If it is less than 1, each iteration has another batch; objectives
+        are compared, and gradients subtracted, on the part that two batches share (Berahas, Nocedal, Takáč 2016).
     overlap : float
-        Fraction of a batch that it has in common with the next.
+        Fraction of a batch that it shares with the next one.
     unit : int
-        Portions that a replica takes at a time and pushes together.
+        Number of portions that a replica takes at a time and pushes together.
     backups : bool
         Whether units that are outstanding near the end of a batch are handed out a second time.
     warm_start : int
-        Epochs that Downpour trains before, with Adagrad on the servers (the paper's hybrid).
+        Number of epochs that Downpour trains first, with Adagrad on the servers (the paper's hybrid).
     warm_rate : float
-        Its learning rate.
+        Learning rate of the warm start.
     tolerance : float
         The run ends when the Euclidean norm of the gradient is below it.
     """
@@ -107,7 +107,7 @@ class Sandblaster(Algorithm):
         return _Optimiser(self, portions, state or {}).run()
 
     def units(self, portions: int) -> int:
-        """See `Algorithm.units`: the last unit of each segment may be a smaller one."""
+        """See `Algorithm.units`: each segment may end with a smaller unit."""
         return -(-portions // self.unit) + SEGMENTS
 
     def warm_start_run(self) -> WarmStart | None:
@@ -127,7 +127,7 @@ class Sandblaster(Algorithm):
 
 
 class _History:
-    """Pairs of steps and gradient differences in slots, and all inner products of them and of the gradient."""
+    """The pairs of steps and gradient differences, each in a slot, and all inner products of them and the gradient."""
 
     def __init__(self, most: int, order: list[int]) -> None:
         self._most, self.order = most, order
@@ -135,20 +135,20 @@ class _History:
 
     @property
     def free(self) -> int:
-        """A slot that holds no pair that is in use."""
+        """A slot that no pair of the history uses."""
         return next(slot for slot in range(self._most + 1) if slot not in self.order)
 
     def names(self) -> list[str]:
-        """Return the vectors of the basis, the oldest pair first."""
+        """Return the names of the basis vectors, the oldest pair first."""
         return [f"{letter}{slot}" for letter in "sy" for slot in self.order] + [GRADIENT]
 
     def push(self, slot: int) -> None:
-        """Take up a pair; the oldest leaves if there are too many."""
+        """Add the pair of a slot to the history, and remove the oldest pair if there are too many."""
         self.order.append(slot)
         del self.order[: -self._most]
 
     def missing(self, fresh: list[str]) -> tuple[tuple[str, str], ...]:
-        """Return the pairs of basis vectors whose inner product isn't known, those of `fresh` vectors among them."""
+        """Return the pairs of basis vectors whose inner product is unknown; `fresh` vectors have changed."""
         names = self.names()
         for key in [key for key in self._products if set(key) & set(fresh)]:
             del self._products[key]
@@ -156,7 +156,7 @@ class _History:
         return tuple(pair for pair in pairs if pair not in self._products)
 
     def learn(self, pairs: tuple[tuple[str, str], ...], values: list[float]) -> None:
-        """Note inner products."""
+        """Keep the inner products of pairs of vectors."""
         self._products.update(zip(pairs, values, strict=True))
 
     def gram(self) -> np.ndarray:
@@ -170,7 +170,7 @@ class _History:
 
 
 class _Optimiser:
-    """The coordinator's iteration."""
+    """The coordinator's state and its iteration."""
 
     def __init__(self, settings: Sandblaster, portions: int, state: dict[str, Any]) -> None:
         self._settings, self._portions, self._search = settings, portions, MoreThuente()
@@ -183,7 +183,7 @@ class _Optimiser:
         self._value = self._step = 0.0
 
     def run(self) -> Coordinator:
-        """Iterate until there is nothing to gain, or told to stop."""
+        """Iterate until the gradient is small, no step makes progress, or the answer to an iteration says stop."""
         history = self._history
         yield from self._evaluate()
         fresh = history.names()
@@ -219,10 +219,10 @@ class _Optimiser:
         return self._settings.batch == 1
 
     def _descend(self, coefficients: np.ndarray, step: float) -> Generator[CoordinatorRequest, Any, Point | None]:
-        """Search along a direction; leave parameters and gradient at the accepted point, or where it began.
+        """Search along a direction; leave parameters and gradient at the accepted point, or at the starting point.
 
-        Trials are evaluated on the next batch, and judged by what that has in common with the present one: the last of
-        them is the next iteration's evaluation.
+        Trials are evaluated on the next batch and judged by the part that it shares with the current one. The last
+        trial is the next iteration's evaluation.
         """
         terms = tuple(zip(coefficients.tolist(), self._history.names(), strict=True))
         operations = (
@@ -251,18 +251,18 @@ class _Optimiser:
 
     @property
     def _shared(self) -> str:
-        """The gradient of what the present batch has in common with the one before."""
+        """The vector of the gradient of the part that this batch shares with the previous one."""
         return GRADIENT if self._whole else FIRST
 
     def _at(self, step: float) -> Generator[CoordinatorRequest, Any, tuple[float, float]]:
-        """Return the objective so far along the direction, and its slope, where two batches overlap."""
+        """Return the objective at a step along the direction, and its slope, on the part that two batches share."""
         yield Operate((Combine(PARAMETERS, ((1.0, ORIGIN), (step, DIRECTION))),))
         yield from self._evaluate()
         (slope,) = yield Operate((Dot(((self._shared, DIRECTION),)),))
         return self._means[0], slope
 
     def _learn(self, accepted: Point | None) -> Generator[CoordinatorRequest, Any, list[str]]:
-        """Take up the pair of an accepted step, or forget all; return the vectors that are new."""
+        """Add the pair of an accepted step to the history, or clear it; return the vectors that have changed."""
         history = self._history
         if accepted is None:
             history.order.clear()
@@ -282,7 +282,7 @@ class _Optimiser:
         return [GRADIENT, s, y]
 
     def _evaluate(self) -> Generator[CoordinatorRequest, Any, None]:
-        """Compute objective and gradient of the present batch at the parameters."""
+        """Compute objective and gradient of the current batch at the parameters."""
         segments = self._segments()
         found: Evaluation = yield Evaluate(segments)
         samples = sum(found.samples)
@@ -302,7 +302,7 @@ class _Optimiser:
         yield Operate((*means, Combine(GRADIENT, terms)))
 
     def _segments(self) -> tuple[Segment, ...]:
-        """Return the parts of the present batch."""
+        """Return the segments of the current batch."""
         if self._whole:
             return (Segment(GRADIENT, 0, self._portions),)
         size = max(2, round(self._settings.batch * self._portions))

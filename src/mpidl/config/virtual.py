@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from mpidl.engines.times import Constant, Death, Jitter, Times, parse
+from mpidl.engines.virtual.times import Constant, Death, Jitter, Times, parse
 from mpidl.errors import UsageError
 
 Positive = Annotated[float, Meta(gt=0)]

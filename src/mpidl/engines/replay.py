@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mpidl import wire
-from mpidl.algorithms.algorithm import Algorithm
+from mpidl.algorithms.algorithm import Replica
+from mpidl.algorithms.drive import drive
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
 from mpidl.algorithms.steps import Steps
-from mpidl.data.batch import Minibatch
-from mpidl.data.dataset import Split
-from mpidl.data.portions import Portions
+from mpidl.engines.training import Training
 from mpidl.errors import MpidlError
-from mpidl.nn.model import Model
-from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import Shard
 from mpidl.storage.interleaving import Interleaving
 from mpidl.wire import ErrorFeedback
 
+#: Yields while a replica waits for others.
+Process = Generator[None, None, Any]
 
-class _Server:
-    """A shard, what is on its way to it, and who read it between which arrivals."""
+
+class ReplayedServer:
+    """A shard, the chunks on their way to it, and the fetches that read it between two arrivals.
+
+    Parameters
+    ----------
+    shard : Shard
+    arrivals : array (n,) of int64
+        As recorded; see `storage.interleaving.ServerRecord`.
+    replicas : int
+        Number of replicas.
+
+    Attributes
+    ----------
+    mailboxes : list of deque
+        For each replica, the arguments of `Shard.receive_chunk` that follow its number, in order.
+    readers : Counter
+        For each number of received chunks, the fetches that are still to read the shard then.
+    """
 
     def __init__(self, shard: Shard, arrivals: np.ndarray, replicas: int) -> None:
         self.shard, self.part = shard, slice(*shard.range)
@@ -32,8 +49,8 @@ class _Server:
         self.mailboxes: list[deque[tuple[int, int, np.ndarray, tuple[int, int]]]] = [deque() for _ in range(replicas)]
         self.readers: Counter[int] = Counter()
 
-    def advance(self) -> bool:
-        """Receive what comes next, unless somebody is yet to read before; return whether anything came."""
+    def advance(self) -> int:
+        """Receive what comes next, up to a fetch that is still to read the shard; return how much was received."""
         before = len(self.arrivals)
         while self.arrivals and not self.readers[self.shard.received]:
             worker = self.arrivals[0]
@@ -44,129 +61,127 @@ class _Server:
             else:
                 break
             self.arrivals.popleft()
-        return len(self.arrivals) < before
+        return before - len(self.arrivals)
 
 
-class _Replica:
-    """A replica, what is recorded of it, and what it waits for."""
-
-    def __init__(self, algorithm: Algorithm, number: int, replicas: int, parameters: np.ndarray, steps: Steps) -> None:
-        self.number, self.steps = number, steps
-        self.generator = algorithm.replica(number, parameters, replicas, steps)
-        self.portions: tuple[int, int] | None = None
-        self.answer: Any = None
-        self.request: Any = None
-        self.done = False
-        self.batches: deque[list[int]] = deque()
-        self.fetches: deque[list[int]] = deque()
-        self.unread: dict[int, int] = {}
-        self.fetched: list[int] = []
-        self.feedback: list[ErrorFeedback] = []
-
-
-class ReplayEngine:
-    """Carries out replicas' requests as they were on ranks: the same batches, arrivals and reads.
-
-    What a fetch saw while a shard was being changed under it can't be recorded; in a deterministic run there is no
-    such thing, and the replay is bitwise the run.
+class ReplayedReplica:
+    """A replica, the record of its batches and fetches, and what it waits for.
 
     Parameters
     ----------
-    algorithm : Algorithm
-    model : Model
-    split : Split
-    portions : Portions
-    shards : list of Shard
-        As the run had them, chunks included.
-    interleaving : Interleaving
-    rate_at, sparing
-        Of the replicas' own steps; see `Steps`.
+    number : int
+        The replica, from 0.
+    steps : Steps
+        Makes its own steps.
+    batches : array (n, 2) of int64
+    fetches : array (m, servers) of int64
+        As recorded; see `storage.interleaving.WorkerRecord`.
+
+    Attributes
+    ----------
+    process : generator
+        Runs the replica; yields while it waits.
+    done : bool
+        Whether the process has ended.
+    portions : (int, int) or None
+        The first and the last portion since the last push.
+    fetched : list of int
+        The clock of each shard at the last fetch.
+    feedback : list of ErrorFeedback
+        For each server, where pushes are encoded.
+    request : Reduce or None
+        The reduction that it waits for.
+    answer : int
+        The answer to its last reduction.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        model: Model,
-        split: Split,
-        portions: Portions,
-        shards: list[Shard],
-        interleaving: Interleaving,
-        rate_at: Callable[[int], float] = lambda portion: 1.0,
-        sparing: Sequence[Range] = (),
-    ) -> None:
-        self._model, self._split, self._portions = model, split, portions
+    def __init__(self, number: int, steps: Steps, batches: np.ndarray, fetches: np.ndarray) -> None:
+        self.number, self.steps = number, steps
+        self.batches: deque[list[int]] = deque(batches.tolist())
+        self.fetches: deque[list[int]] = deque(fetches.tolist())
+        self.process: Process
+        self.done = False
+        self.portions: tuple[int, int] | None = None
+        self.fetched: list[int] = []
+        self.feedback: list[ErrorFeedback] = []
+        self.request: Any = None
+        self.answer = 0
+
+
+class ReplayEngine:
+    """Carries out the requests of replicas as they were on ranks: the same batches, arrivals and reads.
+
+    A fetch may read a shard while it changes, which can't be recorded. In a deterministic run no fetch does, and the
+    replay equals the run bit for bit.
+
+    Parameters
+    ----------
+    training : Training
+        The algorithm, the model and the data of the run.
+    shards : list of Shard
+        The run's shards, with the same chunks, as they were when the record began.
+    interleaving : Interleaving
+        The record.
+    """
+
+    def __init__(self, training: Training, shards: list[Shard], interleaving: Interleaving) -> None:
+        algorithm = training.algorithm
+        self._model, self._split, self._portions = training.model, training.split, training.schedule.portions
         self._wire = wire.parse(algorithm.wire)
         replicas = len(interleaving.batches)
         arrivals = interleaving.arrivals or [np.empty(0, np.int64)] * len(shards)
-        self._servers = [_Server(*pair, replicas) for pair in zip(shards, arrivals, strict=True)]
+        self._servers = [ReplayedServer(*pair, replicas) for pair in zip(shards, arrivals, strict=True)]
+        self._actions: dict[type, Callable[[ReplayedReplica, Any], Process]] = {
+            NextBatch: self._next_batch, Gradient: self._gradient, Push: self._push, Fetch: self._fetch,
+            Reduce: self._reduce,
+        }  # fmt: skip
         self._replicas = []
-        for number in range(replicas):
-            replica = _Replica(algorithm, number, replicas, self.parameters(), Steps(rate_at, sparing))
-            replica.batches.extend(interleaving.batches[number].tolist())
-            replica.fetches.extend(interleaving.fetches[number].tolist())
+        self._gradients = self._progress = 0
+        for number, records in enumerate(zip(interleaving.batches, interleaving.fetches, strict=True)):
+            replica = ReplayedReplica(number, training.steps(), *records)
             for received in replica.fetches:
                 for server, count in zip(self._servers, received, strict=True):
                     server.readers[count] += 1
             replica.feedback = [
                 ErrorFeedback(self._wire, s.range.size, s.parameters.dtype) for s in shards if self._wire
             ]
+            requests = algorithm.replica(number, self.parameters(), replicas, replica.steps)
+            replica.process = self._play(replica, requests)
             self._replicas.append(replica)
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of what the shards hold, as one vector."""
+        """Return a copy of the shards' parameters as one vector of shape (size,)."""
         return np.concatenate([server.shard.parameters for server in self._servers])
 
     def run(self) -> int:
-        """Play the whole record; return the number of gradients.
+        """Play the whole record and return the number of gradients.
 
         Raises
         ------
         MpidlError
             The record contradicts itself.
         """
-        gradients = 0
-        moving = True
-        while moving:
-            moving = False
+        before = -1
+        while self._progress > before:
+            before = self._progress
             for replica in self._replicas:
-                while self._step(replica):
-                    moving = True
-                    gradients += isinstance(replica.request, Gradient)
+                next(replica.process, None)
             for server in self._servers:
-                moving |= server.advance()
-            moving |= self._meet()
+                self._progress += server.advance()
+            self._meet()
         if not all(replica.done for replica in self._replicas) or any(server.arrivals for server in self._servers):
             raise MpidlError("the recorded interleaving contradicts itself: it is damaged or of another configuration")
         for server in self._servers:
             server.shard.apply_rest()
-        return gradients
+        return self._gradients
 
-    def _step(self, replica: _Replica) -> bool:
-        """Carry out a replica's next request; return False while it waits or when it is done."""
-        if replica.done or isinstance(replica.request, Reduce):
-            return False
-        if replica.unread and not self._read(replica):
-            return False
-        try:
-            replica.request = replica.generator.send(replica.answer)
-        except StopIteration:
-            replica.done, replica.request = True, None
-            return False
-        replica.answer = None
-        match replica.request:
-            case NextBatch():
-                replica.answer = self._batch(replica)
-            case Gradient(parameters, batch):
-                self._model.parameters[:] = parameters
-                replica.answer = self._model.loss_and_gradient(self._split.take(batch))[1].copy()
-            case Push(vector):
-                self._send(replica, vector)
-            case Fetch():
-                replica.unread = dict(enumerate(replica.fetches.popleft()))
-                replica.fetched = [0] * len(self._servers)
-        return True
+    def _play(self, replica: ReplayedReplica, requests: Replica) -> Process:
+        yield from drive(requests, {kind: partial(action, replica) for kind, action in self._actions.items()})
+        replica.done = True
 
-    def _batch(self, replica: _Replica) -> Minibatch | None:
+    def _next_batch(self, replica: ReplayedReplica, request: NextBatch) -> Process:
+        yield from ()
+        self._progress += 1
         if not replica.batches:
             return None
         portion, number = replica.batches.popleft()
@@ -174,32 +189,53 @@ class ReplayEngine:
         replica.portions = (portion if replica.portions is None else replica.portions[0], portion)
         return self._portions.minibatches(portion)[number]
 
-    def _read(self, replica: _Replica) -> bool:
-        """Read the shards that have received as much as when they were read; return whether none is left."""
-        for number, count in tuple(replica.unread.items()):
-            server = self._servers[number]
-            if server.shard.received == count:
-                replica.request.parameters[server.part] = server.shard.parameters
-                replica.fetched[number] = server.shard.clock
-                server.readers[count] -= 1
-                del replica.unread[number]
-        return not replica.unread
+    def _gradient(self, replica: ReplayedReplica, request: Gradient) -> Process:
+        yield from ()
+        self._progress += 1
+        self._gradients += 1
+        self._model.parameters[:] = request.parameters
+        return self._model.loss_and_gradient(self._split.take(request.batch))[1].copy()
 
-    def _send(self, replica: _Replica, vector: np.ndarray) -> None:
+    def _fetch(self, replica: ReplayedReplica, request: Fetch) -> Process:
+        self._progress += 1
+        unread = dict(enumerate(replica.fetches.popleft()))
+        replica.fetched = [0] * len(self._servers)
+        while unread:
+            for number, count in tuple(unread.items()):
+                server = self._servers[number]
+                # The shard has received as many chunks as when it was read.
+                if server.shard.received == count:
+                    request.parameters[server.part] = server.shard.parameters
+                    replica.fetched[number] = server.shard.clock
+                    server.readers[count] -= 1
+                    del unread[number]
+            if unread:
+                yield
+
+    def _push(self, replica: ReplayedReplica, request: Push) -> Process:
+        yield from ()
+        self._progress += 1
         portions, replica.portions = replica.portions or (-1, -1), None
         for number, server in enumerate(self._servers):
-            part = vector[server.part].copy()
+            part = request.vector[server.part].copy()
             if self._wire is not None:
                 replica.feedback[number].round_trip(part, server.shard.pieces[0].size, part)
             for chunk, piece in enumerate(server.shard.pieces):
                 values = part[piece.start : piece.stop]
                 server.mailboxes[replica.number].append((chunk, replica.fetched[number], values, portions))
 
-    def _meet(self) -> bool:
-        """Carry out a reduction if all replicas have come to it."""
+    def _reduce(self, replica: ReplayedReplica, request: Reduce) -> Process:
+        self._progress += 1
+        replica.request = request
+        while replica.request is not None:
+            yield
+        return replica.answer
+
+    def _meet(self) -> None:
+        """Carry out a reduction if all replicas that are not done wait for it."""
         active = [replica for replica in self._replicas if not replica.done]
         if not active or not all(isinstance(replica.request, Reduce) for replica in active):
-            return False
+            return
         given = [replica.request.vector for replica in active if replica.request.vector is not None]
         portion = max((replica.steps.portion for replica in self._replicas), default=0)
         if given:
@@ -210,4 +246,4 @@ class ReplayEngine:
             if given:
                 replica.request.parameters[:] = self.parameters()
             replica.answer, replica.request = len(given), None
-        return True
+        self._progress += 1

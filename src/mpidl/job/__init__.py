@@ -1,1 +1,1 @@
-"""What one run is made of."""
+"""A run's parts and its shards' first values, from a configuration."""

@@ -1,10 +1,10 @@
-"""From a configuration to a job: open the data, build the model."""
+"""Building a job from a configuration: its data are opened, its model is built."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
+from collections.abc import Callable
 
 from mpidl.config import Config
 from mpidl.data import Dataset
@@ -15,24 +15,30 @@ from mpidl.nn.model import Model
 from mpidl.nn.regularisation import Regularisation
 from mpidl.storage.checkpoint import Checkpoint
 
-#: ``model.factory`` of a run whose model was given as a Python object.
+#: The ``model.factory`` of runs whose model is an object of a Python script.
 PYTHON_MODEL = "python:object"
 
 
 def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:
-    """Open the data and build the model of a configuration.
+    """Return the job of a configuration.
+
+    Parameters
+    ----------
+    config : Config
+    checkpoint : Checkpoint, optional
+        The checkpoint to resume from.
 
     Raises
     ------
     UsageError
-        A file is missing, or the parts don't fit together.
+        A file is missing, the model can't be built, or the parts don't fit together.
     """
     dataset = config.data_source.open()
     return Job(config, dataset, build_model(config, dataset), checkpoint)
 
 
 def build_model(config: Config, dataset: Dataset) -> Model:
-    """Build the model of a configuration: its layers, or what ``model.factory`` returns for (dataset, seed)."""
+    """Return the network that ``[[model.layer]]`` describes, or what ``model.factory`` returns for (dataset, seed)."""
     section = config.model
     if section.layer is not None and section.loss is not None:
         return from_config(
@@ -41,11 +47,13 @@ def build_model(config: Config, dataset: Dataset) -> Model:
         )  # fmt: skip
     assert section.factory is not None
     if section.factory == PYTHON_MODEL:
-        raise UsageError(f"model.factory: {PYTHON_MODEL}: the run's model was an object of a Python script; go there")
+        raise UsageError(
+            f"model.factory: {PYTHON_MODEL}: the model is an object of a Python script; resume the run there"
+        )
     module, _, function = section.factory.partition(":")
     sys.path.insert(0, ".")
     try:
-        factory: Any = getattr(importlib.import_module(module), function)
+        factory: Callable[[Dataset, int], Model] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"model.factory: {section.factory} can't be imported: {error}") from error
     finally:

@@ -23,8 +23,8 @@ from mpidl.nn.layers import (
     MaxPool2d,
 )
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, SoftmaxCrossEntropy
-from mpidl.nn.model import Model, layout_of
-from mpidl.nn.network import Network, check
+from mpidl.nn.model import CompleteModel, Model, adapt
+from mpidl.nn.network import Network
 from mpidl.nn.regularisation import Regularisation
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Add",
     "AveragePool2d",
     "BatchNormalisation",
+    "CompleteModel",
     "Concatenate",
     "Conv2d",
     "Dense",
@@ -55,7 +56,6 @@ __all__ = [
     "OneVsAllLogistic",
     "Regularisation",
     "SoftmaxCrossEntropy",
-    "check",
+    "adapt",
     "from_config",
-    "layout_of",
 ]

@@ -47,7 +47,9 @@ def from_config(
     layers = [layer_from_section(section, f"model.layer[{i}]") for i, section in enumerate(layer_sections)]
     chosen = schema.choose(LOSSES, "model.loss", loss)
     function = SoftmaxCrossEntropy(label_smoothing) if chosen is SoftmaxCrossEntropy else chosen()
-    return Network(layers, input_shape, function, dtype, seed, xp, regularisation)
+    return Network(
+        layers, input_shape, loss=function, dtype=dtype, seed=seed, xp=xp, regularisation=regularisation
+    )  # fmt: skip
 
 
 def layer_from_section(section: Mapping[str, Any], where: str) -> Layer:

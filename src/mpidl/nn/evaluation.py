@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from mpidl.data.dataset import Split
-from mpidl.nn.model import Model
+from mpidl.nn.model import PlacedModel
 
 #: Samples of a batch: large enough for full speed, small enough to stay in cache.
 BATCH = 256
 
 
-def evaluate_split(model: Model, split: Split, start: int, stop: int) -> tuple[float, float]:
+def evaluate_split(model: PlacedModel, split: Split, start: int, stop: int) -> tuple[float, float]:
     """Evaluate a model's present parameters on the samples [start, stop) of a split.
 
     Returns
@@ -19,17 +19,12 @@ def evaluate_split(model: Model, split: Split, start: int, stop: int) -> tuple[f
     loss : float
         Sum of the losses.
     correct : float
-        Number of correct predictions; NaN if the model has no `evaluate`, or correctness means nothing.
+        Number of correct predictions; NaN if it has no meaning.
     """
-    evaluate_batch = getattr(model, "evaluate", None)
     loss, correct = 0.0, 0.0
     for first in range(start, stop, BATCH):
         batch = split.gather(np.arange(first, min(stop, first + BATCH)))
-        if evaluate_batch is None:
-            loss += float(model.loss_and_gradient(batch)[0]) * len(batch.inputs)
-            correct = float("nan")
-        else:
-            batch_loss, batch_correct = evaluate_batch(batch)
-            loss += float(batch_loss)
-            correct += float(batch_correct)
+        batch_loss, batch_correct = model.evaluate(batch)
+        loss += float(batch_loss)
+        correct += float(batch_correct)
     return loss, correct

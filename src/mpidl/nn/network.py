@@ -14,13 +14,14 @@ from mpidl.errors import UsageError
 from mpidl.nn.graph import Graph
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
+from mpidl.nn.model import CompleteModel, LayerSummary
 from mpidl.nn.regularisation import Regularisation
 from mpidl.nn.workspaces import Pass, Passes
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 
 
-class Network:
+class Network(CompleteModel):
     """A model (`mpidl.nn.model.Model`) made of layers, each taking the outputs of the one before it or of any others.
 
     Nothing is allocated before it is needed: a rank that only serves parameters asks for `layout` and
@@ -59,10 +60,13 @@ class Network:
         the dtype is another.
     """
 
+    movable = True
+
     def __init__(
         self,
         layers: Sequence[Layer],
         input_shape: Sequence[int],
+        *,
         loss: Loss | None = None,
         dtype: str = "float32",
         seed: int = 0,
@@ -76,7 +80,7 @@ class Network:
         self.layers = tuple(layers)
         self.input_shape = tuple(input_shape)
         self.loss = SoftmaxCrossEntropy() if loss is None else loss
-        self.dtype = str(dtype)
+        self.dtype = np.dtype(dtype)
         self.seed = seed
         self.xp = xp
         self.regularisation = Regularisation() if regularisation is None else regularisation
@@ -93,7 +97,9 @@ class Network:
         self._parameters: Any = None
         self._number = 0
         buffers = [layer.buffers(*graph.input_shapes(index)) for index, layer in enumerate(layers)]
-        self._passes = Passes(xp, self.dtype, self.input_shape, graph.shapes[1:], graph.shared[1:], buffers, self._lend)
+        self._passes = Passes(
+            xp, self.dtype.name, self.input_shape, graph.shapes[1:], graph.shared[1:], buffers, self._lend
+        )
 
     @property
     def parameters(self) -> Any:
@@ -130,7 +136,10 @@ class Network:
 
     def on(self, xp: Any) -> Network:
         """Return the same network, without parameters yet, for the arrays of another package."""
-        return Network(self.layers, self.input_shape, self.loss, self.dtype, self.seed, xp, self.regularisation)
+        return Network(
+            self.layers, self.input_shape, loss=self.loss, dtype=self.dtype.name, seed=self.seed, xp=xp,
+            regularisation=self.regularisation,
+        )  # fmt: skip
 
     def _lend(self, index: int, buffers: dict[str, Any]) -> Workspace:
         name = self.graph.names[index]
@@ -173,7 +182,7 @@ class Network:
             if shared := part.range.intersect(whole):
                 name, _, parameter = part.name.rpartition("/")
                 generator = np.random.default_rng([self.seed, ordinal])
-                tensor = layers[name].initial(parameter, part.shape, generator, self.dtype).reshape(-1)
+                tensor = layers[name].initial(parameter, part.shape, generator, self.dtype.name).reshape(-1)
                 values[slice(*shared.shift(-whole.start))] = tensor[slice(*shared.shift(-part.start))]
         return values
 
@@ -266,15 +275,22 @@ class Network:
         """Return the last layer's outputs (n, *output_shape) for inputs (n, *input_shape), as a new array."""
         return self._forward(Batch(inputs, None), training=False).values[-1].copy()
 
+    def check_classes(self, classes: int | None) -> None:
+        """Check that there are as many outputs as the data has classes; None, for data without classes, fits any.
 
-def check(network: Network, classes: int | None) -> None:
-    """Check that a network has as many outputs as the data has classes; data without classes (None) fits any.
+        Raises
+        ------
+        UsageError
+            If the numbers differ.
+        """
+        outputs = prod(self.output_shape)
+        if classes is not None and outputs != classes:
+            raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")
 
-    Raises
-    ------
-    UsageError
-        Saying both numbers.
-    """
-    outputs = prod(network.output_shape)
-    if classes is not None and outputs != classes:
-        raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")
+    def summaries(self) -> list[LayerSummary]:
+        """See `CompleteModel.summaries`."""
+        inputs = [self.graph.input_shapes(index) for index in range(len(self.layers))]
+        return [
+            LayerSummary(name, layer.type, shape, sum(map(prod, layer.parameters(*of).values())), layer.operations(*of))
+            for name, layer, shape, of in zip(self.graph.names, self.layers, self.graph.shapes[1:], inputs, strict=True)
+        ]

@@ -1,4 +1,4 @@
-"""A network on a GPU, whose vectors lie there too or are mirrored in the host's memory."""
+"""Models on a GPU, with their vectors on the device or in the host's memory."""
 
 from __future__ import annotations
 
@@ -8,59 +8,56 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.device import pinned
-from mpidl.nn.network import Network
+from mpidl.nn.model import CompleteModel
 
 
 class OnDevice:
-    """A model (`mpidl.nn.model.Model`) that computes with CuPy arrays what a network says.
+    """A model (`mpidl.nn.model.PlacedModel`) that computes another's loss and gradient on a GPU.
 
-    Batches pass through pinned memory. No method returns before the GPU is done, so that the time that it takes is
-    the method's, and the next batch may overwrite that memory.
+    Batches are copied through pinned memory. Every method waits for the GPU, so that its time is measured correctly
+    and the next batch may overwrite that memory.
 
     Parameters
     ----------
-    network : Network
-        On the host; its parameters are the first values.
+    model : CompleteModel
+        The model on the host, which must be movable; its parameters are the initial values.
     xp
         CuPy.
 
     Attributes
     ----------
-    parameters : cupy.ndarray, shape (layout.size,)
-        On the device, as is the gradient.
-    layout, statistics
-        The network's.
+    parameters : cupy.ndarray, shape (size,)
+        The parameters on the device, like the gradient.
     """
 
-    def __init__(self, network: Network, xp: Any) -> None:
-        self._xp, self._host, self._network = xp, network, network.on(xp)
-        self.layout, self.statistics = network.layout, network.statistics
-        self._network.parameters = xp.asarray(network.parameters)
+    def __init__(self, model: CompleteModel, xp: Any) -> None:
+        self._xp, self._host, self._device = xp, model, model.on(xp)
+        self._device.parameters = xp.asarray(model.parameters)
         self._inputs, self._targets = _Staging(xp), _Staging(xp)
 
     @property
     def parameters(self) -> Any:
-        """Flat vector (layout.size,) on the device; see `Network.parameters`."""
-        return self._network.parameters
+        """The flat vector (size,) on the device; see `Model.parameters`."""
+        return self._device.parameters
 
     @parameters.setter
     def parameters(self, vector: Any) -> None:
-        self._network.parameters = vector
+        self._device.parameters = vector
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """See `Network.loss_and_gradient`; the batch is the host's, the gradient the device's."""
-        result = self._network.loss_and_gradient(self._uploaded(batch))
+        """See `Model.loss_and_gradient`; the batch lies on the host, the gradient on the device."""
+        result = self._device.loss_and_gradient(self._uploaded(batch))
         self._synchronise()
         return result
 
     def evaluate(self, batch: Batch) -> tuple[float, int | float]:
-        """See `Network.evaluate`; the batch is the host's."""
-        result = self._network.evaluate(self._uploaded(batch))
+        """See `PlacedModel.evaluate`; the batch lies on the host."""
+        result = self._device.evaluate(self._uploaded(batch))
         self._synchronise()
         return result
 
-    def settle(self) -> None:
-        """Bring the parameters into those of the network on the host."""
+    def copy_to_host(self) -> None:
+        """Copy the parameters from the device into those of the model on the host."""
         self.parameters.get(out=self._host.parameters)
 
     def _uploaded(self, batch: Batch) -> Batch:
@@ -68,56 +65,57 @@ class OnDevice:
         return Batch(inputs, targets, batch.number)
 
     def _synchronise(self) -> None:
-        """Wait until the GPU is done: nothing else may read what it writes, or write what it reads."""
+        """Wait for the GPU: its inputs must not change, nor its outputs be read, before it is done."""
         self._xp.cuda.get_current_stream().synchronize()
 
 
 class Mirrored(OnDevice):
-    """`OnDevice` for engines whose vectors lie in the host's memory: parameters and gradient are its own, pinned.
+    """`OnDevice` with parameters and gradient in pinned host memory, for engines whose vectors lie there.
 
-    Each batch uploads the parameters as they are then, so that anyone may write into them.
+    The parameters are uploaded with each batch, so that they may be written into at any time between batches.
 
     Parameters
     ----------
-    network : Network
-        On the host; its parameters are moved to pinned memory, and are this model's.
+    model : CompleteModel
+        The model on the host, which must be movable. Its parameters are moved to pinned memory and shared with this
+        one.
     xp
         CuPy.
     """
 
-    def __init__(self, network: Network, xp: Any) -> None:
-        super().__init__(network, xp)
-        parameters = pinned(xp, (self.layout.size,), network.dtype)
-        parameters[:] = network.parameters
-        network.parameters = parameters
-        self._gradient = pinned(xp, (self.layout.size,), network.dtype)
+    def __init__(self, model: CompleteModel, xp: Any) -> None:
+        super().__init__(model, xp)
+        parameters = pinned(xp, (model.layout.size,), model.dtype)
+        parameters[:] = model.parameters
+        model.parameters = parameters
+        self._gradient = pinned(xp, (model.layout.size,), model.dtype)
 
     @property
-    def parameters(self) -> np.ndarray:
-        """Flat vector (layout.size,) in the host's memory; see `Network.parameters`."""
+    def parameters(self) -> Any:
+        """The flat vector (size,) in host memory; see `Model.parameters`."""
         return self._host.parameters
 
     @parameters.setter
-    def parameters(self, vector: np.ndarray) -> None:
+    def parameters(self, vector: Any) -> None:
         self._host.parameters = vector
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, np.ndarray]:
-        """See `Network.loss_and_gradient`; batch and gradient are the host's."""
-        loss, gradient = self._network.loss_and_gradient(self._uploaded(batch))
+        """See `Model.loss_and_gradient`; batch and gradient lie on the host."""
+        loss, gradient = self._device.loss_and_gradient(self._uploaded(batch))
         gradient.get(out=self._gradient, blocking=False)
         self._synchronise()
         return loss, self._gradient
 
-    def settle(self) -> None:
-        """See `OnDevice.settle`: they are the network's."""
+    def copy_to_host(self) -> None:
+        """Do nothing: the parameters are those of the model on the host."""
 
     def _uploaded(self, batch: Batch) -> Batch:
-        self._network.parameters.set(self.parameters)
+        self._device.parameters.set(self.parameters)
         return super()._uploaded(batch)
 
 
 class _Staging:
-    """Pinned memory and the device's, for the largest batch so far."""
+    """Pinned memory and device memory for the largest batch so far."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
@@ -125,7 +123,7 @@ class _Staging:
         self._device: Any = None
 
     def uploaded(self, values: np.ndarray) -> Any:
-        """Return a copy (n, ...) of an array, on the device; the next call overwrites it."""
+        """Return a copy (n, ...) of `values` on the device; the next call overwrites it."""
         samples, old = len(values), self._host
         if samples > len(old) or values.shape[1:] != old.shape[1:] or values.dtype != old.dtype:
             self._host = pinned(self._xp, values.shape, values.dtype)

@@ -112,7 +112,7 @@ class Coordinator:
         return self._summary
 
     def _tell(self, event: Event) -> set[type[Instruction]]:
-        """Tell the supervisor what happened, and before it of a signal; carry out what it decides and return its kinds."""
+        """Tell the supervisor of a signal and of an event; carry out what it decides, and return its kinds."""
         if self._signalled or self._link.signals():
             # The signal may come from a launcher that ends the job because another rank met a full disk.
             with suppress(MpidlError):

@@ -18,6 +18,7 @@ from mpidl.engines.mpi.own_shard import OwnShard
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.through_servers import ThroughServers
+from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters.ranges import Range, split
@@ -78,7 +79,7 @@ class Worker:
             )  # fmt: skip
         part, reduces = shards[self._number], algorithm.exchange is Exchange.REDUCTION
         chunk = CHUNK_BYTES // job.dtype.itemsize if reduces else part.size
-        shard = job.fill(part, np.empty(part.size, job.dtype), chunk)
+        shard = fill(job, part, np.empty(part.size, job.dtype), chunk)
         writer = ShardWriter(shard, self._number, job.checkpoints)
         if reduces:
             return ByReduction(shard, writer, shards, self._evaluate_together)
@@ -107,7 +108,7 @@ class Worker:
         self._report_interruption()
         self._engine.announce_end()
         self._follow_orders()
-        self._job.copy_to_host()
+        self._job.model.copy_to_host()
 
     # What the engine asks.
 

@@ -1,4 +1,4 @@
-"""Testing the model of a run's newest checkpoint: ``mpidl evaluate``."""
+"""Evaluating a trained model: ``mpidl evaluate``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mpidl.storage.checkpoint import latest
 
 
 def evaluate(run: Path) -> dict[str, Any]:
-    """Evaluate a run's newest checkpoint on its test data.
+    """Evaluate the model of a run's newest checkpoint on the test data.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ def evaluate(run: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        run_dir, step, epoch, samples, test_loss, test_accuracy (None where correctness means nothing).
+        run_dir, step, epoch, samples, test_loss, test_accuracy (None where it has no meaning).
 
     Raises
     ------
     UsageError
-        There is no checkpoint, or its model or data can't be had.
+        There is no checkpoint, or its data or model can't be loaded.
     """
     checkpoint = latest(run)
     job = build(load(run / "config.toml"), checkpoint)

@@ -11,10 +11,10 @@ import numpy as np
 
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
-from mpidl.engines.times import Times
 from mpidl.engines.totals import Totals
-from mpidl.engines.virtual import VirtualEngine
+from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.errors import UsageError
+from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range, shards
@@ -72,19 +72,21 @@ class OneProcess:
         job.directory = self._recorder.directory
         checkpoint.sweep(job.checkpoints)
         chunk = CHUNK_BYTES // job.dtype.itemsize
-        self._shards = [job.fill(range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
-        job.warm()
+        self._shards = [fill(job, range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
+        warm(job)
         job.dataset.train.load()
         job.dataset.test.load()
         self._reporter = Reporter(job, self._recorder, on_terminal())
         self._reporter.placed([str(place)] if place else [])
+        clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
-            job.algorithm, job.model, job.dataset.train, job.schedule, self._shards, replicas, job.config.run.seed,
-            times, clock=None if self._virtual else time.time, start=time.time(),
-            rate_at=job.rate_at, sparing=job.statistics,
-            on_epoch=self._evaluate_epoch, on_batch=self._watch, on_event=self._log,
-            on_iteration=self._iterated, state=job.position.state,
-        )  # fmt: skip
+            job.training,
+            self._shards,
+            replicas,
+            time=VirtualTime(times, job.config.run.seed, clock, start=time.time()),
+            hooks=Hooks(self._evaluate_epoch, self._watch, self._log, self._iterated),
+            state=job.position.state,
+        )
         for number, shard in enumerate(self._shards):
             shard.on_drop = partial(self._log_drop, number)
         self._supervisor = Supervisor.for_job(job, self._engine.now)

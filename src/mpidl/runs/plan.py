@@ -1,10 +1,9 @@
-"""What a job would be: its layers, how large they are, and what each rank would hold. Nothing of it is allocated."""
+"""Planning a job without allocating anything: its layers, its sizes, each rank's memory: ``mpidl plan``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from math import prod
 from typing import Any
 
 from mpidl import wire
@@ -12,17 +11,17 @@ from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
-from mpidl.nn import Network
 from mpidl.nn.evaluation import BATCH
+from mpidl.nn.model import LayerSummary
 from mpidl.parameters import Range, shards
 from mpidl.report.text import quantity, size, table
 from mpidl.rma.geometry import Geometry
 from mpidl.topology.roles import Roles, assign
 
-#: Operations of a gradient for each of the forward pass: backward computes as many again for the gradient of the
-#: inputs, and as many for that of the weights.
+#: Operations of a gradient per operation of the forward pass: the backward pass takes as many again for the gradient
+#: of the inputs, and as many for that of the weights.
 FORWARD_AND_BACKWARD = 3
-#: What a rank's memory is made of: keys of its "memory", and their headings.
+#: Parts of a rank's memory: the keys of its "memory", and their headings in the text.
 PARTS = {
     "parameters": "parameters",
     "gradient": "gradient",
@@ -41,22 +40,24 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     ----------
     config : Config
     ranks : int, optional
-        Also describe what so many ranks of one node would do.
+        Number of ranks, on one node, whose roles and memory are described too.
 
     Returns
     -------
     dict
-        name, algorithm, rule, dtype, batch; parameters (how many); parameter_bytes, gradient_bytes, state_bytes: of
-        the whole model; layers: name, type, shape of a sample's outputs, parameters, bytes, operations of each, and
-        activation_bytes for a batch, operations for a sample's forward pass, all three None for a model of a
-        factory. With `ranks`: roles, a dict for each rank with its role, shard (start, stop) or None, and memory,
-        bytes by the keys of `PARTS`; and memory_bytes, all ranks' together. Vectors that only some algorithms keep
-        are not counted, such as those of elastic averaging and what a wire format leaves out.
+        name, algorithm, dtype, batch; rule, None if the algorithm leaves no choice of rule; parameters, their number;
+        parameter_bytes, gradient_bytes and state_bytes of the whole model; layers, a dict for each with name, type,
+        shape of a sample's outputs, parameters, bytes and operations; activation_bytes of a batch; operations of a
+        sample's forward pass. The last three are None for a model that can't tell them.
+
+        With `ranks` also: roles, a dict for each rank with its role, its shard as (start, stop) or None, and its
+        memory, bytes by the keys of `PARTS`; memory_bytes, the sum over all ranks. Vectors that only some algorithms
+        keep on workers are not counted, such as those of elastic averaging and the remainders of a wire format.
 
     Raises
     ------
     UsageError
-        What `mpidl.job.build.build` raises, or too few ranks.
+        The job can't be built (see `mpidl.job.build.build`), or there are too few ranks.
     """
     job = build(config)
     parameters, nbytes = job.layout.size, job.layout.size * job.dtype.itemsize
@@ -71,13 +72,13 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
         "gradient_bytes": nbytes,
         "state_bytes": nbytes * len(job.states),
         "layers": None,
-        "activation_bytes": None,
+        "activation_bytes": job.original.activation_bytes(config.data.batch),
         "operations": None,
     }
-    if isinstance(job.model, Network):
-        result["layers"] = layers = _layers(job.model, job.dtype.itemsize)
-        result["activation_bytes"] = job.model.activation_bytes(config.data.batch)
-        result["operations"] = sum(layer["operations"] for layer in layers)
+    summaries = job.original.summaries()
+    if summaries is not None:
+        result["layers"] = [_layer(summary, job.dtype.itemsize) for summary in summaries]
+        result["operations"] = sum(summary.operations for summary in summaries)
     if ranks is not None:
         roles = assign([0] * ranks, config.servers)
         result["roles"] = _roles(job, roles, ranks)
@@ -85,26 +86,19 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     return result
 
 
-def _layers(network: Network, itemsize: int) -> list[dict[str, Any]]:
-    found = []
-    for index, (layer, name) in enumerate(zip(network.layers, network.graph.names, strict=True)):
-        inputs = network.graph.input_shapes(index)
-        parameters = sum(map(prod, layer.parameters(*inputs).values()))
-        found.append(
-            {
-                "name": name,
-                "type": layer.type,
-                "shape": network.graph.shapes[index + 1],
-                "parameters": parameters,
-                "bytes": parameters * itemsize,
-                "operations": layer.operations(*inputs),
-            }
-        )
-    return found
+def _layer(summary: LayerSummary, itemsize: int) -> dict[str, Any]:
+    return {
+        "name": summary.name,
+        "type": summary.type,
+        "shape": summary.shape,
+        "parameters": summary.parameters,
+        "bytes": summary.parameters * itemsize,
+        "operations": summary.operations,
+    }
 
 
 def _roles(job: Job, roles: Roles, ranks: int) -> list[dict[str, Any]]:
-    """Return what each rank does and holds."""
+    """Return the role, the shard and the memory of each rank."""
     workers = [rank for replica in roles.replicas for rank in replica]
     holders = list(roles.servers) or workers
     parts = dict(zip(holders, shards(job.layout.size, len(holders)), strict=True))
@@ -120,27 +114,26 @@ def _roles(job: Job, roles: Roles, ranks: int) -> list[dict[str, Any]]:
 
 
 def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[str, int]:
-    """Return the bytes that a rank holds, at most at any time; each vector is counted once where ranks share it."""
+    """Return the most bytes that a rank needs at any time; a vector that ranks share is counted once."""
     memory = dict.fromkeys(PARTS, 0)
     exchange, itemsize = job.algorithm.exchange, job.dtype.itemsize
     if shard is not None:
         own, states = shard.size * itemsize, len(job.states)
         memory["parameters"] += own
         memory["state"] += own * states
-        memory["checkpoint"] += own * (1 + states)  # written from a copy, while training goes on
+        memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if not works:
             memory["exchange"] += Geometry.of(shard, workers, job.dtype, wire.parse(job.algorithm.wire)).nbytes
         elif exchange is Exchange.REDUCTION:
-            memory["exchange"] += own * workers  # this shard's part of every worker's vector
+            memory["exchange"] += own * workers  # the shard's part of each worker's vector
     if works:
         whole = job.layout.size * itemsize
         memory["parameters"] += whole
         memory["gradient"] += whole
         if exchange is not Exchange.SHARED_MEMORY:
-            memory["evaluation"] += whole  # the worker's own parameters, aside while others are evaluated
-        if isinstance(job.model, Network):
-            samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
-            memory["activations"] += job.model.activation_bytes(samples)
+            memory["evaluation"] += whole  # a copy of the worker's own parameters while others are evaluated
+        samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
+        memory["activations"] += job.original.activation_bytes(samples) or 0
     return memory
 
 

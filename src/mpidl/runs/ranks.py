@@ -19,6 +19,7 @@ from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.device import Place, choose
 from mpidl.errors import MpidlError, UsageError
+from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
@@ -228,7 +229,7 @@ class _RankRole:
     def _make_server(self, number: int, transport: Transport) -> Server:
         job, xp = self._job, np if self._place is None else self._place.xp
         part = self._ranges[number]
-        shard = job.fill(part, np.empty(part.size, job.dtype), transport.chunks[number], xp=xp)
+        shard = fill(job, part, np.empty(part.size, job.dtype), transport.chunks[number], xp=xp)
         self._warm(xp)
         server = Server(
             number, shard, job.directory, workers=len(transport.workers),
@@ -255,7 +256,7 @@ class _RankRole:
 
     def _warm(self, xp: Any = np) -> None:
         """Compile, or load from the cache, what this rank may need, a server with its shard's vectors."""
-        self._job.warm(xp)
+        warm(self._job, xp)
         encoding = wire.parse(self._job.algorithm.wire)
         if encoding is not None:
             encoding.warm(self._job.dtype)

@@ -1,4 +1,4 @@
-"""Playing a recorded run on ranks again: ``mpidl simulate --replay``."""
+"""Replaying a recorded run on ranks in one process: ``mpidl simulate --replay``."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from mpidl.config import load
 from mpidl.engines.replay import ReplayEngine
 from mpidl.errors import MpidlError
 from mpidl.job.build import build
+from mpidl.job.fill import fill
 from mpidl.parameters import Range, shards
 from mpidl.storage.checkpoint import Checkpoint, latest
 from mpidl.storage.interleaving import Interleaving
 
 
 def replay(run: Path) -> dict[str, Any]:
-    """Play a recorded run on ranks again, in this process, and compare the parameters at its end.
+    """Replay a recorded run on ranks in this process, and compare the parameters at its end.
 
     Parameters
     ----------
     run : Path
-        ``runs/NAME``, recorded with ``run.record``.
+        ``runs/NAME``, recorded with ``run.record = true``.
 
     Returns
     -------
     dict
-        run_dir, step, gradients; difference: the largest of any parameter; equal: whether bit for bit.
+        run_dir; step; gradients, how many were computed; difference, the largest of any parameter; equal, whether the
+        parameters are the same bit for bit.
 
     Raises
     ------
     UsageError
-        There is no record, or the checkpoint at its beginning or end is gone.
+        There is no record, or the checkpoint at its beginning or at its end is missing.
     MpidlError
         The run was deterministic, and its replay differs.
     """
@@ -42,11 +44,8 @@ def replay(run: Path) -> dict[str, Any]:
     job.place()
     job.replicas = len(interleaving.batches)
     ranges = shards(job.layout.size, len(interleaving.arrivals) or job.replicas)
-    parts = [job.fill(part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]
-    train = job.dataset.train
-    engine = ReplayEngine(
-        job.algorithm, job.model, train, job.schedule.portions, parts, interleaving, job.rate_at, job.statistics
-    )
+    parts = [fill(job, part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]
+    engine = ReplayEngine(job.training, parts, interleaving)
     gradients = engine.run()
     found, expected = engine.parameters(), end.read("parameters", Range(0, end.size))
     difference, equal = float(np.abs(found - expected).max()), bool(np.array_equal(found, expected))

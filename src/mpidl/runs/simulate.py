@@ -1,4 +1,4 @@
-"""Training on a virtual cluster: ``mpidl simulate``."""
+"""Training on a virtual cluster, in this process: ``mpidl simulate``."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from mpidl.runs.signals import defer
 
 
 def simulate(config: Config, replicas: int) -> dict[str, Any]:
-    """Train as a configuration says on a virtual cluster of so many replicas, in this process.
+    """Train the model of a configuration on the virtual cluster that it describes.
+
+    Parameters
+    ----------
+    config : Config
+    replicas : int
+        Number of replicas.
 
     Returns
     -------
     dict
-        The run's summary, in virtual time.
+        The run's summary; its times are virtual.
 
     Raises
     ------
     MpidlError
-        What the run met; one line.
+        The run failed; the message is one line.
     """
     defer()
     return OneProcess(build(config), replicas, config.virtual.times(replicas)).run()

@@ -1,4 +1,4 @@
-"""Starting a run: on the ranks of an MPI job if there is one, else in this process."""
+"""Starting a run: on the ranks of this MPI world, or in this process if it is alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mpidl.storage.position import Position
 
 
 def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
-    """Train as a configuration says.
+    """Train the model of a configuration.
 
     Parameters
     ----------
     config : Config
     resume : Path, optional
-        A run's directory: go on from its newest checkpoint, there.
+        Directory of a run, ``runs/NAME``, to resume from its newest checkpoint.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
     Raises
     ------
     MpidlError
-        What the run met; one line.
+        The run failed; the message is one line.
     """
     return start(config, build, resume)
 
@@ -41,15 +41,20 @@ def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
 def start(
     config: Config, make: Callable[[Config, Checkpoint | None], Job], resume: Path | None = None
 ) -> dict[str, Any]:
-    """Run a job on the ranks of this MPI world, or alone if this process is not of one; first its warm start.
+    """Run a job and, before it, the algorithm's warm start.
 
     Parameters
     ----------
     config : Config
     make : callable
-        Puts a job together, from a configuration and where to go on from.
+        Returns the job of a configuration and of the checkpoint to resume from, if any.
     resume : Path, optional
-        As for `run`.
+        See `run`.
+
+    Returns
+    -------
+    dict
+        See `run`; the summary of the warm start if a signal ended that.
     """
     config = _in_directory(config, resume)
     first = warm_start(config, None if resume is None else latest(resume).position)
@@ -63,13 +68,13 @@ def start(
 
 
 def warm_start(config: Config, position: Position | None) -> Config | None:
-    """Return the configuration of what comes before the run's algorithm, if anything is left of it to do.
+    """Return the configuration of the run that comes before the algorithm's own; None if it is done or there is none.
 
     Parameters
     ----------
     config : Config
     position : Position, optional
-        Where the run goes on from.
+        Position of the checkpoint that the run resumes from.
     """
     first = config.algorithm.warm_start_run()
     if first is None:

@@ -1,73 +1,238 @@
-"""How long things take in a virtual cluster: draws durations and lets virtual time pass."""
+"""What the parts of the virtual engine share: the servers, the replicas, spare vectors and the totals."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 import simpy
 
-from mpidl.engines.cores import Cores
-from mpidl.engines.times import Times
+from mpidl.algorithms.steps import Steps
+from mpidl.data.batch import Minibatch
+from mpidl.data.loader import Loader
+from mpidl.data.schedule import Assignment
+from mpidl.engines.totals import Totals
+from mpidl.engines.virtual.machines import Machines
+from mpidl.shards.shard import Shard
+from mpidl.wire import ErrorFeedback, Wire
+
+#: A process of SimPy: yields the events that it waits for.
+Process = Generator[simpy.Event, Any, Any]
 
 
-class Cluster:
-    """The machines of a virtual cluster.
+class VirtualServer:
+    """A shard and the queue of pushes in front of it.
 
     Parameters
     ----------
     environment : simpy.Environment
-    times : Times
-    seed : int
-    replicas, servers : int
+    shard : Shard
+
+    Attributes
+    ----------
+    part : slice
+        The shard's range in the whole vector.
+    busy_seconds : float
+        Time that the server has worked so far.
     """
 
-    def __init__(self, environment: simpy.Environment, times: Times, seed: int, replicas: int, servers: int) -> None:
-        self._environment, self._times = environment, times
-        streams = np.random.default_rng(seed).spawn(replicas + servers)
-        self._replicas, self._servers = streams[:replicas], streams[replicas:]
-        self._cores = Cores(environment, times.cores) if times.cores is not None else None
+    def __init__(self, environment: simpy.Environment, shard: Shard) -> None:
+        self._environment = environment
+        self.shard = shard
+        self.part = slice(*shard.range)
+        self.busy_seconds = 0.0
+        self._serving = False
+        self._queue: deque[simpy.Event] = deque()
 
-    @property
-    def shares_cores(self) -> bool:
-        """Whether all replicas and servers share some cores."""
-        return self._cores is not None
+    def turn(self) -> Process:
+        """Wait until the server has applied every push that came earlier, and occupy it."""
+        if self._serving:
+            event = self._environment.event()
+            self._queue.append(event)
+            yield event
+        self._serving = True
 
-    def compute(self, replica: int) -> simpy.Event:
-        """Return the event of a replica's having computed a gradient."""
-        seconds = self._times.compute(self._replicas[replica]) * self._times.slow.get(replica, 1.0)
-        return self._work(seconds)
+    def done(self) -> None:
+        """Let the next push in the queue have its turn."""
+        self._serving = False
+        if self._queue:
+            # A push that arrives at this very moment queues behind.
+            self._serving = True
+            self._queue.popleft().succeed()
 
-    def serve(self, server: int) -> simpy.Event:
-        """Return the event of a server's having applied a push."""
-        return self._work(self._times.service(self._servers[server]), urgent=True)
 
-    def send(self, replica: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let a message of `size` bytes pass between a replica and a server."""
-        latency = self._times.latency(self._replicas[replica])
-        transfer = size / self._times.bandwidth
-        if self._cores is None:
-            yield self._environment.timeout(latency + transfer)
-            return
-        # Ranks that share a node's cores also copy by themselves.
-        if latency:
-            yield self._environment.timeout(latency)
-        if transfer:
-            yield self._cores.work(transfer)
+class VirtualReplica:
+    """The state of one replica.
 
-    def all_reduce(self, replicas: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let the replicas reduce vectors of `size` bytes: each sends and receives all but its own part, twice."""
-        for _ in range(2):
-            slowest = max(self._times.latency(random) for random in self._replicas[:replicas])
-            transfer = (replicas - 1) / replicas * size / self._times.bandwidth
-            if self._cores is None:
-                yield self._environment.timeout(slowest + transfer)
-            else:
-                yield self._environment.timeout(slowest)
-                yield self._environment.all_of([self._cores.work(transfer) for _ in range(replicas)])
+    Parameters
+    ----------
+    number : int
+        The replica, from 0.
+    parameters : array, shape (size,)
+        The vector at which it computes gradients.
+    loader : Loader
+        Its supply of minibatches.
+    steps : Steps
+        Makes its own steps.
 
-    def _work(self, seconds: float, urgent: bool = False) -> simpy.Event:
-        if self._cores is None:
-            return self._environment.timeout(seconds)
-        return self._cores.work(seconds, urgent)
+    Attributes
+    ----------
+    active : bool
+        False once it has ended or died.
+    process : simpy.Process
+        Runs the replica.
+    fetched : list of int
+        The clock of each shard at the last fetch.
+    gradient : array or None
+        Where its last gradient is kept until it is pushed.
+    spare : array or None
+        Where the fetch ahead arrives, if there is one.
+    fetching : simpy.Event or None
+        The fetch ahead.
+    unapplied : list of simpy.Process
+        Deliveries of its pushes that may still be under way.
+    clock : float
+        Steps done so far; infinite once it has ended.
+    loss : float
+        Sum of the losses of the samples computed so far, of the present unit where a coordinator asks for units.
+    unpushed : list of Assignment
+        Batches taken since the last push.
+    """
+
+    def __init__(self, number: int, parameters: np.ndarray, loader: Loader, steps: Steps) -> None:
+        self.number, self.parameters, self.loader, self.steps = number, parameters, loader, steps
+        self.active = True
+        self.process: simpy.Process
+        self.fetched: list[int] = []
+        self.gradient: np.ndarray | None = None
+        self.spare: np.ndarray | None = None
+        self.fetching: simpy.Event | None = None
+        self.unapplied: list[simpy.Process] = []
+        self.clock: float = 0
+        self.loss = 0.0
+        self.unpushed: list[Assignment] = []
+        self._feedback: list[ErrorFeedback] = []
+
+    def next_batch(self) -> Minibatch | None:
+        """Return the next batch, or None if there is none, and note that its gradient is not pushed yet."""
+        batch = self.loader.next()
+        current = self.loader.current
+        if current is not None:
+            self.steps.portion = current.portion
+            if batch is not None:
+                self.unpushed.append(Assignment(current.portion, self.loader.done - 1, self.loader.done))
+        return batch
+
+    def pushed(self) -> tuple[int, int]:
+        """Note a push; return the first and the last portion that it was computed on."""
+        portions = (self.unpushed[0].portion, self.unpushed[-1].portion) if self.unpushed else (-1, -1)
+        self.unpushed.clear()
+        return portions
+
+    def taken(self) -> list[Assignment]:
+        """Return all batches that the replica has taken and not pushed, computed or not."""
+        current, ahead = self.loader.current, self.loader.ahead
+        rest = [] if current is None else [Assignment(current.portion, self.loader.done, current.last)]
+        return [part for part in [*self.unpushed, *rest, *([ahead] if ahead else [])] if part.first < part.last]
+
+    def encode(self, wire: Wire, servers: list[VirtualServer], vector: np.ndarray, decoded: np.ndarray) -> int:
+        """Send a vector through a wire format to all servers, and return the number of bytes it takes.
+
+        Parameters
+        ----------
+        wire : Wire
+        servers : list of VirtualServer
+        vector : array, shape (size,)
+        decoded : array, shape (size,)
+            Overwritten with what arrives.
+        """
+        if not self._feedback:
+            self._feedback = [ErrorFeedback(wire, server.shard.range.size, vector.dtype) for server in servers]
+        return sum(
+            feedback.round_trip(vector[server.part], server.shard.pieces[0].size, decoded[server.part])
+            for server, feedback in zip(servers, self._feedback, strict=True)
+        )
+
+
+class Spares:
+    """Vectors of one shape and dtype that nobody uses at the moment."""
+
+    def __init__(self, like: np.ndarray) -> None:
+        self._like = like
+        self._free: list[np.ndarray] = []
+
+    def take(self) -> np.ndarray:
+        """Return a vector whose values are undefined."""
+        return self._free.pop() if self._free else np.empty_like(self._like)
+
+    def give(self, vector: np.ndarray) -> None:
+        """Take a vector back."""
+        self._free.append(vector)
+
+
+class VirtualCluster:
+    """The state of one virtual cluster.
+
+    Parameters
+    ----------
+    environment : simpy.Environment
+    machines : Machines or None
+        Let time pass. None: nothing takes time.
+    servers : list of VirtualServer
+    like : array
+        A vector of the parameters' shape and dtype.
+    clock : callable
+        Returns the time in seconds for the totals.
+
+    Attributes
+    ----------
+    replicas : list of VirtualReplica
+    spares : Spares
+        Vectors like the parameters.
+    totals : Totals
+        The running totals, without what the shards count.
+    """
+
+    def __init__(
+        self,
+        environment: simpy.Environment,
+        machines: Machines | None,
+        servers: list[VirtualServer],
+        like: np.ndarray,
+        clock: Callable[[], float],
+    ) -> None:
+        self.environment, self.machines, self.servers, self.clock = environment, machines, servers, clock
+        self.replicas: list[VirtualReplica] = []
+        self.spares = Spares(like)
+        self.totals = Totals(0.0)
+
+    def collect(self, vector: np.ndarray) -> None:
+        """Copy the parameters of all shards into `vector`, shape (size,)."""
+        for server in self.servers:
+            vector[server.part] = server.shard.parameters
+
+    def begin(self) -> None:
+        """Note the time at which training begins; later calls do nothing."""
+        self.totals.first_fetch = self.totals.first_fetch or self.clock()
+
+
+class Signal:
+    """An event that processes can wait for again and again.
+
+    Attributes
+    ----------
+    next : simpy.Event
+        The next announcement.
+    """
+
+    def __init__(self, environment: simpy.Environment) -> None:
+        self._environment = environment
+        self.next = environment.event()
+
+    def announce(self, value: Any = None) -> None:
+        """Let all that wait for `next` go on with `value`."""
+        if self.next.callbacks:
+            event, self.next = self.next, self._environment.event()
+            event.succeed(value)

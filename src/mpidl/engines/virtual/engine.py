@@ -1,38 +1,37 @@
 """Carries out the requests of any number of replicas in one process, in seeded virtual time.
 
-The arithmetic is real, only time is not: with the same seed a run is the same to the last bit. It is the oracle for
-tests, it predicts what a cluster does, and with one replica and no durations it is the serial baseline, a world of one.
+The arithmetic is real and only time is virtual: a run with the same seed is the same to the last bit. The engine is the
+oracle of the tests, it predicts what a cluster does, and with one replica and no durations it is the serial baseline.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import simpy
 
 from mpidl import wire
-from mpidl.algorithms.algorithm import Algorithm, Exchange
-from mpidl.algorithms.coordinator_requests import Iteration
-from mpidl.algorithms.requests import Clock, Gradient, NextBatch, NextUnit, Request, WaitForEpoch
-from mpidl.algorithms.steps import Steps
-from mpidl.data.dataset import Split
+from mpidl.algorithms.algorithm import Exchange
+from mpidl.algorithms.drive import drive
+from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
 from mpidl.data.loader import Loader
-from mpidl.data.schedule import Schedule
-from mpidl.engines.times import Death, Times
 from mpidl.engines.totals import Totals
+from mpidl.engines.training import Training
 from mpidl.engines.virtual.by_reduction import ByReduction
-from mpidl.engines.virtual.cluster import Cluster
+from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
+from mpidl.engines.virtual.handler import Action, RequestHandler
+from mpidl.engines.virtual.hooks import Hooks
 from mpidl.engines.virtual.in_memory import InMemory
-from mpidl.engines.virtual.sandblaster import ByOperations
+from mpidl.engines.virtual.machines import Machines
+from mpidl.engines.virtual.sandblaster import VirtualSandblaster
 from mpidl.engines.virtual.through_servers import ThroughServers
-from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
-from mpidl.nn.model import Model
-from mpidl.parameters.ranges import Range
+from mpidl.engines.virtual.times import Death, VirtualTime
 from mpidl.shards.shard import Shard
 
 
@@ -41,136 +40,114 @@ class VirtualEngine:
 
     Parameters
     ----------
-    algorithm : Algorithm
-    model : Model
-        Shared by all replicas: its parameters are set before each gradient.
-    split : Split
-        The training data.
-    schedule : Schedule
+    training : Training
+        The algorithm, the model, which all replicas share, and the data.
     shards : list of Shard
-        Together they hold the whole parameter vector; a single one where replicas share memory.
+        Together they hold the whole parameter vector; a single shard where replicas share memory.
     replicas : int
-    seed : int
-        Decides every duration.
-    times : Times, optional
-        None: nothing takes time, and requests are carried out at once; for one replica.
-    clock : callable, optional
-        Returns the time in seconds for the totals; virtual time after `start` by default.
-    start : float
-        When virtual time begins, in seconds.
-    rate_at, sparing
-        Of the replicas' own steps; see `Steps`.
-    on_epoch : callable, optional
-        Called with an epoch's number (from 1) when the first portion beyond it is taken.
-    on_batch : callable, optional
-        Called before each batch.
-    on_event : callable, optional
-        Called as (kind, replica, **details) when a replica dies ("failure") or returns ("recovery").
-    on_iteration : callable, optional
-        Called with each iteration of a coordinator; returns whether to stop.
+        Number of replicas.
+    time : VirtualTime, optional
+        How long everything takes. By default nothing takes time.
+    hooks : Hooks, optional
+        What to call while it runs.
     state : dict, optional
-        What a coordinator goes on from.
+        State of an earlier coordinator's `Iteration`, to resume from.
+
+    Attributes
+    ----------
+    shards : list of Shard
     """
 
     def __init__(
         self,
-        algorithm: Algorithm,
-        model: Model,
-        split: Split,
-        schedule: Schedule,
+        training: Training,
         shards: list[Shard],
         replicas: int,
-        seed: int = 0,
-        times: Times | None = None,
-        clock: Callable[[], float] | None = None,
-        start: float = 0.0,
-        rate_at: Callable[[int], float] = lambda portion: 1.0,
-        sparing: Sequence[Range] = (),
-        on_epoch: Callable[[int], None] = lambda epoch: None,
-        on_batch: Callable[[], None] = lambda: None,
-        on_event: Callable[..., None] = lambda kind, replica, **details: None,
-        on_iteration: Callable[[Iteration], bool] = lambda iteration: False,
+        *,
+        time: VirtualTime | None = None,
+        hooks: Hooks | None = None,
         state: dict[str, Any] | None = None,
     ) -> None:
-        self._on_iteration, self._state = on_iteration, state
-        self._algorithm, self._model, self._split, self._schedule = algorithm, model, split, schedule
-        self._rate_at, self._sparing = rate_at, sparing
-        self._on_epoch, self._on_batch, self._on_event = on_epoch, on_batch, on_event
+        time, self._hooks = time or VirtualTime(), hooks or Hooks()
+        self.shards = shards
+        self._training, self._state = training, state
+        self._algorithm, self._model, self._schedule = training.algorithm, training.model, training.schedule
         environment = self._environment = simpy.Environment()
-        cluster = Cluster(environment, times, seed, replicas, len(shards)) if times is not None else None
-        servers = [Server(environment, shard) for shard in shards]
-        clock = clock or (lambda: start + float(environment.now))
-        self._world = World(environment, cluster, servers, model.parameters, clock)
+        times = time.times
+        machines = Machines(environment, times, time.seed, replicas, len(shards)) if times is not None else None
+        servers = [VirtualServer(environment, shard) for shard in shards]
+        clock = time.clock or (lambda: time.start + float(environment.now))
+        self._cluster = VirtualCluster(environment, machines, servers, self._model.parameters, clock)
         self._tickets = 0
         self._given_back: deque[int] = deque()
         self._epochs: set[int] = set()
         self._taken, self._advanced = Signal(environment), Signal(environment)
-        self._exchange = self._make_exchange()
-        self._actions: dict[type, Callable[[Replica, Any], Process]] = {
+        self._handler = self._make_handler()
+        self._actions: Mapping[type, Action] = {
+            NextBatch: self._next_batch,
             Gradient: self._gradient,
             WaitForEpoch: self._wait_for_epoch,
             Clock: self._wait_for_clock,
-            **self._exchange.actions,
+            **self._handler.actions,
         }
         self._vectors = self._allocate(replicas)
         for number in range(replicas):
-            replica = Replica(number, self._vector(number), self._loader())
-            self._world.replicas.append(replica)
-            replica.process = environment.process(self._live(replica))
+            self.replicas.append(self._start(number))
         for death in times.deaths if times is not None else ():
-            environment.process(self._die(self._world.replicas[death.replica], death))
+            environment.process(self._die(self.replicas[death.replica], death))
 
-    def _make_exchange(self) -> ThroughServers | ByReduction | InMemory:
+    def _make_handler(self) -> RequestHandler:
         if self._algorithm.exchange is Exchange.REDUCTION:
-            return ByReduction(self._world)
+            return ByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
-            return InMemory(self._world, self._gradient)
+            return InMemory(self._cluster, self._gradient)
         if self._algorithm.coordinated:
-            return ByOperations(
-                self._world, self._algorithm, self._schedule, self._gradient, self._on_iteration, self._state
-            )
-        return ThroughServers(self._world, wire.parse(self._algorithm.wire))
+            return VirtualSandblaster(self._cluster, self._training, self._gradient, self._hooks, self._state)
+        return ThroughServers(self._cluster, wire.parse(self._algorithm.wire))
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""
         own = self._model.parameters
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
-            return [self._world.servers[0].shard.parameters] * replicas
+            return [self.shards[0].parameters] * replicas
         if replicas == 1:
             return [own]
         # One block, which the kernel backs with large pages, of rows that begin on cache lines.
         block = np.empty((replicas, -(-own.size // 16) * 16), own.dtype)
         return [row[: own.size] for row in block]
 
-    def _vector(self, number: int) -> np.ndarray:
-        """Return a new replica's parameters; without servers to fetch them from, as they are now."""
+    def _start(self, number: int) -> VirtualReplica:
+        """Return a new replica, whose process begins at the next event."""
         vector = self._vectors[number]
         if self._algorithm.exchange is Exchange.REDUCTION:
-            self._world.collect(vector)
-        return vector
+            # It has no servers to fetch the parameters from.
+            self._cluster.collect(vector)
+        replica = VirtualReplica(number, vector, self._loader(), self._training.steps())
+        replica.process = self._environment.process(self._live(replica))
+        return replica
 
     def _loader(self) -> Loader:
-        alone = self._world.cluster is None
-        return Loader(self._schedule, self._split, self._take, self._announce_epoch, prepare=alone)
+        alone = self._cluster.machines is None
+        return Loader(self._schedule, self._training.split, self._take, self._announce_epoch, prepare=alone)
 
     @property
     def totals(self) -> Totals:
         """The running totals, without what the shards count."""
-        return self._world.totals
+        return self._cluster.totals
 
     @property
-    def replicas(self) -> list[Replica]:
-        """All replicas, those that have ended included."""
-        return self._world.replicas
+    def replicas(self) -> list[VirtualReplica]:
+        """All replicas, including those that have ended."""
+        return self._cluster.replicas
 
     @property
     def now(self) -> float:
         """The time in seconds."""
-        return self._world.clock()
+        return self._cluster.clock()
 
     @property
     def tickets(self) -> int:
-        """Portions taken so far."""
+        """Number of portions taken so far."""
         return min(self._tickets, self._schedule.tickets)
 
     def unfinished(self) -> list[tuple[int, int]]:
@@ -180,7 +157,7 @@ class VirtualEngine:
         return sorted(rest + [(part.portion, part.first) for part in waiting if part is not None])
 
     def stop(self) -> None:
-        """Let every replica end after the batch in work."""
+        """Let every replica end after its present batch."""
         for replica in self.replicas:
             replica.loader.stop()
 
@@ -189,28 +166,27 @@ class VirtualEngine:
         own = self._model.parameters
         self._environment.run()
         self._model.parameters = own
-        for server in self._world.servers:
-            server.shard.apply_rest()
+        for shard in self.shards:
+            shard.apply_rest()
         return self.look()
 
     def look(self) -> Totals:
-        """Return the totals so far."""
-        servers = self._world.servers
-        staleness = [server.shard.staleness for server in servers]
+        """Return the totals so far, with what the shards count."""
+        staleness = [shard.staleness for shard in self.shards]
         return replace(
             self.totals,
-            now=self._world.clock(),
-            busy_seconds=[server.busy_seconds for server in servers],
+            now=self._cluster.clock(),
+            busy_seconds=[server.busy_seconds for server in self._cluster.servers],
             staleness=np.sum([histogram.counts for histogram in staleness], axis=0),
             staleness_sum=sum(histogram.sum for histogram in staleness),
             staleness_max=max(histogram.max for histogram in staleness),
-            dropped=sum(server.shard.dropped for server in servers),
+            dropped=sum(shard.dropped for shard in self.shards),
         )
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of what the shards hold, as one vector."""
-        vector = np.empty_like(self._model.parameters)
-        self._world.collect(vector)
+        """Return a copy of the shards' parameters as one vector of shape (size,)."""
+        vector: np.ndarray = np.empty_like(self._model.parameters)
+        self._cluster.collect(vector)
         return vector
 
     def _take(self) -> int:
@@ -223,40 +199,23 @@ class VirtualEngine:
     def _announce_epoch(self, epoch: int) -> None:
         if epoch not in self._epochs:
             self._epochs.add(epoch)
-            self._on_epoch(epoch)
+            self._hooks.on_epoch(epoch)
 
     # The life of a replica.
 
-    def _live(self, replica: Replica) -> Process:
+    def _live(self, replica: VirtualReplica) -> Process:
         try:
             # A process begins at its first event, so that all replicas exist before the first of them runs.
             yield self._environment.timeout(0)
-            yield from self._follow(replica)
+            requests = self._algorithm.replica(replica.number, replica.parameters, len(self.replicas), replica.steps)
+            yield from drive(requests, {kind: partial(action, replica) for kind, action in self._actions.items()})
         except simpy.Interrupt:
             self._give_back(replica)
         replica.active = False
         self._advance_clock(replica, math.inf)
-        yield from self._exchange.remove_replica(replica)
+        yield from self._handler.remove_replica(replica)
 
-    def _follow(self, replica: Replica) -> Process:
-        steps = Steps(self._rate_at, self._sparing)
-        generator = self._algorithm.replica(replica.number, replica.parameters, len(self.replicas), steps)
-        answer: Any = None
-        while True:
-            try:
-                request: Request = generator.send(answer)
-            except StopIteration:
-                return
-            if isinstance(request, NextBatch | NextUnit):
-                self._on_batch()
-            if isinstance(request, NextBatch):
-                answer = replica.next_batch()
-                if replica.loader.current is not None:
-                    steps.portion = replica.loader.current.portion
-            else:
-                answer = yield from self._actions[type(request)](replica, request)
-
-    def _die(self, replica: Replica, death: Death) -> Process:
+    def _die(self, replica: VirtualReplica, death: Death) -> Process:
         yield self._environment.timeout(death.at)
         if not replica.active:
             return
@@ -264,55 +223,58 @@ class VirtualEngine:
         if death.returns is None:
             return
         yield self._environment.timeout(death.returns - death.at)
-        self._on_event("recovery", replica.number)
+        self._hooks.on_event("recovery", replica.number)
         others = [other.clock for other in self.replicas if other.active]
-        anew = Replica(replica.number, self._vector(replica.number), self._loader())
+        anew = self.replicas[replica.number] = self._start(replica.number)
         anew.clock = min(others, default=0)
-        self.replicas[replica.number] = anew
-        anew.process = self._environment.process(self._live(anew))
 
-    def _give_back(self, replica: Replica) -> None:
+    def _give_back(self, replica: VirtualReplica) -> None:
         """Hand out again what a dead replica had taken and not pushed."""
         again = replica.taken()
         self._given_back.extend(map(self._schedule.give_back, again))
-        self._on_event("failure", replica.number, portions=sorted({part.portion for part in again}))
+        self._hooks.on_event("failure", replica.number, portions=sorted({part.portion for part in again}))
         replica.loader = self._loader()
 
-    # What needs no servers.
+    # Requests that need no servers.
 
-    def _gradient(self, replica: Replica, request: Gradient) -> Process:
-        world, samples = self._world, len(request.batch.indices)
-        if world.cluster is not None:
-            # Computed when its time has passed: few gradients are then alive at once, and they stay in cache.
-            yield world.cluster.compute(replica.number)
-        batch = self._split.take(request.batch)
+    def _next_batch(self, replica: VirtualReplica, request: NextBatch) -> Process:
+        yield from ()
+        self._hooks.on_batch()
+        return replica.next_batch()
+
+    def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
+        cluster, samples = self._cluster, len(request.batch.indices)
+        if cluster.machines is not None:
+            # Computed when its time has passed: few gradients exist at once, and they stay in the cache.
+            yield cluster.machines.compute(replica.number)
+        batch = self._training.split.take(request.batch)
         # The model computes with the replica's vector itself.
         if request.parameters is not self._model.parameters:
             self._model.parameters = request.parameters
         loss, gradient = self._model.loss_and_gradient(batch)
-        if world.cluster is not None:
+        if cluster.machines is not None:
             # The model's buffer belongs to whichever replica computes next.
             if replica.gradient is None:
-                replica.gradient = world.spares.take()
+                replica.gradient = cluster.spares.take()
             np.copyto(replica.gradient, gradient)
             gradient = replica.gradient
-        world.totals.samples += samples
-        world.totals.batches += 1
-        world.totals.loss += float(loss) * samples
+        cluster.totals.samples += samples
+        cluster.totals.batches += 1
+        cluster.totals.loss += float(loss) * samples
         replica.loss += float(loss) * samples
         return gradient
 
-    def _wait_for_epoch(self, replica: Replica, request: WaitForEpoch) -> Process:
+    def _wait_for_epoch(self, replica: VirtualReplica, request: WaitForEpoch) -> Process:
         wanted = self._schedule.tickets_before(request.epoch)
         while self._tickets < wanted:
             yield self._taken.next
 
-    def _wait_for_clock(self, replica: Replica, request: Clock) -> Process:
-        yield from self._exchange.wait_applied(replica)
+    def _wait_for_clock(self, replica: VirtualReplica, request: Clock) -> Process:
+        yield from self._handler.wait_applied(replica)
         self._advance_clock(replica, replica.clock + 1)
         while min(other.clock for other in self.replicas) < replica.clock - request.bound:
             yield self._advanced.next
 
-    def _advance_clock(self, replica: Replica, clock: float) -> None:
+    def _advance_clock(self, replica: VirtualReplica, clock: float) -> None:
         replica.clock = clock
         self._advanced.announce()

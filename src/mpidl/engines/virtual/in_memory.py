@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from mpidl.algorithms.requests import Gradient, Update
-from mpidl.engines.virtual.world import Process, Replica, World
+from mpidl.engines.virtual.cluster import Process, VirtualCluster, VirtualReplica
+from mpidl.engines.virtual.handler import Action, RequestHandler
 
 
-class InMemory:
+class InMemory(RequestHandler):
     """Carries out the requests of algorithms whose replicas share the parameters.
 
     Parameters
     ----------
-    world : World
+    cluster : VirtualCluster
         Its one server holds the shared parameters.
     compute : callable
-        Lets a gradient's time pass and computes it.
+        Lets the time of a gradient pass and computes it.
     """
 
-    def __init__(self, world: World, compute: Callable[[Replica, Gradient], Process]) -> None:
-        self._world, self._compute = world, compute
-        self.actions: dict[type, Callable[[Replica, Any], Process]] = {Gradient: self._gradient, Update: self._update}
+    def __init__(self, cluster: VirtualCluster, compute: Action) -> None:
+        self._cluster, self._compute = cluster, compute
+        self.actions = {Gradient: self._gradient, Update: self._update}
 
-    def remove_replica(self, replica: Replica) -> Process:
-        """Nobody waits for a replica."""
-        return
-        yield
-
-    def wait_applied(self, replica: Replica) -> Process:
-        """Nothing of a replica's is ever under way."""
-        return
-        yield
-
-    def _gradient(self, replica: Replica, request: Gradient) -> Process:
-        self._world.begin()
-        replica.fetched = [server.shard.clock for server in self._world.servers]
-        # Others write while it computes: what it reads is what there is at its beginning.
-        read = self._world.spares.take()
+    def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
+        self._cluster.begin()
+        replica.fetched = [server.shard.clock for server in self._cluster.servers]
+        # Others write while it computes: it reads the parameters as they are when it begins.
+        read = self._cluster.spares.take()
         read[:] = request.parameters
         gradient = yield from self._compute(replica, Gradient(read, request.batch))
-        self._world.spares.give(read)
+        self._cluster.spares.give(read)
         return gradient
 
-    def _update(self, replica: Replica, request: Update) -> Process:
+    def _update(self, replica: VirtualReplica, request: Update) -> Process:
+        yield from ()
         _, portion = replica.pushed()
-        (server,), (read,) = self._world.servers, replica.fetched
+        (server,), (read,) = self._cluster.servers, replica.fetched
         shard = server.shard
         shard.update_sparsely(request.gradient, shard.clock + 1, portion)
         shard.staleness.add(shard.clock - read)
         shard.pushes += 1
         shard.clock += 1
-        self._world.totals.pushes += 1
-        self._world.totals.last_push = self._world.clock()
-        return
-        yield
+        self._cluster.totals.pushes += 1
+        self._cluster.totals.last_push = self._cluster.clock()

@@ -1,113 +1,117 @@
-"""A coordinator's operations on the shards, and the units that replicas compute for it, in virtual time."""
+"""Sandblaster in virtual time: its coordinator's operations on the shards, and the units that replicas compute."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
+from mpidl.algorithms.drive import drive
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
 from mpidl.algorithms.units import UnitOf, minibatches, of_segments, targets, units
-from mpidl.data.schedule import Schedule
-from mpidl.engines.virtual.through_servers import ThroughServers
-from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
+from mpidl.engines.training import Training
+from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
+from mpidl.engines.virtual.handler import Action
+from mpidl.engines.virtual.hooks import Hooks
+from mpidl.engines.virtual.through_servers import InFlight, ThroughServers
 from mpidl.shards.accrual import Accrual
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.shards.vectors import Vectors
 
 
-class ByOperations(ThroughServers):
-    """Carries out what the coordinator and the replicas of Sandblaster ask for.
+@dataclass(slots=True)
+class UnitInFlight(InFlight):
+    """The gradient of a unit on its way to the servers.
+
+    Attributes
+    ----------
+    unit : Unit
+    loss : float
+        Sum of the losses of its samples.
+    """
+
+    unit: Unit
+    loss: float
+
+
+class VirtualSandblaster(ThroughServers):
+    """Carries out the requests of a coordinator and of the replicas that compute for it.
 
     Parameters
     ----------
-    world : World
-    algorithm : Algorithm
-    schedule : Schedule
-        Units are made of the portions of its first epoch; its end is that of the run.
+    cluster : VirtualCluster
+    training : Training
+        Units are made of the portions of the schedule's first epoch; the run ends where the schedule does.
     compute : callable
-        Lets a gradient's time pass and computes it; the sum of its losses is then the replica's `loss`.
-    on_iteration : callable
-        Called with each `Iteration`; returns whether to stop.
+        Lets the time of a gradient pass, computes it, and adds the sum of its losses to the replica's `loss`.
+    hooks : Hooks
+        `on_batch` is called before each unit, `on_iteration` with each iteration.
     state : dict, optional
-        What the coordinator goes on from.
+        State of an earlier `Iteration`, to resume from.
     """
 
     def __init__(
         self,
-        world: World,
-        algorithm: Algorithm,
-        schedule: Schedule,
-        compute: Callable[[Replica, Gradient], Process],
-        on_iteration: Callable[[Iteration], bool],
+        cluster: VirtualCluster,
+        training: Training,
+        compute: Action,
+        hooks: Hooks,
         state: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(world, None)
-        self._algorithm, self._portions, self._compute = algorithm, schedule.portions, compute
+        super().__init__(cluster, None)
+        self._algorithm, self._compute, self._hooks, self._state = training.algorithm, compute, hooks, state
+        schedule, self._portions = training.schedule, training.schedule.portions
         self._samples = schedule.steps / schedule.steps_per_epoch * schedule.portions.samples
-        self._on_iteration, self._state = on_iteration, state
         self.actions = {
             Fetch: self._fetch, Gradient: self._gradient, NextUnit: self._next_unit, Accrue: self._accrue,
         }  # fmt: skip
-        self._vectors = [Vectors(server.shard.vectors) for server in world.servers]
+        self._vectors = [Vectors(server.shard.vectors) for server in cluster.servers]
         self._accruals = [
-            Accrual(vectors, server.shard.pieces) for vectors, server in zip(self._vectors, world.servers, strict=True)
+            Accrual(vectors, server.shard.pieces)
+            for vectors, server in zip(self._vectors, cluster.servers, strict=True)
         ]
-        self._changed = Signal(world.environment)
+        self._changed = Signal(cluster.environment)
         self._units: list[UnitOf] = []
         self._waiting: Iterator[int] = iter(())
-        self._copies: list[list[int]] = []
-        self._single: deque[int] = deque()
+        self._takers: list[list[int]] = []  # for each unit, the replicas that have taken it
+        self._single: deque[int] = deque()  # units without a backup, in the order in which they were handed out
+        self._lost: list[int] = []  # units of replicas that died
         self._evaluation = self._backups = self._won = 0
         self._handed_out = self._operating = 0.0
         self._messages = 0
         self._over = False
-        self._lost: list[int] = []
-        self.coordinator = world.environment.process(self._coordinate())
+        cluster.environment.process(self._coordinate())
 
     # The coordinator.
 
     def _coordinate(self) -> Process:
         coordinator = self._algorithm.coordinator(self._portions.per_epoch, self._state)
-        answer: Any = None
-        while True:
-            try:
-                request = coordinator.send(answer)
-            except StopIteration:
-                break
-            match request:
-                case Operate():
-                    answer = yield from self._operate(request)
-                case Evaluate():
-                    answer = yield from self._evaluate(request)
-                case Iteration():
-                    counted = replace(request, operating=self._operating, messages=self._messages)
-                    self._messages, self._operating = 0, 0.0
-                    answer = self._on_iteration(counted) or request.samples >= self._samples
+        actions: dict[type, Callable[[Any], Process]] = {
+            Operate: self._operate, Evaluate: self._evaluate, Iteration: self._iterate,
+        }  # fmt: skip
+        yield from drive(coordinator, actions)
         self._over = True
         self._changed.announce()
 
     def _operate(self, request: Operate) -> Process:
-        started = self._world.clock()
+        started = self._cluster.clock()
         results = [vectors.carry_out(request.operations) for vectors in self._vectors]
         self._messages += 2 * len(self._vectors)
-        if self._world.cluster is not None:
-            yield from self._world.cluster.send(0, 0)
-            yield from self._world.cluster.send(0, 0)
-        self._operating += self._world.clock() - started
+        if self._cluster.machines is not None:
+            yield from self._cluster.machines.send(0, 0)
+            yield from self._cluster.machines.send(0, 0)
+        self._operating += self._cluster.clock() - started
         return [fsum(parts) for parts in zip(*results, strict=True)]
 
     def _evaluate(self, request: Evaluate) -> Process:
         self._evaluation += 1
         self._units = units(request.segments, self._algorithm.unit)
-        self._copies = [[] for _ in self._units]
-        # Those that nobody has taken a copy of, in the order in which they were handed out.
+        self._takers = [[] for _ in self._units]
         self._single = deque(range(len(self._units)))
         self._waiting, self._backups, self._won = iter(range(len(self._units))), 0, 0
         for accrual in self._accruals:
@@ -116,53 +120,58 @@ class ByOperations(ThroughServers):
         while any(accrual.complete < len(self._units) for accrual in self._accruals):
             yield self._updated.next
         self._messages += 3 * len(self._accruals)
-        return self._evaluated(request)
-
-    def _evaluated(self, request: Evaluate) -> Evaluation:
         losses, samples = of_segments(request.segments, self._units, self._accruals[0].losses, self._portions)
         return Evaluation(
             losses, samples, sum(len(unit.portions) for unit in self._units),
-            self._backups, self._won, self._world.clock() - self._handed_out,
+            self._backups, self._won, self._cluster.clock() - self._handed_out,
         )  # fmt: skip
+
+    def _iterate(self, request: Iteration) -> Process:
+        yield from ()
+        counted = replace(request, operating=self._operating, messages=self._messages)
+        self._messages, self._operating = 0, 0.0
+        return self._hooks.on_iteration(counted) or request.samples >= self._samples
 
     # The replicas.
 
-    def remove_replica(self, replica: Replica) -> Process:
-        """Hand out again what a replica had taken, if it died."""
+    def remove_replica(self, replica: VirtualReplica) -> Process:
+        """See `RequestHandler.remove_replica`; hands out again what a replica had taken when it died."""
         yield from self.wait_applied(replica)
-        self._lost += [unit for unit in self._outstanding() if replica.number in self._copies[unit]]
+        self._lost += [unit for unit in self._outstanding() if replica.number in self._takers[unit]]
         self._changed.announce()
 
-    def _next_unit(self, replica: Replica, request: NextUnit) -> Process:
+    def _next_unit(self, replica: VirtualReplica, request: NextUnit) -> Process:
+        self._hooks.on_batch()
         while not self._over:
             number = self._take(replica)
             if number is not None:
-                if self._world.cluster is not None:
-                    yield from self._world.cluster.send(replica.number, 0)
-                self._world.begin()
+                if self._cluster.machines is not None:
+                    yield from self._cluster.machines.send(replica.number, 0)
+                self._cluster.begin()
                 replica.loss = 0.0
                 return Unit(self._evaluation, number, minibatches(self._units[number], self._portions))
             yield self._changed.next
         return None
 
-    def _take(self, replica: Replica) -> int | None:
-        """Return a unit that nobody has taken; if there is none, and backups are on, a copy of an outstanding one."""
+    def _take(self, replica: VirtualReplica) -> int | None:
+        """Return a unit that nobody has taken or, if there is none, one whose replica died or a backup."""
         number = next(self._waiting, None)
         if number is not None:
-            self._handed_out = self._world.clock()
+            self._handed_out = self._cluster.clock()
         elif self._lost:
             number = self._lost.pop()
         elif self._algorithm.backups:
-            number = self._take_copy(replica)
+            number = self._take_backup(replica)
             self._backups += number is not None
         if number is not None:
-            self._copies[number].append(replica.number)
+            self._takers[number].append(replica.number)
         return number
 
-    def _take_copy(self, replica: Replica) -> int | None:
+    def _take_backup(self, replica: VirtualReplica) -> int | None:
+        """Return an outstanding unit that another replica has taken, if any is left without a backup."""
         for _ in range(len(self._single)):
             unit = self._single.popleft()
-            if replica.number in self._copies[unit]:
+            if replica.number in self._takers[unit]:
                 self._single.append(unit)
             elif not all(accrual.has(unit) for accrual in self._accruals):
                 return unit
@@ -174,53 +183,42 @@ class ByOperations(ThroughServers):
             unfinished |= set(accrual.unfinished().tolist())
         return sorted(unfinished)
 
-    def _gradient(self, replica: Replica, request: Gradient) -> Process:
+    def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
         gradient = yield from self._compute(replica, request)
         replica.pushed()
         return gradient
 
-    def _accrue(self, replica: Replica, request: Accrue) -> Process:
-        world = self._world
-        world.totals.pushes += 1
-        world.totals.bytes_pushed += request.vector.nbytes
-        vector = world.spares.take()
+    def _accrue(self, replica: VirtualReplica, request: Accrue) -> Process:
+        yield from ()
+        cluster = self._cluster
+        cluster.totals.pushes += 1
+        cluster.totals.bytes_pushed += request.vector.nbytes
+        vector = cluster.spares.take()
         np.copyto(vector, request.vector)
-        arriving, loss = [len(world.servers)], replica.loss
+        push = UnitInFlight(replica, vector, len(cluster.servers), request.unit, replica.loss)
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
-        for number, server in enumerate(world.servers):
-            delivery = self._deliver_unit(replica, number, server, vector, request.unit, loss, arriving)
-            replica.unapplied.append(world.environment.process(delivery))
-        return
-        yield
+        for number, server in enumerate(cluster.servers):
+            replica.unapplied.append(cluster.environment.process(self._deliver_unit(push, number, server)))
 
-    def _deliver_unit(
-        self,
-        replica: Replica,
-        number: int,
-        server: Server,
-        vector: np.ndarray,
-        unit: Unit,
-        loss: float,
-        arriving: list[int],
-    ) -> Process:
-        world = self._world
-        part = vector[server.part]
-        if world.cluster is not None:
-            yield from world.cluster.send(replica.number, min(part.nbytes, CHUNK_BYTES))
+    def _deliver_unit(self, push: UnitInFlight, number: int, server: VirtualServer) -> Process:
+        """Bring server `number` its part of a unit's gradient and let it accrue the part."""
+        cluster, unit, part = self._cluster, push.unit, push.vector[server.part]
+        if cluster.machines is not None:
+            yield from cluster.machines.send(push.replica.number, min(part.nbytes, CHUNK_BYTES))
             yield from server.turn()
-            started = world.environment.now
-            yield world.cluster.serve(number)
-            server.busy_seconds += world.environment.now - started
+            started = cluster.environment.now
+            yield cluster.machines.serve(number)
+            server.busy_seconds += cluster.environment.now - started
         accrual, completed = self._accruals[number], False
         for chunk, piece in enumerate(server.shard.pieces):
             values = part[piece.start : piece.stop]
-            completed |= accrual.add_chunk(unit.evaluation, unit.number, chunk, values, loss)
-        if world.cluster is not None:
+            completed |= accrual.add_chunk(unit.evaluation, unit.number, chunk, values, push.loss)
+        if cluster.machines is not None:
             server.done()
-        if completed and number == 0 and self._copies[unit.number][0] != replica.number:
+        if completed and number == 0 and self._takers[unit.number][0] != push.replica.number:
             self._won += 1
-        world.totals.last_push = world.clock()
-        arriving[0] -= 1
-        if not arriving[0]:
-            world.spares.give(vector)
+        cluster.totals.last_push = cluster.clock()
+        push.awaited -= 1
+        if not push.awaited:
+            cluster.spares.give(push.vector)
         self._updated.announce()

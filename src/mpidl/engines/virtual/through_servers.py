@@ -2,161 +2,185 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from mpidl.algorithms.requests import Fetch, Push
-from mpidl.engines.virtual.world import Process, Replica, Server, Signal, World
+from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
+from mpidl.engines.virtual.handler import Action, RequestHandler
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.wire import Wire
 
 
-class ThroughServers:
+@dataclass(slots=True)
+class InFlight:
+    """A vector on its way from a replica to all servers.
+
+    Attributes
+    ----------
+    replica : VirtualReplica
+        The sender.
+    vector : array, shape (size,)
+        What arrives. It returns to the spare vectors when no server needs it any more.
+    awaited : int
+        Number of servers that still need it.
+    """
+
+    replica: VirtualReplica
+    vector: np.ndarray
+    awaited: int
+
+
+@dataclass(slots=True)
+class PushInFlight(InFlight):
+    """A push on its way to all servers.
+
+    Attributes
+    ----------
+    nbytes : int
+        Number of bytes of the whole push.
+    portions : (int, int)
+        The first and the last portion that it was computed on.
+    """
+
+    nbytes: int
+    portions: tuple[int, int]
+
+
+class ThroughServers(RequestHandler):
     """Carries out the requests of algorithms that exchange through servers.
 
     Parameters
     ----------
-    world : World
+    cluster : VirtualCluster
     wire : Wire or None
-        How pushes are encoded.
+        How pushes are encoded. None: not at all.
     """
 
-    def __init__(self, world: World, wire: Wire | None) -> None:
-        self._world, self._wire = world, wire
-        self._updated = Signal(world.environment)
-        self.actions: dict[type, Callable[[Replica, Any], Process]] = {Fetch: self._fetch, Push: self._push}
+    def __init__(self, cluster: VirtualCluster, wire: Wire | None) -> None:
+        self._cluster, self._wire = cluster, wire
+        self._updated = Signal(cluster.environment)
+        self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
 
-    def remove_replica(self, replica: Replica) -> Process:
-        """Tell the servers that no more of a replica's pushes follow."""
+    def remove_replica(self, replica: VirtualReplica) -> Process:
+        """See `RequestHandler.remove_replica`; tells the servers that no more of its pushes follow."""
         yield from self.wait_applied(replica)
-        for server in self._world.servers:
+        for server in self._cluster.servers:
             server.shard.remove_worker(replica.number)
         self._updated.announce()
 
-    def wait_applied(self, replica: Replica) -> Process:
-        """Wait until a replica's pushes have been applied."""
+    def wait_applied(self, replica: VirtualReplica) -> Process:
+        """See `RequestHandler.wait_applied`."""
         for delivery in replica.unapplied:
             if delivery.is_alive:
                 yield delivery
         replica.unapplied.clear()
 
-    def _fetch(self, replica: Replica, request: Fetch) -> Process:
-        world = self._world
-        world.totals.fetches += 1
-        world.totals.bytes_fetched += request.parameters.nbytes
-        world.begin()
+    def _fetch(self, replica: VirtualReplica, request: Fetch) -> Process:
+        cluster = self._cluster
+        cluster.totals.fetches += 1
+        cluster.totals.bytes_fetched += request.parameters.nbytes
+        cluster.begin()
         if request.ahead:
             if replica.spare is None:
                 replica.spare = np.empty_like(request.parameters)
-                replica.fetching = world.environment.process(self._bring(replica, replica.spare))
+                replica.fetching = cluster.environment.process(self._copy_all(replica, replica.spare))
             assert replica.fetching is not None
             replica.fetched = yield replica.fetching
             np.copyto(request.parameters, replica.spare)
-            replica.fetching = world.environment.process(self._bring(replica, replica.spare))
+            replica.fetching = cluster.environment.process(self._copy_all(replica, replica.spare))
             return
         yield from self.wait_applied(replica)
         while request.newer and not self._all_newer(replica.fetched):
             yield self._updated.next
-        replica.fetched = yield from self._bring(replica, request.parameters)
+        replica.fetched = yield from self._copy_all(replica, request.parameters)
 
     def _all_newer(self, fetched: list[int]) -> bool:
-        servers = self._world.servers
+        servers = self._cluster.servers
         return not fetched or all(s.shard.clock > clock for s, clock in zip(servers, fetched, strict=True))
 
-    def _bring(self, replica: Replica, vector: np.ndarray) -> Process:
-        """Copy the shards into a vector, each at the moment its own answer leaves; return their clocks."""
-        first, *others = self._world.servers
-        if self._world.cluster is None:
-            self._world.collect(vector)
-            return [server.shard.clock for server in self._world.servers]
-        environment = self._world.environment
+    def _copy_all(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
+        """Copy all shards into a vector, each at the moment its own answer leaves; return their clocks."""
+        first, *others = self._cluster.servers
+        if self._cluster.machines is None:
+            self._cluster.collect(vector)
+            return [server.shard.clock for server in self._cluster.servers]
+        environment = self._cluster.environment
         copies = [environment.process(self._copy(replica, server, vector)) for server in others]
         clock = yield from self._copy(replica, first, vector)
         if copies:
             yield environment.all_of(copies)
         return [clock, *(copy.value for copy in copies)]
 
-    def _copy(self, replica: Replica, server: Server, vector: np.ndarray) -> Process:
-        cluster = self._world.cluster
-        assert cluster is not None
-        yield from cluster.send(replica.number, 0)
+    def _copy(self, replica: VirtualReplica, server: VirtualServer, vector: np.ndarray) -> Process:
+        machines = self._cluster.machines
+        assert machines is not None
+        yield from machines.send(replica.number, 0)
         vector[server.part] = server.shard.parameters
         clock = server.shard.clock
-        yield from cluster.send(replica.number, server.shard.parameters.nbytes)
+        yield from machines.send(replica.number, server.shard.parameters.nbytes)
         return clock
 
-    def _push(self, replica: Replica, request: Push) -> Process:
-        world = self._world
-        portions, size = replica.pushed(), request.vector.nbytes
-        vector = self._leaving(replica, request.vector)
+    def _push(self, replica: VirtualReplica, request: Push) -> Process:
+        yield from ()
+        cluster = self._cluster
+        portions, nbytes = replica.pushed(), request.vector.nbytes
+        vector = self._vector_to_send(replica, request.vector)
         if self._wire is not None:
-            size = replica.encode(self._wire, world.servers, request.vector, vector)
-        world.totals.pushes += 1
-        world.totals.bytes_pushed += size
-        world.totals.last_push = world.clock()
-        if world.cluster is None:
-            for server, fetched in zip(world.servers, replica.fetched, strict=True):
-                self._apply(replica, server, vector, fetched, portions)
+            nbytes = replica.encode(self._wire, cluster.servers, request.vector, vector)
+        cluster.totals.pushes += 1
+        cluster.totals.bytes_pushed += nbytes
+        cluster.totals.last_push = cluster.clock()
+        push = PushInFlight(replica, vector, len(cluster.servers), nbytes, portions)
+        if cluster.machines is None:
+            for server, fetched in zip(cluster.servers, replica.fetched, strict=True):
+                self._apply(push, server, fetched)
             return
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
-        arriving = [len(world.servers)]
-        for server, fetched in zip(world.servers, replica.fetched, strict=True):
-            part = size * server.shard.range.size / vector.size
-            delivery = self._deliver(replica, server, vector, part, fetched, portions, arriving)
-            replica.unapplied.append(world.environment.process(delivery))
-        return
-        yield
+        for server, fetched in zip(cluster.servers, replica.fetched, strict=True):
+            replica.unapplied.append(cluster.environment.process(self._deliver(push, server, fetched)))
 
-    def _leaving(self, replica: Replica, vector: np.ndarray) -> np.ndarray:
-        """Return the vector that travels: the gradient itself, which the replica then gives up, or another."""
-        if self._world.cluster is None and self._wire is None:
+    def _vector_to_send(self, replica: VirtualReplica, vector: np.ndarray) -> np.ndarray:
+        """Return the vector that travels: the replica's gradient, which it then gives up, or a spare one."""
+        if self._cluster.machines is None and self._wire is None:
             return vector
         if self._wire is None and vector is replica.gradient:
             replica.gradient = None
             return vector
-        leaving = self._world.spares.take()
+        sent = self._cluster.spares.take()
         if self._wire is None:
-            np.copyto(leaving, vector)
-        return leaving
+            np.copyto(sent, vector)
+        return sent
 
-    def _deliver(
-        self,
-        replica: Replica,
-        server: Server,
-        vector: np.ndarray,
-        size: float,
-        fetched: int,
-        portions: tuple[int, int],
-        arriving: list[int],
-    ) -> Process:
-        world = self._world
-        assert world.cluster is not None
+    def _deliver(self, push: PushInFlight, server: VirtualServer, fetched: int) -> Process:
+        """Bring a server its part of a push and let it apply the push; `fetched` is as in `Shard.receive_push`."""
+        cluster, machines, sender = self._cluster, self._cluster.machines, push.replica.number
+        assert machines is not None
+        size = push.nbytes * server.shard.range.size / push.vector.size
         # A server begins with the first chunk while the rest is on its way.
         first = min(size, CHUNK_BYTES)
-        yield from world.cluster.send(replica.number, first)
-        rest = world.environment.process(world.cluster.send(replica.number, size - first)) if size > first else None
-        if world.cluster.shares_cores:
-            yield world.environment.timeout(0)  # The sender is at it when the server wakes.
+        yield from machines.send(sender, first)
+        rest = cluster.environment.process(machines.send(sender, size - first)) if size > first else None
+        if machines.shares_cores:
+            yield cluster.environment.timeout(0)  # The sender is still copying when the server wakes up.
         yield from server.turn()
-        started = world.environment.now
-        yield world.cluster.serve(world.servers.index(server))
+        started = cluster.environment.now
+        yield machines.serve(cluster.servers.index(server))
         if rest is not None and rest.is_alive:
             yield rest
-        server.busy_seconds += world.environment.now - started
-        self._apply(replica, server, vector, fetched, portions)
+        server.busy_seconds += cluster.environment.now - started
+        self._apply(push, server, fetched)
         server.done()
-        world.totals.last_push = world.clock()
-        arriving[0] -= 1
-        if not arriving[0]:
-            world.spares.give(vector)
+        cluster.totals.last_push = cluster.clock()
+        push.awaited -= 1
+        if not push.awaited:
+            cluster.spares.give(push.vector)
 
-    def _apply(
-        self, replica: Replica, server: Server, vector: np.ndarray, fetched: int, portions: tuple[int, int]
-    ) -> None:
-        started = self._world.clock()
-        server.shard.receive_push(replica.number, fetched, vector[server.part], portions)
-        server.busy_seconds += self._world.clock() - started
+    def _apply(self, push: PushInFlight, server: VirtualServer, fetched: int) -> None:
+        started = self._cluster.clock()
+        server.shard.receive_push(push.replica.number, fetched, push.vector[server.part], push.portions)
+        server.busy_seconds += self._cluster.clock() - started
         if server.shard.policy.awaited:
             self._updated.announce()

@@ -160,3 +160,25 @@ class Times:
     cores: int | None = None
     slow: dict[int, float] = field(default_factory=dict)
     deaths: tuple[Death, ...] = ()
+
+
+@dataclass(frozen=True)
+class VirtualTime:
+    """How time passes in a virtual cluster.
+
+    Attributes
+    ----------
+    times : Times, optional
+        Durations. None: nothing takes time and requests are carried out at once, which is for a single replica.
+    seed : int
+        Decides every duration that is drawn.
+    clock : callable, optional
+        Returns the time in seconds for the totals; by default virtual time, which begins at `start`.
+    start : float
+        Virtual time at the beginning, in seconds.
+    """
+
+    times: Times | None = None
+    seed: int = 0
+    clock: Callable[[], float] | None = None
+    start: float = 0.0
