@@ -25,7 +25,7 @@ import numpy as np
 
 from harness import save, table
 from mpidl.launch import environment
-from mpidl.shards.policies import ApplyAtOnce, Push
+from mpidl.shards.policies import ApplyAtOnce, PushHeader
 
 SIZES = [1 << bits for bits in range(16, 27, 2)]
 #: Bytes that each case moves at least per round: short transfers are repeated.
@@ -65,7 +65,7 @@ def start() -> int:
 class OddPushes(ApplyAtOnce):
     """Apply every push but the odd ones, of which only the slots are freed."""
 
-    def apply_chunk(self, shard: Any, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: Any, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """Update the chunk's parameters, unless the push is an odd one."""
         if push.ordinal % 2 == 0:
             super().apply_chunk(shard, chunk, values, push)

@@ -10,9 +10,15 @@ from mpidl.engines.training import Training
 from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
 BATCH = 8
+
+
+def vectors(algorithm, size):
+    """Return what shards of this size keep beside the parameters where they have no rule."""
+    return {name: np.zeros(size) for name in algorithm.vectors()}
 
 
 class Lab:
@@ -41,10 +47,10 @@ class Lab:
             Shard(
                 part,
                 model.parameters[part.start : part.stop].copy(),
-                algorithm.held() if algorithm.default_rule is None else rule or Sgd(0.05),
+                ScheduledRule(None if algorithm.default_rule is None else rule or Sgd(0.05), **(of_shards or {})),
                 algorithm.shard_policy(replicas),
                 chunk or part.size,
-                **(of_shards or {}),
+                **({} if algorithm.default_rule else {"state": vectors(algorithm, part.size)}),
             )
             for part in shards(model.parameters.size, servers)
         ]

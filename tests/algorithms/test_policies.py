@@ -20,13 +20,14 @@ from mpidl.shards.policies import (
     inverse,
     inverse_plus_one,
 )  # fmt: skip
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
 SIZE, CHUNK = 13, 4
 
 
 def make(policy, rule=None):
-    return Shard(Range(5, 5 + SIZE), np.arange(SIZE) - 4.0, rule or Sgd(0.5), policy, CHUNK)
+    return Shard(Range(5, 5 + SIZE), np.arange(SIZE) - 4.0, ScheduledRule(rule or Sgd(0.5)), policy, CHUNK)
 
 
 def push(shard, values, worker=0, fetched=None):
@@ -91,7 +92,8 @@ def test_delay_compensation_is_exact_on_a_quadratic():
     """With variance a / g^2 per coordinate, here the same in all: the gradient is a w wherever w has moved to."""
     a, start = 0.7, np.full(SIZE, 3.0)
     g = a * start
-    shard = Shard(Range(0, SIZE), start.copy(), Sgd(0.1), DelayCompensated(a / g[0] ** 2), CHUNK)
+    policy = DelayCompensated(a / g[0] ** 2)
+    shard = Shard(Range(0, SIZE), start.copy(), ScheduledRule(Sgd(0.1)), policy, CHUNK)
     push(shard, g, worker=1)
     moved = shard.parameters.copy()
     push(shard, g, worker=0, fetched=0)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from test_lbfgs import history, two_loop
 
+from mpidl.algorithms import ALGORITHMS
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import targets, units
 from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards
-from mpidl.rules.held import Held
 from mpidl.shards.accrual import Accrual
 from mpidl.shards.operations import Combine, Dot, Multiply, copy
 from mpidl.shards.vectors import Vectors
@@ -31,11 +31,31 @@ def run(lab, problem, algorithm=None, replicas=1, iterations=100, **options):
 
     options.setdefault("epochs", 1000)
     times = options.pop("times", Times(compute=Exponential(1.0), latency=Exponential(0.01)))
-    engine = lab.engine(
-        problem, algorithm, rule=Held(algorithm.vectors()), replicas=replicas, on_iteration=note, times=times, **options
-    )
+    engine = lab.engine(problem, algorithm, replicas=replicas, on_iteration=note, times=times, **options)
     engine.run()
     return engine, seen
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_only_sandblaster_has_a_coordinator(name):
+    algorithm = ALGORITHMS[name]()
+    coordinated = name == "sandblaster"
+    assert algorithm.coordinated is coordinated
+    assert (algorithm.units(7) > 0) is (algorithm.vectors() != ()) is algorithm.backups is coordinated
+    assert algorithm.takes_statistics is algorithm.resumes(None) is not coordinated
+    assert algorithm.resumes({"iteration": 3})
+    assert algorithm.warm_start_run() is None
+    if not coordinated:
+        with pytest.raises(TypeError, match=f"^{algorithm.name} has no coordinator$"):
+            algorithm.coordinator(7)
+
+
+@pytest.mark.parametrize(("portions", "unit"), [(1, 2), (7, 1), (7, 2), (45, 4)])
+@pytest.mark.parametrize(("batch", "overlap"), [(1.0, 0.25), (0.7, 0.4), (0.9, 0.5), (0.5, 0.01)])
+def test_no_evaluation_has_more_units_than_it_says(portions, unit, batch, overlap):
+    algorithm = Sandblaster(unit=unit, batch=batch, overlap=overlap)
+    request = next(algorithm.coordinator(portions))
+    assert 0 < len(units(request.segments, unit)) <= algorithm.units(portions)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -100,9 +120,8 @@ def test_curvature_is_that_of_what_two_batches_have_in_common(lab, least_squares
     algorithm = Sandblaster(batch=0.5, overlap=0.4)
     engine, seen = run(lab, problem, algorithm, iterations=7, servers=1)
     (shard,) = engine.shards
-    held = dict(zip(algorithm.vectors(), shard.state, strict=True))
     state = seen[-1].state
-    step, difference = (held[f"{letter}{state['order'][-1]}"] for letter in "sy")
+    step, difference = (shard.vectors[f"{letter}{state['order'][-1]}"] for letter in "sy")
     batches = lab.batches(problem, epochs=1)
     size = round(0.5 * len(batches))
     shared = round(0.4 * size)
@@ -145,7 +164,7 @@ def test_every_portion_is_accrued_exactly_once(lab, numbered, replicas, deaths, 
         chunk=4,
     )  # fmt: skip
     total = np.arange(numbered.samples).sum()
-    gradient = np.concatenate([shard.state[0] for shard in engine.shards])
+    gradient = np.concatenate([shard.vectors["gradient"] for shard in engine.shards])
     np.testing.assert_allclose(gradient * numbered.samples, total * np.arange(1, 14), rtol=1e-14)
 
 

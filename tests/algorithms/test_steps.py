@@ -45,7 +45,8 @@ def test_statistics_go_to_their_mean_whatever_the_rule(name, lab, least_squares)
     rule = None if algorithm.default_rule is None else Momentum(1e-4, 0.9)
     engine = lab.engine(
         (model, problem[1]), algorithm, rule=rule, replicas=3, epochs=60, times=TIMES,
-        servers=1 if name == "hogwild" else 2, of_shards={"sparing": STATISTICS}, of_steps={"statistics": STATISTICS},
+        servers=1 if name == "hogwild" else 2, of_shards={"statistics": STATISTICS},
+        of_steps={"statistics": STATISTICS},
     )  # fmt: skip
     engine.run()
     expected = 5.0 + problem[1].gather(np.arange(problem[1].samples)).targets.mean()

@@ -9,6 +9,7 @@ from mpidl.rules import Adagrad, Adam, Momentum, Nesterov, Sgd
 from mpidl.shards.accrual import Accrual
 from mpidl.shards.on_device import ShardOnDevice, rehearse
 from mpidl.shards.operations import Combine, Dot, Multiply
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.shards.vectors import Vectors
 
@@ -29,13 +30,14 @@ CASES = [
 def pair(cupy, algorithm, rule, dtype="float64"):
     """Return equal shards, on the host and on a device, and where the latter publishes its parameters."""
     parameters = np.random.default_rng(1).normal(size=WHOLE.size).astype(dtype)
-    state = tuple(np.full_like(parameters, 0.1) for _ in rule.states)
+    state = {name: np.full_like(parameters, 0.1) for name in rule.states}
     published = parameters.copy()
-    more = 5, lambda portion: 1 / (1 + portion), [Range(35, 52)]
-    host = Shard(WHOLE, parameters, rule, algorithm.shard_policy(WORKERS), CHUNK, state, *more)
-    on_device = tuple(vector.copy() for vector in state)
-    policy = algorithm.shard_policy(WORKERS)
-    return host, ShardOnDevice(cupy, WHOLE, published, rule, policy, CHUNK, on_device, *more), published
+    scheduled = ScheduledRule(rule, lambda portion: 1 / (1 + portion), [Range(35, 52)])
+    policies = [algorithm.shard_policy(WORKERS) for _ in range(2)]
+    copies = {name: vector.copy() for name, vector in state.items()}
+    host = Shard(WHOLE, parameters, scheduled, policies[0], CHUNK, state=state, clock=5)
+    device = ShardOnDevice(WHOLE, published, scheduled, policies[1], CHUNK, xp=cupy, state=copies, clock=5)
+    return host, device, published
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -88,7 +90,7 @@ def test_what_changes_when_a_worker_leaves_is_published(cupy):
 
 def test_its_vectors_are_the_devices(cupy):
     _, device, published = pair(cupy, Downpour(), Adam())
-    assert all(type(vector) is cupy.ndarray for vector in device.vectors().values())
+    assert all(type(vector) is cupy.ndarray for vector in device.vectors.values())
     device.parameters[:] = 3
     assert not (published == 3).any()
     device.publish()

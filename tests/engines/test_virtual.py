@@ -11,6 +11,7 @@ from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.parameters import shards
 from mpidl.rules import RULES, Adagrad, Adam, Sgd
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
 BATCH = 8
@@ -22,7 +23,7 @@ def make_engine(
     schedule = Schedule(Portions(split.samples, BATCH, portion, seed=7), epochs=epochs)
     initial = model.parameters.copy()
     parts = [
-        Shard(part, initial[part.start : part.stop].copy(), rule, algorithm.policy(replicas), part.size)
+        Shard(part, initial[slice(*part)].copy(), ScheduledRule(rule), algorithm.policy(replicas), part.size)
         for part in shards(initial.size, servers)
     ]
     training = Training(algorithm, model, split, schedule)

@@ -101,6 +101,7 @@ def test_a_deterministic_run_does_not_depend_on_the_number_of_servers(comm, shar
         return
     # Two workers and one server here; the same two workers and three servers on the virtual engine's order.
     from mpidl.parameters import shards
+    from mpidl.shards.scheduled_rule import ScheduledRule
     from mpidl.shards.shard import Shard
 
     model, split = least_squares()
@@ -108,7 +109,8 @@ def test_a_deterministic_run_does_not_depend_on_the_number_of_servers(comm, shar
     portions = Portions(split.samples, BATCH, BATCH, seed=7)
     oracle, _ = least_squares()
     policy = Downpour().policy(2)
-    parts = [Shard(p, oracle.parameters[p.start : p.stop], Adam(0.01), policy, p.size) for p in shards(13, 3)]
+    rule = ScheduledRule(Adam(0.01))
+    parts = [Shard(p, oracle.parameters[p.start : p.stop], rule, policy, p.size) for p in shards(13, 3)]
     for number in range(0, 4 * portions.per_epoch, 2):
         gradients = [
             oracle.loss_and_gradient(split.gather(indices))[1]

@@ -1,36 +1,39 @@
-"""Clocks on real ranks, under random slowdowns."""
+"""The replicas' clocks on real ranks, under random slowdowns."""
 
 import time
 
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.mpi
+from mpidl.parameters import Range
+
+pytestmark = pytest.mark.mpi(min_size=2)
 
 
 @pytest.mark.parametrize("bound", [0, 2])
 def test_no_clock_is_more_than_the_bound_ahead(comm, bound):
-    from mpidl.rma.clocks import STOPPED, Clocks
-    from mpidl.rma.windows import Window
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.topology.roles import assign
+    from mpidl.transport.interface import Capacity
+    from mpidl.transport.protocol import STOPPED
 
-    window = Window(comm, {"clocks": (np.int64, comm.size)} if comm.rank == 0 else {})
-    clocks = Clocks(window, 0, "clocks", comm.rank, comm.size)
-    random = np.random.default_rng(comm.rank)
-    everybody = np.zeros(comm.size, np.int64)
-    steps = 40 + 7 * comm.rank
-    for step in range(steps):
-        assert clocks.own == step
-        if random.random() < 0.2:
-            time.sleep(0.002 * (comm.rank + 1))
-        clocks.advance()
-        while clocks.slowest() < clocks.own - bound:
-            time.sleep(1e-4)
-        window.get(everybody, 0, "clocks")
-        window.flush(0)
-        running = everybody[everybody != STOPPED]
-        assert running.max() - running.min() <= bound + 1
-    clocks.stop()
-    comm.Barrier()
-    assert clocks.slowest() == STOPPED
-    comm.Barrier()
-    window.free()
+    roles = assign([0] * comm.size, 0)
+    shards = [Range(number, number + 1) for number in range(comm.size - 1)]
+    with WindowTransport(comm, roles, Capacity(shards, np.float32)) as transport:
+        if comm.rank > 0:
+            link, clock = transport.worker(comm.rank - 1), 0
+            random = np.random.default_rng(comm.rank)
+            link.set_clock(0)
+            transport.peers.Barrier()
+            for _ in range(40 + 7 * comm.rank):
+                if random.random() < 0.2:
+                    time.sleep(0.002 * (comm.rank + 1))
+                clock += 1
+                link.set_clock(clock)
+                while (slowest := link.slowest_clock()) < clock - bound:
+                    time.sleep(1e-4)
+                assert slowest == STOPPED or slowest >= clock - bound
+            link.set_clock(STOPPED)
+            transport.peers.Barrier()
+            assert link.slowest_clock() == STOPPED
+        comm.Barrier()

@@ -16,15 +16,15 @@ class Post:
     def __init__(self, comm, size, chunk_bytes):
         from mpidl.rma.backoff import RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
-        from mpidl.rma.geometry import Geometry
-        from mpidl.rma.mailboxes import Inbox, Outbox
+        from mpidl.rma.mailboxes import Inbox, Outbox, regions
         from mpidl.rma.windows import Window
+        from mpidl.transport.mailbox_geometry import MailboxGeometry
 
         self.comm, self.workers = comm, comm.size - 1
-        geometry = Geometry.of(Range(0, size), self.workers, np.float64, chunk_bytes=chunk_bytes)
+        geometry = MailboxGeometry.of(Range(0, size), self.workers, np.float64, chunk_bytes=chunk_bytes)
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
-        self.window = Window(comm, geometry.regions() if comm.rank == 0 else {})
+        self.window = Window(comm, regions(geometry) if comm.rank == 0 else {})
         self.backoff = Backoff(comm, self.doorbells, RUNG_SLEEP)
         if comm.rank == 0:
             self.inbox = Inbox(self.window, geometry, list(range(1, comm.size)), self.doorbells)
@@ -42,7 +42,8 @@ class Post:
 
     def serve(self, handle):
         """Give every message to `handle` until all workers have said that they push no more."""
-        from mpidl.rma.mailboxes import END, GROUP
+        from mpidl.rma.mailboxes import GROUP
+        from mpidl.transport.protocol import END
 
         training = set(range(self.workers))
         while training:
@@ -61,7 +62,7 @@ class Post:
     def close(self):
         self.comm.Barrier()
         self.window.free()
-        self.doorbells.close()
+        self.doorbells.free()
 
 
 @pytest.mark.parametrize(("size", "chunk_bytes"), [(1, 8), (7, 8), (13, 24), (1000, 1 << 18), (4099, 800)])
@@ -118,8 +119,7 @@ def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(co
 
 def test_a_chunk_that_is_not_the_next_is_an_error(comm):
     from mpidl.errors import MpidlError
-    from mpidl.rma.geometry import HEADER
-    from mpidl.rma.mailboxes import CHUNK
+    from mpidl.transport.protocol import Header
 
     post = Post(comm, 10, 8)
     if comm.rank == 1:
@@ -128,7 +128,7 @@ def test_a_chunk_that_is_not_the_next_is_an_error(comm):
     comm.Barrier()
     if comm.rank == 0:
         post.window.sync()
-        post.window.local("headers").reshape(post.workers, -1, HEADER)[0, 0, CHUNK] = 5
+        post.window.local("headers").reshape(post.workers, -1, len(Header))[0, 0, Header.CHUNK] = 5
         with pytest.raises(MpidlError, match="worker 0's mailbox holds chunk 5 of push 0 where chunk 0"):
             post.inbox.head(0)
     post.close()

@@ -130,6 +130,67 @@ def test_the_initial_state_and_the_newest_stay(tmp_path):
         checkpoint.latest(tmp_path / "run")
 
 
+VECTORS = ["gradient", "previous", "origin", "direction", "s0", "s1", "s2", "y0", "y1", "y2"]
+
+
+def sandblaster(path, **run):
+    """Return the configuration of a small run of Sandblaster, in a directory."""
+    return from_dict(
+        {
+            "run": {"epochs": 2, "dir": str(path), **run},
+            "data": {"source": "digits"},
+            "model": {"layer": [{"type": "dense", "units": 10}]},
+            "algorithm": {"name": "sandblaster", "history": 2},
+        }
+    )
+
+
+def test_sandblasters_vectors_are_saved_beside_the_parameters(tmp_path):
+    run(sandblaster(tmp_path))
+    saved = checkpoint.latest(tmp_path / "run")
+    with h5py.File(saved.path / "shard-0.h5") as file:
+        assert sorted(file["rule"]) == sorted(VECTORS)
+        gradient = file["rule/gradient"][...]
+    assert gradient.any()
+    job = build(sandblaster(tmp_path), saved)
+    shard = job.fill(Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
+    assert list(shard.state) == VECTORS
+    np.testing.assert_array_equal(shard.state["gradient"], gradient)
+    run(sandblaster(tmp_path, epochs=6), resume=tmp_path / "run")
+    resumed = checkpoint.latest(tmp_path / "run")
+    assert resumed.position.state["iteration"] > saved.position.state["iteration"] > 0
+
+
+def test_sandblaster_starts_anew_from_the_parameters_of_another_algorithm(tmp_path):
+    save(tmp_path, Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))]))
+    saved = Checkpoint(tmp_path / "42")
+    job = build(sandblaster(tmp_path), saved)
+    shard = job.fill(Range(0, 650), np.empty(650, job.dtype), 100)
+    np.testing.assert_array_equal(shard.parameters, saved.read("parameters", Range(0, 650)))
+    assert list(shard.state) == VECTORS
+    assert not any(vector.any() for vector in shard.state.values())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "line"),
+    [
+        ({"name": "downpour"}, "server.rule: adagrad keeps sum, {} was saved with gradient"),
+        ({"name": "easgd"}, "algorithm.name: easgd keeps nothing, {} was saved with gradient"),
+    ],
+)
+def test_a_checkpoint_of_other_vectors_is_one_line(tmp_path, algorithm, line):
+    scratch = checkpoint.scratch(tmp_path, 42)
+    layout = Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))])
+    vectors = dict.fromkeys(("parameters", "rule/gradient"), np.zeros(650, np.float32))
+    for _ in checkpoint.save_shard(scratch, 0, Range(0, 650), vectors, 1):
+        pass
+    checkpoint.save_index(scratch, layout, 1, POSITION, "", "1.2.3")
+    values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
+    with pytest.raises(UsageError) as error:
+        build(from_dict(values | {"algorithm": algorithm}), Checkpoint(tmp_path / "42"))
+    assert str(error.value) == line.format(tmp_path / "42")
+
+
 def test_a_resumed_shard_has_its_clock_back(tmp_path):
     layers = {"layer": [{"type": "dense", "units": 10}]}
     config = from_dict({"run": {"epochs": 1, "dir": str(tmp_path)}, "data": {"source": "digits"}, "model": layers})

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from msgspec import Meta
 
 from mpidl import wire
+from mpidl.algorithms.coordinator_requests import CoordinatorRequest
 from mpidl.algorithms.requests import Request
 from mpidl.algorithms.steps import Steps
 from mpidl.errors import UsageError
-from mpidl.rules import Adagrad, Rule, Sgd
+from mpidl.rules import Adagrad, Rule
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
 
 Replica = Generator[Request, Any, None]
+Coordinator = Generator[CoordinatorRequest, Any, None]
 
 
 class Exchange(Enum):
-    """Through what replicas exchange parameters, and so which requests they make."""
+    """How replicas exchange parameters, and so which requests they make."""
 
     SERVERS = "servers"
     REDUCTION = "reduction"
@@ -28,11 +30,20 @@ class Exchange(Enum):
     OPERATIONS = "operations"
 
 
+class WarmStart(NamedTuple):
+    """A run that comes before an algorithm's own and trains the parameters that it starts from."""
+
+    algorithm: Algorithm
+    rule: Rule
+    epochs: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """An algorithm: what a replica does and what a shard does with a push. Subclasses are frozen dataclasses.
+    """What a replica does, what a shard does with a push, and what the algorithm needs of a job.
 
-    The fields of a subclass are the keys that ``[algorithm]`` takes in a configuration, besides those of all.
+    Subclasses are frozen dataclasses. Their fields are the keys that ``[algorithm]`` takes in a configuration, besides
+    the parameters below.
 
     Parameters
     ----------
@@ -40,11 +51,21 @@ class Algorithm:
         How pushes travel: "fp32" (as they are), "bf16", "topk:FRACTION" or "onebit"; see `mpidl.wire`.
     max_staleness : int, optional
         Drop pushes that are staler; their portions are logged.
+
+    Attributes
+    ----------
+    name : str
+        The algorithm's name in a configuration.
+    default_rule : Rule or None
+        The shards' rule where a configuration names none. None if the algorithm leaves no choice of rule: its policy
+        alone says what a push changes.
+    takes_statistics : bool
+        Whether it trains models that keep statistics, such as running means, among their parameters.
     """
 
     name: ClassVar[str]
-    #: The shards' rule where the configuration names none; None if an algorithm leaves no choice: shards add.
     default_rule: ClassVar[Rule | None] = Adagrad(0.01)
+    takes_statistics: ClassVar[bool] = True
 
     wire: str = "fp32"
     max_staleness: Annotated[int, Meta(ge=0)] | None = None
@@ -56,9 +77,14 @@ class Algorithm:
             key, value = ("wire", self.wire) if travels else ("max_staleness", self.max_staleness)
             raise UsageError(f"{key}: {value!r}, {self.name} exchanges by {self.exchange.value}, without pushes")
 
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
+        """Raise UsageError if the algorithm's settings don't go with the run's, or with the shards' rule."""
+
+    # Replicas and shards.
+
     @property
     def exchange(self) -> Exchange:
-        """Through what replicas exchange parameters; without servers, their ranks are workers."""
+        """How replicas exchange parameters."""
         return Exchange.SERVERS
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
@@ -72,7 +98,7 @@ class Algorithm:
             The replica's own copy of the parameters, to compute gradients at; the shared vector itself where the
             exchange is by shared memory. Without servers it holds the present parameters at the start.
         replicas : int
-            How many there are.
+            Number of replicas.
         steps : Steps
             Makes the replica's own steps, if it makes any.
         """
@@ -83,13 +109,61 @@ class Algorithm:
         return ApplyAtOnce()
 
     def shard_policy(self, replicas: int) -> Policy:
-        """Return `policy` and, around it, what `max_staleness` asks for."""
+        """Return `policy`, wrapped in `DropStale` where `max_staleness` is set."""
         policy = self.policy(replicas)
         return policy if self.max_staleness is None else DropStale(policy, self.max_staleness)
 
-    def held(self) -> Rule:
-        """Return the rule of shards that choose none: what vectors they keep beside the parameters."""
-        return Sgd()
+    def vectors(self) -> tuple[str, ...]:
+        """Return the names of the vectors that every shard keeps beside the parameters and its rule's state."""
+        return ()
 
-    def check(self, deterministic: bool, rule: Rule) -> None:
-        """Raise UsageError if the algorithm's settings don't go with the run's, or with the shards' rule."""
+    # A coordinator that drives the run.
+
+    @property
+    def coordinated(self) -> bool:
+        """Whether a coordinator drives the run: replicas compute what it asks for, unit by unit."""
+        return self.exchange is Exchange.OPERATIONS
+
+    def coordinator(self, portions: int, state: dict[str, Any] | None = None) -> Coordinator:
+        """Return what the coordinator does, as a generator of requests.
+
+        Parameters
+        ----------
+        portions : int
+            Number of portions of the training data.
+        state : dict, optional
+            State of an earlier `Iteration`, to resume from.
+
+        Raises
+        ------
+        TypeError
+            No coordinator drives this algorithm.
+        """
+        raise TypeError(f"{self.name} has no coordinator")
+
+    @property
+    def unit(self) -> int:
+        """Number of portions that a replica takes at a time from a coordinator, and pushes together."""
+        raise TypeError(f"{self.name} has no coordinator")
+
+    @property
+    def backups(self) -> bool:
+        """Whether units that are outstanding near the end of a batch are handed out a second time."""
+        return False
+
+    def units(self, portions: int) -> int:
+        """Return the largest number of units that an evaluation has, given the number of portions of the data."""
+        return 0
+
+    # Where a run starts.
+
+    def warm_start_run(self) -> WarmStart | None:
+        """Return the run that comes before this algorithm's own, if there is one."""
+        return None
+
+    def resumes(self, state: dict[str, Any] | None) -> bool:
+        """Tell whether the algorithm resumes from a checkpoint whose coordinator saved `state`.
+
+        If not, it starts anew from the checkpoint's parameters, which another algorithm may have trained.
+        """
+        return True

@@ -72,7 +72,8 @@ class Diloco(Algorithm):
         """Give the outer rule the mean change, or each change to delayed Nesterov."""
         return DelayedNesterov(self.delay or 2 * replicas) if self.asynchronous else ApplyAtOnce()
 
-    def check(self, deterministic: bool, rule: Rule) -> None:
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
         """See `Algorithm.check`."""
         if self.asynchronous and not isinstance(rule, Nesterov):
-            raise UsageError(f"server.rule: {rule.name}, expected nesterov with algorithm.asynchronous = true")
+            found = "none" if rule is None else rule.name
+            raise UsageError(f"server.rule: {found}, expected nesterov with algorithm.asynchronous = true")

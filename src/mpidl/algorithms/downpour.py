@@ -80,7 +80,7 @@ class Downpour(Algorithm):
     def _pushes_after(self, step: int) -> bool:
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0
 
-    def check(self, deterministic: bool, rule: Rule) -> None:
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
         """See `Algorithm.check`."""
         if deterministic and (self.overlap or self.warm_start > 0):
             key = "overlap" if self.overlap else "warm_start"

@@ -36,7 +36,7 @@ class Hogwild(Algorithm):
             gradient = yield Gradient(parameters, batch)
             yield Update(gradient)
 
-    def check(self, deterministic: bool, rule: Rule) -> None:
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
         """See `Algorithm.check`."""
         if deterministic:
             raise UsageError("algorithm.name: hogwild's result depends on timing; run.deterministic must be false")

@@ -10,18 +10,25 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
-from mpidl.algorithms.coordinator_requests import CoordinatorRequest, Evaluate, Evaluation, Iteration, Operate, Segment
+from mpidl.algorithms.algorithm import Algorithm, Coordinator, Exchange, Replica, WarmStart
+from mpidl.algorithms.coordinator_requests import (
+    SEGMENTS,
+    CoordinatorRequest,
+    Evaluate,
+    Evaluation,
+    Iteration,
+    Operate,
+    Segment,
+)
+from mpidl.algorithms.downpour import Downpour
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.line_search import MoreThuente, Point
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.algorithms.steps import Steps
 from mpidl.errors import UsageError
-from mpidl.rules import Rule
-from mpidl.rules.held import Held
+from mpidl.rules import Adagrad, Rule
 from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
 
-Coordinator = Generator[CoordinatorRequest, Any, None]
 #: Vectors on the shards beside the parameters and the history.
 GRADIENT, PREVIOUS, ORIGIN, DIRECTION = "gradient", "previous", "origin", "direction"
 #: Sums over the parts of a batch that it shares with the one before, with none, and with the next.
@@ -58,6 +65,7 @@ class Sandblaster(Algorithm):
 
     name: ClassVar[str] = "sandblaster"
     default_rule: ClassVar[Rule | None] = None
+    takes_statistics: ClassVar[bool] = False
 
     history: Annotated[int, Meta(ge=1)] = 10
     batch: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -74,14 +82,10 @@ class Sandblaster(Algorithm):
         return Exchange.OPERATIONS
 
     def vectors(self) -> tuple[str, ...]:
-        """Return the names of the vectors on every shard, besides the parameters."""
+        """See `Algorithm.vectors`: those that L-BFGS operates on."""
         parts = () if self.batch == 1 else (FIRST, MIDDLE, LAST)
         pairs = [f"{letter}{slot}" for letter in "sy" for slot in range(self.history + 1)]
         return (GRADIENT, PREVIOUS, ORIGIN, DIRECTION, *parts, *pairs)
-
-    def held(self) -> Rule:
-        """See `Algorithm.held`."""
-        return Held(self.vectors())
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
         """Return the paper's model replica (its algorithm 7.2); see `Algorithm.replica`."""
@@ -99,18 +103,22 @@ class Sandblaster(Algorithm):
             yield Accrue(unit, accrued)
 
     def coordinator(self, portions: int, state: dict[str, Any] | None = None) -> Coordinator:
-        """Return what the coordinator does (the paper's algorithm 7.2), as a generator of requests.
-
-        Parameters
-        ----------
-        portions : int
-            How many the training data have.
-        state : dict, optional
-            What an earlier `Iteration` said, to go on from.
-        """
+        """Return the coordinator of the paper's algorithm 7.2; see `Algorithm.coordinator`."""
         return _Optimiser(self, portions, state or {}).run()
 
-    def check(self, deterministic: bool, rule: Rule) -> None:
+    def units(self, portions: int) -> int:
+        """See `Algorithm.units`: the last unit of each segment may be a smaller one."""
+        return -(-portions // self.unit) + SEGMENTS
+
+    def warm_start_run(self) -> WarmStart | None:
+        """See `Algorithm.warm_start_run`: the paper's hybrid."""
+        return WarmStart(Downpour(), Adagrad(self.warm_rate), self.warm_start) if self.warm_start else None
+
+    def resumes(self, state: dict[str, Any] | None) -> bool:
+        """See `Algorithm.resumes`: only Sandblaster's own checkpoints have a coordinator's state."""
+        return state is not None
+
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
         """See `Algorithm.check`."""
         if deterministic:
             raise UsageError(

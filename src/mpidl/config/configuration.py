@@ -33,8 +33,9 @@ class Config:
         What ``data.source`` names, with its own keys of ``[data]``.
     algorithm : Algorithm
         What ``algorithm.name`` names, with its own keys.
-    rule : Rule
-        What ``server.rule`` names, with its own keys; the algorithm's default where it names none.
+    rule : Rule or None
+        What ``server.rule`` names, with its own keys; the algorithm's default where it names none. None where the
+        algorithm leaves no choice of rule.
     """
 
     run: Run
@@ -42,7 +43,7 @@ class Config:
     data_source: Source
     model: Model
     algorithm: Algorithm
-    rule: Rule
+    rule: Rule | None
     topology: Topology
     checkpoint: Checkpoint
     device: Device
@@ -63,7 +64,7 @@ class Config:
             "data": data,
             "model": _fields(self.model),
             "algorithm": {"name": self.algorithm.name, **_fields(self.algorithm)},
-            "server": {"rule": self.rule.name, **_fields(self.rule)},
+            **({"server": {"rule": self.rule.name, **_fields(self.rule)}} if self.rule is not None else {}),
             "rate": _fields(self.rate),
             "topology": _fields(self.topology),
             "checkpoint": _fields(self.checkpoint),
@@ -71,8 +72,6 @@ class Config:
             "virtual": _fields(self.virtual),
             "test": _fields(self.test),
         }
-        if self.algorithm.default_rule is None:
-            del tables["server"]
         return toml.dump(tables)
 
 
@@ -154,22 +153,20 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     return config
 
 
-def chosen_rule(algorithm: Algorithm, rule: Rule | None) -> Rule:
-    """Return what the shards use where a user chose `rule`, or none; SGD, unused, where there is no choice."""
-    if algorithm.default_rule is None:
-        return algorithm.held()
-    return rule if rule is not None else algorithm.default_rule
+def chosen_rule(algorithm: Algorithm, rule: Rule | None) -> Rule | None:
+    """Return the shards' rule where a user chose `rule`, or none; None where the algorithm leaves no choice."""
+    default = algorithm.default_rule
+    return default if default is None or rule is None else rule
 
 
-def _rule(algorithm: Algorithm, values: Mapping[str, Any]) -> Rule:
+def _rule(algorithm: Algorithm, values: Mapping[str, Any]) -> Rule | None:
     """Return the rule of ``[server]``; keys that are not given are those of the algorithm's default."""
-    table = values.get("server", {})
-    if algorithm.default_rule is None:
-        return algorithm.held()
-    default = chosen_rule(algorithm, None)
+    default, table = algorithm.default_rule, values.get("server", {})
+    if default is None:
+        return None
     if isinstance(table, Mapping) and table.get("rule", default.name) == default.name:
         table = {"rule": default.name, **_fields(default), **table}
-    return chosen_rule(algorithm, _named(RULES, "server", "rule", {"server": table}))
+    return _named(RULES, "server", "rule", {"server": table})
 
 
 def _named(

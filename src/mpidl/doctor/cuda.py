@@ -71,24 +71,12 @@ def probe() -> None:
     import cupy
 
     print(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), flush=True)
-    from mpi4py import MPI
-
-    from mpidl.rma.staging import cuda_aware
+    from mpidl.rma.staging import cuda_aware, keeps_device_values
 
     if cuda_aware():
         print(PROMISED, flush=True)
-    values = cupy.arange(1 << 16, dtype=cupy.float32)
-    back = cupy.zeros_like(values)
-    cupy.cuda.get_current_stream().synchronize()
-    window = MPI.Win.Allocate(values.nbytes, 1, comm=MPI.COMM_SELF)
-    window.Lock_all()
-    window.Put((values, values.nbytes, MPI.BYTE), 0)
-    window.Flush(0)
-    window.Get((back, back.nbytes, MPI.BYTE), 0)
-    window.Flush(0)
-    print(AWARE if bool((values == back).all()) else f"{NOT_AWARE}: it changes what it sends", flush=True)
-    window.Unlock_all()
-    window.Free()
+    right = keeps_device_values(cupy)
+    print(AWARE if right else f"{NOT_AWARE}: it changes what it sends", flush=True)
 
 
 if __name__ == "__main__":

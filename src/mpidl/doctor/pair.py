@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mpi4py import MPI
-
-from mpidl.rma.windows import Window
 
 T = TypeVar("T")
 
@@ -54,14 +51,6 @@ class Pair:
             raise
         self.comm.send((result, None), TARGET)
         return result
-
-    @contextlib.contextmanager
-    def window(self, shapes: Mapping[str, tuple[Any, int]], allocation: str) -> Iterator[Window]:
-        """Open a window in which both ranks offer the same regions."""
-        window = Window(self.comm, shapes, allocation)
-        yield window
-        # Not after an error: it may have come to one rank alone, and freeing waits for both.
-        window.free()
 
 
 def seconds(action: Callable[[], object], rounds: int) -> list[float]:

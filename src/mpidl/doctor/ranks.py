@@ -11,7 +11,7 @@ from mpi4py import MPI
 from mpidl.doctor import library, serving, windows
 from mpidl.doctor.examination import Examination, Finding
 from mpidl.doctor.pair import Pair
-from mpidl.rma.windows import ALLOCATIONS, allocation
+from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
 
 #: Seconds between two looks of the ranks that take no part.
 LOOK_EVERY = 0.01
@@ -34,7 +34,7 @@ def _examine_pair(examination: Examination, pair: Pair) -> int:
     examination.check("thread level", library.threads)
     examination.check("ranks", partial(places, pair))
     examination.check("after a rank's death", library.fault_tolerance)
-    used = allocation()
+    used = allocation_chosen()
     sound = {way: _examine_windows(examination, pair, way, way == used) for way in ALLOCATIONS}
     if sound[used]:
         examination.heading("server")

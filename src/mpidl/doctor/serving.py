@@ -14,12 +14,15 @@ from mpidl.doctor.examination import Finding, Verdict
 from mpidl.doctor.pair import ORIGIN, TARGET, Pair
 from mpidl.parameters.ranges import Range
 from mpidl.rma.doorbells import Doorbells
-from mpidl.rma.transport import ORDER_LEAVE, Fabric
+from mpidl.rma.transport import WindowTransport
 from mpidl.roles.server import Server
 from mpidl.rules import Adagrad
 from mpidl.shards.policies import ApplyAtOnce, Policy
-from mpidl.shards.shard import Shard
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.topology.roles import Roles
+from mpidl.transport.interface import Capacity
+from mpidl.transport.protocol import Phase, ShardClock
 
 #: Share of a core and seconds that are good for an idle server.
 CHEAP, PROMPT = 0.05, 0.3e-3
@@ -27,20 +30,20 @@ CHEAP, PROMPT = 0.05, 0.3e-3
 PAUSE = 4e-3
 
 
-class Exchange:
-    """A server and its only worker, in the fabric of every run; creation and `free` are collective.
+class ServerAndWorker:
+    """A server and its only worker, with the transport of every run; creation and `free` are collective.
 
     Parameters
     ----------
     comm : MPI.Intracomm
         Of size 2: the worker, which is the coordinator too, and the server.
     size : int
-        Parameters, float32.
+        Number of parameters, float32.
     policy : Policy, optional
         What the server does with pushes; applies them with Adagrad by default.
     allocation : {"allocate", "create"}
     chunk_bytes : int, optional
-        See `Fabric`.
+        See `Capacity`.
     """
 
     def __init__(
@@ -49,39 +52,40 @@ class Exchange:
         size: int,
         policy: Policy | None = None,
         allocation: str = "allocate",
-        chunk_bytes: int | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         roles = Roles((TARGET,), ((ORIGIN,),), coordinator=ORIGIN)
-        shard = Range(0, size)
-        self.fabric = Fabric(comm, roles, [shard], np.float32, 1, allocation, chunk_bytes=chunk_bytes)
-        self._backoff = self.fabric.backoff()
+        range = Range(0, size)
+        capacity = Capacity([range], np.dtype(np.float32), chunk_bytes=chunk_bytes)
+        self._comm, self._transport = comm, WindowTransport(comm, roles, capacity, allocation)
         if comm.rank == ORIGIN:
-            self._outbox = self.fabric.outboxes(0)[0]
-            self._clock, self._order = np.zeros(1, np.int64), np.zeros(1, np.int64)
+            self._link, self._coordinator = self._transport.worker(0), self._transport.coordinator()
+            self._backoff, self._clocks = self._link.backoff(), np.zeros((1, len(ShardClock)), np.int64)
         else:
             rule = Adagrad()
             rule.warm(np.float32)
-            parameters = self.fabric.window.local("parameters")
-            held = Shard(shard, parameters, rule, policy or ApplyAtOnce(), self.fabric.geometries[0].chunk)
-            self._server = Server(self.fabric, 0, held, Path(), deterministic=False)
+            chunk = self._transport.chunks[0]
+            shard = Shard(range, np.zeros(size, np.float32), ScheduledRule(rule), policy or ApplyAtOnce(), chunk)
+            self._server = Server(0, shard, Path(), workers=1)
+            self._server.bind(self._transport)
         comm.Barrier()
 
     def serve(self) -> float:
-        """On the server: serve until dismissed; return the share of a core that this took."""
-        self.fabric.window.local("orders")[ORDER_LEAVE] = 0
-        self.fabric.comm.Barrier()
+        """On the server: serve until the worker is done; return the share of a core that this took."""
+        self._comm.Barrier()
         started, worked = time.perf_counter(), time.process_time()
         self._server.serve()
-        return (time.process_time() - worked) / (time.perf_counter() - started)
+        share = (time.process_time() - worked) / (time.perf_counter() - started)
+        self._comm.Barrier()
+        return share
 
     def work(self, action: Callable[[], None]) -> None:
-        """On the worker: act while the server serves, then dismiss it."""
-        self.fabric.comm.Barrier()
+        """On the worker: act while the server serves, then let it stop."""
+        self._coordinator.set_phase(Phase.TRAIN)
+        self._comm.Barrier()
         action()
-        self._order[0] = 1
-        self.fabric.window.put(self._order, TARGET, "orders", ORDER_LEAVE)
-        self.fabric.window.flush(TARGET)
-        self.fabric.doorbells.ring(TARGET)
+        self._coordinator.set_phase(Phase.EXIT)
+        self._comm.Barrier()
 
     def idle(self, seconds: float) -> None:
         """On the worker: wait, as a coordinator does, who calls MPI now and then so that others reach its window."""
@@ -91,20 +95,18 @@ class Exchange:
 
     def fetch(self, parameters: np.ndarray) -> None:
         """On the worker: bring the parameters, as the engine does."""
-        window = self.fabric.window
-        window.get(self._clock, TARGET, "clock")
-        window.flush(TARGET)
-        window.get(parameters, TARGET, "parameters")
-        window.flush(TARGET)
+        self._link.read_clocks(self._clocks)
+        self._link.start_fetch(parameters)
+        self._link.finish_fetch()
 
     def push(self, gradient: np.ndarray) -> None:
         """On the worker: deliver a push, as the engine does."""
-        self._outbox.begin(int(self._clock[0]))
-        self._wait(lambda: self._outbox.send(gradient))
+        self._link.begin_push(self._clocks[:, ShardClock.CLOCK].tolist(), (-1, -1))
+        self._wait(lambda: self._link.send_push(gradient))
 
     def wait_applied(self) -> None:
         """On the worker: wait until the server has applied all that was pushed."""
-        self._wait(self._outbox.applied)
+        self._wait(self._link.applied)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         if ready():
@@ -115,35 +117,35 @@ class Exchange:
 
     def free(self) -> None:
         """Give everything back."""
-        self.fabric.free()
+        self._transport.free()
 
 
-def idle_share(exchange: Exchange, pair: Pair, span: float = 0.5) -> float:
+def idle_share(served: ServerAndWorker, pair: Pair, span: float = 0.5) -> float:
     """Return the share of a core that an idle server takes, on both ranks."""
     if pair.origin:
-        exchange.work(lambda: exchange.idle(span))
+        served.work(lambda: served.idle(span))
         share = 0.0
     else:
-        share = exchange.serve()
+        share = served.serve()
     return pair.comm.bcast(share, root=TARGET)
 
 
-def answers(exchange: Exchange, pair: Pair, gradient: np.ndarray, rounds: int = 50) -> list[float]:
+def answers(served: ServerAndWorker, pair: Pair, gradient: np.ndarray, rounds: int = 50) -> list[float]:
     """Return the seconds from a push of one chunk being delivered to its worker seeing it applied, on both ranks."""
     times: list[float] = []
 
     def ask() -> None:
         for _ in range(rounds):
-            exchange.idle(PAUSE)
-            exchange.push(gradient)
+            served.idle(PAUSE)
+            served.push(gradient)
             start = time.perf_counter()
-            exchange.wait_applied()
+            served.wait_applied()
             times.append(time.perf_counter() - start)
 
     if pair.origin:
-        exchange.work(ask)
+        served.work(ask)
     else:
-        exchange.serve()
+        served.serve()
     return pair.comm.bcast(times, root=ORIGIN)
 
 
@@ -165,7 +167,7 @@ def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
             bells.sleep(patience)
             bells.ring(ORIGIN)
         bells.clear()
-    bells.close()
+    bells.free()
     times = pair.comm.bcast(times, root=ORIGIN)
     if max(times) >= patience:
         return Finding("a sleeping rank was not woken", Verdict.FAILED, "servers will answer slowly")
@@ -174,10 +176,10 @@ def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
 
 def idle_server(pair: Pair, allocation: str) -> Finding:
     """What an idle server costs, and how soon it answers."""
-    exchange = Exchange(pair.comm, 1000, allocation=allocation)
-    share = idle_share(exchange, pair)
-    times = answers(exchange, pair, np.zeros(1000, np.float32))
-    exchange.free()
+    served = ServerAndWorker(pair.comm, 1000, allocation=allocation)
+    share = idle_share(served, pair)
+    times = answers(served, pair, np.zeros(1000, np.float32))
+    served.free()
     found = f"{100 * share:.1f} % of a core; answers in {1e3 * median(times):.3f} ms"
     if pair.one_node and (share > CHEAP or median(times) > PROMPT):
         remedy = f"below {100 * CHEAP:.0f} % and {1e3 * PROMPT:g} ms is usual on one node with a core for each rank"

@@ -239,13 +239,9 @@ class ReplayEngine:
         given = [replica.request.vector for replica in active if replica.request.vector is not None]
         portion = max((replica.steps.portion for replica in self._replicas), default=0)
         if given:
-            total = given[0].copy()
-            for vector in given[1:]:
-                total += vector
-            if active[0].request.mean:
-                total /= len(given)
             for server in self._servers:
-                server.shard.receive_push(0, server.shard.clock, total[server.part], (portion, portion))
+                parts = [vector[server.part] for vector in given]
+                server.shard.receive_sum(parts, active[0].request.mean, (portion, portion))
         for replica in active:
             if given:
                 replica.request.parameters[:] = self.parameters()

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.coordinator_requests import SEGMENTS
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, augmented, normalised
 from mpidl.data.schedule import Schedule
@@ -21,7 +19,9 @@ from mpidl.nn.model import Model, layout_of
 from mpidl.nn.network import check
 from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.parameters import Layout, Range
+from mpidl.rules import Sgd
 from mpidl.shards.on_device import ShardOnDevice, rehearse
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.storage.checkpoint import Checkpoint, Position
 
@@ -41,6 +41,8 @@ class Job:
     ----------
     model : Model
         Computes; see `place`.
+    states : tuple of str
+        Names of the vectors that a shard keeps beside the parameters: its rule's state and those of the algorithm.
     replicas : int
         How many the run has; set once the roles are given out.
 
@@ -56,14 +58,15 @@ class Job:
         self.config, self.dataset, self.checkpoint = config, dataset, checkpoint
         self.model = self._given = model
         self.algorithm, self.rule = config.algorithm, config.rule
+        self.states = (*(self.rule.states if self.rule is not None else ()), *self.algorithm.vectors())
         self.replicas = 1
         self.directory = Path(config.run.dir) / config.run.name
         if isinstance(model, Network):
             check(model, dataset.classes)
-        if isinstance(self.algorithm, Sandblaster) and self.statistics:
+        if self.statistics and not self.algorithm.takes_statistics:
             raise UsageError(
-                "algorithm.name: sandblaster minimises one function of the parameters; the model has statistics beside "
-                "it (of batch_normalisation)"
+                f"algorithm.name: {self.algorithm.name} minimises one function of the parameters; the model has "
+                "statistics beside it (of batch_normalisation)"
             )
         if config.device.shards and not config.servers:
             raise UsageError(f"device.shards: true, but {self.algorithm.name} has no servers")
@@ -77,15 +80,12 @@ class Job:
     def _check_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.size != self.layout.size:
             raise UsageError(f"{checkpoint.path}: {checkpoint.size} parameters, the model has {self.layout.size}")
-        if self._anew(checkpoint):
+        if not self.algorithm.resumes(checkpoint.position.state):
             return
-        if set(checkpoint.states) != set(self.rule.states):
-            kept, needed = (", ".join(states) or "nothing" for states in (checkpoint.states, self.rule.states))
-            raise UsageError(f"server.rule: {self.rule.name} keeps {needed}, {checkpoint.path} was saved with {kept}")
-
-    def _anew(self, checkpoint: Checkpoint) -> bool:
-        """Tell whether a coordinator begins from the parameters that another algorithm trained."""
-        return isinstance(self.algorithm, Sandblaster) and checkpoint.position.state is None
+        if set(checkpoint.states) != set(self.states):
+            saved, needed = (", ".join(states) or "nothing" for states in (checkpoint.states, self.states))
+            by = f"algorithm.name: {self.algorithm.name}" if self.rule is None else f"server.rule: {self.rule.name}"
+            raise UsageError(f"{by} keeps {needed}, {checkpoint.path} was saved with {saved}")
 
     @property
     def checkpoints(self) -> Path:
@@ -143,8 +143,9 @@ class Job:
     def warm(self, xp: Any = np) -> None:
         """Compile, or load from the cache, what a shard with vectors of this package needs: NumPy or CuPy."""
         if xp is np:
-            self.rule.warm(self.dtype)
-        elif not self.units:  # Of a coordinator's vectors, `Operating` rehearses what is done to them.
+            # Policies and a coordinator's operations add vectors by plain SGD.
+            (Sgd() if self.rule is None else self.rule).warm(self.dtype)
+        elif not self.algorithm.coordinated:  # `Vectors.rehearse` compiles a coordinator's operations.
             rehearse(xp, self.rule, self.algorithm.shard_policy(1), self.dtype)
 
     def fill(
@@ -172,12 +173,13 @@ class Job:
         """
         clock = 0
         if state is None:
-            state = tuple(np.empty_like(parameters) for _ in self.rule.states)
+            state = tuple(np.empty_like(parameters) for _ in self.states)
         for vector in state:
             vector.fill(0)
         if self.checkpoint is not None:
+            anew = not self.algorithm.resumes(self.checkpoint.position.state)
             parameters[:] = self.checkpoint.read("parameters", range)
-            for name, vector in () if self._anew(self.checkpoint) else zip(self.rule.states, state, strict=True):
+            for name, vector in () if anew else zip(self.states, state, strict=True):
                 vector[:] = self.checkpoint.read(f"rule/{name}", range)
             clock = self.checkpoint.clock(range)
         elif isinstance(self._given, Network):
@@ -185,15 +187,20 @@ class Job:
         else:
             parameters[:] = self._given.parameters[range.start : range.stop]
         policy = self.algorithm.shard_policy(self.replicas)
-        more = parameters, self.rule, policy, chunk, state, clock, self.rate_at, self.statistics
-        return Shard(range, *more) if xp is np else ShardOnDevice(xp, range, *more)
+        rule, vectors = self.scheduled_rule, dict(zip(self.states, state, strict=True))
+        if xp is np:
+            return Shard(range, parameters, rule, policy, chunk, state=vectors, clock=clock)
+        return ShardOnDevice(range, parameters, rule, policy, chunk, xp=xp, state=vectors, clock=clock)
+
+    @property
+    def scheduled_rule(self) -> ScheduledRule:
+        """The shards' rule with the schedule of its rate and the parameters that it leaves alone."""
+        return ScheduledRule(self.rule, self.rate_at, self.statistics)
 
     @property
     def units(self) -> int:
         """The most units that an evaluation of a coordinator has; 0 where there is none."""
-        if not isinstance(self.algorithm, Sandblaster):
-            return 0
-        return -(-self.schedule.portions.per_epoch // self.algorithm.unit) + SEGMENTS
+        return self.algorithm.units(self.schedule.portions.per_epoch)
 
     @property
     def statistics(self) -> list[Range]:

@@ -8,8 +8,7 @@ from typing import Any
 from mpi4py import MPI
 
 from mpidl.rma.doorbells import Doorbells
-
-CALL, ANSWER, NOTICE = 1, 2, 3
+from mpidl.transport.protocol import Tag
 
 
 class Caller:
@@ -31,14 +30,14 @@ class Caller:
         """Send a message to all servers; `answers` are then awaited."""
         self._answers.clear()
         for rank in self._servers:
-            self._comm.send(message, rank, CALL)
+            self._comm.send(message, rank, Tag.CALL)
             self._doorbells.ring(rank)
 
     def answers(self) -> list[Any] | None:
         """Return each server's answer, in their order, or None while one is missing."""
         for rank in self._servers:
-            if rank not in self._answers and self._comm.iprobe(rank, ANSWER):
-                self._answers[rank] = self._comm.recv(source=rank, tag=ANSWER)
+            if rank not in self._answers and self._comm.iprobe(rank, Tag.ANSWER):
+                self._answers[rank] = self._comm.recv(source=rank, tag=Tag.ANSWER)
         if len(self._answers) < len(self._servers):
             return None
         return [self._answers[rank] for rank in self._servers]
@@ -47,8 +46,8 @@ class Caller:
         """Return what servers said by themselves: pairs of a server's number and the message."""
         found = []
         for number, rank in enumerate(self._servers):
-            while self._comm.iprobe(rank, NOTICE):
-                found.append((number, self._comm.recv(source=rank, tag=NOTICE)))
+            while self._comm.iprobe(rank, Tag.NOTICE):
+                found.append((number, self._comm.recv(source=rank, tag=Tag.NOTICE)))
         return found
 
 
@@ -67,17 +66,17 @@ class Callee:
 
     def next(self) -> Any | None:
         """Return the next call, or None if there is none."""
-        if not self._comm.iprobe(self._coordinator, CALL):
+        if not self._comm.iprobe(self._coordinator, Tag.CALL):
             return None
-        return self._comm.recv(source=self._coordinator, tag=CALL)
+        return self._comm.recv(source=self._coordinator, tag=Tag.CALL)
 
     def answer(self, message: Any) -> None:
         """Answer the last call."""
-        self._send(message, ANSWER)
+        self._send(message, Tag.ANSWER)
 
     def notify(self, message: Any) -> None:
         """Say something without being asked."""
-        self._send(message, NOTICE)
+        self._send(message, Tag.NOTICE)
 
     def _send(self, message: Any, tag: int) -> None:
         self._comm.send(message, self._coordinator, tag)

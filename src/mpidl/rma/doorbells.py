@@ -12,11 +12,14 @@ import os
 import secrets
 import select
 import socket
+from typing import Any
 
 from mpi4py import MPI
 
+from mpidl.rma.ownership import Freed, Owner
 
-class Doorbells:
+
+class Doorbells(Owner):
     """One socket for each rank of this node, in the kernel's abstract namespace (nothing to clean up on disk).
 
     Creation is collective over `comm`.
@@ -34,7 +37,7 @@ class Doorbells:
         node.Free()
         self.alone = len(neighbours) == comm.size
         self._addresses = {rank: f"\0mpidl-{token}-{rank}" for rank in neighbours}
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket: Any = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(self._addresses[comm.rank])
         comm.Barrier()
 
@@ -55,9 +58,10 @@ class Doorbells:
         """Sleep until rung, at most `seconds`; return whether it rang."""
         return bool(select.select([self._socket], [], [], seconds)[0])
 
-    def close(self) -> None:
+    def free(self) -> None:
         """Close this rank's socket."""
         self._socket.close()
+        self._socket = Freed("the doorbell")
 
 
 def cores() -> int:

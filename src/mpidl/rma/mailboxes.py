@@ -10,33 +10,30 @@ it computes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mpidl.errors import MpidlError
 from mpidl.rma.doorbells import Doorbells
-from mpidl.rma.geometry import HEADER, Geometry
 from mpidl.rma.windows import Window
+from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.protocol import END, Header, Message
 from mpidl.wire import ErrorFeedback
 
 #: Chunks that a worker publishes at once: each publication costs two round trips.
 GROUP = 8
-#: Chunk number of the message that says that a worker pushes no more.
-END = -1
-
-PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST = range(HEADER)
 
 
-class Message(NamedTuple):
-    """What lies in a slot."""
-
-    worker: int
-    push: int  # ordinal of the worker's push, from 0
-    chunk: int  # number of the chunk within the shard, or END
-    fetched: int  # the shard's clock when the worker fetched what the gradient was computed on
-    values: np.ndarray  # 1-D; valid until released
-    portions: tuple[int, int]  # first and last portion that the push was computed on
+def regions(geometry: MailboxGeometry) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of a server's rings."""
+    slots = geometry.workers * geometry.slots
+    return {
+        "published": (np.int64, geometry.workers),
+        "consumed": (np.int64, geometry.workers),
+        "headers": (np.int64, slots * len(Header)),
+        "slots": (np.uint8, slots * geometry.slot),
+    }
 
 
 class Outbox:
@@ -46,11 +43,13 @@ class Outbox:
     ----------
     window : Window
     server : int
-        World rank of the server.
+        Rank of the server.
     worker : int
         Index of this worker's ring.
-    geometry : Geometry
+    geometry : MailboxGeometry
     doorbells : Doorbells
+    feedback : ErrorFeedback, optional
+        Encodes this worker's pushes to the server, where the geometry has a wire format.
 
     Attributes
     ----------
@@ -60,19 +59,25 @@ class Outbox:
         Bytes of values delivered.
     """
 
-    def __init__(self, window: Window, server: int, worker: int, geometry: Geometry, doorbells: Doorbells) -> None:
+    def __init__(
+        self,
+        window: Window,
+        server: int,
+        worker: int,
+        geometry: MailboxGeometry,
+        doorbells: Doorbells,
+        feedback: ErrorFeedback | None = None,
+    ) -> None:
         self._window, self._server, self._worker, self._doorbells = window, server, worker, doorbells
-        self._geometry = geometry
+        self._geometry, self._feedback = geometry, feedback
         self._first_slot = worker * geometry.slots
         self._published = np.zeros(1, np.int64)
         self._consumed = np.zeros(1, np.int64)
-        self._headers = np.zeros((GROUP, HEADER), np.int64)
+        self._headers = np.zeros((GROUP, len(Header)), np.int64)
+        self._encoded = np.empty(GROUP * geometry.slot if feedback is not None else 0, np.uint8)
         self.pushes = self.bytes = 0
         self._chunk = 0
         self._fetched, self._portions = 0, (-1, -1)
-        self._encoder: Encoder | None = None
-        if geometry.wire is not None:
-            self._encoder = Encoder(geometry, window.region(server, "parameters").size)
 
     @property
     def sent(self) -> int:
@@ -80,14 +85,14 @@ class Outbox:
         return int(self._published[0])
 
     def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1)) -> None:
-        """Start a push; `send` until it returns True.
+        """Begin a push; `send` until it returns True.
 
         Parameters
         ----------
         fetched : int
             The shard's clock at the last fetch.
         portions : (int, int)
-            The first and the last portion that it was computed on.
+            The first and the last portion that the push was computed on.
         """
         self._chunk, self._fetched, self._portions = 0, fetched, portions
 
@@ -108,16 +113,18 @@ class Outbox:
         room = self._room(min(GROUP, geometry.chunks - self._chunk))
         if room:
             headers = self._headers[:room]
-            headers[:, PUSH] = self.pushes
-            headers[:, FETCHED] = self._fetched
-            headers[:, FIRST], headers[:, LAST] = self._portions
+            headers[:, Header.PUSH] = self.pushes
+            headers[:, Header.FETCHED] = self._fetched
+            headers[:, Header.FIRST], headers[:, Header.LAST] = self._portions
             start = self._chunk * geometry.chunk
             part = values[start : start + room * geometry.chunk]
             for i in range(room):
-                headers[i, CHUNK] = self._chunk + i
-                headers[i, COUNT] = min(geometry.chunk, part.size - i * geometry.chunk)
-            if self._encoder is not None:
-                part = self._encoder.encode(start, self._window.on_host(part, self._server))
+                headers[i, Header.CHUNK] = self._chunk + i
+                headers[i, Header.COUNT] = min(geometry.chunk, part.size - i * geometry.chunk)
+            if self._feedback is not None:
+                host = self._window.on_host(part, self._server)
+                nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, geometry.slot)
+                part = self._encoded[:nbytes]
             self._publish(headers, part)
             self.bytes += part.nbytes
             self._chunk += room
@@ -135,8 +142,8 @@ class Outbox:
         return True
 
     def applied(self) -> bool:
-        """Tell whether the server has applied everything that was sent."""
-        return self._read_consumed() == self._published[0]
+        """Return whether the server has applied everything that was sent."""
+        return self._read_consumed() == int(self._published[0])
 
     def _read_consumed(self) -> int:
         if self._consumed[0] != self._published[0]:
@@ -158,34 +165,12 @@ class Outbox:
         slot = self._first_slot + int(self._published[0]) % self._geometry.slots
         if values is not None:
             window.put(values, server, "slots", slot * self._geometry.slot)
-        window.put(headers, server, "headers", slot * HEADER)
+        window.put(headers, server, "headers", slot * len(Header))
         window.flush(server)
         self._published[0] += len(headers)
         window.put(self._published, server, "published", self._worker)
         window.flush(server)
         self._doorbells.ring(server)
-
-
-class Encoder:
-    """Encodes groups of chunks for one server, keeping what the wire format leaves out for the next push.
-
-    Parameters
-    ----------
-    geometry : Geometry
-    size : int
-        Bytes of the server's shard.
-    """
-
-    def __init__(self, geometry: Geometry, size: int) -> None:
-        assert geometry.wire is not None
-        self._geometry = geometry
-        self._feedback = ErrorFeedback(geometry.wire, size // geometry.dtype.itemsize, geometry.dtype)
-        self._data = np.empty(GROUP * geometry.slot, np.uint8)
-
-    def encode(self, start: int, values: np.ndarray) -> np.ndarray:
-        """Return the bytes of some chunks, as they lie in consecutive slots; valid until the next call."""
-        geometry = self._geometry
-        return self._data[: self._feedback.encode_chunks(start, values, geometry.chunk, self._data, geometry.slot)]
 
 
 class Inbox:
@@ -194,18 +179,18 @@ class Inbox:
     Parameters
     ----------
     window : Window
-    geometry : Geometry
+    geometry : MailboxGeometry
     ranks : list of int
-        World rank of each worker, to wake it.
+        Rank of each worker, to wake it.
     doorbells : Doorbells
     """
 
-    def __init__(self, window: Window, geometry: Geometry, ranks: list[int], doorbells: Doorbells) -> None:
+    def __init__(self, window: Window, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells) -> None:
         self._window, self._geometry, self._ranks, self._doorbells = window, geometry, ranks, doorbells
         self._published = window.local("published")
         self._consumed = window.local("consumed")
         workers, slots, chunk = geometry.workers, geometry.slots, geometry.chunk
-        headers = window.local("headers").reshape(workers, slots, HEADER)
+        headers = window.local("headers").reshape(workers, slots, len(Header))
         memory = window.local("slots").reshape(workers, slots, geometry.slot)
         payloads = memory.view(geometry.dtype) if geometry.wire is None else memory
         self._headers = [[headers[w, s] for s in range(slots)] for w in range(workers)]
@@ -229,7 +214,7 @@ class Inbox:
         return ready
 
     def pending(self, worker: int) -> int:
-        """Return how many chunks of `worker` wait."""
+        """Return how many chunks of `worker` are waiting."""
         return int(self._published[worker]) - self._taken[worker]
 
     def head(self, worker: int) -> Message:
@@ -265,7 +250,7 @@ class Inbox:
         self._expected[worker] = (push, chunk + 1) if chunk + 1 < self._geometry.chunks else (push + 1, 0)
 
     def acknowledge(self, worker: int) -> None:
-        """Let `worker` see what has been released, and wake it if it may be waiting for that."""
+        """Show `worker` what has been released, and wake it if it may be waiting for that."""
         taken = self._taken[worker]
         self._window.sync()
         self._consumed[worker] = taken

@@ -20,6 +20,28 @@ def cuda_aware() -> bool:
         return False
 
 
+def keeps_device_values(xp: Any) -> bool:
+    """Return whether a put and a get of a device's memory bring back the same values; a library may crash on it.
+
+    Parameters
+    ----------
+    xp
+        CuPy.
+    """
+    values = xp.arange(1 << 16, dtype=xp.float32)
+    back = xp.zeros_like(values)
+    xp.cuda.get_current_stream().synchronize()
+    window = MPI.Win.Allocate(values.nbytes, 1, comm=MPI.COMM_SELF)
+    window.Lock_all()
+    window.Put((values, values.nbytes, MPI.BYTE), 0)
+    window.Flush(0)
+    window.Get((back, back.nbytes, MPI.BYTE), 0)
+    window.Flush(0)
+    window.Unlock_all()
+    window.Free()
+    return bool((values == back).all())
+
+
 def is_direct(transfer: str) -> bool:
     """Tell whether MPI is to be given a device's memory, as ``device.transfer`` says.
 

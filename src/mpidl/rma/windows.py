@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.errors import MpidlError
+from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.staging import Staging
 
 #: MPI counts are C ints on many paths: longer transfers are cut into pieces of this many bytes.
@@ -23,7 +24,7 @@ PAGE = 4096
 ALLOCATIONS = ("allocate", "create")
 
 
-def allocation() -> str:
+def allocation_chosen() -> str:
     """Return the way of getting window memory: the environment's ``MPIDL_WINDOWS``, "allocate" or "create"."""
     return os.environ.get("MPIDL_WINDOWS", "allocate")
 
@@ -60,11 +61,11 @@ def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int
     return regions, end
 
 
-class Window:
+class Window(Owner):
     """A window over all ranks of a communicator, open for passive-target access from creation to `free`.
 
     Creation and `free` are collective. Offsets and counts are in elements of the region's dtype. Nothing that
-    `put`, `get` or `fetch_add` start is complete before `flush`.
+    `put`, `get` or `fetch_and_op` starts is complete before `flush`.
 
     Parameters
     ----------
@@ -92,10 +93,10 @@ class Window:
         regions, size = place(shapes)
         if allocation not in ALLOCATIONS:
             raise ValueError(f"allocation: {allocation!r}, known: {', '.join(ALLOCATIONS)}")
-        self.comm, self._staging = comm, staging
+        self._rank, self._staging = comm.rank, staging
         self._allocated: MPI.buffer | None = None
         if allocation == "allocate":
-            self._window = MPI.Win.Allocate(size, 1, comm=comm)
+            self._window: Any = MPI.Win.Allocate(size, 1, comm=comm)
         else:
             self._allocated = MPI.Alloc_mem(max(size, 1))
             self._window = MPI.Win.Create(self._allocated if size else None, 1, comm=comm)
@@ -105,7 +106,7 @@ class Window:
         memory: Any = self._allocated if self._allocated is not None else self._window.tomemory()
         self._memory = np.frombuffer(memory, np.uint8)
         self._memory[:size] = 0
-        self._regions: list[dict[str, Region]] = comm.allgather(regions)
+        self._regions: Any = comm.allgather(regions)
         self._window.Lock_all(MPI.MODE_NOCHECK)
         self.sync()
         comm.Barrier()
@@ -116,7 +117,7 @@ class Window:
 
     def local(self, name: str) -> np.ndarray:
         """Return this rank's region as a 1-D array on the window's memory."""
-        region = self._regions[self.comm.rank][name]
+        region = self._regions[self._rank][name]
         return self._memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
     def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
@@ -166,9 +167,11 @@ class Window:
 
     def free(self) -> None:
         """Close and free the window; collective. Arrays from `local` are invalid afterwards."""
-        self._window.Unlock_all()
+        window = self._window
+        window.Unlock_all()
+        self._window = self._regions = Freed("the window")
         self._memory = np.empty(0, np.uint8)
-        self._window.Free()
+        window.Free()
         if self._allocated is not None:
             MPI.Free_mem(self._allocated)
             self._allocated = None

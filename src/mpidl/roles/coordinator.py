@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpidl.algorithms.coordinator_requests import Iteration
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.engines.mpi.sandblaster.coordinator import Conductor
 from mpidl.engines.totals import Totals, from_board
 from mpidl.errors import MpidlError
@@ -59,7 +58,7 @@ class Coordinator:
         self._passes = job.position.epoch
         self._conductor: Conductor | None = None
         self._iteration: Iteration | None = None
-        if isinstance(job.algorithm, Sandblaster):
+        if job.algorithm.coordinated:
             self._conductor = Conductor(
                 fabric,
                 job.algorithm,

@@ -5,34 +5,40 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from mpidl.engines.mpi.sandblaster.server import Operating
+from mpidl.engines.mpi.sandblaster.server import SandblasterServer
+from mpidl.engines.mpi.waiting import timer
 from mpidl.report.recorder import record_event
-from mpidl.rma.mailboxes import END, GROUP, Inbox, Message
-from mpidl.rma.status import State
-from mpidl.rma.transport import CLOCK, ORDER_LEAVE, ORDER_NUMBER, ORDER_STEP, RECEIVED, Fabric
-from mpidl.shards.policies import Push
 from mpidl.shards.shard import Shard
+from mpidl.shards.state import PushHeader
 from mpidl.storage.interleaving import ServerRecord
-from mpidl.storage.saving import Saving
+from mpidl.storage.shard_writer import ShardWriter
+from mpidl.transport.interface import Transport
+from mpidl.transport.protocol import END, Message, Order, Phase, State
+from mpidl.transport.status import ShardStatus
 
-#: Seconds between two posts of a server's figures to the board.
+#: Seconds between two posts of a server's status.
 POST_EVERY = 0.1
+#: Chunks of one worker that are applied before the next worker's turn.
+GROUP = 8
 
 
 class Server:
-    """Serves one shard until the coordinator says leave.
+    """Serves one shard until the coordinator lets it exit. It has its own state; `bind` gives it the other ranks.
 
     Parameters
     ----------
-    fabric : Fabric
     number : int
         This server's number.
     shard : Shard
-        Its parameters lie in the window.
+        Its parameters move into the transport's memory when the server is bound.
     directory : Path
-        The run's.
+        The run's directory.
+    workers : int
+        Number of workers.
     deterministic : bool
         Apply pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order.
+    coordinated : bool
+        Whether a coordinator drives the algorithm.
 
     Attributes
     ----------
@@ -40,53 +46,66 @@ class Server:
         Where arrivals are noted.
     """
 
-    def __init__(self, fabric: Fabric, number: int, shard: Shard, directory: Path, deterministic: bool) -> None:
-        self.number, self.shard, self._directory, self._rank = number, shard, directory, fabric.comm.rank
-        shard.on_drop = self._log_drop
+    def __init__(
+        self,
+        number: int,
+        shard: Shard,
+        directory: Path,
+        *,
+        workers: int,
+        deterministic: bool = False,
+        coordinated: bool = False,
+    ) -> None:
+        self.number, self.shard, self._directory = number, shard, directory
         self.record: ServerRecord | None = None
-        self._inbox: Inbox = fabric.inbox(number)
-        self._clock = fabric.window.local("clock")
-        self._clock[CLOCK] = shard.clock
-        self._orders = fabric.window.local("orders")
-        self._quiescing = False
-        self._signals = fabric.signals()
-        self._interrupted = False
-        self._backoff = fabric.backoff()
-        self._row = fabric.row("servers", number)
-        self._saving = Saving(shard, number, self._row, directory / "checkpoints")
-        self._operating = Operating(fabric, shard, self._saving) if fabric.units else None
-        self._workers, self._doorbells = fabric.workers, fabric.doorbells
-        self._posted = 0.0
-        # Where ranks share cores, the wall's clock also counts the others' work.
-        self._crowded = fabric.crowded
-        self._timer = time.thread_time if fabric.crowded else time.perf_counter
-        self._training = set(range(len(fabric.workers)))
+        shard.on_drop = self._log_drop
+        self._writer = ShardWriter(shard, number, directory / "checkpoints")
+        self._sandblaster = SandblasterServer(shard, lambda: self._writer.obeyed) if coordinated else None
+        self._status = ShardStatus(shard)
+        self._training = set(range(workers))
         self._round = self._lockstep_round if deterministic else self._free_round
         self._turn = 0
+        self._posted = 0.0
+        self._quiescing = self._interrupted = False
+
+    def bind(self, transport: Transport) -> None:
+        """Serve the ranks of a transport from now on; the parameters move into its memory."""
+        self._link, self._rank = transport.server(self.number), transport.rank
+        self._inbox, self._backoff = self._link.inbox, self._link.backoff()
+        self._timer, self._crowded = timer(transport.crowded), transport.crowded
+        self.shard.bind(self._link.parameters)
+        self._link.show_clock(self.shard.clock, self.shard.received)
+        if self._sandblaster is not None:
+            self._sandblaster.bind(self._link)
+
+    def unbind(self) -> None:
+        """Move the parameters out of the transport's memory, which is about to be freed."""
+        self.shard.bind(None)
 
     def interrupt(self) -> None:
         """Tell the coordinator that a signal asked to stop."""
         self._interrupted = True
 
     def serve(self) -> None:
-        """Apply pushes and obey orders until told to leave."""
-        self._row.figures["state"] = State.WORKING
+        """Apply pushes and obey orders until the coordinator says to exit."""
+        status = self._status.figures
+        status["state"] = max(State.WORKING, status["state"])
         started = self._timer()
-        while not self._orders[ORDER_LEAVE]:
+        while (order := self._link.order()).phase != Phase.EXIT:
             now = time.perf_counter()
-            self._checkpoint()
+            self._save_some(order)
             worked = self._round()
-            if self._operating is not None:
-                worked |= self._operating.obey()
+            if self._sandblaster is not None:
+                worked |= self._sandblaster.obey()
             if self._interrupted:
                 self._interrupted = False
-                self._signals.fetch_add()
+                self._link.signal()
             if worked:
-                self._row.figures["busy_seconds"] += self._timer() - started
+                status["busy_seconds"] += self._timer() - started
                 started = self._timer()
                 self._backoff.reset()
                 self._backoff.progress()
-            elif self._saving.active:
+            elif self._writer.active:
                 self._backoff.progress()
                 started = self._timer()
             # To fall asleep and to be woken are part of the work that a core shared with others does.
@@ -94,7 +113,7 @@ class Server:
                 started = self._timer()
             if now - self._posted > POST_EVERY:
                 self._posted = now
-                self._saving.post()
+                self._link.post(self._status.taken())
 
     def _free_round(self) -> bool:
         """Apply a group of chunks of each worker that has any; return whether there was one."""
@@ -129,39 +148,41 @@ class Server:
         shard, record = self.shard, self.record
         before = shard.clock
         if message.chunk == END:
-            shard.remove_worker(message.worker)
-            if record is not None:
-                record.left(message.worker)
-            self._training.discard(message.worker)
-            if not self._training:
-                shard.apply_rest()
-                self._saving.post(State.TRAINED)
-        elif self._operating is not None:
-            self._operating.accrue(message)
+            self._remove_worker(message.worker)
+        elif self._sandblaster is not None:
+            self._sandblaster.accrue(message)
         else:
             shard.receive_chunk(message.worker, message.chunk, message.fetched, message.values, message.portions)
             if record is not None:
                 record.received(message.worker)
-        self._clock[RECEIVED] = shard.received
-        if shard.clock != before:
-            self._clock[CLOCK] = shard.clock
-            if shard.policy.awaited:
-                for rank in self._workers:
-                    self._doorbells.ring(rank)
+        self._link.show_clock(shard.clock, shard.received)
+        if shard.clock != before and shard.policy.awaited:
+            self._link.wake_workers()
 
-    def _log_drop(self, push: Push) -> None:
+    def _remove_worker(self, worker: int) -> None:
+        self.shard.remove_worker(worker)
+        if self.record is not None:
+            self.record.left(worker)
+        self._training.discard(worker)
+        if not self._training:
+            self.shard.apply_rest()
+            self._status.figures["state"] = State.TRAINED
+            self._link.post(self._status.taken(), wake=True)
+
+    def _log_drop(self, push: PushHeader) -> None:
         first, last = push.portions
         record_event(
             self._directory, "drop", self._rank, f"server {self.number}",
             worker=push.worker, portions=sorted({first, last}), staleness=push.staleness,
         )  # fmt: skip
 
-    def _checkpoint(self) -> None:
-        """Take up the coordinator's order to save, and carry a piece of it out."""
-        order = int(self._orders[ORDER_NUMBER])
-        if not self._saving.active and order != self._saving.obeyed:
+    def _save_some(self, order: Order) -> None:
+        """Take up the coordinator's order to save, and carry a piece of it out; when all is on disk, say so."""
+        if not self._writer.active and order.number != self._writer.obeyed:
             self._quiescing = not self.shard.at_rest
             if self._quiescing:
                 return
-            self._saving.obey(order, int(self._orders[ORDER_STEP]))
-        self._saving.advance()
+            self._writer.obey(order.number, order.step)
+        if self._writer.advance():
+            self._status.figures["saved"] = self._writer.obeyed
+            self._link.post(self._status.taken(), wake=True)

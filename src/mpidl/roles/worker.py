@@ -3,97 +3,96 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
+from mpidl import wire
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.steps import Steps
 from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.in_memory import InMemory
-from mpidl.engines.mpi.sandblaster.worker import EVALUATION as TICKETS
-from mpidl.engines.mpi.sandblaster.worker import ByOperations, Notice
+from mpidl.engines.mpi.own_shard import OwnShard
+from mpidl.engines.mpi.request_handler import RequestHandler
+from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.through_servers import ThroughServers
+from mpidl.job.job import Job
 from mpidl.nn.evaluation import evaluate_split
-from mpidl.parameters.ranges import split
-from mpidl.rma.counters import Counter
-from mpidl.rma.status import EVALUATION, NO_MORE, Desk, Phase, State
-from mpidl.rma.transport import Fabric
+from mpidl.parameters.ranges import Range, split
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage.interleaving import WorkerRecord
-from mpidl.storage.saving import Saving
+from mpidl.storage.shard_writer import ShardWriter
+from mpidl.transport.interface import Transport
+from mpidl.transport.protocol import EVALUATION, NO_MORE, TICKETS, Phase, State
 
-if TYPE_CHECKING:
-    from mpidl.job.job import Job
-
-#: Seconds between two looks at the coordinator's desk after training.
+#: Seconds between two looks at the coordinator's order after training.
 LOOK_EVERY = 1e-3
 #: Pieces of the test data for each worker, where those that are free evaluate them.
 PIECES = 4
 
 
 class Worker:
-    """Trains one replica until there are no more data, then does what the coordinator's desk says.
+    """Trains one replica until there are no more data, then does what the coordinator says.
+
+    It has its own state; `bind` gives it the other ranks.
 
     Parameters
     ----------
     job : Job
-    fabric : Fabric
     number : int
         This worker's number.
+    workers : int
+        Number of workers.
+    shards : list of Range
+        What each server holds or, without servers, each worker.
 
     Attributes
     ----------
     record : WorkerRecord or None
-        What it did, if the run is recorded.
+        What the worker did, if the run is recorded.
     """
 
-    def __init__(self, job: Job, fabric: Fabric, number: int) -> None:
-        self._job, self._fabric, self._number = job, fabric, number
-        self._workers = len(fabric.workers)
+    def __init__(self, job: Job, number: int, workers: int, shards: list[Range]) -> None:
+        self._job, self._number, self._workers = job, number, workers
         self._interrupted = self._reported = False
-        self._saving: Saving | None = None
-        self._exchange = self._make_exchange()
-        self._exchange.record = self.record = WorkerRecord() if job.config.run.record else None
-        self._engine = MpiEngine(
-            fabric, number, job.model, job.dataset.train, job.schedule, self._exchange,
-            take=self._ticket_source(), on_epoch=self._epoch_over, between=self._between_batches,
-            steps=Steps(job.rate_at, job.statistics), delay=job.config.test.delay(number),
-        )  # fmt: skip
+        self._handler = self._make_handler(shards)
+        self._handler.record = self.record = WorkerRecord() if job.config.run.record else None
+        steps = Steps(job.rate_at, job.statistics)
+        self._engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, steps, self)
+        self._delay = job.config.test.delay(number)
+        self._own_tickets = iter(range(number, NO_MORE, workers))
         # Reading the data and the first sight of them are no part of training.
         job.dataset.train.load()
         job.dataset.test.load()
 
-    def _make_exchange(self) -> ThroughServers | ByReduction | InMemory:
-        job, fabric, number = self._job, self._fabric, self._number
-        if job.algorithm.exchange is Exchange.SERVERS:
-            return ThroughServers(fabric, number)
-        if isinstance(job.algorithm, Sandblaster):
-            return ByOperations(
-                fabric, number, job.algorithm, job.schedule.portions, self._report_interruption, self._test
-            )
-        part = fabric.shards[number]
-        row, checkpoints = fabric.row("servers", number), job.checkpoints
-        if job.algorithm.exchange is Exchange.REDUCTION:
-            shard = job.fill(part, np.empty(part.size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
-            self._saving = Saving(shard, number, row, checkpoints)
-            return ByReduction(fabric, number, shard, self._saving, self._evaluate_together)
-        assert fabric.shared is not None
-        parameters, *state = (vector[part.start : part.stop] for vector in fabric.shared.vectors)
-        shard = job.fill(part, parameters, part.size, tuple(state))
-        self._saving = Saving(shard, number, row, checkpoints)
-        return InMemory(fabric, number, job, shard, self._saving)
+    def _make_handler(self, shards: list[Range]) -> RequestHandler:
+        job, algorithm = self._job, self._job.algorithm
+        if algorithm.exchange is Exchange.SERVERS:
+            return ThroughServers(shards, job.dtype, wire.parse(algorithm.wire))
+        if algorithm.coordinated:
+            return SandblasterWorker(
+                shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,
+                between=self._report_interruption, test=self._evaluate_pieces,
+            )  # fmt: skip
+        part, reduces = shards[self._number], algorithm.exchange is Exchange.REDUCTION
+        chunk = CHUNK_BYTES // job.dtype.itemsize if reduces else part.size
+        shard = job.fill(part, np.empty(part.size, job.dtype), chunk)
+        writer = ShardWriter(shard, self._number, job.checkpoints)
+        if reduces:
+            return ByReduction(shard, writer, shards, self._evaluate_together)
+        return InMemory(self._number, job.model, shard, writer, job.scheduled_rule)
 
-    def _ticket_source(self) -> Callable[[], int]:
-        """Return how this worker takes portions: from the shared counter or, in deterministic runs, in turn."""
-        counter = self._fabric.tickets()
-        if not self._job.config.run.deterministic:
-            return counter.fetch_add
-        own = iter(range(self._number, NO_MORE, self._workers))
-        return lambda: max(next(own), counter.read())
+    def bind(self, transport: Transport) -> None:
+        """Train with the ranks of a transport from now on."""
+        self._link = transport.worker(self._number, self._handler.feedback)
+        self._engine.bind(self._link)
+        self._link.post(self._engine.status.row)
+
+    def unbind(self) -> None:
+        """Let go of the transport's memory, which is about to be freed."""
+        self._handler.unbind()
 
     def interrupt(self) -> None:
         """Finish the batch in work and take no more."""
@@ -101,117 +100,127 @@ class Worker:
         self._engine.loader.stop()
 
     def run(self) -> None:
-        """Run the replica to its end, and stay until the coordinator says leave."""
+        """Run the replica to its end, and stay until the coordinator says to exit."""
         algorithm, parameters = self._job.algorithm, self._job.model.parameters
-        self._exchange.start(parameters)
+        self._handler.start(parameters)
         self._engine.run(algorithm.replica(self._number, parameters, self._workers, self._engine.steps))
         self._report_interruption()
         self._engine.announce_end()
-        self._follow_desk()
-        self._exchange.release_memory()
+        self._follow_orders()
         self._job.copy_to_host()
 
-    def _between_batches(self) -> None:
+    # What the engine asks.
+
+    def take_ticket(self) -> int:
+        """Take a ticket for a portion: the next one or, in a deterministic run, the next of this worker's own."""
+        if not self._job.config.run.deterministic:
+            return self._link.take_ticket()
+        return max(next(self._own_tickets), self._link.tickets_taken())
+
+    def between_batches(self) -> None:
+        """Report a signal, and go on with a checkpoint."""
         self._report_interruption()
-        if self._saving is not None:
-            self._saving.advance()
+        if isinstance(self._handler, OwnShard):
+            self._handler.save_some()
+
+    def delay(self, seconds: float) -> float:
+        """Return how long to sleep after a gradient that took so many seconds."""
+        return self._delay(seconds)
+
+    def epoch_over(self, epoch: int) -> None:
+        """Evaluate now or, where all workers meet, when they do."""
+        if isinstance(self._handler, ByReduction):
+            self._handler.epoch_over = epoch
+            return
+        self._link.post(self._engine.status.row)
+        test, model = self._job.dataset.test, self._job.model
+        with self._evaluating() as at:
+            own = None if isinstance(self._handler, InMemory) else model.parameters.copy()
+            self._handler.fetch(model.parameters)
+            loss, correct = evaluate_split(model, test, 0, test.samples)
+            if own is not None:
+                model.parameters[:] = own
+            self._post_evaluation(epoch, at, loss / test.samples, correct / test.samples)
 
     def _report_interruption(self) -> None:
         if self._interrupted and not self._reported:
             self._reported = True
-            self._fabric.signals().fetch_add()
+            self._link.signal()
 
-    def _epoch_over(self, epoch: int) -> None:
-        """Evaluate now or, where all workers meet, when they do."""
-        if isinstance(self._exchange, ByReduction):
-            self._exchange.epoch_over = epoch
-            return
+    # Evaluation.
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[float]:
+        """Count the seconds of an evaluation; yields when it begins, in seconds since the epoch."""
         started = time.perf_counter()
-        self._engine.row.post()
-        at = time.time()
-        test, model = self._job.dataset.test, self._job.model
-        shared = isinstance(self._exchange, InMemory)
-        own = None if shared else model.parameters.copy()
-        self._exchange.fetch(model.parameters)
-        loss, correct = evaluate_split(model, test, 0, test.samples)
-        if own is not None:
-            model.parameters[:] = own
-        self._post_evaluation(epoch, at, loss / test.samples, correct / test.samples)
-        self._engine.row.figures["evaluation_seconds"] += time.perf_counter() - started
+        yield time.time()
+        self._engine.status.figures["evaluation_seconds"] += time.perf_counter() - started
 
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
         """Evaluate this worker's part of the test data, as all do at this moment."""
-        started = time.perf_counter()
-        self._engine.row.post()
-        at = time.time()
-        test, model, peers = self._job.dataset.test, self._job.model, self._fabric.peers
-        assert peers is not None
+        self._link.post(self._engine.status.row)
+        test, model = self._job.dataset.test, self._job.model
         part = split(test.samples, self._workers)[self._number]
-        own = None
-        if parameters is not model.parameters:
-            own = model.parameters.copy()
-            model.parameters[:] = parameters
-        sums = peers.allreduce(np.array(evaluate_split(model, test, part.start, part.stop)))
-        if own is not None:
-            model.parameters[:] = own
-        if self._number == 0:
-            self._post_evaluation(epoch, at, *(sums / test.samples))
-        self._engine.row.figures["evaluation_seconds"] += time.perf_counter() - started
+        with self._evaluating() as at:
+            own = None
+            if parameters is not model.parameters:
+                own = model.parameters.copy()
+                model.parameters[:] = parameters
+            sums = self._link.peers.allreduce(np.array(evaluate_split(model, test, part.start, part.stop)))
+            if own is not None:
+                model.parameters[:] = own
+            if self._number == 0:
+                self._post_evaluation(epoch, at, *(sums / test.samples))
 
     def _post_evaluation(self, epoch: int, at: float, loss: float, accuracy: float) -> None:
         """Post the test loss and accuracy after an epoch, begun at the time `at`."""
         result = np.zeros(1, EVALUATION)
         result["time"], result["loss"], result["accuracy"] = at, loss, accuracy
-        window, coordinator = self._fabric.window, self._fabric.roles.coordinator
-        window.put(result, coordinator, "evaluations", epoch - 1)
-        window.flush(coordinator)
-        window.put(np.ones(1, np.int64), coordinator, "evaluated", epoch - 1)
-        window.flush(coordinator)
-        self._fabric.doorbells.ring(coordinator)
+        self._link.post_evaluation(epoch, result)
 
-    def _follow_desk(self) -> None:
-        """Evaluate this worker's part of the test data when the coordinator says so, and stay until it says leave."""
-        desk = np.zeros(len(Desk), np.int64)
-        done = Phase.TRAIN
-        while done != Phase.LEAVE:
-            self._fabric.window.get(desk, self._fabric.roles.coordinator, "desk")
-            self._fabric.window.flush(self._fabric.roles.coordinator)
-            phase = Phase(int(desk[Desk.PHASE]))
-            if self._saving is not None:
-                self._saving.obey(int(desk[Desk.ORDER]), int(desk[Desk.STEP]))
-                self._saving.advance()
-            if phase == Phase.EVALUATE and done != Phase.EVALUATE:
-                self._evaluate_part()
-            elif phase == done and not (self._saving is not None and self._saving.active):
-                time.sleep(LOOK_EVERY)
-            done = phase
-
-    def _test(self, number: int) -> int:
-        """Evaluate pieces of the test data, as many as others leave; see `ByOperations`."""
-        test, row, taken = self._job.dataset.test, self._engine.row, 0
+    def _evaluate_pieces(self, number: int) -> int:
+        """Evaluate pieces of the test data, as many as others leave; see `SandblasterWorker`."""
+        test, taken = self._job.dataset.test, 0
+        status = self._engine.status
         pieces = split(test.samples, PIECES * self._workers)
-        counter = Counter(self._fabric.window, self._fabric.roles.coordinator, "evaluation", Notice.PIECE)
         while True:
-            # The counter may be at the next time already, when this worker comes late.
-            number, piece = divmod(counter.fetch_add(), TICKETS)
+            # The tickets may be of the next evaluation already, when this worker comes late.
+            number, piece = divmod(self._link.take_piece(), TICKETS)
             if piece >= len(pieces):
                 return number
             if number != taken:
-                taken = row.figures["tests"] = number
-                row.figures["test_loss"] = row.figures["test_correct"] = row.figures["test_samples"] = 0
-                self._exchange.fetch(self._job.model.parameters)
+                taken = status.figures["tests"] = number
+                status.figures["test_loss"] = status.figures["test_correct"] = status.figures["test_samples"] = 0
+                self._handler.fetch(self._job.model.parameters)
             part = pieces[piece]
             loss, correct = evaluate_split(self._job.model, test, part.start, part.stop)
-            row.figures["test_loss"] += loss
-            row.figures["test_correct"] += correct
-            row.figures["test_samples"] += part.size
-            row.post(ring=True)
+            status.figures["test_loss"] += loss
+            status.figures["test_correct"] += correct
+            status.figures["test_samples"] += part.size
+            self._link.post(status.row, wake=True)
 
     def _evaluate_part(self) -> None:
-        self._exchange.fetch(self._job.model.parameters)
-        part = split(self._job.dataset.test.samples, self._workers)[self._number]
-        row = self._engine.row
-        loss, correct = evaluate_split(self._job.model, self._job.dataset.test, part.start, part.stop)
-        row.figures["test_loss"], row.figures["test_correct"] = loss, correct
-        row.figures["test_samples"], row.figures["state"] = part.size, State.DONE
-        row.post(ring=True)
+        """Evaluate this worker's part of the test data at the final parameters."""
+        self._handler.fetch(self._job.model.parameters)
+        test, status = self._job.dataset.test, self._engine.status
+        part = split(test.samples, self._workers)[self._number]
+        loss, correct = evaluate_split(self._job.model, test, part.start, part.stop)
+        status.figures["test_loss"], status.figures["test_correct"] = loss, correct
+        status.figures["test_samples"], status.figures["state"] = part.size, State.DONE
+        self._link.post(status.row, wake=True)
+
+    def _follow_orders(self) -> None:
+        """Evaluate this worker's part of the test data when the coordinator says so, and stay until it says to exit."""
+        done = Phase.TRAIN
+        while done != Phase.EXIT:
+            order = self._link.order()
+            saving = False
+            if isinstance(self._handler, OwnShard):
+                self._handler.obey(order.number, order.step)
+                self._handler.save_some()
+                saving = self._handler.saving
+            if order.phase == Phase.EVALUATE and done != Phase.EVALUATE:
+                self._evaluate_part()
+            elif order.phase == done and not saving:
+                time.sleep(LOOK_EVERY)
+            done = Phase(order.phase)

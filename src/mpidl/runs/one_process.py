@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.storage import checkpoint
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
-from mpidl.storage.checkpoint import Position
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.errors import UsageError
-from mpidl.nn.evaluation import evaluate_split
 from mpidl.job.job import Job
-from mpidl.report.recorder import Recorder
+from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range, shards
-from mpidl.shards.policies import Push
 from mpidl.report.progress import on_terminal
+from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
-from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.runs.signals import stopping
+from mpidl.shards.policies import PushHeader
+from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.storage import checkpoint
+from mpidl.storage.checkpoint import Position
 from mpidl.version import VERSION
 
 #: Seconds between two looks at the totals.
@@ -138,7 +138,7 @@ class OneProcess:
             kind, rank=rank, role=f"worker {replica}", **details, virtual_time=self._engine.look().seconds
         )
 
-    def _log_drop(self, shard: int, push: Push) -> None:
+    def _log_drop(self, shard: int, push: PushHeader) -> None:
         details = {"worker": push.worker, "portions": sorted(set(push.portions)), "staleness": push.staleness}
         self._recorder.event("drop", rank=0, role=f"server {shard}", **details)
 
@@ -173,7 +173,7 @@ class OneProcess:
         position = Position(step, samples, samples / job.dataset.train.samples, next_portion, unfinished, state)
         directory = checkpoint.scratch(job.checkpoints, step)
         for number, shard in enumerate(self._shards):
-            for _ in checkpoint.save_shard(directory, number, shard.range, shard.vectors(), shard.clock):
+            for _ in checkpoint.save_shard(directory, number, shard.range, shard.saved_vectors(), shard.clock):
                 pass
         checkpoint.save_index(directory, job.layout, len(self._shards), position, job.config.to_toml(), VERSION)
         checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)

@@ -10,10 +10,10 @@ from typing import Any
 from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
-from mpidl.nn.evaluation import BATCH
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.nn import Network
+from mpidl.nn.evaluation import BATCH
 from mpidl.parameters import Range, shards
 from mpidl.report.text import quantity, size, table
 from mpidl.rma.geometry import Geometry
@@ -63,13 +63,13 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     result: dict[str, Any] = {
         "name": config.run.name,
         "algorithm": config.algorithm.name,
-        "rule": job.rule.name,
+        "rule": None if job.rule is None else job.rule.name,
         "dtype": job.dtype.name,
         "batch": config.data.batch,
         "parameters": parameters,
         "parameter_bytes": nbytes,
         "gradient_bytes": nbytes,
-        "state_bytes": nbytes * len(job.rule.states),
+        "state_bytes": nbytes * len(job.states),
         "layers": None,
         "activation_bytes": None,
         "operations": None,
@@ -124,7 +124,7 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
     memory = dict.fromkeys(PARTS, 0)
     exchange, itemsize = job.algorithm.exchange, job.dtype.itemsize
     if shard is not None:
-        own, states = shard.size * itemsize, len(job.rule.states)
+        own, states = shard.size * itemsize, len(job.states)
         memory["parameters"] += own
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # written from a copy, while training goes on

@@ -15,27 +15,26 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl import wire
-from mpidl.storage import checkpoint
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
-from mpidl.roles.coordinator import Coordinator
 from mpidl.device import Place, choose
-from mpidl.engines.mpi.sandblaster.worker import NOTICE
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.job import Job
-from mpidl.report.recorder import Recorder, record_event
-from mpidl.parameters import shards
-from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
+from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
+from mpidl.report.recorder import Recorder, record_event
 from mpidl.report.reporter import Reporter
-from mpidl.rma.transport import Fabric
-from mpidl.rma.windows import allocation
 from mpidl.rma.staging import Staging, is_direct
-from mpidl.topology.roles import Roles, assign
+from mpidl.rma.transport import WindowTransport
+from mpidl.roles.coordinator import Coordinator
 from mpidl.roles.server import Server
-from mpidl.shards.shard import CHUNK_BYTES
-from mpidl.runs.signals import stopping
 from mpidl.roles.worker import Worker
+from mpidl.runs.signals import stopping
+from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.storage import checkpoint
+from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
+from mpidl.topology.roles import Roles, assign
+from mpidl.transport.interface import Capacity, Transport
 
 T = TypeVar("T")
 
@@ -68,22 +67,30 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     _check_nodes(config, nodes)
     job.replicas = len(roles.replicas)
     ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
-    shared = 1 + len(job.rule.states) if job.algorithm.exchange is Exchange.SHARED_MEMORY else 0
-    role = _RankRole(comm, roles, job)
+    role = _RankRole(comm, roles, job, ranges)
     _agree(comm, roles, lambda: role.choose_device(nodes))
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
-        fabric = Fabric(
-            comm, roles, ranges, job.dtype, max(1, job.schedule.epochs), allocation(), shared,
-            wire.parse(job.algorithm.wire), units=job.units, notice=NOTICE, staging=role.staging,
-        )  # fmt: skip
-    _agree(comm, roles, lambda: role.prepare(fabric))
-    with _failing_together(comm, roles, job.directory):
+        transport = WindowTransport(comm, roles, _capacity(job, ranges), staging=role.staging)
+    _agree(comm, roles, lambda: role.prepare(transport))
+    with _failing_together(comm, roles, job.directory), transport:
         summary = comm.bcast(role.work(), root=roles.coordinator)
         if config.run.record:
-            role.save_record(fabric)
-        fabric.free()
+            role.save_record(transport)
+        role.unbind()
     return summary
+
+
+def _capacity(job: Job, ranges: list[Range]) -> Capacity:
+    shared = 1 + len(job.states) if job.algorithm.exchange is Exchange.SHARED_MEMORY else 0
+    return Capacity(
+        ranges,
+        job.dtype,
+        wire=wire.parse(job.algorithm.wire),
+        evaluations=max(1, job.schedule.epochs),
+        units=job.units,
+        shared_vectors=shared,
+    )
 
 
 def _nodes(comm: MPI.Intracomm) -> list[int]:
@@ -146,15 +153,18 @@ class _RankRole:
     ----------
     staging : Staging or None
         How vectors on its GPU travel, if it has any that do.
+    unbind : callable
+        Lets go of the transport's memory, which is about to be freed.
     """
 
-    def __init__(self, comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
-        self._comm, self._roles, self._job = comm, roles, job
+    def __init__(self, comm: MPI.Intracomm, roles: Roles, job: Job, ranges: list[Range]) -> None:
+        self._comm, self._roles, self._job, self._ranges = comm, roles, job, ranges
         self._reporter: Reporter | None = None
         self._place: Place | None = None
         self.staging: Staging | None = None
         self._record: WorkerRecord | ServerRecord | None = None
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
+        self.unbind: Callable[[], None] = lambda: None
 
     def choose_device(self, nodes: list[int]) -> None:
         """Who computes on a GPU takes its place among those of its node; `nodes` has that of each rank."""
@@ -195,41 +205,52 @@ class _RankRole:
         assert directory is not None
         job.directory = directory
 
-    def prepare(self, fabric: Fabric) -> None:
+    def prepare(self, transport: Transport) -> None:
         """Do what may fail or takes long before the clock starts."""
-        rank = self._comm.rank
+        rank, job, roles = self._comm.rank, self._job, self._roles
+        role: Coordinator | Server | Worker
         if self._reporter is not None:
-            coordinator = Coordinator(self._job, fabric, self._reporter)
+            role = coordinator = Coordinator(job, self._reporter)
             self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
-        elif rank in self._roles.servers:
-            number = self._roles.servers.index(rank)
-            parameters = fabric.window.local("parameters")
-            xp = np if self._place is None else self._place.xp
-            shard = self._job.fill(fabric.shards[number], parameters, fabric.geometries[number].chunk, xp=xp)
-            self._warm(xp)
-            server = Server(fabric, number, shard, self._job.directory, self._job.config.run.deterministic)
-            if self._job.config.run.record:
-                self._record = server.record = ServerRecord()
+        elif rank in roles.servers:
+            role = server = self._make_server(roles.servers.index(rank), transport)
             self._work = lambda: _interruptible(server.serve, server.interrupt)
-        elif rank in fabric.workers:
+        elif rank in transport.workers:
             self._warm()
-            worker = Worker(self._job, fabric, fabric.workers.index(rank))
+            role = worker = Worker(job, transport.workers.index(rank), len(transport.workers), self._ranges)
             self._record = worker.record
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
+        else:
+            return
+        role.bind(transport)
+        self.unbind = role.unbind
 
-    def save_record(self, fabric: Fabric) -> None:
+    def _make_server(self, number: int, transport: Transport) -> Server:
+        job, xp = self._job, np if self._place is None else self._place.xp
+        part = self._ranges[number]
+        shard = job.fill(part, np.empty(part.size, job.dtype), transport.chunks[number], xp=xp)
+        self._warm(xp)
+        server = Server(
+            number, shard, job.directory, workers=len(transport.workers),
+            deterministic=job.config.run.deterministic, coordinated=job.algorithm.coordinated,
+        )  # fmt: skip
+        if job.config.run.record:
+            self._record = server.record = ServerRecord()
+        return server
+
+    def save_record(self, transport: Transport) -> None:
         """Write the run's interleaving; all ranks take part."""
         records = self._comm.gather(self._record, root=self._roles.coordinator)
         if records is None:
             return
-        workers = [records[rank].arrays(len(fabric.roles.servers)) for rank in fabric.workers]
-        chunk = fabric.geometries[0].chunk if fabric.roles.servers else CHUNK_BYTES // self._job.dtype.itemsize
+        servers = self._roles.servers
+        workers = [records[rank].arrays(len(servers)) for rank in transport.workers]
         Interleaving(
             step=self._job.position.step,
-            chunk=chunk,
+            chunk=transport.chunks[0] if servers else CHUNK_BYTES // self._job.dtype.itemsize,
             batches=[batches for batches, _ in workers],
             fetches=[fetches for _, fetches in workers],
-            arrivals=[records[rank].arrays() for rank in fabric.roles.servers],
+            arrivals=[records[rank].arrays() for rank in servers],
         ).save(self._job.directory)
 
     def _warm(self, xp: Any = np) -> None:

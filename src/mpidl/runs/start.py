@@ -7,15 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mpidl.launch import environment
-from mpidl.algorithms import Downpour, Sandblaster
-from mpidl.storage.checkpoint import Checkpoint, Position, latest
 from mpidl.config import Config
-from mpidl.errors import MpidlError
 from mpidl.job.build import build
 from mpidl.job.job import Job
-from mpidl.rules import Adagrad
+from mpidl.launch import environment
 from mpidl.runs.signals import defer
+from mpidl.storage.checkpoint import Checkpoint, Position, latest
 
 
 def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
@@ -73,17 +70,13 @@ def warm_start(config: Config, position: Position | None) -> Config | None:
     position : Position, optional
         Where the run goes on from.
     """
-    algorithm = config.algorithm
-    if not isinstance(algorithm, Sandblaster) or not algorithm.warm_start:
+    first = config.algorithm.warm_start_run()
+    if first is None:
         return None
-    if position is not None and (position.state is not None or position.epoch >= algorithm.warm_start):
+    if position is not None and (config.algorithm.resumes(position.state) or position.epoch >= first.epochs):
         return None
-    return dataclasses.replace(
-        config,
-        algorithm=Downpour(),
-        rule=Adagrad(algorithm.warm_rate),
-        run=dataclasses.replace(config.run, epochs=algorithm.warm_start, steps=None),
-    )
+    run = dataclasses.replace(config.run, epochs=first.epochs, steps=None)
+    return dataclasses.replace(config, algorithm=first.algorithm, rule=first.rule, run=run)
 
 
 def _in_directory(config: Config, directory: Path | None) -> Config:

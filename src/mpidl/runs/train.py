@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mpidl.config import sections as settings
 from mpidl.algorithms import Algorithm, Downpour
-from mpidl.storage.checkpoint import Checkpoint
 from mpidl.config import Config, chosen_rule
+from mpidl.config import sections as settings
 from mpidl.data import Dataset, Source
 from mpidl.errors import UsageError
 from mpidl.job.build import PYTHON_MODEL
@@ -19,6 +18,7 @@ from mpidl.nn.model import Model
 from mpidl.rules import Rule
 from mpidl.runs.start import start
 from mpidl.schema import build
+from mpidl.storage.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Accrual:
     def __init__(self, vectors: Vectors, pieces: Sequence[tuple[int, int]]) -> None:
         self._vectors, self._slices = vectors, [slice(*piece) for piece in pieces]
         self.evaluation = self.complete = 0
-        self._targets: list[Any] = []
+        self._targets: Sequence[str] = ()
         self._accrued = np.zeros((0, len(pieces)), bool)
         self.losses = np.zeros(0)
 
@@ -51,7 +51,7 @@ class Accrual:
         self.evaluation, self.complete = evaluation, 0
         for name in vectors:
             self._vectors[name].fill(0)
-        self._targets = [self._vectors[name] for name in targets]
+        self._targets = targets
         self._accrued = np.zeros((len(targets), len(self._slices)), bool)
         self.losses = np.zeros(len(targets))
 
@@ -68,7 +68,8 @@ class Accrual:
         if evaluation != self.evaluation or self._accrued[unit, chunk]:
             return False
         self._accrued[unit, chunk] = True
-        self._adding.update(self._targets[unit][self._slices[chunk]], (), values, 1, -1.0)
+        target = self._vectors[self._targets[unit]]
+        self._adding.update(target[self._slices[chunk]], (), values, 1, -1.0)
         if not self._accrued[unit].all():
             return False
         self.complete += 1

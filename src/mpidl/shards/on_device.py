@@ -1,7 +1,8 @@
-"""A shard whose vectors lie on a GPU, where pushes are applied to them."""
+"""A shard whose vectors lie on a GPU, which applies the pushes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,25 +10,24 @@ import numpy as np
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Rule
 from mpidl.shards.policies import Policy
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
+from mpidl.shards.state import moved
 
 
 class ShardOnDevice(Shard):
-    """A `Shard` with CuPy vectors, whose parameters are published in the host's memory, where workers fetch them.
+    """A `Shard` with CuPy vectors that publishes its parameters in the host's memory, where workers fetch them.
 
     Parameters
     ----------
+    parameters : numpy.ndarray, shape (range.size,)
+        The first values. The shard publishes in this array: when `receive_chunk` returns, it holds what the push
+        changed.
+    state : mapping of str to numpy.ndarray
+        The first values.
     xp
         CuPy.
-    range : Range
-    parameters : numpy.ndarray, shape (range.size,)
-        The first values, and where others see them: what a push changes is there when `receive_chunk` returns.
-    rule : Rule
-    policy : Policy
-    chunk : int
-    state : tuple of numpy.ndarray
-        The first values.
-    more
+    range, rule, policy, chunk, clock
         See `Shard`.
     """
 
@@ -35,26 +35,31 @@ class ShardOnDevice(Shard):
 
     def __init__(
         self,
-        xp: Any,
         range: Range,
         parameters: np.ndarray,
-        rule: Rule,
+        rule: ScheduledRule,
         policy: Policy,
         chunk: int,
-        state: tuple[np.ndarray, ...],
-        *more: Any,
+        *,
+        xp: Any,
+        state: Mapping[str, np.ndarray],
+        clock: int = 0,
     ) -> None:
-        self._stream = xp.cuda.get_current_stream()
-        on_device = tuple(xp.asarray(vector) for vector in state)
-        super().__init__(range, xp.asarray(parameters), rule, policy, chunk, on_device, *more)
+        self._xp, self._stream = xp, xp.cuda.get_current_stream()
+        on_device = {name: xp.asarray(vector) for name, vector in state.items()}
+        super().__init__(range, xp.asarray(parameters), rule, policy, chunk, state=on_device, clock=clock)
         self._published = parameters
         self._arrived = xp.empty(min(chunk, range.size), parameters.dtype)
+
+    def bind(self, memory: np.ndarray | None) -> None:
+        """Publish the parameters in other memory of the host's, from now on; see `ShardState.bind`."""
+        self._published = moved(self._published, memory)
 
     def bring(self, values: np.ndarray) -> Any:
         """See `Shard.bring`."""
         arrived = self._arrived[: values.size]
         arrived.set(values)
-        # An MPI that pins its windows' memory makes the copy asynchronous, and the slot is written again soon.
+        # The copy is asynchronous if MPI has pinned its windows' memory, and workers soon write to the slot again.
         self._stream.synchronize()
         return arrived
 
@@ -64,12 +69,12 @@ class ShardOnDevice(Shard):
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """See `Shard.snapshot`."""
-        return {name: vector.get() for name, vector in self.vectors().items()}
+        return {name: vector.get() for name, vector in self.saved_vectors().items()}
 
     def receive_chunk(
         self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)
     ) -> bool:
-        """See `Shard.receive_chunk`; `values` are the host's."""
+        """See `Shard.receive_chunk`; `values` lie in the host's memory."""
         completed = super().receive_chunk(worker, chunk, fetched, self.bring(values), portions)
         self.chunk(chunk).get(out=self.part(self._published, chunk))
         return completed
@@ -85,8 +90,8 @@ class ShardOnDevice(Shard):
         self.publish()
 
 
-def rehearse(xp: Any, rule: Rule, policy: Policy, dtype: Any) -> None:
-    """Compile what a shard needs, by pushes of one worker to a shard of one element.
+def rehearse(xp: Any, rule: Rule | None, policy: Policy, dtype: Any) -> None:
+    """Compile the kernels that a shard needs: let one worker push to a shard of one element.
 
     Parameters
     ----------
@@ -94,15 +99,17 @@ def rehearse(xp: Any, rule: Rule, policy: Policy, dtype: Any) -> None:
         CuPy.
     rule : Rule
     policy : Policy
-        For one worker; it belongs to this shard.
+        A new instance for one worker.
     dtype : dtype
+        The parameters' type.
     """
     values = np.zeros(1, dtype)
-    state = tuple(np.zeros(1, dtype) for _ in rule.states)
-    shard = ShardOnDevice(xp, Range(0, 1), values.copy(), rule, policy, 1, state)
+    state = {name: np.zeros(1, dtype) for name in (() if rule is None else rule.states)}
+    shard = ShardOnDevice(Range(0, 1), values.copy(), ScheduledRule(rule), policy, 1, xp=xp, state=state)
     for clock in range(2):
         shard.receive_chunk(0, 0, clock, values)
-    # Which a policy that gathers more than two may not have reached.
-    shard.update(0, shard.bring(values), 1)
+    if rule is not None:
+        # A policy that gathers more than two pushes hasn't called the rule yet.
+        shard.update(0, shard.bring(values), 1)
     shard.remove_worker(0)
     shard.apply_rest()

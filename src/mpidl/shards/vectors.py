@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.rules import Sgd
 from mpidl.shards.operations import Combine, Dot, Multiply, Operation
-from mpidl.shards.shard import BLOCK
+from mpidl.shards.state import BLOCK
 
 
 class Vectors:

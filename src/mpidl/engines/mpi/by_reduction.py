@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from mpi4py import MPI
 
 from mpidl.algorithms.requests import Reduce
-from mpidl.engines.mpi.exchange import Exchange
-from mpidl.rma.status import Desk, State
-from mpidl.rma.transport import Fabric
+from mpidl.engines.mpi.own_shard import OwnShard
+from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import Shard
-from mpidl.storage.saving import Saving
+from mpidl.storage.shard_writer import ShardWriter
+from mpidl.transport.interface import WorkerLink
+from mpidl.transport.protocol import Meeting
 
-#: What a worker says before a reduction.
-GIVES, EPOCH, ORDER, STEP, PORTION = range(5)
 
-
-class ByReduction(Exchange):
+class ByReduction(OwnShard):
     """A worker's part in the reductions.
 
     A reduction is an all-to-all of parts, a sum in the workers' order, an update of this worker's shard and an
@@ -27,99 +25,98 @@ class ByReduction(Exchange):
 
     Parameters
     ----------
-    fabric : Fabric
-    worker : int
-        This worker's number.
     shard : Shard
         What this worker holds.
-    saving : Saving
+    writer : ShardWriter
         Writes the shard's checkpoints.
+    shards : sequence of Range
+        What each worker holds.
     evaluate : callable
         Evaluates parameters after an epoch; called on all workers as (epoch, parameters).
+
+    Attributes
+    ----------
+    epoch_over : int
+        An epoch that is to be evaluated at the next reduction; 0 for none.
     """
 
     def __init__(
         self,
-        fabric: Fabric,
-        worker: int,
         shard: Shard,
-        saving: Saving,
+        writer: ShardWriter,
+        shards: Sequence[Range],
         evaluate: Callable[[int, np.ndarray], None],
     ) -> None:
-        self.row = fabric.row("workers", worker)
+        super().__init__(shard, writer)
         self.actions = {Reduce: self._reduce}
-        assert fabric.peers is not None
-        self._peers, self._shard, self._saving, self._evaluate = fabric.peers, shard, saving, evaluate
-        self._window, self._coordinator = fabric.window, fabric.roles.coordinator
-        self._sizes = [part.size for part in fabric.shards]
-        self._starts = [part.start for part in fabric.shards]
-        workers = len(self._sizes)
-        self._received = np.empty((workers, shard.range.size), shard.parameters.dtype)
-        self._says = np.zeros(5, np.int64)
-        self._all = np.zeros((workers, 5), np.int64)
-        self._desk = np.zeros(len(Desk), np.int64)
+        self._evaluate = evaluate
+        self._sizes = [part.size for part in shards]
+        self._starts = [part.start for part in shards]
+        self._received = np.empty((len(shards), shard.range.size), shard.parameters.dtype)
+        self._says = np.zeros(len(Meeting), np.int64)
+        self._all = np.zeros((len(shards), len(Meeting)), np.int64)
         self._type = MPI.Datatype.fromcode(shard.parameters.dtype.char)
         self._latest = shard.parameters
         self._portion = -1
         self.epoch_over = 0
 
+    def bind(self, link: WorkerLink) -> None:
+        """See `RequestHandler.bind`."""
+        super().bind(link)
+        self._peers = link.peers
+
     def took(self, portion: int, batch: int) -> None:
-        """See `Exchange.took`."""
+        """See `RequestHandler.took`."""
         super().took(portion, batch)
         self._portion = portion
 
     def start(self, parameters: np.ndarray) -> None:
-        """See `Exchange.start`."""
+        """See `RequestHandler.start`."""
         self._gather(parameters)
 
     def fetch(self, parameters: np.ndarray) -> None:
-        """See `Exchange.fetch`: the last reduction's result."""
+        """See `RequestHandler.fetch`: the last reduction's result."""
         if parameters is not self._latest:
             np.copyto(parameters, self._latest)
 
-    def post(self) -> None:
-        """See `Exchange.post`."""
-        self._saving.post()
-
     def end_pushes(self) -> None:
-        """See `Exchange.end_pushes`."""
+        """See `RequestHandler.end_pushes`."""
         self._shard.apply_rest()
-        self._saving.post(State.TRAINED)
+        super().end_pushes()
 
     def _reduce(self, request: Reduce) -> int:
-        figures = self.row.figures
+        figures = self.status.figures
         if not figures["first_fetch"]:
             figures["first_fetch"] = time.time()
         given = self._agree(request.vector is not None)
         if not given.any():
             return 0
-        self._exchange(request, given)
+        self._update(request, given)
         self._gather(request.parameters)
         figures["pushes"] += request.vector is not None
         figures["bytes_pushed"] += request.parameters.nbytes if request.vector is not None else 0
         figures["fetches"] += 1
         figures["bytes_fetched"] += request.parameters.nbytes
         figures["last_push"] = time.time()
-        epoch = int(self._all[:, EPOCH].max())
+        epoch = int(self._all[:, Meeting.EPOCH].max())
         if epoch:
             self.epoch_over = 0
             self._evaluate(epoch, request.parameters)
         return int(given.sum())
 
     def _agree(self, gives: bool) -> np.ndarray:
-        """Tell all who gives a vector, what epoch is over and what is to be saved; return who gives."""
+        """Tell all who gives a vector, which epoch is over and what is to be saved; return who gives."""
         self._says[:] = gives, self.epoch_over, 0, 0, self._portion
         if self._peers.rank == 0:
-            self._window.get(self._desk, self._coordinator, "desk")
-            self._window.flush(self._coordinator)
-            self._says[[ORDER, STEP]] = self._desk[[Desk.ORDER, Desk.STEP]]
+            order = self._link.order()
+            self._says[[Meeting.ORDER, Meeting.STEP]] = order.number, order.step
         started = time.perf_counter()
         self._peers.Allgather(self._says, self._all)
-        self.row.figures["waiting_seconds"] += time.perf_counter() - started
-        self._saving.obey(int(self._all[0, ORDER]), int(self._all[0, STEP]))
-        return self._all[:, GIVES].astype(bool)
+        self.status.figures["waiting_seconds"] += time.perf_counter() - started
+        self.obey(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.STEP]))
+        return self._all[:, Meeting.GIVES].astype(bool)
 
-    def _exchange(self, request: Reduce, given: np.ndarray) -> None:
+    def _update(self, request: Reduce, given: np.ndarray) -> None:
         """Sum this shard's part of all vectors, and update the shard."""
         own = self._shard.range.size
         gives = request.vector is not None
@@ -131,15 +128,8 @@ class ByReduction(Exchange):
             [vector, sends, self._starts if gives else sends, self._type],
             [self._received, receives, ordinals, self._type],
         )
-        parts = self._received[: int(given.sum())]
-        clock, portion = self._shard.clock, int(self._all[:, PORTION].max())
-        for number, piece in enumerate(self._shard.pieces):
-            total, *others = parts[:, piece.start : piece.stop]
-            for part in others:
-                total += part
-            if request.mean:
-                total /= len(parts)
-            self._shard.receive_chunk(0, number, clock, total, (portion, portion))
+        portion = int(self._all[:, Meeting.PORTION].max())
+        self._shard.receive_sum(self._received[: int(given.sum())], request.mean, (portion, portion))
 
     def _gather(self, parameters: np.ndarray) -> None:
         """Bring all shards into a vector."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,30 +15,32 @@ from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
-from mpidl.engines.mpi.exchange import Exchange
+from mpidl.engines.mpi.request_handler import RequestHandler
+from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.nn.model import Model
-from mpidl.rma.status import Row, State
-from mpidl.rma.transport import Fabric
+from mpidl.transport.interface import WorkerLink
+from mpidl.transport.protocol import STOPPED, State
 
-#: Seconds between two posts of a worker's figures to the board.
+#: Seconds between two posts of a worker's status.
 POST_EVERY = 0.1
 
 
-class Waiting:
-    """Waits for what other ranks do, and counts the time in a worker's row."""
+class Hooks(Protocol):
+    """What the worker decides while the engine works."""
 
-    def __init__(self, fabric: Fabric, row: Row) -> None:
-        self._backoff, self._row = fabric.backoff(), row
+    def take_ticket(self) -> int:
+        """Take a ticket for a portion."""
+        ...
 
-    def until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()`."""
-        if ready():
-            return
-        started = time.perf_counter()
-        self._backoff.reset()
-        while not ready():
-            self._backoff.pause()
-        self._row.figures["waiting_seconds"] += time.perf_counter() - started
+    def epoch_over(self, epoch: int) -> None:
+        """Act on the end of an epoch (from 1); called by the one worker that first goes beyond it."""
+
+    def between_batches(self) -> None:
+        """Act between two batches."""
+
+    def delay(self, seconds: float) -> float:
+        """Return how long to sleep after a gradient that took so many seconds."""
+        ...
 
 
 class MpiEngine:
@@ -46,103 +48,86 @@ class MpiEngine:
 
     Parameters
     ----------
-    fabric : Fabric
-    worker : int
-        This worker's number.
     model : Model
     split : Split
         The training data.
     schedule : Schedule
-    exchange : Exchange
-    take : callable
-        Takes a ticket for a portion.
-    on_epoch : callable
-        Called with an epoch's number (from 1) by the one worker that first goes beyond it.
-    between : callable
-        Called between two batches.
+    handler : RequestHandler
+        Carries out the requests of the algorithm's exchange.
     steps : Steps
-        The replica's.
-    delay : callable
-        Of the seconds that a gradient took, how long to sleep then.
+        The replica's own steps.
+    hooks : Hooks
     """
 
     def __init__(
-        self,
-        fabric: Fabric,
-        worker: int,
-        model: Model,
-        split: Split,
-        schedule: Schedule,
-        exchange: Exchange,
-        take: Callable[[], int],
-        on_epoch: Callable[[int], None],
-        between: Callable[[], None],
-        steps: Steps,
-        delay: Callable[[float], float],
+        self, model: Model, split: Split, schedule: Schedule, handler: RequestHandler, steps: Steps, hooks: Hooks
     ) -> None:
-        self.model, self.split, self.schedule, self.exchange = model, split, schedule, exchange
-        self._on_epoch, self._between, self.steps, self._delay = on_epoch, between, steps, delay
-        self.loader = Loader(schedule, split, take, self._epoch_over, prepare=True)
-        self.row: Row = exchange.row
-        self._tickets = fabric.tickets()
-        self._replica_clocks = fabric.clocks(worker)
-        self._waiting = Waiting(fabric, self.row)
-        # Where ranks share cores, the wall's clock also counts the others' work.
-        self._timer = time.thread_time if fabric.crowded else time.perf_counter
+        self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
+        self.steps, self._hooks = steps, hooks
+        self.loader = Loader(schedule, split, hooks.take_ticket, self._epoch_over, prepare=True)
+        self.status = handler.status
+        self._clock = 0
         self._posted = 0.0
         self._actions: dict[type, Callable[[Any], Any]] = {
             Gradient: self._gradient,
             WaitForEpoch: self._wait_for_epoch,
             Clock: self._wait_for_clock,
-            **exchange.actions,
+            **handler.actions,
         }
+
+    def bind(self, link: WorkerLink) -> None:
+        """Reach the other ranks by `link` from now on."""
+        self._link, self._waiting = link, Waiting(link, self.status)
+        self._timer = timer(link.crowded)
+        self.handler.bind(link)
+        link.set_clock(self._clock)
 
     def run(self, replica: Replica) -> None:
         """Carry out everything that a replica asks for, until all that it pushed has been applied."""
-        answer = None
-        self.row.figures["state"] = State.WORKING
+        answer, figures = None, self.status.figures
+        figures["state"] = State.WORKING
         try:
             while True:
                 started = self._timer()
                 request = replica.send(answer)
                 batch = self._next_batch(request) if isinstance(request, NextBatch) else None
-                self.row.figures["overhead_seconds"] += self._timer() - started
+                figures["overhead_seconds"] += self._timer() - started
                 answer = batch if isinstance(request, NextBatch) else self._actions[type(request)](request)
         except StopIteration:
             pass
-        self._waiting.until(self.exchange.applied)
+        self._waiting.until(self.handler.applied)
 
     def announce_end(self) -> None:
-        """Tell all others that this replica is done."""
-        self.exchange.end_pushes()
+        """Tell the other ranks that this replica is done."""
+        self.handler.end_pushes()
         self._note_unfinished()
-        self._replica_clocks.stop()
-        self.row.figures["state"] = State.TRAINED
-        self.row.post(ring=True)
+        self._set_clock(STOPPED)
+        self.status.figures["state"] = State.TRAINED
+        self._link.post(self.status.row, wake=True)
 
     def _next_batch(self, request: NextBatch) -> Minibatch | None:
-        self._between()
+        self._hooks.between_batches()
         now = time.perf_counter()
         if now - self._posted > POST_EVERY:
             self._posted = now
             self._note_unfinished()
-            self.row.post()
-            self.exchange.post()
+            self._link.post(self.status.row)
+            self.handler.post()
         batch = self.loader.next()
         if batch is not None:
             assert self.loader.current is not None
             self.steps.portion = self.loader.current.portion
-            self.exchange.took(self.loader.current.portion, self.loader.done - 1)
+            self.handler.took(self.loader.current.portion, self.loader.done - 1)
         return batch
 
     def _epoch_over(self, epoch: int) -> None:
         started = self._timer()
-        self._on_epoch(epoch)
-        self.row.figures["overhead_seconds"] -= self._timer() - started
+        self._hooks.epoch_over(epoch)
+        self.status.figures["overhead_seconds"] -= self._timer() - started
 
     def _note_unfinished(self) -> None:
-        self.row.figures["tickets"] = self.loader.tickets
-        noted = self.row.figures["unfinished"]
+        self.status.figures["tickets"] = self.loader.tickets
+        noted = self.status.figures["unfinished"]
         noted[:] = -1
         for i, pair in enumerate(self.loader.unfinished()):
             noted[i] = pair
@@ -155,25 +140,29 @@ class MpiEngine:
             np.copyto(self.model.parameters, request.parameters)
         loss, gradient = self.model.loss_and_gradient(batch)
         seconds = self._timer() - started
-        pause = self._delay(time.perf_counter() - since)
+        pause = self._hooks.delay(time.perf_counter() - since)
         if pause > 0:
             time.sleep(pause)
             seconds += pause
         samples = len(request.batch.indices)
-        figures = self.row.figures
+        figures = self.status.figures
         figures["computing_seconds"] += seconds
         figures["computing_squares"] += seconds * seconds
         figures["samples"] += samples
         figures["batches"] += 1
         figures["loss"] += float(loss) * samples
-        self.exchange.computed(float(loss) * samples)
+        self.handler.computed(float(loss) * samples)
         return gradient
 
     def _wait_for_epoch(self, request: WaitForEpoch) -> None:
         taken = self.schedule.tickets_before(request.epoch)
-        self._waiting.until(lambda: self._tickets.read() >= taken)
+        self._waiting.until(lambda: self._link.tickets_taken() >= taken)
 
     def _wait_for_clock(self, request: Clock) -> None:
-        self._waiting.until(self.exchange.applied)
-        self._replica_clocks.advance()
-        self._waiting.until(lambda: self._replica_clocks.slowest() >= self._replica_clocks.own - request.bound)
+        self._waiting.until(self.handler.applied)
+        self._set_clock(self._clock + 1)
+        self._waiting.until(lambda: self._link.slowest_clock() >= self._clock - request.bound)
+
+    def _set_clock(self, clock: int) -> None:
+        self._clock = clock
+        self._link.set_clock(clock)

@@ -3,97 +3,95 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpidl.algorithms.requests import Update
-from mpidl.engines.mpi.exchange import Exchange
-from mpidl.rma.status import Desk, State
-from mpidl.rma.transport import Fabric
+from mpidl.engines.mpi.own_shard import OwnShard
+from mpidl.nn.model import Model
+from mpidl.parameters.ranges import Range
+from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.storage.saving import Saving
+from mpidl.shards.state import ShardState
+from mpidl.storage.shard_writer import ShardWriter
+from mpidl.transport.interface import WorkerLink
 
-if TYPE_CHECKING:
-    from mpidl.job.job import Job
 
-
-class InMemory(Exchange):
+class InMemory(OwnShard):
     """A worker's access to the shared parameters.
 
     Parameters
     ----------
-    fabric : Fabric
-    worker : int
-        This worker's number.
-    job : Job
-        Its model computes with the shared parameters themselves.
+    number : int
+        The worker's number.
+    model : Model
+        Computes with the shared parameters themselves, while bound.
     shard : Shard
         The part of the shared vectors that this worker saves, and the staleness of its updates.
-    saving : Saving
+    writer : ShardWriter
         Writes the shard's checkpoints.
+    rule : ScheduledRule
+        Updates the shared vectors.
     """
 
-    def __init__(self, fabric: Fabric, worker: int, job: Job, shard: Shard, saving: Saving) -> None:
-        self.row = fabric.row("workers", worker)
+    def __init__(self, number: int, model: Model, shard: Shard, writer: ShardWriter, rule: ScheduledRule) -> None:
+        super().__init__(shard, writer)
         self.actions = {Update: self._update}
-        assert fabric.peers is not None
-        assert fabric.shared is not None
-        assert fabric.updates is not None
-        self._peers, self._job, self._shard, self._saving = fabric.peers, job, shard, saving
-        self._parameters, *state = fabric.shared.vectors
-        self._state = tuple(state)
-        self._updates, self._worker = fabric.updates.vectors[0], worker
-        self._window, self._coordinator = fabric.window, fabric.roles.coordinator
-        self._desk = np.zeros(len(Desk), np.int64)
+        self._number, self._model, self._rule = number, model, rule
+        self._own, self._count = model.parameters, 0
         self._read = self._portion = 0
-        self._own = job.model.parameters
-        job.model.parameters = self._parameters
+
+    def bind(self, link: WorkerLink) -> None:
+        """See `RequestHandler.bind`: this worker's part of the vectors moves into the shared memory."""
+        super().bind(link)
+        *vectors, self._updates = link.shared_vectors
+        shared = dict(zip(self._shard.vectors, vectors, strict=True))
+        self._shard.bind({name: vector[slice(*self._shard.range)] for name, vector in shared.items()})
+        self._updates[self._number] = self._count
+        parameters, *states = shared.values()
+        whole = Range(0, parameters.size)
+        state = dict(zip(list(shared)[1:], states, strict=True))
+        self._whole = ShardState(whole, parameters, self._rule, parameters.size, state=state)
+        self._model.parameters = parameters
+
+    def unbind(self) -> None:
+        """See `RequestHandler.unbind`: the model gets its own vector back, with the trained values."""
+        self._own[:] = self._whole.parameters
+        self._model.parameters = self._own
+        self._count = int(self._updates[self._number])
+        self._shard.bind(None)
+        del self._whole, self._updates
 
     def start(self, parameters: np.ndarray) -> None:
-        """See `Exchange.start`: nobody updates before the initial state has been saved."""
+        """See `RequestHandler.start`: nobody updates before the initial state has been saved."""
         self._obey()
-        self._peers.Barrier()
-        self.row.figures["first_fetch"] = time.time()
+        self._link.peers.Barrier()
+        self.status.figures["first_fetch"] = time.time()
 
     def took(self, portion: int, batch: int) -> None:
-        """See `Exchange.took`: what is read from now on holds the updates so far."""
+        """See `RequestHandler.took`: what is read from now on holds the updates so far."""
         self._read, self._portion = int(self._updates.sum()), portion
 
     def fetch(self, parameters: np.ndarray) -> None:
-        """See `Exchange.fetch`."""
-        if parameters is not self._parameters:
-            np.copyto(parameters, self._parameters)
+        """See `RequestHandler.fetch`."""
+        if parameters is not self._whole.parameters:
+            np.copyto(parameters, self._whole.parameters)
 
     def post(self) -> None:
-        """See `Exchange.post`."""
+        """See `RequestHandler.post`."""
         self._obey()
-        self._saving.post()
-
-    def end_pushes(self) -> None:
-        """See `Exchange.end_pushes`."""
-        self._saving.post(State.TRAINED)
-
-    def release_memory(self) -> None:
-        """See `Exchange.release_memory`: the model gets its own vector back, with the trained values."""
-        self._own[:] = self._parameters
-        self._job.model.parameters = self._own
+        super().post()
 
     def _obey(self) -> None:
-        self._window.get(self._desk, self._coordinator, "desk")
-        self._window.flush(self._coordinator)
-        self._saving.obey(int(self._desk[Desk.ORDER]), int(self._desk[Desk.STEP]))
+        order = self._link.order()
+        self.obey(order.number, order.step)
 
     def _update(self, request: Update) -> None:
-        total = int(self._updates.sum())
-        rule, rate = self._job.rule, self._job.rule.rate * self._job.rate_at(self._portion)
-        rule.update(
-            self._parameters, self._state, request.gradient, total + 1, rate,
-            sparse=True, sparing=self._job.statistics,
-        )  # fmt: skip
-        self._updates[self._worker] += 1
-        self._shard.staleness.add(max(0, total - self._read))
-        self._shard.pushes += 1
-        self._shard.clock = total + 1
-        self.row.figures["pushes"] += 1
-        self.row.figures["last_push"] = time.time()
+        total, shard = int(self._updates.sum()), self._shard
+        self._whole.update_sparsely(request.gradient, total + 1, self._portion)
+        self._updates[self._number] += 1
+        shard.staleness.add(max(0, total - self._read))
+        shard.pushes += 1
+        shard.clock = total + 1
+        self.status.figures["pushes"] += 1
+        self.status.figures["last_push"] = time.time()

@@ -1,25 +1,33 @@
-"""Fetch and push over MPI windows."""
+"""Fetch and push by way of the servers."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mpidl.algorithms.requests import Fetch, Push
-from mpidl.engines.mpi.engine import Waiting
-from mpidl.engines.mpi.exchange import Exchange
-from mpidl.rma.transport import CLOCK, RECEIVED, Fabric
+from mpidl.engines.mpi.request_handler import RequestHandler
+from mpidl.engines.mpi.waiting import Waiting, timer
+from mpidl.parameters.ranges import Range
+from mpidl.transport.interface import WorkerLink
+from mpidl.transport.protocol import ShardClock
+from mpidl.wire import ErrorFeedback, Wire
 
 
-class ThroughServers(Exchange):
+class ThroughServers(RequestHandler):
     """A worker's ways to the servers.
 
     Parameters
     ----------
-    fabric : Fabric
-    worker : int
-        This worker's number.
+    shards : sequence of Range
+        What each server holds.
+    dtype : dtype
+        The parameters' dtype.
+    wire : Wire, optional
+        How pushes are encoded.
 
     Attributes
     ----------
@@ -27,46 +35,52 @@ class ThroughServers(Exchange):
         Clock of each shard, and chunks that it had received, at the last fetch.
     """
 
-    def __init__(self, fabric: Fabric, worker: int) -> None:
-        self.row = fabric.row("workers", worker)
+    def __init__(self, shards: Sequence[Range], dtype: Any, wire: Wire | None = None) -> None:
+        super().__init__()
         self.actions = {Fetch: self._fetch, Push: self._push}
-        self._window, self._shards, self._servers = fabric.window, fabric.shards, fabric.roles.servers
-        self._outboxes = fabric.outboxes(worker)
-        self._waiting = Waiting(fabric, self.row)
-        self._timer = time.thread_time if fabric.crowded else time.perf_counter
-        self.fetched = np.full((len(self._servers), 2), -1, np.int64)
+        if wire is not None:
+            self.feedback = [ErrorFeedback(wire, shard.size, dtype) for shard in shards]
+        self.fetched = np.full((len(shards), len(ShardClock)), -1, np.int64)
         self._spare: np.ndarray | None = None
         self._spare_fetched = self.fetched.copy()
         self._now = self.fetched.copy()
         self._portions: tuple[int, int] | None = None
 
+    def bind(self, link: WorkerLink) -> None:
+        """See `RequestHandler.bind`."""
+        self._link = link
+        self._waiting, self._timer = Waiting(link, self.status), timer(link.crowded)
+
+    def unbind(self) -> None:
+        """See `RequestHandler.unbind`: a fetch that has begun arrives before."""
+        self._link.finish_fetch()
+
     def took(self, portion: int, batch: int) -> None:
-        """See `Exchange.took`."""
+        """See `RequestHandler.took`."""
         super().took(portion, batch)
         self._portions = (portion if self._portions is None else self._portions[0], portion)
 
     def applied(self) -> bool:
-        """See `Exchange.applied`."""
-        return all(outbox.applied() for outbox in self._outboxes)
+        """See `RequestHandler.applied`."""
+        return self._link.applied()
 
     def fetch(self, parameters: np.ndarray) -> None:
-        """See `Exchange.fetch`."""
+        """See `RequestHandler.fetch`."""
         self._waiting.until(self.applied)
         self._start_fetch(parameters, self._now)
-        self._finish_fetch()
+        self._link.finish_fetch()
 
     def end_pushes(self) -> None:
-        """See `Exchange.end_pushes`."""
-        for outbox in self._outboxes:
-            self._waiting.until(outbox.end)
+        """See `RequestHandler.end_pushes`."""
+        self._waiting.until(self._link.end_pushes)
 
     def _fetch(self, request: Fetch) -> None:
         self._bring(request)
         if self.record is not None:
-            self.record.fetched(self.fetched[:, RECEIVED].tolist())
+            self.record.fetched(self.fetched[:, ShardClock.RECEIVED].tolist())
 
     def _bring(self, request: Fetch) -> None:
-        figures = self.row.figures
+        figures = self.status.figures
         if not figures["first_fetch"]:
             figures["first_fetch"] = time.time()
         figures["fetches"] += 1
@@ -77,62 +91,41 @@ class ThroughServers(Exchange):
                 self._waiting.until(self._all_newer)
             started = self._timer()
             self._start_fetch(request.parameters, self.fetched)
-            self._finish_fetch()
+            self._link.finish_fetch()
             figures["fetching_seconds"] += self._timer() - started
             return
         if self._spare is None:
             self._spare = np.empty_like(request.parameters)
             self._start_fetch(self._spare, self._spare_fetched)
-        self._finish_fetch()
+        self._link.finish_fetch()
         np.copyto(request.parameters, self._spare)
         self.fetched[:] = self._spare_fetched
         self._start_fetch(self._spare, self._spare_fetched)
 
     def _all_newer(self) -> bool:
-        for number, rank in enumerate(self._servers):
-            self._window.get(self._now[number], rank, "clock")
-            self._window.flush(rank)
-        return bool((self._now[:, CLOCK] > self.fetched[:, CLOCK]).all())
+        self._link.read_clocks(self._now)
+        return bool((self._now[:, ShardClock.CLOCK] > self.fetched[:, ShardClock.CLOCK]).all())
 
     def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         # A clock read before the parameters never makes them look fresher than they are.
-        for number, rank in enumerate(self._servers):
-            self._window.get(clocks[number], rank, "clock")
-            self._window.flush(rank)
-        for rank, shard in zip(self._servers, self._shards, strict=True):
-            self._window.get(parameters[shard.start : shard.stop], rank, "parameters")
-
-    def _finish_fetch(self) -> None:
-        for rank in self._servers:
-            self._window.flush(rank)
+        self._link.read_clocks(clocks)
+        self._link.start_fetch(parameters)
 
     def _push(self, request: Push) -> None:
         portions, self._portions = self._portions or (-1, -1), None
-        self._send(request.vector, self.fetched[:, CLOCK].tolist(), portions)
+        self._send(request.vector, self.fetched[:, ShardClock.CLOCK].tolist(), portions)
 
-    def _send(self, vector: np.ndarray, clocks: list[int], portions: tuple[int, int]) -> None:
-        """Put a vector on its way, with what goes into its headers: a clock for each server, and two numbers."""
-        before = sum(outbox.bytes for outbox in self._outboxes)
-        for outbox, fetched in zip(self._outboxes, clocks, strict=True):
-            outbox.begin(fetched, portions)
-        self._left = list(range(len(self._outboxes)))
-        self._waiting.until(lambda: self._deliver(vector))
-        figures = self.row.figures
+    def _send(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int]) -> None:
+        """Send a vector with what goes into its headers: a clock for each server, and two numbers."""
+        figures, before = self.status.figures, self._link.bytes_pushed
+        self._link.begin_push(clocks, portions)
+        self._waiting.until(lambda: self._send_some(vector))
         figures["pushes"] += 1
-        figures["bytes_pushed"] += sum(outbox.bytes for outbox in self._outboxes) - before
+        figures["bytes_pushed"] += self._link.bytes_pushed - before
         figures["last_push"] = time.time()
 
-    def _deliver(self, vector: np.ndarray) -> bool:
-        """Send what the servers have room for; return whether the push is delivered whole."""
+    def _send_some(self, vector: Any) -> bool:
         started = self._timer()
-        sent = True
-        while self._left and sent:
-            sent = False
-            for number in tuple(self._left):
-                shard, outbox = self._shards[number], self._outboxes[number]
-                before = outbox.sent
-                if outbox.send(vector[shard.start : shard.stop]):
-                    self._left.remove(number)
-                sent = sent or outbox.sent > before
-        self.row.figures["pushing_seconds"] += self._timer() - started
-        return not self._left
+        delivered = self._link.send_push(vector)
+        self.status.figures["pushing_seconds"] += self._timer() - started
+        return delivered

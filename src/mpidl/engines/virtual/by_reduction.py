@@ -64,12 +64,6 @@ class ByReduction(RequestHandler):
         met.announce(len(given))
 
     def _update(self, vectors: list[np.ndarray], mean: bool) -> None:
-        total = self._cluster.spares.take()
-        np.copyto(total, vectors[0])
-        for vector in vectors[1:]:
-            total += vector
-        if mean:
-            total /= len(vectors)
         for server in self._cluster.servers:
-            server.shard.receive_push(0, server.shard.clock, total[server.part], (self._portion, self._portion))
-        self._cluster.spares.give(total)
+            parts = [vector[server.part] for vector in vectors]
+            server.shard.receive_sum(parts, mean, (self._portion, self._portion))

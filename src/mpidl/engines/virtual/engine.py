@@ -20,7 +20,6 @@ from mpidl import wire
 from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.data.loader import Loader
 from mpidl.engines.totals import Totals
 from mpidl.engines.training import Training
@@ -102,7 +101,7 @@ class VirtualEngine:
             return ByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
             return InMemory(self._cluster, self._gradient)
-        if isinstance(self._algorithm, Sandblaster):
+        if self._algorithm.coordinated:
             return VirtualSandblaster(self._cluster, self._training, self._gradient, self._hooks, self._state)
         return ThroughServers(self._cluster, wire.parse(self._algorithm.wire))
 

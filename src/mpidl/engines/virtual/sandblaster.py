@@ -13,7 +13,6 @@ import numpy as np
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
-from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import UnitOf, minibatches, of_segments, targets, units
 from mpidl.engines.training import Training
 from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
@@ -21,7 +20,6 @@ from mpidl.engines.virtual.handler import Action
 from mpidl.engines.virtual.hooks import Hooks
 from mpidl.engines.virtual.through_servers import InFlight, ThroughServers
 from mpidl.shards.accrual import Accrual
-from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.shards.vectors import Vectors
 
@@ -66,17 +64,13 @@ class VirtualSandblaster(ThroughServers):
         state: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(cluster, None)
-        assert isinstance(training.algorithm, Sandblaster)
         self._algorithm, self._compute, self._hooks, self._state = training.algorithm, compute, hooks, state
         schedule, self._portions = training.schedule, training.schedule.portions
         self._samples = schedule.steps / schedule.steps_per_epoch * schedule.portions.samples
         self.actions = {
             Fetch: self._fetch, Gradient: self._gradient, NextUnit: self._next_unit, Accrue: self._accrue,
         }  # fmt: skip
-        self._vectors = [
-            Vectors({PARAMETERS: s.shard.parameters} | dict(zip(s.shard.rule.states, s.shard.state, strict=True)))
-            for s in cluster.servers
-        ]
+        self._vectors = [Vectors(server.shard.vectors) for server in cluster.servers]
         self._accruals = [
             Accrual(vectors, server.shard.pieces)
             for vectors, server in zip(self._vectors, cluster.servers, strict=True)

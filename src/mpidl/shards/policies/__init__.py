@@ -8,8 +8,9 @@ from mpidl.shards.policies.drop import DropStale
 from mpidl.shards.policies.first import FirstOfStep
 from mpidl.shards.policies.gather import Gather
 from mpidl.shards.policies.nesterov import DelayedNesterov
-from mpidl.shards.policies.policy import Policy, Push
+from mpidl.shards.policies.policy import Policy
 from mpidl.shards.policies.scales import Scale, inverse, inverse_plus_one, unscaled
+from mpidl.shards.state import PushHeader
 
 __all__ = [
     "Adag",
@@ -22,7 +23,7 @@ __all__ = [
     "FirstOfStep",
     "Gather",
     "Policy",
-    "Push",
+    "PushHeader",
     "Scale",
     "inverse",
     "inverse_plus_one",

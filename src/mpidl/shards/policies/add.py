@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from mpidl.rules import Sgd
-from mpidl.shards.policies.policy import Policy, Push
+from mpidl.shards.policies.policy import Policy
 from mpidl.shards.policies.scales import Scale, unscaled
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from mpidl.shards.shard import Shard
+from mpidl.shards.state import PushHeader, ShardState
 
 
 class Add(Policy):
@@ -28,6 +24,6 @@ class Add(Policy):
     def __init__(self, scale: Scale = unscaled) -> None:
         self._scale = scale
 
-    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
         self._adding.update(shard.chunk(chunk), (), values, push.ordinal, -self._scale(push.staleness))

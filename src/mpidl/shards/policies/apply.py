@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
-from mpidl.shards.policies.policy import Policy, Push
+from mpidl.shards.policies.policy import Policy
 from mpidl.shards.policies.scales import Scale, unscaled
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from mpidl.shards.shard import Shard
+from mpidl.shards.state import PushHeader, ShardState
 
 
 class ApplyAtOnce(Policy):
@@ -25,6 +21,6 @@ class ApplyAtOnce(Policy):
     def __init__(self, scale: Scale = unscaled) -> None:
         self._scale = scale
 
-    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
         shard.update(chunk, values, push.ordinal, self._scale(push.staleness))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from mpidl.shards.policies.policy import Policy, Push
-
-if TYPE_CHECKING:
-    from mpidl.shards.shard import Shard
+from mpidl.shards.policies.policy import Policy
+from mpidl.shards.state import PushHeader, ShardState
 
 
 class _Compensating(Policy):
@@ -18,13 +14,13 @@ class _Compensating(Policy):
     That is what a worker fetches which pulls right after it pushes. A worker's first fetch is of the first values.
     """
 
-    def attach(self, shard: Shard) -> None:
+    def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
         self._first = shard.parameters.copy()
         self._kept: dict[int, np.ndarray] = {}
         self._scratch = np.empty_like(shard.chunk(0))
 
-    def _moved(self, shard: Shard, chunk: int, push: Push) -> np.ndarray:
+    def _moved(self, shard: ShardState, chunk: int, push: PushHeader) -> np.ndarray:
         """Return how far the chunk has moved since the worker's last push, in a buffer that the next call reuses."""
         kept = self._kept.get(push.worker)
         if kept is None:
@@ -33,7 +29,7 @@ class _Compensating(Policy):
         np.subtract(shard.chunk(chunk), shard.part(kept, chunk), out=moved)
         return moved
 
-    def _keep(self, shard: Shard, chunk: int, push: Push) -> None:
+    def _keep(self, shard: ShardState, chunk: int, push: PushHeader) -> None:
         np.copyto(shard.part(self._kept[push.worker], chunk), shard.chunk(chunk))
 
 
@@ -53,7 +49,7 @@ class DelayCompensated(_Compensating):
     def __init__(self, variance: float) -> None:
         self._variance = variance
 
-    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
         corrected = self._moved(shard, chunk, push)
         corrected *= values
@@ -80,7 +76,7 @@ class Adag(_Compensating):
     def __init__(self, rate: float) -> None:
         self._rate = rate
 
-    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
         change = self._moved(shard, chunk, push)
         change *= change

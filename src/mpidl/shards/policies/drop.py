@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
-from mpidl.shards.policies.policy import Policy, Push
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from mpidl.shards.shard import Shard
+from mpidl.shards.policies.policy import Policy
+from mpidl.shards.state import PushHeader, ShardState
 
 
 class DropStale(Policy):
@@ -27,24 +23,24 @@ class DropStale(Policy):
         self._policy, self._bound = policy, bound
         self.awaited = policy.awaited  # type: ignore[misc]
 
-    def attach(self, shard: Shard) -> None:
+    def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
         self._policy.attach(shard)
 
-    def remove_worker(self, shard: Shard, worker: int) -> None:
+    def remove_worker(self, shard: ShardState, worker: int) -> None:
         """See `Policy.remove_worker`."""
         self._policy.remove_worker(shard, worker)
 
-    def apply_rest(self, shard: Shard) -> None:
+    def apply_rest(self, shard: ShardState) -> None:
         """See `Policy.apply_rest`."""
         self._policy.apply_rest(shard)
 
-    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
         if push.staleness <= self._bound:
             self._policy.apply_chunk(shard, chunk, values, push)
 
-    def end_push(self, shard: Shard, push: Push) -> None:
+    def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """See `Policy.end_push`: a dropped push is no update."""
         if push.staleness <= self._bound:
             self._policy.end_push(shard, push)

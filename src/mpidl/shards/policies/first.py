@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from mpidl.shards.policies.policy import Policy, Push
-
-if TYPE_CHECKING:
-    from mpidl.shards.shard import Shard
+from mpidl.shards.policies.policy import Policy
+from mpidl.shards.state import PushHeader, ShardState
 
 
 class FirstOfStep(Policy):
@@ -34,14 +32,14 @@ class FirstOfStep(Policy):
     def __init__(self, count: int, workers: int) -> None:
         self._count, self._active = count, set(range(workers))
 
-    def attach(self, shard: Shard) -> None:
+    def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
         self._sum = np.zeros_like(shard.parameters)
         self._givers: list[set[int]] = [set() for _ in range(shard.chunks)]
         self._clocks = [shard.clock] * shard.chunks
         self._taken: dict[int, int] = {}
 
-    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
         if push.fetched != self._clocks[chunk]:
             return
@@ -51,19 +49,19 @@ class FirstOfStep(Policy):
         self._givers[chunk].add(push.worker)
         self._apply_if_complete(shard, chunk)
 
-    def end_push(self, shard: Shard, push: Push) -> None:
+    def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """See `Policy.end_push`: the clock counts steps."""
         if not self._taken.pop(push.worker, 0):
             shard.drop(push)
 
-    def remove_worker(self, shard: Shard, worker: int) -> None:
+    def remove_worker(self, shard: ShardState, worker: int) -> None:
         """See `Policy.remove_worker`."""
         self._active.discard(worker)
         for chunk, givers in enumerate(self._givers):
             if givers:
                 self._apply_if_complete(shard, chunk)
 
-    def _apply_if_complete(self, shard: Shard, chunk: int) -> None:
+    def _apply_if_complete(self, shard: ShardState, chunk: int) -> None:
         givers = self._givers[chunk]
         if len(givers) < self._count and not self._active <= givers:
             return

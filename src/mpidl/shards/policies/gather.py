@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from mpidl.rules import Sgd
-from mpidl.shards.policies.policy import Policy, Push
+from mpidl.shards.policies.policy import Policy
 from mpidl.shards.policies.scales import Scale, unscaled
-
-if TYPE_CHECKING:
-    from mpidl.shards.shard import Shard
+from mpidl.shards.state import PushHeader, ShardState
 
 
 class Gather(Policy):
@@ -30,14 +26,14 @@ class Gather(Policy):
     def __init__(self, count: int, scale: Scale = unscaled) -> None:
         self._count, self._scale = count, scale
 
-    def attach(self, shard: Shard) -> None:
+    def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
         self._sum = np.zeros_like(shard.parameters)
         self._gathered = [0] * shard.chunks
         self._updates = [0] * shard.chunks
         self._pushes = 0
 
-    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
         gathered = shard.part(self._sum, chunk)
         self._adding.update(gathered, (), values, 1, -self._scale(push.staleness) / self._count)
@@ -45,20 +41,20 @@ class Gather(Policy):
         if self._gathered[chunk] == self._count:
             self._apply(shard, chunk)
 
-    def _apply(self, shard: Shard, chunk: int) -> None:
+    def _apply(self, shard: ShardState, chunk: int) -> None:
         gathered = shard.part(self._sum, chunk)
         self._updates[chunk] += 1
         shard.update(chunk, gathered, self._updates[chunk])
         gathered.fill(0)
         self._gathered[chunk] = 0
 
-    def apply_rest(self, shard: Shard) -> None:
+    def apply_rest(self, shard: ShardState) -> None:
         """See `Policy.apply_rest`: the last few gradients are an update, each with the weight it would have had."""
         for chunk, gathered in enumerate(self._gathered):
             if gathered:
                 self._apply(shard, chunk)
 
-    def end_push(self, shard: Shard, push: Push) -> None:
+    def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """See `Policy.end_push`: the clock counts updates, not pushes."""
         self._pushes += 1
         if self._pushes % self._count == 0:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from mpidl.rules import Sgd
-from mpidl.shards.policies.policy import Policy, Push
-
-if TYPE_CHECKING:
-    from mpidl.shards.shard import Shard
+from mpidl.shards.policies.policy import Policy
+from mpidl.shards.state import PushHeader, ShardState
 
 
 class DelayedNesterov(Policy):
@@ -34,13 +30,13 @@ class DelayedNesterov(Policy):
     def __init__(self, count: int) -> None:
         self._count = count
 
-    def attach(self, shard: Shard) -> None:
+    def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
         self._sum = np.zeros_like(shard.parameters)
         self._gathered = [0] * shard.chunks
         self._updates = [0] * shard.chunks
 
-    def apply_chunk(self, shard: Shard, chunk: int, values: np.ndarray, push: Push) -> None:
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
         gathered, share = shard.part(self._sum, chunk), shard.rate / self._count
         self._gathered[chunk] += 1

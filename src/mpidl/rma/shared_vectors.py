@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpidl.rma.ownership import Freed, Owner
 
-class SharedVectors:
+
+class SharedVectors(Owner):
     """Vectors of one size and dtype, shared by the ranks of a communicator; creation and `free` are collective.
 
     Parameters
@@ -22,11 +24,12 @@ class SharedVectors:
 
     def __init__(self, comm: MPI.Intracomm, count: int, size: int, dtype: Any) -> None:
         length = count * size * np.dtype(dtype).itemsize
-        self._window = MPI.Win.Allocate_shared(length if comm.rank == 0 else 0, 1, comm=comm)
+        self._window: Any = MPI.Win.Allocate_shared(length if comm.rank == 0 else 0, 1, comm=comm)
         memory: Any = self._window.Shared_query(0)[0]
-        self.vectors = list(np.frombuffer(memory, dtype, count * size).reshape(count, size))
+        self.vectors: Any = list(np.frombuffer(memory, dtype, count * size).reshape(count, size))
 
     def free(self) -> None:
         """Give the memory back; the vectors are invalid afterwards."""
-        self.vectors = []
-        self._window.Free()
+        window = self._window
+        self._window = self.vectors = Freed("the shared memory")
+        window.Free()

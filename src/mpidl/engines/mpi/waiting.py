@@ -1,0 +1,37 @@
+"""Waiting for other ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from mpidl.transport.interface import Link
+from mpidl.transport.status import Status
+
+
+class Waiting:
+    """Waits for what other ranks do, and counts the time in a worker's status.
+
+    Parameters
+    ----------
+    link : Link
+    status : Status
+    """
+
+    def __init__(self, link: Link, status: Status) -> None:
+        self._backoff, self._status = link.backoff(), status
+
+    def until(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready()`."""
+        if ready():
+            return
+        started = time.perf_counter()
+        self._backoff.reset()
+        while not ready():
+            self._backoff.pause()
+        self._status.figures["waiting_seconds"] += time.perf_counter() - started
+
+
+def timer(crowded: bool) -> Callable[[], float]:
+    """Return the clock for work: where ranks share cores, the wall's clock also counts the others' work."""
+    return time.thread_time if crowded else time.perf_counter

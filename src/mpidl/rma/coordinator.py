@@ -1,0 +1,132 @@
+"""The coordinator's link over windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpidl.algorithms.coordinator_requests import Segment
+from mpidl.rma.calls import Caller
+from mpidl.rma.counters import Counter
+from mpidl.rma.link import WindowLink
+from mpidl.rma.shared_state import SharedState
+from mpidl.transport.protocol import TICKETS, Control, Notice, Order, Phase
+
+
+class WindowCoordinatorLink(WindowLink):
+    """See `mpidl.transport.interface.CoordinatorLink`.
+
+    Parameters
+    ----------
+    shared : SharedState
+    """
+
+    def __init__(self, shared: SharedState) -> None:
+        super().__init__(shared)
+        window = self._window
+        self._numbers = window.local("control")
+        self.workers, self.servers = window.local("workers"), window.local("servers")
+        self._evaluations, self._evaluated = window.local("evaluations"), window.local("evaluated")
+        self._seen = np.zeros(len(self._evaluated), bool)
+        self._tickets = self._control(Control.TICKETS)
+        self._caller = Caller(shared.comm, shared.roles.servers, self._doorbells)
+        if shared.capacity.units:
+            self._notice, self._copies = window.local("notice"), window.local("copies")
+
+    def look(self) -> None:
+        """See `CoordinatorLink.look`."""
+        self._window.sync()
+
+    def evaluations(self) -> Iterator[tuple[int, Any]]:
+        """See `CoordinatorLink.evaluations`."""
+        for index in np.flatnonzero((self._evaluated != 0) & ~self._seen):
+            self._seen[index] = True
+            yield int(index) + 1, self._evaluations[index]
+
+    def signals(self) -> int:
+        """See `CoordinatorLink.signals`."""
+        return int(self._numbers[Control.SIGNALS])
+
+    def tickets_taken(self) -> int:
+        """See `CoordinatorLink.tickets_taken`."""
+        return self._tickets.read()
+
+    def set_tickets(self, taken: int) -> int:
+        """See `CoordinatorLink.set_tickets`."""
+        return self._tickets.swap(taken)
+
+    def order_save(self, number: int, step: int) -> None:
+        """See `CoordinatorLink.order_save`."""
+        self._numbers[Control.STEP] = step
+        self._window.sync()
+        self._numbers[Control.ORDER] = number
+        # The number says that the step is there: it is written when the step has arrived.
+        self._tell_servers(Order._fields.index("step"), step)
+        self._tell_servers(Order._fields.index("number"), number)
+        self._wake(self._shared.roles.servers)
+
+    def set_phase(self, phase: Phase) -> None:
+        """See `CoordinatorLink.set_phase`."""
+        self._numbers[Control.PHASE] = phase
+        self._window.sync()
+        self._tell_servers(Order._fields.index("phase"), phase)
+        self._wake(self._shared.roles.servers)
+
+    def _tell_servers(self, element: int, value: int) -> None:
+        values = np.array([value], np.int64)
+        for rank in self._shared.roles.servers:
+            self._window.put(values, rank, "orders", element)
+            self._window.flush(rank)
+
+    def _wake(self, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            self._doorbells.ring(rank)
+
+    # A coordinator's evaluations.
+
+    def call(self, message: Any) -> None:
+        """See `CoordinatorLink.call`."""
+        self._caller.call(message)
+
+    def answers(self) -> list[Any] | None:
+        """See `CoordinatorLink.answers`."""
+        return self._caller.answers()
+
+    def notices(self) -> list[tuple[int, Any]]:
+        """See `CoordinatorLink.notices`."""
+        return self._caller.notices()
+
+    def show_evaluation(self, number: int, segments: Sequence[Segment], units: int) -> None:
+        """See `CoordinatorLink.show_evaluation`."""
+        self._copies[:units] = 0
+        self._notice[Notice.SEGMENTS] = len(segments)
+        places = [place for segment in segments for place in (segment.first, segment.count)]
+        self._notice[len(Notice) : len(Notice) + len(places)] = places
+        # A worker that still holds a ticket of the last evaluation reads the notice until it is that of its ticket.
+        self._tickets.swap(number * TICKETS)
+        self._show(Notice.NUMBER, number)
+
+    def units_taken(self, number: int) -> int:
+        """See `CoordinatorLink.units_taken`."""
+        return self._tickets.read() - number * TICKETS
+
+    def copies_taken(self, units: int) -> int:
+        """See `CoordinatorLink.copies_taken`."""
+        return int(np.count_nonzero(self._copies[:units]))
+
+    def show_test(self, number: int) -> None:
+        """See `CoordinatorLink.show_test`."""
+        Counter(self._window, self._coordinator, "notice", Notice.PIECE).swap(number * TICKETS)
+        self._show(Notice.TEST, number)
+
+    def show_over(self) -> None:
+        """See `CoordinatorLink.show_over`."""
+        self._show(Notice.OVER, 1)
+
+    def _show(self, element: Notice, value: int) -> None:
+        """Write one number of the notice, and wake the workers."""
+        self._notice[element] = value
+        self._window.sync()
+        self._wake(self._shared.workers)

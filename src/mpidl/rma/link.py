@@ -1,0 +1,41 @@
+"""What the links of all roles have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mpidl.rma.backoff import Backoff
+from mpidl.rma.counters import Counter
+from mpidl.rma.shared_state import SharedState
+from mpidl.transport.protocol import Control
+
+
+class WindowLink:
+    """See `mpidl.transport.interface.Link`.
+
+    Parameters
+    ----------
+    shared : SharedState
+    """
+
+    def __init__(self, shared: SharedState) -> None:
+        self._shared, self._window, self._doorbells = shared, shared.window, shared.doorbells
+        self._coordinator, self.crowded = shared.roles.coordinator, shared.crowded
+
+    def backoff(self, longest: float | None = None) -> Backoff:
+        """See `Link.backoff`."""
+        return self._shared.backoff(longest)
+
+    def signal(self) -> None:
+        """See `Link.signal`."""
+        self._control(Control.SIGNALS).fetch_add()
+
+    def _control(self, element: Control) -> Counter:
+        return Counter(self._window, self._coordinator, "control", element)
+
+    def _post(self, region: str, number: int, status: np.ndarray, wake: bool) -> None:
+        """Write a rank's status into the coordinator's window."""
+        self._window.put(status, self._coordinator, region, number)
+        self._window.flush(self._coordinator)
+        if wake:
+            self._doorbells.ring(self._coordinator)

@@ -1,0 +1,103 @@
+"""Trying out windows between two ranks: what they carry correctly, and each operation by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.rma.counters import Counter
+from mpidl.rma.ownership import Owner
+from mpidl.rma.windows import Window
+
+#: Elements of the region of counters.
+ANNOUNCED, CONSUMED = range(2)
+
+
+class WindowProbe(Owner):
+    """A window in which two ranks offer the same; creation and `free` are collective.
+
+    Rank 0 measures, rank 1 is the target.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Of size 2.
+    size : int
+        Number of int64 elements that each rank offers twice: data, and an answer.
+    allocation : {"allocate", "create"}
+        See `Window`.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, size: int, allocation: str) -> None:
+        self._comm, self._size, self._partner = comm, size, 1 - comm.rank
+        shapes = {"counters": (np.int64, 2), "data": (np.int64, size), "answer": (np.int64, size)}
+        self._window = Window(comm, shapes, allocation)
+        self._counter = Counter(self._window, 1, "counters", ANNOUNCED)
+
+    def put(self, values: np.ndarray) -> None:
+        """Write int64 `values` into the partner's data."""
+        self._window.put(values, self._partner, "data")
+        self._window.flush(self._partner)
+
+    def get(self, values: np.ndarray) -> None:
+        """Read the partner's data into int64 `values`."""
+        self._window.get(values, self._partner, "data")
+        self._window.flush(self._partner)
+
+    def fetch_add(self) -> None:
+        """Add to a counter of rank 1."""
+        self._counter.fetch_add()
+
+    def carries_values(self) -> bool:
+        """Return, on both ranks, whether what each puts arrives and what each gets is what arrived."""
+        own, back = np.arange(self._size) + 10 * self._comm.rank, np.zeros(self._size, np.int64)
+        self.put(own)
+        self._comm.Barrier()
+        self.get(back)
+        self._window.sync()
+        arrived = np.arange(self._size) + 10 * self._partner
+        right = np.array_equal(back, own) and np.array_equal(self._window.local("data"), arrived)
+        return bool(self._comm.allreduce(bool(right), op=MPI.LAND))
+
+    def overtakes(self, rounds: int) -> tuple[int, int]:
+        """Return, on both ranks, in how many rounds a counter was seen before the data that it announces.
+
+        Returns
+        -------
+        puts, gets : int
+            Of data put by rank 0, and of data that it got.
+        """
+        turn = self._write if self._comm.rank == 0 else self._read
+        gets, puts = self._comm.allgather(sum(turn(number) for number in range(1, rounds + 1)))
+        return puts, gets
+
+    def _write(self, number: int) -> bool:
+        """Put data and announce them, as a worker does; return whether what the target announces is wrong."""
+        counter, answer = np.array([number]), np.zeros(self._size, np.int64)
+        self.put(np.full(self._size, number))
+        self._window.put(counter, self._partner, "counters", ANNOUNCED)
+        self._window.flush(self._partner)
+        counter[0] = 0
+        while counter[0] < number:
+            self._window.get(counter, self._partner, "counters", CONSUMED)
+            self._window.flush(self._partner)
+        self._window.get(answer, self._partner, "answer")
+        self._window.flush(self._partner)
+        return bool((answer != number).any())
+
+    def _read(self, number: int) -> bool:
+        """Wait for data, as a server does, and announce others; return whether the data are wrong."""
+        counters, answer = self._window.local("counters"), self._window.local("answer")
+        while counters[ANNOUNCED] < number:
+            self._comm.Iprobe()
+            self._window.sync()
+        wrong = bool((self._window.local("data") != number).any())
+        answer[:] = number
+        self._window.sync()
+        counters[CONSUMED] = number
+        self._window.sync()
+        return wrong
+
+    def free(self) -> None:
+        """Free the window; collective."""
+        self._window.free()

@@ -1,0 +1,73 @@
+"""A server's link over windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mpidl.rma.calls import Callee
+from mpidl.rma.link import WindowLink
+from mpidl.rma.mailboxes import Inbox
+from mpidl.rma.shared_state import SharedState
+from mpidl.transport.protocol import Order, ShardClock
+
+
+class WindowServerLink(WindowLink):
+    """See `mpidl.transport.interface.ServerLink`.
+
+    Parameters
+    ----------
+    shared : SharedState
+    number : int
+        The server's number.
+    """
+
+    def __init__(self, shared: SharedState, number: int) -> None:
+        super().__init__(shared)
+        self._number = number
+        self.parameters = self._window.local("parameters")
+        self.inbox = Inbox(self._window, shared.geometries[number], shared.workers, self._doorbells)
+        self._clock, self._orders = self._window.local("clock"), self._window.local("orders")
+        self._done = self._window.local("done") if shared.capacity.units else np.zeros(0, np.uint8)
+        self._callee = Callee(shared.comm, self._coordinator, self._doorbells)
+
+    def order(self) -> Order:
+        """See `Link.order`."""
+        return Order._make(self._orders.tolist())
+
+    def post(self, status: np.ndarray, wake: bool = False) -> None:
+        """See `Link.post`."""
+        self._post("servers", self._number, status, wake)
+
+    def show_clock(self, clock: int, received: int) -> None:
+        """See `ServerLink.show_clock`."""
+        self._clock[ShardClock.RECEIVED] = received
+        self._clock[ShardClock.CLOCK] = clock
+
+    def wake_workers(self) -> None:
+        """See `ServerLink.wake_workers`."""
+        for rank in self._shared.workers:
+            self._doorbells.ring(rank)
+
+    def next_call(self) -> Any | None:
+        """See `ServerLink.next_call`."""
+        return self._callee.next()
+
+    def answer(self, message: Any) -> None:
+        """See `ServerLink.answer`."""
+        self._callee.answer(message)
+
+    def notify(self, message: Any) -> None:
+        """See `ServerLink.notify`."""
+        self._callee.notify(message)
+
+    def expect_units(self, count: int) -> None:
+        """See `ServerLink.expect_units`."""
+        self._done[:count] = 0
+        self._window.sync()
+
+    def show_done(self, unit: int) -> None:
+        """See `ServerLink.show_done`."""
+        self._done[unit] = 1
+        self._window.sync()

@@ -1,0 +1,149 @@
+"""What the ranks of a transport share: communicators, doorbells, the window and its regions.
+
+All of it is owned here, so that it can be freed and made anew, for other ranks or other shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.rma import mailboxes
+from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
+from mpidl.rma.doorbells import Doorbells, cores
+from mpidl.rma.ownership import Freed, Owner
+from mpidl.rma.scheduling import run_promptly, sharpen_sleeps
+from mpidl.rma.shared_vectors import SharedVectors
+from mpidl.rma.staging import Staging
+from mpidl.rma.windows import Window, allocation_chosen
+from mpidl.topology.roles import Roles
+from mpidl.transport.interface import Capacity
+from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.protocol import EVALUATION, NOTICE, SERVER_STATUS, WORKER_STATUS, Control, Order, ShardClock
+
+#: Seconds that a rank spins before it sleeps, if it has a core of its own.
+SPIN = 50e-6
+
+
+class SharedState(Owner):
+    """One rank's part of what a transport shares; creation and `free` are collective over `comm`.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The ranks that `roles` speaks of; duplicated.
+    roles : Roles
+    capacity : Capacity
+    allocation : {"allocate", "create"}, optional
+        How window memory is obtained; see `Window`. The environment's choice if not given.
+    staging : Staging, optional
+        See `Window`.
+
+    Attributes
+    ----------
+    comm : MPI.Intracomm
+    window : Window
+    doorbells : Doorbells
+    peers : MPI.Intracomm or None
+        On a worker of a job without servers: the workers.
+    geometries : list of MailboxGeometry
+        The servers' mailboxes.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        roles: Roles,
+        capacity: Capacity,
+        allocation: str | None = None,
+        staging: Staging | None = None,
+    ) -> None:
+        allocation = allocation_chosen() if allocation is None else allocation
+        self.comm: Any = comm.Dup()
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size, self.roles, self.capacity = comm.rank, comm.size, roles, capacity
+        self.workers = [replica[0] for replica in roles.replicas]
+        self.geometries = [
+            MailboxGeometry.of(shard, len(self.workers), capacity.dtype, capacity.wire, capacity.chunk_bytes)
+            for shard in capacity.shards
+        ]
+        self.doorbells = Doorbells(self.comm)
+        self.window = Window(self.comm, self._regions(), allocation, staging)
+        # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
+        self._direct = self.doorbells.alone and allocation == "allocate"
+        self.crowded = self.size > cores()
+        self.peers: Any = self._join_peers()
+        self._shared: list[SharedVectors] = []
+        if capacity.shared_vectors and self.peers is not None:
+            size = capacity.shards[-1].stop
+            self._shared.append(SharedVectors(self.peers, capacity.shared_vectors, size, capacity.dtype))
+            self._shared.append(SharedVectors(self.peers, 1, len(self.workers), np.int64))
+        sharpen_sleeps()
+        if self.rank == roles.coordinator or self.rank in roles.servers:
+            run_promptly()
+
+    def _join_peers(self) -> MPI.Intracomm | None:
+        if self.roles.servers or self.rank not in self.workers:
+            return None
+        group = self.comm.Get_group().Incl(self.workers)
+        peers: MPI.Intracomm = self.comm.Create_group(group)
+        return peers
+
+    def _regions(self) -> dict[str, tuple[Any, int]]:
+        """Return what this rank offers in the window."""
+        capacity, units = self.capacity, self.capacity.units
+        if self.rank == self.roles.coordinator:
+            regions: dict[str, tuple[Any, int]] = {
+                "control": (np.int64, len(Control)),
+                "clocks": (np.int64, len(self.workers)),
+                "workers": (WORKER_STATUS, len(self.workers)),
+                "servers": (SERVER_STATUS, len(capacity.shards)),
+                "evaluations": (EVALUATION, capacity.evaluations),
+                "evaluated": (np.int64, capacity.evaluations),
+            }
+            return regions | ({"notice": (np.int64, NOTICE), "copies": (np.int64, units)} if units else {})
+        if self.rank in self.roles.servers:
+            number = self.roles.servers.index(self.rank)
+            return {
+                "parameters": (capacity.dtype, capacity.shards[number].size),
+                "clock": (np.int64, len(ShardClock)),
+                "orders": (np.int64, len(Order._fields)),
+                **({"done": (np.uint8, units)} if units else {}),
+                **mailboxes.regions(self.geometries[number]),
+            }
+        return {}
+
+    @property
+    def shards(self) -> Sequence[Any]:
+        """See `Transport.shards`."""
+        return self.capacity.shards
+
+    @property
+    def chunks(self) -> list[int]:
+        """See `Transport.chunks`."""
+        return [geometry.chunk for geometry in self.geometries]
+
+    @property
+    def shared_vectors(self) -> list[np.ndarray]:
+        """See `WorkerLink.shared_vectors`."""
+        return [vector for shared in self._shared for vector in shared.vectors]
+
+    def backoff(self, longest: float | None = None) -> Backoff:
+        """See `Link.backoff`."""
+        sleep = (RUNG_SLEEP if longest is None else longest) if self._direct else BLIND_SLEEP
+        return Backoff(self.comm, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
+
+    def free(self) -> None:
+        """Give everything back; collective."""
+        for shared in self._shared:
+            shared.free()
+        if self.peers is not None:
+            self.peers.Free()
+        self.window.free()
+        self.doorbells.free()
+        comm = self.comm
+        self.comm = self.peers = Freed("the transport")
+        comm.Free()

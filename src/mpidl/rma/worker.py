@@ -1,0 +1,163 @@
+"""A worker's link over windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpidl.parameters.ranges import Range
+from mpidl.rma.counters import Counter
+from mpidl.rma.link import WindowLink
+from mpidl.rma.mailboxes import Outbox
+from mpidl.rma.shared_state import SharedState
+from mpidl.transport.protocol import Control, Notice, Order
+from mpidl.wire import ErrorFeedback
+
+
+class WindowWorkerLink(WindowLink):
+    """See `mpidl.transport.interface.WorkerLink`.
+
+    Parameters
+    ----------
+    shared : SharedState
+    number : int
+        The worker's number.
+    feedback : sequence of ErrorFeedback
+        For each server, if there is a wire format.
+    """
+
+    def __init__(self, shared: SharedState, number: int, feedback: Sequence[ErrorFeedback] = ()) -> None:
+        super().__init__(shared)
+        self._number, self._servers = number, shared.roles.servers
+        self.shards: Sequence[Range] = shared.shards
+        self.peers, self.shared_vectors = shared.peers, shared.shared_vectors
+        self._outboxes = [
+            Outbox(self._window, rank, number, geometry, self._doorbells, feedback[server] if feedback else None)
+            for server, (rank, geometry) in enumerate(zip(self._servers, shared.geometries, strict=False))
+        ]
+        self._undelivered: list[int] = []
+        self._unended = list(self._outboxes)
+        self._tickets = self._control(Control.TICKETS)
+        self._numbers = np.zeros(len(Control), np.int64)
+        self._clock = np.zeros(1, np.int64)
+        self._clocks = np.zeros(len(shared.workers), np.int64)
+
+    # Data, clocks and status, all at the coordinator.
+
+    def take_ticket(self) -> int:
+        """See `WorkerLink.take_ticket`."""
+        return self._tickets.fetch_add()
+
+    def tickets_taken(self) -> int:
+        """See `WorkerLink.tickets_taken`."""
+        return self._tickets.read()
+
+    def set_clock(self, clock: int) -> None:
+        """See `WorkerLink.set_clock`."""
+        self._clock[0] = clock
+        self._window.put(self._clock, self._coordinator, "clocks", self._number)
+        self._window.flush(self._coordinator)
+
+    def slowest_clock(self) -> int:
+        """See `WorkerLink.slowest_clock`."""
+        self._window.get(self._clocks, self._coordinator, "clocks")
+        self._window.flush(self._coordinator)
+        return int(self._clocks.min())
+
+    def order(self) -> Order:
+        """See `Link.order`."""
+        self._window.get(self._numbers, self._coordinator, "control")
+        self._window.flush(self._coordinator)
+        numbers = self._numbers.tolist()
+        return Order(numbers[Control.ORDER], numbers[Control.STEP], numbers[Control.PHASE])
+
+    def post(self, status: np.ndarray, wake: bool = False) -> None:
+        """See `Link.post`."""
+        self._post("workers", self._number, status, wake)
+
+    def post_shard(self, status: np.ndarray, wake: bool = False) -> None:
+        """See `WorkerLink.post_shard`."""
+        self._post("servers", self._number, status, wake)
+
+    def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
+        """See `WorkerLink.post_evaluation`."""
+        self._post("evaluations", epoch - 1, result, False)
+        self._post("evaluated", epoch - 1, np.ones(1, np.int64), True)
+
+    # Parameters, at the servers.
+
+    @property
+    def bytes_pushed(self) -> int:
+        """See `WorkerLink.bytes_pushed`."""
+        return sum(outbox.bytes for outbox in self._outboxes)
+
+    def begin_push(self, fetched: Sequence[int], portions: tuple[int, int]) -> None:
+        """See `WorkerLink.begin_push`."""
+        for outbox, clock in zip(self._outboxes, fetched, strict=True):
+            outbox.begin(clock, portions)
+        self._undelivered = list(range(len(self._outboxes)))
+
+    def send_push(self, vector: Any) -> bool:
+        """See `WorkerLink.send_push`."""
+        sent = True
+        while self._undelivered and sent:
+            sent = False
+            for number in tuple(self._undelivered):
+                shard, outbox = self.shards[number], self._outboxes[number]
+                before = outbox.sent
+                if outbox.send(vector[shard.start : shard.stop]):
+                    self._undelivered.remove(number)
+                sent = sent or outbox.sent > before
+        return not self._undelivered
+
+    def end_pushes(self) -> bool:
+        """See `WorkerLink.end_pushes`."""
+        while self._unended and self._unended[0].end():
+            del self._unended[0]
+        return not self._unended
+
+    def applied(self) -> bool:
+        """See `WorkerLink.applied`."""
+        return all(outbox.applied() for outbox in self._outboxes)
+
+    def read_clocks(self, clocks: np.ndarray) -> None:
+        """See `WorkerLink.read_clocks`."""
+        for number, rank in enumerate(self._servers):
+            self._window.get(clocks[number], rank, "clock")
+            self._window.flush(rank)
+
+    def start_fetch(self, parameters: Any) -> None:
+        """See `WorkerLink.start_fetch`."""
+        for rank, shard in zip(self._servers, self.shards, strict=True):
+            self._window.get(parameters[shard.start : shard.stop], rank, "parameters")
+
+    def finish_fetch(self) -> None:
+        """See `WorkerLink.finish_fetch`."""
+        for rank in self._servers:
+            self._window.flush(rank)
+
+    # A coordinator's evaluations.
+
+    def read_notice(self, notice: np.ndarray) -> None:
+        """See `WorkerLink.read_notice`."""
+        self._window.get(notice, self._coordinator, "notice")
+        self._window.flush(self._coordinator)
+
+    def take_piece(self) -> int:
+        """See `WorkerLink.take_piece`."""
+        return Counter(self._window, self._coordinator, "notice", Notice.PIECE).fetch_add()
+
+    def take_copy(self, unit: int) -> bool:
+        """See `WorkerLink.take_copy`."""
+        return Counter(self._window, self._coordinator, "copies", unit).fetch_add() == 0
+
+    def read_done(self, done: np.ndarray) -> None:
+        """See `WorkerLink.read_done`."""
+        done.fill(1)
+        at_one = np.empty_like(done)
+        for rank in self._servers:
+            self._window.get(at_one, rank, "done")
+            self._window.flush(rank)
+            done &= at_one

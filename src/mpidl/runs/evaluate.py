@@ -1,0 +1,49 @@
+"""Testing the model of a run's newest checkpoint: ``mpidl evaluate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpidl.config import load
+from mpidl.job.build import build
+from mpidl.nn.evaluation import evaluate_split
+from mpidl.parameters import Range
+from mpidl.storage.checkpoint import latest
+
+
+def evaluate(run: Path) -> dict[str, Any]:
+    """Evaluate a run's newest checkpoint on its test data.
+
+    Parameters
+    ----------
+    run : Path
+        ``runs/NAME``.
+
+    Returns
+    -------
+    dict
+        run_dir, step, epoch, samples, test_loss, test_accuracy (None where correctness means nothing).
+
+    Raises
+    ------
+    UsageError
+        There is no checkpoint, or its model or data can't be had.
+    """
+    checkpoint = latest(run)
+    job = build(load(run / "config.toml"), checkpoint)
+    job.model.parameters[:] = checkpoint.read("parameters", Range(0, checkpoint.size))
+    job.place(mirrored=False)
+    test = job.dataset.test
+    loss, correct = evaluate_split(job.model, test, 0, test.samples)
+    position = checkpoint.position
+    return {
+        "run_dir": str(run),
+        "step": position.step,
+        "epoch": position.epoch,
+        "samples": position.samples,
+        "test_loss": loss / test.samples,
+        "test_accuracy": None if np.isnan(correct) else correct / test.samples,
+    }

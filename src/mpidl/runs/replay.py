@@ -1,0 +1,58 @@
+"""Playing a recorded run on ranks again: ``mpidl simulate --replay``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpidl.config import load
+from mpidl.engines.replay import ReplayEngine
+from mpidl.errors import MpidlError
+from mpidl.job.build import build
+from mpidl.parameters import Range, shards
+from mpidl.storage.checkpoint import Checkpoint, latest
+from mpidl.storage.interleaving import Interleaving
+
+
+def replay(run: Path) -> dict[str, Any]:
+    """Play a recorded run on ranks again, in this process, and compare the parameters at its end.
+
+    Parameters
+    ----------
+    run : Path
+        ``runs/NAME``, recorded with ``run.record``.
+
+    Returns
+    -------
+    dict
+        run_dir, step, gradients; difference: the largest of any parameter; equal: whether bit for bit.
+
+    Raises
+    ------
+    UsageError
+        There is no record, or the checkpoint at its beginning or end is gone.
+    MpidlError
+        The run was deterministic, and its replay differs.
+    """
+    interleaving, config = Interleaving.load(run), load(run / "config.toml")
+    beginning, end = Checkpoint(run / "checkpoints" / str(interleaving.step)), latest(run)
+    job = build(config, beginning)
+    job.place()
+    job.replicas = len(interleaving.batches)
+    ranges = shards(job.layout.size, len(interleaving.arrivals) or job.replicas)
+    parts = [job.fill(part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]
+    engine = ReplayEngine(job.training, parts, interleaving)
+    gradients = engine.run()
+    found, expected = engine.parameters(), end.read("parameters", Range(0, end.size))
+    difference, equal = float(np.abs(found - expected).max()), bool(np.array_equal(found, expected))
+    if config.run.deterministic and not equal:
+        raise MpidlError(f"{run}: the run was deterministic, and its replay differs from {end.path} by {difference:g}")
+    return {
+        "run_dir": str(run),
+        "step": end.position.step,
+        "gradients": gradients,
+        "difference": difference,
+        "equal": equal,
+    }

@@ -1,0 +1,225 @@
+"""The state of one shard: its vectors, its clock and its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mpidl.parameters.ranges import Range, chunks
+from mpidl.shards.operations import PARAMETERS
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.staleness import Histogram
+
+#: Elements of several vectors that are worked on at a time, so that they stay in the cache.
+BLOCK = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class PushHeader:
+    """What a shard knows about a push from its first chunk on.
+
+    Attributes
+    ----------
+    worker : int
+        Number of the worker that sent it.
+    ordinal : int
+        Number of pushes that have begun to arrive at the shard, this one included.
+    fetched : int
+        The shard's clock when the worker fetched.
+    staleness : int
+        Number of updates between the worker's fetch and the arrival of the push.
+    portions : (int, int)
+        The first and the last portion of the data that the push was computed on.
+    """
+
+    worker: int
+    ordinal: int
+    fetched: int
+    staleness: int
+    portions: tuple[int, int]
+
+
+class ShardState:
+    """The vectors of one range of the parameters with a clock and counters: what a policy acts on.
+
+    Parameters
+    ----------
+    range : Range
+        The shard's elements of the flat parameter vector.
+    parameters : array, shape (range.size,)
+        Their values, float32 or float64. The shard changes this array in place.
+    rule : ScheduledRule
+    chunk : int
+        Elements of a chunk. Pushes arrive in chunks; the last chunk may be shorter.
+    state : mapping of str to array, optional
+        The shard's other vectors by name, each like `parameters`: the state of the rule and the vectors that operations
+        work on. By default the rule's initial state.
+    clock : int
+        Number of updates that have been applied.
+
+    Attributes
+    ----------
+    vectors : dict of str to array
+        "parameters" and the vectors of `state` by their names, as they are now; `bind` replaces an entry.
+    pieces : list of Range
+        The chunks, within the shard.
+    chunks : int
+        Number of chunks.
+    begun, pushes, dropped : int
+        Number of pushes that have begun to arrive, have arrived whole, and have been left out by the policy.
+    received : int
+        Number of chunks that have arrived.
+    portion : int
+        The last portion that the push of the last chunk was computed on; it sets the rate.
+    staleness : Histogram
+        Staleness of the pushes that have arrived whole.
+    on_drop : callable
+        Called with the header of each push that the policy leaves out.
+    block : int or None
+        Best number of elements of several vectors to work on at a time; None means all of them.
+    """
+
+    block: ClassVar[int | None] = BLOCK
+
+    def __init__(
+        self,
+        range: Range,
+        parameters: Any,
+        rule: ScheduledRule,
+        chunk: int,
+        *,
+        state: Mapping[str, Any] | None = None,
+        clock: int = 0,
+    ) -> None:
+        self.range, self.rule, self._rate_at = range, rule.rule, rule.rate_at
+        if state is None:
+            state = {} if rule.rule is None else dict(zip(rule.rule.states, rule.rule.init(parameters), strict=True))
+        self.vectors: dict[str, Any] = {PARAMETERS: parameters, **state}
+        self.clock = self.begun = clock
+        self.pushes = self.received = self.dropped = 0
+        self.portion = -1
+        self.staleness = Histogram()
+        self.on_drop: Callable[[PushHeader], None] = lambda push: None
+        self.pieces = chunks(Range(0, range.size), chunk)
+        self.chunks = len(self.pieces)
+        self._slices = [slice(*piece) for piece in self.pieces]
+        statistics = [shared for each in rule.statistics if (shared := each.intersect(range))]
+        self._statistics = [each.shift(-range.start) for each in statistics]
+        self._statistics_of_chunks = [
+            [shared.shift(-piece.start) for each in self._statistics if (shared := each.intersect(piece))]
+            for piece in self.pieces
+        ]
+        self._open: dict[int, PushHeader] = {}
+        self._cut()
+
+    def _cut(self) -> None:
+        """Cut the vectors that the rule updates into chunks."""
+        states = () if self.rule is None else self.rule.states
+        self._state = tuple(self.vectors[name] for name in states)
+        self._views = [(self.parameters[s], tuple(vector[s] for vector in self._state)) for s in self._slices]
+
+    @property
+    def parameters(self) -> Any:
+        """The parameters, shape (range.size,)."""
+        return self.vectors[PARAMETERS]
+
+    def bind(self, memory: np.ndarray | None) -> None:
+        """Move the parameters into other memory and copy their values there.
+
+        Parameters
+        ----------
+        memory : array, shape (range.size,), or None
+            Memory of the parameters' dtype, such as a window's. None means memory of the shard's own.
+
+        Raises
+        ------
+        ValueError
+            `memory` has another shape or dtype.
+        """
+        self.vectors[PARAMETERS] = moved(self.parameters, memory)
+        self._cut()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no push has arrived in part."""
+        return not self._open
+
+    def is_open(self, worker: int) -> bool:
+        """Tell whether a push of `worker` has arrived in part."""
+        return worker in self._open
+
+    def chunk(self, number: int) -> Any:
+        """Return one chunk of the parameters."""
+        return self._views[number][0]
+
+    def part(self, vector: Any, number: int) -> Any:
+        """Return one chunk of a vector that is as long as the shard."""
+        return vector[self._slices[number]]
+
+    @property
+    def rate(self) -> float:
+        """The rule's rate for the push whose chunk arrived last."""
+        assert self.rule is not None
+        return self.rule.rate * self._rate_at(self.portion)
+
+    def update(self, chunk: int, gradient: Any, ordinal: int, scale: float = 1.0) -> None:
+        """Apply the rule to one chunk of the parameters.
+
+        Parameters
+        ----------
+        chunk : int
+            Number of the chunk.
+        gradient : array, shape (chunk's size,)
+        ordinal : int
+            Number of the update, from 1.
+        scale : float
+            Factor of the rate.
+        """
+        assert self.rule is not None
+        parameters, state = self._views[chunk]
+        rate = self.rate * scale
+        self.rule.update(parameters, state, gradient, ordinal, rate, sparing=self._statistics_of_chunks[chunk])
+
+    def update_sparsely(self, gradient: Any, ordinal: int, portion: int) -> None:
+        """Apply the rule to all parameters whose gradient isn't 0.
+
+        Parameters
+        ----------
+        gradient : array, shape (range.size,)
+        ordinal : int
+            Number of the update, from 1.
+        portion : int
+            The portion that the gradient was computed on.
+        """
+        assert self.rule is not None
+        rate = self.rule.rate * self._rate_at(portion)
+        self.rule.update(
+            self.parameters, self._state, gradient, ordinal, rate, sparse=True, sparing=self._statistics
+        )  # fmt: skip
+
+    def drop(self, push: PushHeader) -> None:
+        """Count a push that the policy leaves out."""
+        self.dropped += 1
+        self.on_drop(push)
+
+    def saved_vectors(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: "parameters" and "rule/NAME", each of shape (range.size,)."""
+        return {name if name == PARAMETERS else f"rule/{name}": vector for name, vector in self.vectors.items()}
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return a copy of `saved_vectors` in the host's memory."""
+        return {name: np.array(vector) for name, vector in self.saved_vectors().items()}
+
+
+def moved(vector: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
+    """Return `memory`, or new memory if that is None, with the values of a vector; see `ShardState.bind`."""
+    if memory is None:
+        return vector.copy()
+    if (memory.shape, memory.dtype) != (vector.shape, vector.dtype):
+        found, expected = (f"{each.dtype} of shape {each.shape}" for each in (memory, vector))
+        raise ValueError(f"memory for a shard's parameters: {found}, expected {expected}")
+    np.copyto(memory, vector)
+    return memory

@@ -1,0 +1,234 @@
+"""What the ranks say to each other: every word and number, whichever transport carries them.
+
+Running totals are posted whole, so that a rank posts whenever it likes and nothing is lost if the coordinator looks
+less often. Counters and the numbers of orders only grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from mpidl.algorithms.coordinator_requests import SEGMENTS, Segment
+from mpidl.shards.staleness import BINS
+
+#: A ticket beyond every run: taking it means that there are no more portions.
+NO_MORE = 1 << 60
+#: The clock of a replica that has no more data: nobody waits for it.
+STOPPED = int(np.iinfo(np.int64).max)
+
+
+class State(IntEnum):
+    """How far a rank has come."""
+
+    WORKING = 1
+    TRAINED = 2
+    DONE = 3
+
+
+class Phase(IntEnum):
+    """What workers do that have no more portions."""
+
+    TRAIN = 0
+    EVALUATE = 1
+    EXIT = 2
+
+
+class Control(IntEnum):
+    """Numbers of the coordinator that workers look at."""
+
+    TICKETS = 0  # portions taken so far
+    PHASE = 1
+    SIGNALS = 2  # ranks that a signal asked to stop
+    ORDER = 3  # ordinal of the last order to save a checkpoint, from 1
+    STEP = 4  # the step of that checkpoint
+
+
+class Order(NamedTuple):
+    """What the coordinator has told a server, or a worker that holds a shard.
+
+    Attributes
+    ----------
+    number : int
+        Ordinal of the last order to save a checkpoint, from 1.
+    step : int
+        The step of that checkpoint.
+    phase : Phase
+        Servers know ``TRAIN`` and ``EXIT``.
+    """
+
+    number: int
+    step: int
+    phase: int
+
+
+class ShardClock(IntEnum):
+    """Numbers that a server shows beside its parameters."""
+
+    CLOCK = 0  # updates applied
+    RECEIVED = 1  # chunks received
+
+
+WORKER_STATUS = np.dtype(
+    [
+        ("state", np.int64),
+        ("samples", np.int64),
+        ("batches", np.int64),
+        ("loss", np.float64),  # sum of the training losses over the samples
+        ("pushes", np.int64),
+        ("fetches", np.int64),
+        ("bytes_pushed", np.int64),
+        ("bytes_fetched", np.int64),
+        ("tickets", np.int64),  # portions taken
+        ("unfinished", np.int64, (2, 2)),  # portions in work and taken ahead, each with its batches done; -1 for none
+        ("first_fetch", np.float64),  # seconds since the epoch
+        ("last_push", np.float64),
+        ("evaluation_seconds", np.float64),
+        ("waiting_seconds", np.float64),
+        ("computing_seconds", np.float64),
+        ("overhead_seconds", np.float64),
+        ("computing_squares", np.float64),
+        ("fetching_seconds", np.float64),
+        ("pushing_seconds", np.float64),
+        ("test_loss", np.float64),  # sums over this worker's part of the test data
+        ("test_correct", np.float64),
+        ("test_samples", np.int64),
+        ("tests", np.int64),  # how many times it has evaluated its part
+    ]
+)
+
+SERVER_STATUS = np.dtype(
+    [
+        ("state", np.int64),
+        ("pushes", np.int64),
+        ("dropped", np.int64),
+        ("busy_seconds", np.float64),
+        ("saved", np.int64),  # ordinal of the last order whose checkpoint is on disk
+        ("staleness_sum", np.float64),
+        ("staleness_max", np.int64),
+        ("staleness", np.int64, (BINS,)),
+    ]
+)
+
+EVALUATION = np.dtype(
+    [
+        ("loss", np.float64),
+        ("accuracy", np.float64),
+        ("time", np.float64),  # when it began, seconds since the epoch
+    ]
+)
+
+# A push, chunk by chunk.
+
+#: Chunk number of the message that says that a worker pushes no more.
+END = -1
+
+
+class Header(IntEnum):
+    """Numbers that travel with each chunk of a push."""
+
+    PUSH = 0  # ordinal of the worker's push, from 0
+    CHUNK = 1  # number of the chunk within the shard, or END
+    FETCHED = 2  # the shard's clock when the worker fetched
+    COUNT = 3  # elements
+    FIRST = 4  # first portion that the push was computed on
+    LAST = 5  # last portion
+
+
+class Message(NamedTuple):
+    """One chunk of a push, as a server receives it.
+
+    Attributes
+    ----------
+    worker : int
+    push : int
+        Ordinal of the worker's push, from 0.
+    chunk : int
+        Number of the chunk within the shard, or `END`.
+    fetched : int
+        The shard's clock when the worker fetched what the gradient was computed on.
+    values : array (count,)
+        Valid until the chunk is released.
+    portions : (int, int)
+        First and last portion that the push was computed on.
+    """
+
+    worker: int
+    push: int
+    chunk: int
+    fetched: int
+    values: np.ndarray
+    portions: tuple[int, int]
+
+
+class Meeting(IntEnum):
+    """What each worker tells all others before a reduction."""
+
+    GIVES = 0  # whether it gives a vector
+    EPOCH = 1  # an epoch that is over and that nobody has evaluated, or 0
+    ORDER = 2  # the first worker's: Control.ORDER
+    STEP = 3  # and Control.STEP
+    PORTION = 4  # the portion of its last batch
+
+
+# Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.
+
+TICKETS = 1 << 32
+#: What is added to a unit's number in the header of a push if another worker had taken that unit before.
+COPY = 1 << 40
+
+
+class Notice(IntEnum):
+    """Numbers that the coordinator shows to workers; each segment's first portion and count follow."""
+
+    NUMBER = 0  # the evaluation that workers may take units of, from 1
+    TEST = 1  # how many times the test data are to have been evaluated
+    OVER = 2  # whether training is over
+    SEGMENTS = 3  # number of segments
+    PIECE = 4  # ticket of the next piece of the test data
+
+
+class Tag(IntEnum):
+    """Kinds of messages between the coordinator and servers."""
+
+    CALL = 1
+    ANSWER = 2
+    NOTICE = 3
+
+
+#: How many numbers a notice has.
+NOTICE = len(Notice) + 2 * SEGMENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Coordinator to servers: expect the units of an evaluation. Answer: None."""
+
+    evaluation: int
+    segments: tuple[Segment, ...]
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Obeyed:
+    """Coordinator to servers. Answer: ordinal of the last order to save that was taken up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Server to coordinator: all units of an evaluation have been accrued.
+
+    Attributes
+    ----------
+    evaluation : int
+    losses : array (units,)
+    won : int
+        Units whose second copy came first.
+    """
+
+    evaluation: int
+    losses: np.ndarray
+    won: int

@@ -1,0 +1,51 @@
+"""A rank's running totals, which it posts to the coordinator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mpidl.shards.shard import Shard
+from mpidl.transport.protocol import SERVER_STATUS
+
+
+class Status:
+    """One rank's status: fill in `figures`, then post `row`.
+
+    Parameters
+    ----------
+    dtype : dtype
+        `protocol.WORKER_STATUS` or `protocol.SERVER_STATUS`.
+
+    Attributes
+    ----------
+    row : array (1,) of `dtype`
+    figures
+        Its only element.
+    """
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.row = np.zeros(1, dtype)
+        self.figures: Any = self.row[0]
+
+
+class ShardStatus(Status):
+    """The status of whoever holds a shard.
+
+    Parameters
+    ----------
+    shard : Shard
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        super().__init__(SERVER_STATUS)
+        self._shard = shard
+
+    def taken(self) -> np.ndarray:
+        """Take the shard's figures and return the row."""
+        figures, shard = self.figures, self._shard
+        figures["pushes"], figures["dropped"] = shard.pushes, shard.dropped
+        figures["staleness"] = shard.staleness.counts
+        figures["staleness_sum"], figures["staleness_max"] = shard.staleness.sum, shard.staleness.max
+        return self.row

@@ -1,0 +1,38 @@
+"""Sums of vectors that a shard takes for one push."""
+
+import numpy as np
+import pytest
+
+from mpidl.parameters import Range
+from mpidl.rules import Adagrad
+from mpidl.shards.policies import ApplyAtOnce
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+
+SIZE, CHUNK = 1003, 64
+
+
+def make(dtype):
+    rule = ScheduledRule(Adagrad(0.1), lambda portion: 1 / (1 + portion))
+    return Shard(Range(5, 5 + SIZE), np.ones(SIZE, dtype), rule, ApplyAtOnce(), CHUNK, clock=3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_sum_is_one_push_of_what_was_summed_in_order(dtype, mean, count):
+    random = np.random.default_rng(1)
+    parts = random.normal(size=(count, SIZE)).astype(dtype) * 10.0 ** random.integers(-6, 6, (count, 1)).astype(dtype)
+    expected, shard, before = make(dtype), make(dtype), parts.copy()
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    if mean:
+        total /= count
+    expected.receive_push(0, expected.clock, total, (2, 4))
+    shard.receive_sum(parts, mean, (2, 4))
+    assert parts.tobytes() == before.tobytes()
+    for name, vector in shard.vectors.items():
+        assert vector.tobytes() == expected.vectors[name].tobytes()
+    assert (shard.clock, shard.pushes, shard.received) == (4, 1, shard.chunks)
+    assert shard.staleness.counts[0] == 1

@@ -1,0 +1,114 @@
+"""The rooms of the package: who imports whom, and who calls one-sided MPI."""
+
+import ast
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+PACKAGE = SOURCE / "mpidl"
+
+#: From the bottom up: a room imports only rooms before it, and files of its own.
+ROOMS = (
+    *("errors", "version", "jit", "schema", "device"),
+    *("parameters", "rules", "wire", "data", "nn"),
+    *("topology", "launch"),
+    *("shards", "storage"),
+    "algorithms",
+    *("transport", "rma"),
+    "engines",
+    *("config", "job", "report", "roles", "runs", "doctor"),
+    *("cli", "__main__", "__init__"),
+)
+#: Rooms that work without MPI.
+PURE = ROOMS[: ROOMS.index("transport") + 1]
+#: Calls of one-sided MPI, and of what stands for it in `rma`.
+WINDOW_CALLS = {"put", "get", "flush", "sync", "local", "fetch_and_op", "Put", "Get", "Flush", "Accumulate"}
+
+
+def module(path):
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+
+
+def room(name):
+    """Return the room of a module: the name below the package, a file at the root being a room of its own."""
+    return name.split(".")[1] if "." in name else "__init__"
+
+
+def imports(name):
+    """Return the modules that a module imports, wherever in it, also for type checkers only."""
+    found = set()
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name}: relative import"
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {each if each in FILES else node.module for each in submodules}
+    return {each for each in found if each in FILES and each != name}
+
+
+GRAPH = {name: imports(name) for name in FILES}
+
+
+def test_every_file_has_a_room():
+    assert {room(name) for name in FILES} == set(ROOMS)
+    loose = [path.name for path in PACKAGE.glob("*.py")]
+    assert len(loose) <= 10, loose
+
+
+def test_no_room_imports_a_room_above():
+    height = {each: number for number, each in enumerate(ROOMS)}
+    up = [(name, each) for name in FILES for each in GRAPH[name] if height[room(each)] > height[room(name)]]
+    assert not up
+
+
+def test_no_circle_of_imports():
+    try:
+        TopologicalSorter(GRAPH).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_rooms_without_mpi():
+    def names(node):
+        if isinstance(node, ast.Import):
+            return {alias.name.partition(".")[0] for alias in node.names}
+        return {(node.module or "").partition(".")[0]} if isinstance(node, ast.ImportFrom) else set()
+
+    found = {name for name, tree in TREES.items() for node in ast.walk(tree) if "mpi4py" in names(node)}
+    pure = {name for name in found if room(name) in PURE or name.startswith("mpidl.engines.virtual")}
+    assert not pure
+    assert any(room(name) == "rma" for name in found)
+
+
+def window_calls(tree):
+    """Yield the calls on something that is called a window."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WINDOW_CALLS:
+            owner = ast.unparse(node.func.value)
+            if re.search(r"window|\bwin\b|\bMPI\.Win\b", owner, re.IGNORECASE):
+                yield f"{owner}.{node.func.attr}"
+
+
+def test_only_rma_touches_windows():
+    outside = {name: tree for name, tree in TREES.items() if room(name) != "rma"}
+    calls = {name: list(window_calls(tree)) for name, tree in outside.items()}
+    assert not {name: found for name, found in calls.items() if found}
+    assert any(list(window_calls(TREES[name])) for name in FILES if room(name) == "rma")
+    for name, tree in outside.items():
+        attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not {each for each in attributes if each.startswith("MPI.Win")}, name
+        assert "mpidl.rma.windows.Window" not in {
+            f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }, name
