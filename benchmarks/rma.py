@@ -73,25 +73,25 @@ class OddPushes(ApplyAtOnce):
 
 def transfer(pair: Any, size: int, rounds: int) -> dict[str, Any] | None:
     """Return the table's row for transfers of `size` bytes; None on the server."""
-    from mpidl.doctor.serving import Exchange
+    from mpidl.doctor.serving import ServerAndWorker
 
-    exchange = Exchange(pair.comm, size // 4, OddPushes())
+    served = ServerAndWorker(pair.comm, size // 4, OddPushes())
     row = None
     if pair.origin:
-        worker = Worker(exchange, size)
-        exchange.work(lambda: worker.measure(rounds))
+        worker = Worker(served, size)
+        served.work(lambda: worker.measure(rounds))
         row = worker.row()
     else:
-        exchange.serve()
-    exchange.free()
+        served.serve()
+    served.free()
     return row
 
 
 class Worker:
     """The worker's vectors, and how long each case took on them."""
 
-    def __init__(self, exchange: Any, size: int) -> None:
-        self._exchange, self._size = exchange, size
+    def __init__(self, served: Any, size: int) -> None:
+        self._served, self._size = served, size
         self._repeats = max(1, PER_ROUND // size)
         self._gradient, self._copy, self._parameters = (np.zeros(size // 4, np.float32) for _ in range(3))
         self._seconds: dict[str, list[float]] = {case: [] for case in CASES}
@@ -108,8 +108,8 @@ class Worker:
         """Return the median time of each case."""
         actions = {
             "memcpy": lambda: np.copyto(self._copy, self._gradient),
-            "fetch": lambda: self._exchange.fetch(self._parameters),
-            "push": lambda: self._exchange.push(self._gradient),
+            "fetch": lambda: self._served.fetch(self._parameters),
+            "push": lambda: self._served.push(self._gradient),
             "applied": self._push_and_settle,
         }
         times: dict[str, list[float]] = {case: [] for case in actions}
@@ -119,12 +119,12 @@ class Worker:
                 start = time.perf_counter()
                 action()
                 times[case].append(time.perf_counter() - start)
-                self._exchange.wait_applied()
+                self._served.wait_applied()
         return {case: median(elapsed) for case, elapsed in times.items()}
 
     def _push_and_settle(self) -> None:
-        self._exchange.push(self._gradient)
-        self._exchange.wait_applied()
+        self._served.push(self._gradient)
+        self._served.wait_applied()
 
     def row(self) -> dict[str, Any]:
         """Return the medians as bandwidths, and as shares of memcpy's."""
@@ -139,13 +139,13 @@ class Worker:
 
 def wait(pair: Any) -> dict[str, Any]:
     """Return what an idle server costs, and how soon it answers."""
-    from mpidl.doctor.serving import Exchange, answers, idle_share
+    from mpidl.doctor.serving import ServerAndWorker, answers, idle_share
 
     gradient = np.full(SIZES[0] // 4, 1e-3, np.float32)
-    exchange = Exchange(pair.comm, gradient.size)
-    share = idle_share(exchange, pair, IDLE_SECONDS)
-    milliseconds = [1e3 * elapsed for elapsed in answers(exchange, pair, gradient, QUESTIONS)]
-    exchange.free()
+    served = ServerAndWorker(pair.comm, gradient.size)
+    share = idle_share(served, pair, IDLE_SECONDS)
+    milliseconds = [1e3 * elapsed for elapsed in answers(served, pair, gradient, QUESTIONS)]
+    served.free()
     return {
         "idle server": "one chunk of 64 KiB",
         "% of a core": 100 * share,

@@ -72,25 +72,25 @@ def test_an_error_of_the_last_rank_fails_the_probe_on_both(pair, capsys):
 
 
 def test_an_exchange_applies_what_is_pushed_and_can_serve_again(pair):
-    from mpidl.doctor.serving import Exchange, answers, idle_share
+    from mpidl.doctor.serving import ServerAndWorker, answers, idle_share
 
     if pair is None:
         return
     size = 70001
-    exchange = Exchange(pair.comm, size, chunk_bytes=4096)
-    share = idle_share(exchange, pair, 0.05)
+    served = ServerAndWorker(pair.comm, size, chunk_bytes=4096)
+    share = idle_share(served, pair, 0.05)
     assert 0 <= share < 1
     gradient, parameters = np.full(size, 3.0, np.float32), np.full(size, 9.0, np.float32)
-    times = answers(exchange, pair, gradient, 2)
+    times = answers(served, pair, gradient, 2)
     assert len(times) == 2
     assert min(times) > 0
     if pair.origin:
-        exchange.work(lambda: exchange.fetch(parameters))
+        served.work(lambda: served.fetch(parameters))
         # Adagrad with a constant gradient: rate * (1 + 1 / sqrt(2)).
         assert np.allclose(parameters, -0.01 * (1 + 2**-0.5))
     else:
-        exchange.serve()
-    exchange.free()
+        served.serve()
+    served.free()
 
 
 def test_bells_between_ranks_of_one_node(pair):

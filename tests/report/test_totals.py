@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from mpidl.engines.totals import Totals, from_board
-from mpidl.rma.status import SERVER_ROW, WORKER_ROW
+from mpidl.engines.totals import Totals, from_status
+from mpidl.transport.protocol import SERVER_STATUS, WORKER_STATUS
 
 
 def test_durations_of_two_workers_and_two_servers():
-    workers, servers = np.zeros(2, WORKER_ROW), np.zeros(2, SERVER_ROW)
+    workers, servers = np.zeros(2, WORKER_STATUS), np.zeros(2, SERVER_STATUS)
     workers["batches"], workers["pushes"] = [3, 5], [3, 5]
     gradients = [[0.1, 0.2, 0.3], [0.2] * 5]
     workers["computing_seconds"] = [sum(each) for each in gradients]
@@ -17,7 +17,7 @@ def test_durations_of_two_workers_and_two_servers():
     workers["fetching_seconds"], workers["pushing_seconds"] = 0.5, 0.25
     workers["bytes_fetched"], workers["bytes_pushed"] = 100, 200
     servers["busy_seconds"] = [0.3, 0.5]
-    timing = from_board(0.0, workers, servers).timing()
+    timing = from_status(0.0, workers, servers).timing()
     everything = np.concatenate(gradients)
     assert timing["compute"] == pytest.approx(everything.mean() + 0.08 / 8)
     assert timing["compute_deviation"] == pytest.approx(everything.std() / timing["compute"])

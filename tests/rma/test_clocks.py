@@ -21,14 +21,13 @@ def test_no_clock_is_more_than_the_bound_ahead(comm, bound):
     shards = [Range(number, number + 1) for number in range(comm.size - 1)]
     with WindowTransport(comm, roles, Capacity(shards, np.float32)) as transport:
         if comm.rank > 0:
-            link, clock = transport.worker(comm.rank - 1), 0
+            link = transport.worker(comm.rank - 1)
             random = np.random.default_rng(comm.rank)
             link.set_clock(0)
             transport.peers.Barrier()
-            for _ in range(40 + 7 * comm.rank):
+            for clock in range(1, 41 + 7 * comm.rank):
                 if random.random() < 0.2:
                     time.sleep(0.002 * (comm.rank + 1))
-                clock += 1
                 link.set_clock(clock)
                 while (slowest := link.slowest_clock()) < clock - bound:
                     time.sleep(1e-4)

@@ -47,7 +47,7 @@ def test_pushes_change_the_new_memory_alone():
     then = before.tobytes()
     push(shard, 2, [0, 1])
     half = before.tobytes()
-    shard.bind(memory)
+    shard.bind({PARAMETERS: memory})
     assert shard.parameters is memory
     assert shard.vectors[PARAMETERS] is memory
     assert np.shares_memory(shard.chunk(2), memory)
@@ -56,12 +56,14 @@ def test_pushes_change_the_new_memory_alone():
     assert before.tobytes() == half
 
 
-def test_without_memory_they_move_into_memory_of_the_shards_own():
-    window = initial()
-    shard = Shard(Range(0, SIZE), window, RULE, ApplyAtOnce(), CHUNK)
-    shard.bind(None)
-    assert not np.shares_memory(shard.parameters, window)
-    window.fill(np.nan)
+@pytest.mark.parametrize("names", [[PARAMETERS], [PARAMETERS, "sum"]])
+def test_unbound_vectors_move_into_memory_of_the_shards_own(names):
+    shard, windows = make(), {name: np.empty(SIZE) for name in names}
+    shard.bind(windows)
+    shard.unbind()
+    for window in windows.values():
+        assert not any(np.shares_memory(vector, window) for vector in shard.vectors.values())
+        window.fill(np.nan)
     push(shard, 1)
     assert shard.parameters.tobytes() == unbroken(1)
 
@@ -69,7 +71,7 @@ def test_without_memory_they_move_into_memory_of_the_shards_own():
 def test_sparse_updates_follow():
     shard, memory = make(), np.empty(SIZE)
     before = shard.parameters
-    shard.bind(memory)
+    shard.bind({PARAMETERS: memory})
     shard.update_sparsely(np.ones(SIZE), 1, 0)
     assert np.array_equal(before, initial())
     assert not np.array_equal(memory, before)
@@ -78,7 +80,7 @@ def test_sparse_updates_follow():
 def test_operations_follow():
     shard, memory = make(), np.empty(SIZE)
     vectors = Vectors(shard.vectors)
-    shard.bind(memory)
+    shard.bind({PARAMETERS: memory})
     vectors.carry_out([Combine(PARAMETERS, ((2.0, PARAMETERS),))])
     assert np.array_equal(memory, 2 * initial())
     assert vectors[PARAMETERS] is memory
@@ -86,8 +88,8 @@ def test_operations_follow():
 
 @pytest.mark.parametrize("memory", [np.empty(SIZE + 1), np.empty(SIZE, np.float32)])
 def test_other_memory_is_refused(memory):
-    with pytest.raises(ValueError, match=r"parameters: float(32|64) of shape .*, expected float64 of shape \(13,\)$"):
-        make().bind(memory)
+    with pytest.raises(ValueError, match=r"vector: float(32|64) of shape .*, expected float64 of shape \(13,\)$"):
+        make().bind({PARAMETERS: memory})
 
 
 def test_a_shard_on_a_device_publishes_in_the_new_memory(cupy):
@@ -95,12 +97,12 @@ def test_a_shard_on_a_device_publishes_in_the_new_memory(cupy):
     shard = ShardOnDevice(Range(5, 5 + SIZE), first, RULE, ApplyAtOnce(), CHUNK, xp=cupy, state={"sum": np.zeros(SIZE)})
     push(shard, 1)
     then = first.tobytes()
-    shard.bind(memory)
+    shard.bind({PARAMETERS: memory})
     assert memory.tobytes() == then == unbroken(1)
     push(shard, 2)
     assert memory.tobytes() == unbroken(1, 2)
     assert first.tobytes() == then
-    shard.bind(None)
+    shard.unbind()
     push(shard, 3)
     assert memory.tobytes() == unbroken(1, 2)
     assert shard.parameters.get().tobytes() == unbroken(1, 2, 3)

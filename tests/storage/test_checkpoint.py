@@ -11,8 +11,11 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.job.build import build
 from mpidl.parameters import Layout, Range, shards
 from mpidl.runs.start import run
-from mpidl.storage import checkpoint
+from mpidl.storage import checkpoint, shard_writer
 from mpidl.storage.checkpoint import Checkpoint, Position
+from mpidl.storage.files import scratch
+from mpidl.storage.index import save_index
+from mpidl.storage.shard_writer import save_shard
 
 LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale", ()), ("1-dense/weight", (11, 3))])
 POSITION = Position(42, 1337, 1.5, 9, [(7, 2), (8, 0)])
@@ -22,12 +25,12 @@ def save(directory, layout=LAYOUT, servers=3, position=POSITION, dtype="float32"
     """Write a checkpoint of which every value is known; return the vectors."""
     random = np.random.default_rng(layout.size)
     vectors = {name: random.normal(size=layout.size).astype(dtype) for name in ("parameters", "rule/sum")}
-    scratch = checkpoint.scratch(directory, position.step)
+    unfinished = scratch(directory, position.step)
     for number, part in enumerate(shards(layout.size, servers)):
         held = {name: vector[part.start : part.stop] for name, vector in vectors.items()}
-        for _ in checkpoint.save_shard(scratch, number, part, held, clock=100 + number):
+        for _ in save_shard(unfinished, number, part, held, clock=100 + number):
             pass
-    checkpoint.save_index(scratch, layout, servers, position, "[run]\n", "1.2.3")
+    save_index(unfinished, layout, servers, position, "[run]\n", "1.2.3")
     return vectors
 
 
@@ -75,9 +78,9 @@ def test_it_moves_as_a_directory(tmp_path):
 
 def test_nothing_appears_before_everything_is_written(tmp_path):
     save(tmp_path)
-    scratch = checkpoint.scratch(tmp_path, 43)
+    unfinished = scratch(tmp_path, 43)
     vector = np.zeros(LAYOUT.size, np.float32)
-    for _ in checkpoint.save_shard(scratch, 0, Range(0, LAYOUT.size), {"parameters": vector}, 1):
+    for _ in save_shard(unfinished, 0, Range(0, LAYOUT.size), {"parameters": vector}, 1):
         assert checkpoint.steps(tmp_path) == [42]
     assert checkpoint.steps(tmp_path) == [42]
     checkpoint.sweep(tmp_path)
@@ -85,9 +88,9 @@ def test_nothing_appears_before_everything_is_written(tmp_path):
 
 
 def test_large_shards_are_written_in_small_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SLICE", 64)
+    monkeypatch.setattr(shard_writer, "SLICE", 64)
     vector = np.arange(1001, dtype=np.float32)
-    steps = sum(1 for _ in checkpoint.save_shard(tmp_path, 0, Range(0, 1001), {"parameters": vector}, 1))
+    steps = sum(1 for _ in save_shard(tmp_path, 0, Range(0, 1001), {"parameters": vector}, 1))
     assert steps >= 1001 * 4 / 64
     with h5py.File(tmp_path / "shard-0.h5") as file:
         assert np.array_equal(file["parameters"][...], vector)
@@ -117,7 +120,7 @@ def test_a_missing_or_broken_file_is_one_line(tmp_path, missing):
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(MpidlError, match=r"shard-0.h5: can't be written: Not a directory$"):
-        next(checkpoint.save_shard(tmp_path / "file" / ".1", 0, Range(0, 1), {"parameters": np.zeros(1)}, 0))
+        next(save_shard(tmp_path / "file" / ".1", 0, Range(0, 1), {"parameters": np.zeros(1)}, 0))
 
 
 def test_the_initial_state_and_the_newest_stay(tmp_path):

@@ -96,7 +96,7 @@ class Totals:
         }
 
 
-def from_board(now: float, workers: Any, servers: Any) -> Totals:
+def from_status(now: float, workers: Any, servers: Any) -> Totals:
     """Add up the rows of the board.
 
     Parameters
@@ -104,7 +104,7 @@ def from_board(now: float, workers: Any, servers: Any) -> Totals:
     now : float
         Seconds since the epoch.
     workers, servers : structured arrays
-        Of `rma.board.WORKER_ROW` and `SERVER_ROW`.
+        Of `rma.board.WORKER_STATUS` and `SERVER_STATUS`.
     """
     begun = workers["first_fetch"][workers["first_fetch"] > 0]
     return Totals(

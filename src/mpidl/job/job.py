@@ -23,7 +23,8 @@ from mpidl.rules import Sgd
 from mpidl.shards.on_device import ShardOnDevice, rehearse
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.storage.checkpoint import Checkpoint, Position
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.position import Position
 
 
 class Job:

@@ -1,1 +1,1 @@
-"""What people see of a run: its files, the progress bar, the summary."""
+"""A run's reports: its files, the progress bar and the summary."""

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar on a terminal, lines in a batch log; both on stderr."""
+"""A run's progress on stderr: a bar on a terminal, one line per report in a log."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any
 
 __all__ = ["Progress", "on_terminal"]
 
-#: What may stand between a rank and the terminal that it was started from, as the kernel cuts the names.
+#: Processes that may stand between a rank and its terminal; the kernel shortens names to 15 characters.
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr")
 
-#: Seconds over which the rate is averaged.
-MEMORY = 10.0
+#: Time constant of the averaged rate, in seconds.
+AVERAGING_TIME = 10.0
 
-#: Characters of the bar that figures leave it at least.
-BAR = 12
+#: Fewest characters of the bar.
+SHORTEST_BAR = 12
 
 
 def on_terminal() -> bool:
-    """Return whether what this process writes to stderr appears on a terminal, also through a launcher."""
+    """Return whether stderr of this process ends on a terminal, directly or through a launcher."""
     return _columns() is not None
 
 
 def _columns() -> int | None:
-    """Return the width of the terminal that stderr ends on; None if it ends elsewhere.
+    """Return the width of the terminal that stderr ends on, or None if it ends elsewhere.
 
-    `mpidl train -n` says it in ``MPIDL_TERMINAL``. Otherwise it is the stderr of this process, or of the nearest
-    launcher above it (a launcher reads its ranks' stderr through pipes) that has a terminal.
+    ``mpidl train -n`` sets ``MPIDL_TERMINAL`` to the width. Otherwise the terminal is that of this process or of the
+    nearest launcher above it that has one: launchers read the stderr of their ranks through pipes.
     """
     if "MPIDL_TERMINAL" in os.environ:
         return int(os.environ["MPIDL_TERMINAL"])
@@ -60,7 +60,7 @@ def _columns_of(process: int) -> int | None:
 
 
 def _parent(process: int) -> tuple[int, str]:
-    """Return the process that started `process`, and its name; (0, "") if there is none to be seen."""
+    """Return the parent of `process` and its name, or (0, "") if it can't be read."""
     try:
         parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
         return parent, Path(f"/proc/{parent}/comm").read_text().strip()
@@ -74,11 +74,11 @@ class Progress:
     Parameters
     ----------
     total_samples : int
-        Of the whole run.
+        Number of samples that the whole run uses.
     terminal : bool
-        Draw a bar, with a line above it for each evaluation; else write a line for each report.
+        Whether to draw a bar, with a line above it for each evaluation; otherwise each report is a line.
     model : str
-        What is trained, for the first line.
+        Description of the model, shown first.
     """
 
     def __init__(self, total_samples: int, terminal: bool, model: str) -> None:
@@ -89,8 +89,8 @@ class Progress:
         print(model if terminal else f"{_clock()}  {model}", file=sys.stderr, flush=True)
         self._bar = _bar(total_samples) if terminal else None
 
-    def say(self, line: str) -> None:
-        """Show a line of another kind."""
+    def write(self, line: str) -> None:
+        """Show a line of text."""
         if self._bar is None:
             print(line, file=sys.stderr, flush=True)
         else:
@@ -102,9 +102,9 @@ class Progress:
         Parameters
         ----------
         report : mapping
-            time (training seconds so far), samples and epoch so far; train_loss, test_loss, test_accuracy,
-            samples_per_second, server_load (0 to 1) and staleness (mean, p50, p99, max), each of which may be
-            None or absent.
+            "time" (training time so far, in seconds), "samples" and "epoch" so far. "train_loss", "test_loss",
+            "test_accuracy", "samples_per_second", "server_load" (0 to 1) and "staleness" ("mean", "p50", "p99",
+            "max") may be None or absent.
         """
         self._average(report)
         if self._bar is None:
@@ -120,17 +120,17 @@ class Progress:
         self._bar.set_description_str(self._figures(report, width), refresh=True)
 
     def close(self) -> None:
-        """Leave the last state standing."""
+        """Stop redrawing the bar, and leave it as it is."""
         if self._bar is not None:
             self._bar.close()
 
     def _average(self, report: Mapping[str, Any]) -> None:
-        """Take the report's rate into the mean, by the time that it stands for."""
+        """Update the exponentially weighted mean of the rate, weighting the report by the time it covers."""
         rate, seconds = report.get("samples_per_second"), report["time"] - self._time
         if rate is None:
             return
         self._time = report["time"]
-        kept = exp(-seconds / MEMORY) if self._rate is not None else 0.0
+        kept = exp(-seconds / AVERAGING_TIME) if self._rate is not None else 0.0
         self._rate = kept * (self._rate or 0.0) + (1 - kept) * rate
 
     def _left(self, report: Mapping[str, Any]) -> str | None:
@@ -139,10 +139,10 @@ class Progress:
         return f"{_duration(max(0, self._total - report['samples']) / self._rate)} left"
 
     def _figures(self, report: Mapping[str, Any], width: int) -> str:
-        """Return as many figures as leave room for the bar, the dearest first to stay."""
+        """Return the figures that fit beside the shortest bar; the least important are left out first."""
         rate = f"{self._rate:.0f}/s" if self._rate is not None else None
         staleness = report.get("staleness")
-        by_place = [
+        figures = [
             f"epoch {report['epoch']:.1f}",
             rate,
             _figure("loss {:.3f}", report.get("train_loss")),
@@ -151,9 +151,9 @@ class Progress:
             _figure("load {:.0%}", report.get("server_load")),
             self._left(report),
         ]
-        room = width - len("100%||  ") - BAR
-        for dropped in ((), (0,), (0, 5), (0, 4, 5), (0, 3, 4, 5), (0, 2, 3, 4, 5), range(6), range(7)):
-            texts = [text for place, text in enumerate(by_place) if text and place not in dropped]
+        room = width - len("100%||  ") - SHORTEST_BAR
+        for left_out in ((), (0,), (0, 5), (0, 4, 5), (0, 3, 4, 5), (0, 2, 3, 4, 5), range(6), range(7)):
+            texts = [text for number, text in enumerate(figures) if text and number not in left_out]
             for gap in ("  ", " "):
                 if len(gap.join(texts)) <= room:
                     return gap.join(texts)
@@ -178,7 +178,7 @@ class Progress:
 def _bar(total_samples: int) -> Any:
     from tqdm import tqdm
 
-    # A bar among MPI ranks needs neither tqdm's watching thread nor its lock between processes.
+    # The only bar among MPI ranks needs neither tqdm's monitor thread nor its lock between processes.
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())
     return tqdm(
@@ -186,7 +186,7 @@ def _bar(total_samples: int) -> Any:
         desc="starting",
         bar_format="{percentage:3.0f}%|{bar}| {desc}",
         ncols=(_columns() or 80) - 1,
-        nrows=24,  # a terminal that says it has no rows would hide the bar
+        nrows=24,  # on a terminal that reports no rows tqdm would hide the bar
         file=sys.stderr,
     )
 

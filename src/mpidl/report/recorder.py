@@ -1,4 +1,4 @@
-"""A run's directory and the files in it that people and programs read."""
+"""A run's directory and its files: ``config.toml``, ``metrics.jsonl``, ``events.jsonl`` and ``summary.json``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["Recorder", "encode", "record_event"]
 
 
 class Recorder:
-    """Writes ``config.toml``, ``metrics.jsonl``, ``events.jsonl`` and ``summary.json`` of one run.
+    """Writes the files of one run.
 
-    A new run gets a directory of its own: NAME, or NAME-2, NAME-3, ... where that is taken, so that no run ever
-    writes over another. A resumed run goes on in its own.
+    A new run makes its own directory: NAME, or NAME-2, NAME-3, ... if that exists, so that no run overwrites another.
+    A resumed run continues in its directory.
 
     Parameters
     ----------
     config : Config
         Written as ``config.toml``, with the directory's name as ``run.name``.
     resume : bool
-        Go on in the directory that ``run.dir`` and ``run.name`` name.
+        Whether to continue in the directory that ``run.dir`` and ``run.name`` name.
 
     Attributes
     ----------
@@ -48,14 +48,14 @@ class Recorder:
         try:
             self.directory = parent / name if resume else _new_directory(parent, name)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
-            _write_whole(self.directory / "config.toml", resolved.to_toml().encode())
+            _write_file(self.directory / "config.toml", resolved.to_toml().encode())
             self._metrics = _open_lines(self.directory / "metrics.jsonl")
             self._events = _open_lines(self.directory / "events.jsonl")
         except OSError as error:
             raise UsageError(f"run.dir: can't write in {parent / name}: {error.strerror}") from None
 
     def metric(self, record: Mapping[str, Any]) -> None:
-        """Append a report to ``metrics.jsonl``; numbers that aren't finite become null.
+        """Append a report to ``metrics.jsonl``; numbers that are not finite become null.
 
         Raises
         ------
@@ -65,16 +65,18 @@ class Recorder:
         self._append(self._metrics, record)
 
     def event(self, kind: str, rank: int, role: str, **details: Any) -> None:
-        """Append something that happened to ``events.jsonl``, with the time in seconds since the epoch.
+        """Append an event to ``events.jsonl``, with the time in seconds since the epoch.
 
         Parameters
         ----------
         kind : str
             "checkpoint", "failure", "recovery", ...
-        rank, role
-            To whom it happened.
-        details
-            What else there is to say.
+        rank : int
+            The rank that the event concerns.
+        role : str
+            The rank's role.
+        **details
+            Further items of the record.
 
         Raises
         ------
@@ -84,16 +86,16 @@ class Recorder:
         self._append(self._events, _event(kind, rank, role, details))
 
     def summary(self, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json``, whole or not at all.
+        """Write ``summary.json`` completely or not at all.
 
         Raises
         ------
         MpidlError
-            It can't be written.
+            The file can't be written.
         """
         path = self.directory / "summary.json"
         try:
-            _write_whole(path, msgspec.json.format(encode(summary), indent=2) + b"\n")
+            _write_file(path, msgspec.json.format(encode(summary), indent=2) + b"\n")
         except OSError as error:
             raise MpidlError(f"{path}: {error.strerror}") from None
 
@@ -112,7 +114,7 @@ class Recorder:
 
 
 def record_event(directory: Path, kind: str, rank: int, role: str, **details: Any) -> None:
-    """Append what happened to a rank to the run's ``events.jsonl``, from the rank itself, if it can be written."""
+    """Append an event to a run's ``events.jsonl`` from any rank; do nothing if the file can't be written."""
     line = encode(_event(kind, rank, role, details)) + b"\n"
     with suppress(OSError), FileIO(directory / "events.jsonl", "a") as file:
         file.write(line)
@@ -129,7 +131,7 @@ def _new_directory(parent: Path, name: str) -> Path:
 
 
 def _made(directory: Path) -> bool:
-    """Make a directory; False if there is one."""
+    """Make a directory and return True, or return False if it exists."""
     try:
         directory.mkdir()
     except FileExistsError:
@@ -137,23 +139,23 @@ def _made(directory: Path) -> bool:
     return True
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file beside, and rename it when it is on disk."""
-    beside = path.with_name(f".{path.name}")
-    with beside.open("wb") as file:
+def _write_file(path: Path, content: bytes) -> None:
+    """Write a file under another name and rename it when it is on disk."""
+    temporary = path.with_name(f".{path.name}")
+    with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)
 
 
 def _open_lines(path: Path) -> FileIO:
-    """Open a file of lines for appending, without a last line that was cut off when its writer died."""
+    """Open a file of lines for appending; remove a last line that is incomplete because its writer died."""
     file = FileIO(path, "a")
     file.truncate(path.read_bytes().rfind(b"\n") + 1)
     return file
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
-    """Return a record as one line of JSON: NumPy's numbers and arrays too; what isn't finite as null."""
+    """Return a record of numbers, text and NumPy arrays as a line of JSON; numbers that are not finite become null."""
     return msgspec.json.encode(record, enc_hook=lambda value: value.tolist())

@@ -1,4 +1,4 @@
-"""Turns a run's totals into what people see: records, the progress bar and the summary."""
+"""Turning a run's totals into records, figures on the terminal and the summary."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
+from mpidl.job.job import Job
 from mpidl.report.progress import Progress
 from mpidl.report.recorder import Recorder
 from mpidl.report.text import size
 from mpidl.shards.staleness import staleness_statistics
 
-if TYPE_CHECKING:
-    from mpidl.job.job import Job
-
 #: Seconds between two redraws of the progress bar.
 REDRAW_EVERY = 0.5
-#: Rates are taken over at least this long (seconds): ranks post their figures ten times a second.
+#: Shortest time in seconds over which rates are computed; ranks post their figures ten times a second.
 SHORTEST_SPAN = 0.3
 
-#: What a record has of a coordinator's last iteration.
+#: Attributes of the last `Iteration` that a record holds.
 ITERATION = (
     "number", "objective", "gradient_norm", "step", "evaluations", "portions", "backups", "won", "waiting", "operating",
     "messages",
@@ -31,19 +29,20 @@ ITERATION = (
 
 
 class Reporter:
-    """Keeps the run's files and the terminal up to date.
+    """Writes a run's records and shows its progress.
 
     Parameters
     ----------
     job : Job
     recorder : Recorder
     terminal : bool
-        Draw a progress bar; otherwise write a line per report.
+        Whether to draw a progress bar; otherwise each report is a line.
 
     Attributes
     ----------
+    recorder : Recorder
     due : float
-        When the next record is to be written, in the totals' time.
+        When the next record is due: seconds since the epoch, on the clock of the totals.
     """
 
     def __init__(self, job: Job, recorder: Recorder, terminal: bool) -> None:
@@ -56,31 +55,30 @@ class Reporter:
         self._every = REDRAW_EVERY if terminal else job.config.run.report
         self._shown_at = self._recorded_at = self.due = 0.0
         self._began = time.time()
-        self._seconds_to_target: float | None = None
         self._rated = Totals(0.0)
         self._losses: dict[str, Any] = {"train_loss": None, "test_loss": None, "test_accuracy": None}
         self._iteration: dict[str, Any] = {}
-        # What a coordinator has accrued: workers compute some samples twice.
-        self._passed: int | None = None
+        # Samples that a coordinator has accrued; workers compute some of them twice.
+        self._accrued: int | None = None
         self._rates: dict[str, Any] = {"samples_per_second": None, "server_load": None}
 
     def epoch(self, totals: Totals) -> float:
-        """Return how many epochs of data have been used, those before a resume included."""
-        samples = totals.samples if self._passed is None else self._passed
+        """Return how many epochs of data have been used, including those before a resume."""
+        samples = totals.samples if self._accrued is None else self._accrued
         return (self._done_before + samples) / self._samples_per_epoch
 
     def placed(self, workers: Sequence[str], servers: Sequence[str] = ()) -> None:
-        """Say where the workers compute, and the servers: those of them that had a choice."""
+        """Record and show the devices of the workers and servers that had a choice of them."""
         for role, places in (("workers", workers), ("servers", servers)):
             for place, ranks in Counter(places).items():
                 self.recorder.event("device", rank=0, role="coordinator", place=place, **{role: ranks})
-        said = [f"computing on {_counted(workers)}"] if workers else []
-        said += [f"shards on {_counted(servers)}"] if servers else []
-        if said:
-            self._progress.say("; ".join(said))
+        parts = [f"computing on {_counted(workers)}"] if workers else []
+        parts += [f"shards on {_counted(servers)}"] if servers else []
+        if parts:
+            self._progress.write("; ".join(parts))
 
     def look(self, totals: Totals) -> None:
-        """Show and record the totals if it is time to."""
+        """Show and record the totals if either is due."""
         if not totals.first_fetch:
             return
         if time.time() - max(self._shown_at, self._began) >= self._every:
@@ -89,31 +87,31 @@ class Reporter:
         if totals.now >= self.due:
             self._record(self._report(totals), totals.now)
 
-    def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> bool:
-        """Record an evaluation on the test data; return whether it reached the run's target accuracy.
+    def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> None:
+        """Record an evaluation on the test data.
 
-        `accuracy` is NaN where correctness means nothing. Of evaluations that follow each other faster than people
-        read, only the `final` one is sure to be shown.
+        Parameters
+        ----------
+        totals : Totals
+            The totals at the beginning of the evaluation.
+        epoch : float
+            Number of epochs trained before it.
+        loss, accuracy : float
+            Means over the test data; `accuracy` is NaN where correctness has no meaning.
+        final : bool
+            Show this evaluation in any case. Others are not shown if the last report is less than `SHORTEST_SPAN` old.
         """
         self._losses |= {"test_loss": loss, "test_accuracy": None if isnan(accuracy) else accuracy}
         report = self._report(totals) | {"epoch": epoch}
         self._record(report, totals.now)
         if final or time.time() - self._shown_at >= SHORTEST_SPAN:
             self._show(report)
-        target = self._job.config.run.target_accuracy
-        reached = target is not None and accuracy >= target
-        if reached and self._seconds_to_target is None:
-            self._seconds_to_target = totals.seconds
-        return reached
 
     def iterated(self, totals: Totals, iteration: Iteration) -> None:
         """Record an iteration of a coordinator."""
-        self._passed = iteration.samples
+        self._accrued = iteration.samples
         self._iteration = {"iteration": {name: getattr(iteration, name) for name in ITERATION}}
         self._record(self._report(totals), totals.now)
-        if iteration.backups:
-            details = {"iteration": iteration.number, "backups": iteration.backups, "won": iteration.won}
-            self.recorder.event("backups", rank=0, role="coordinator", **details)
 
     def _show(self, report: dict[str, Any]) -> None:
         self._progress.update(report)
@@ -138,7 +136,7 @@ class Reporter:
         }
 
     def _rate(self, totals: Totals) -> None:
-        """Take loss, speed and load since the last time they were taken, if that is long enough ago."""
+        """Compute training loss, speed and load since they were last computed, if that is long enough ago."""
         before = self._rated
         samples, seconds = totals.samples - before.samples, totals.seconds - before.seconds
         if seconds < SHORTEST_SPAN:
@@ -163,15 +161,28 @@ class Reporter:
             "timing": totals.timing(),
         }
 
-    def close(self, totals: Totals, **more: Any) -> dict[str, Any]:
-        """Write the summary, close the files, and return it.
+    def close(
+        self,
+        totals: Totals,
+        *,
+        ranks: int,
+        servers: int,
+        replicas: int,
+        interrupted: bool,
+        seconds_to_target: float | None,
+    ) -> dict[str, Any]:
+        """Write the summary, close the files and return the summary.
 
         Parameters
         ----------
         totals : Totals
-            Of the finished run.
-        more
-            What the engine adds: ranks, servers, replicas, partitions, interrupted.
+            The totals of the finished run.
+        ranks, servers, replicas : int
+            Size of the run.
+        interrupted : bool
+            Whether a signal ended the run early.
+        seconds_to_target : float or None
+            Training time until the target accuracy was reached.
         """
         self._progress.close()
         if self._losses["train_loss"] is None and totals.samples:
@@ -179,12 +190,16 @@ class Reporter:
         seconds = totals.trained_seconds
         summary = {
             "algorithm": self._job.config.algorithm.name,
-            **more,
+            "ranks": ranks,
+            "servers": servers,
+            "replicas": replicas,
+            "partitions": 1,
+            "interrupted": interrupted,
             "epochs": self.epoch(totals),
             "samples": totals.samples,
             "seconds": seconds,
             "samples_per_second": totals.samples / seconds if seconds > 0 else 0.0,
-            "seconds_to_target": self._seconds_to_target,
+            "seconds_to_target": seconds_to_target,
             **self._losses,
             **self._counts(totals),
             "failures": 0,
@@ -197,6 +212,6 @@ class Reporter:
 
 
 def _counted(places: Sequence[str]) -> str:
-    """Return the places, for people; where they differ, with how many there are of each."""
+    """Return the distinct places as text, each with its number of ranks unless there is only one."""
     counts = Counter(places)
     return ", ".join(counts if len(counts) == 1 else [f"{place}: {ranks}" for place, ranks in counts.items()])

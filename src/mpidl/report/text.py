@@ -8,7 +8,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return three digits of a quantity with a decimal prefix: ``"167 MB"``."""
+    """Return a quantity with three digits and a decimal prefix, such as ``"167 MB"``."""
     power = 0
     while abs(value) >= 999.5 and power < len(PREFIXES) - 1:
         value, power = value / 1000, power + 1
@@ -16,12 +16,12 @@ def quantity(value: float, unit: str) -> str:
 
 
 def size(parameters: int, nbytes: int) -> str:
-    """Return how large a model is: ``"41,777,152 parameters (167 MB)"``."""
+    """Return the size of a model as text, such as ``"41,777,152 parameters (167 MB)"``."""
     return f"{parameters:,} parameter{'s' * (parameters != 1)} ({quantity(nbytes, 'B')})"
 
 
 def table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return rows of cells as lines of aligned columns: the first `left` to the left, the others to the right."""
+    """Return rows of cells as lines of text, the first `left` columns aligned left and the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -8,6 +8,8 @@ from pathlib import Path
 from mpidl.engines.mpi.sandblaster.server import SandblasterServer
 from mpidl.engines.mpi.waiting import timer
 from mpidl.report.recorder import record_event
+from mpidl.roles.supervision import dropped
+from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PushHeader
 from mpidl.storage.interleaving import ServerRecord
@@ -73,14 +75,15 @@ class Server:
         self._link, self._rank = transport.server(self.number), transport.rank
         self._inbox, self._backoff = self._link.inbox, self._link.backoff()
         self._timer, self._crowded = timer(transport.crowded), transport.crowded
-        self.shard.bind(self._link.parameters)
+        self.shard.bind({PARAMETERS: self._link.parameters})
         self._link.show_clock(self.shard.clock, self.shard.received)
         if self._sandblaster is not None:
             self._sandblaster.bind(self._link)
+        self._link.post(self._status.taken())
 
     def unbind(self) -> None:
         """Move the parameters out of the transport's memory, which is about to be freed."""
-        self.shard.bind(None)
+        self.shard.unbind()
 
     def interrupt(self) -> None:
         """Tell the coordinator that a signal asked to stop."""
@@ -170,15 +173,12 @@ class Server:
             self._link.post(self._status.taken(), wake=True)
 
     def _log_drop(self, push: PushHeader) -> None:
-        first, last = push.portions
-        record_event(
-            self._directory, "drop", self._rank, f"server {self.number}",
-            worker=push.worker, portions=sorted({first, last}), staleness=push.staleness,
-        )  # fmt: skip
+        log = dropped(push)
+        record_event(self._directory, log.kind, self._rank, f"server {self.number}", **log.details)
 
     def _save_some(self, order: Order) -> None:
         """Take up the coordinator's order to save, and carry a piece of it out; when all is on disk, say so."""
-        if not self._writer.active and order.number != self._writer.obeyed:
+        if not self._writer.active and order.number > self._writer.obeyed:
             self._quiescing = not self.shard.at_rest
             if self._quiescing:
                 return

@@ -1,8 +1,9 @@
-"""The whole run in this process, without MPI: a world of one, or a virtual cluster."""
+"""A run in this process alone, without MPI: real training on its own, or a virtual cluster."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.engines.totals import Totals
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
@@ -18,11 +20,30 @@ from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
+from mpidl.roles.supervision import (
+    Evaluated,
+    Event,
+    Finish,
+    Iterated,
+    Log,
+    Looked,
+    Save,
+    Saved,
+    Signalled,
+    Started,
+    Stop,
+    Supervisor,
+    Test,
+    Trained,
+    dropped,
+)
 from mpidl.runs.signals import stopping
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage import checkpoint
-from mpidl.storage.checkpoint import Position
+from mpidl.storage.files import scratch
+from mpidl.storage.index import save_index
+from mpidl.storage.shard_writer import save_shard
 from mpidl.version import VERSION
 
 #: Seconds between two looks at the totals.
@@ -37,7 +58,7 @@ class OneProcess:
     job : Job
     replicas : int
     times : Times, optional
-        How long things take in virtual time; None: this is a world of one, and its time is real.
+        Durations of a virtual cluster; None for a real run, which has one replica.
     """
 
     def __init__(self, job: Job, replicas: int = 1, times: Times | None = None) -> None:
@@ -56,9 +77,6 @@ class OneProcess:
         job.dataset.test.load()
         self._reporter = Reporter(job, self._recorder, on_terminal())
         self._reporter.placed([str(place)] if place else [])
-        self._interrupted = self._reached = False
-        self._iteration: Iteration | None = None
-        self._passes = job.position.epoch
         clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
             job.training,
@@ -68,10 +86,16 @@ class OneProcess:
             hooks=Hooks(self._evaluate_epoch, self._watch, self._log, self._iterated),
             state=job.position.state,
         )
-        self._saved_at = self._engine.now
-        self._looked_at = 0.0
         for number, shard in enumerate(self._shards):
             shard.on_drop = partial(self._log_drop, number)
+        self._supervisor = Supervisor.for_job(job, self._engine.now)
+        self._actions: dict[type, Callable[[Any], None]] = {
+            Save: self._save, Test: self._test, Stop: self._stop, Log: self._record, Finish: self._finish,
+        }  # fmt: skip
+        self._signalled = self._stopped = False
+        self._looked_at = 0.0
+        self._trained = Totals(0.0)
+        self._summary: dict[str, Any] = {}
 
     def _ranges(self) -> list[Range]:
         size = self._job.layout.size
@@ -81,75 +105,83 @@ class OneProcess:
 
     def run(self) -> dict[str, Any]:
         """Train, and return the run's summary."""
+        engine = self._engine
         with stopping(self._interrupt):
-            if self._job.checkpoint is None:
-                self._save()
-            totals = self._engine.run()
-            self._save()
-            self._job.model.parameters[:] = self._engine.parameters()
-            if self._interrupted:
-                self._recorder.event("interrupted", rank=0, role="coordinator")
-            else:
-                loss, accuracy = self._evaluate()
-                self._reporter.evaluated(totals, self._reporter.epoch(totals), loss, accuracy, final=True)
-            replicas, servers = self._job.replicas, self._job.config.servers
-            return self._reporter.close(
-                totals,
-                ranks=1 + servers + replicas if self._virtual else 1,
-                servers=servers,
-                replicas=replicas,
-                partitions=1,
-                interrupted=self._interrupted,
-            )
+            self._tell(Started())
+            self._trained = engine.run()
+            self._job.model.parameters[:] = engine.parameters()
+            self._tell(Trained(self._trained, engine.tickets, engine.unfinished()))
+        return self._summary
 
     def _interrupt(self) -> None:
-        self._interrupted = True
+        self._signalled = True
+
+    def _tell(self, event: Event) -> None:
+        """Tell the supervisor an event, after a signal if there was one, and carry out what it answers."""
+        for each in (Signalled(), event) if self._signalled else (event,):
+            for instruction in self._supervisor.handle(each):
+                self._actions[type(instruction)](instruction)
+
+    # What the engine calls.
 
     def _watch(self) -> None:
-        """Between two batches: report, save or stop if it is time to."""
-        if self._interrupted or self._reached:
-            self._engine.stop()
+        """Look at the totals between two batches, if it is time to."""
+        if self._signalled:
+            self._tell(Signalled())
+        if self._stopped:
+            self._engine.stop()  # before every batch: a replica that has returned since has a new loader
         if time.time() - self._looked_at < LOOK_EVERY and self._engine.now < self._reporter.due:
             return
         self._looked_at = time.time()
         totals = self._engine.look()
         self._reporter.look(totals)
-        if self._iteration is None and totals.now - self._saved_at >= self._job.config.checkpoint.every:
-            self._save()
+        self._tell(Looked(totals, self._engine.tickets, self._engine.unfinished()))
 
     def _iterated(self, iteration: Iteration) -> bool:
-        """Report an iteration of a coordinator, save and evaluate if it is time to; return whether to stop."""
-        totals, job = self._engine.look(), self._job
-        self._iteration = iteration
+        """Report an iteration of the algorithm's coordinator; return whether to stop."""
+        totals = self._engine.look()
         self._reporter.iterated(totals, iteration)
-        passes = (job.position.samples + iteration.samples) / job.dataset.train.samples
-        crossed, self._passes = int(passes) > int(self._passes), passes
-        if crossed:
-            self._evaluate_epoch(int(passes))
-        if totals.now - self._saved_at >= job.config.checkpoint.every:
-            self._save()
-        over = passes >= job.schedule.steps / job.schedule.steps_per_epoch
-        return self._interrupted or self._reached or over
+        self._tell(Iterated(totals, iteration))
+        return self._stopped
+
+    def _evaluate_epoch(self, epoch: float) -> None:
+        """Evaluate the parameters when `epoch` epochs are over; the time that it takes is not training time."""
+        started = time.time()
+        loss, accuracy = self._evaluate()
+        if not self._virtual:
+            self._engine.totals.evaluation_seconds += time.time() - started
+        self._evaluated(self._engine.look(), epoch, loss, accuracy)
 
     def _log(self, kind: str, replica: int, **details: Any) -> None:
-        """Record what happened to a replica, at the virtual time it did."""
+        """Record what happened to a replica, with the virtual time."""
         rank = 1 + self._job.config.servers + replica
         self._recorder.event(
             kind, rank=rank, role=f"worker {replica}", **details, virtual_time=self._engine.look().seconds
         )
 
     def _log_drop(self, shard: int, push: PushHeader) -> None:
-        details = {"worker": push.worker, "portions": sorted(set(push.portions)), "staleness": push.staleness}
-        self._recorder.event("drop", rank=0, role=f"server {shard}", **details)
+        self._record(dropped(push), role=f"server {shard}")
 
-    def _evaluate_epoch(self, epoch: int) -> None:
-        started = time.time()
-        loss, accuracy = self._evaluate()
-        if not self._virtual:
-            self._engine.totals.evaluation_seconds += time.time() - started
-        self._reached = self._reporter.evaluated(self._engine.look(), epoch, loss, accuracy)
+    # What the supervisor orders.
+
+    def _save(self, save: Save) -> None:
+        job, directory = self._job, scratch(self._job.checkpoints, save.position.step)
+        for number, shard in enumerate(self._shards):
+            for _ in save_shard(directory, number, shard.range, shard.saved_vectors(), shard.clock):
+                pass
+        save_index(directory, job.layout, len(self._shards), save.position, job.config.to_toml(), VERSION)
+        checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
+        self._tell(Saved(self._engine.now))
+
+    def _test(self, test: Test) -> None:
+        if test.final:
+            loss, accuracy = self._evaluate()
+            self._evaluated(self._trained, self._reporter.epoch(self._trained), loss, accuracy, final=True)
+        else:
+            self._evaluate_epoch(self._reporter.epoch(self._engine.look()))
 
     def _evaluate(self) -> tuple[float, float]:
+        """Return the mean loss and the accuracy of the shards' parameters on the test data."""
         model, test = self._job.model, self._job.dataset.test
         own = model.parameters.copy()
         model.parameters[:] = self._engine.parameters()
@@ -157,24 +189,23 @@ class OneProcess:
         model.parameters[:] = own
         return loss / test.samples, correct / test.samples
 
-    def _save(self) -> None:
-        """Write a checkpoint, unless this step has one."""
-        job, engine = self._job, self._engine
-        self._saved_at = engine.now
-        step = job.position.step + engine.totals.batches
-        if step in checkpoint.steps(job.checkpoints):
-            return
-        samples = job.position.samples + engine.totals.samples
-        next_portion, waiting = job.schedule.position(engine.tickets)
-        unfinished = sorted(waiting + engine.unfinished())
-        state = None
-        if self._iteration is not None:
-            state, samples = self._iteration.state, job.position.samples + self._iteration.samples
-        position = Position(step, samples, samples / job.dataset.train.samples, next_portion, unfinished, state)
-        directory = checkpoint.scratch(job.checkpoints, step)
-        for number, shard in enumerate(self._shards):
-            for _ in checkpoint.save_shard(directory, number, shard.range, shard.saved_vectors(), shard.clock):
-                pass
-        checkpoint.save_index(directory, job.layout, len(self._shards), position, job.config.to_toml(), VERSION)
-        checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
-        self._recorder.event("checkpoint", rank=0, role="coordinator", step=step)
+    def _evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> None:
+        self._reporter.evaluated(totals, epoch, loss, accuracy, final)
+        self._tell(Evaluated(totals.seconds, accuracy))
+
+    def _stop(self, stop: Stop) -> None:
+        self._stopped = True
+
+    def _record(self, log: Log, role: str = "coordinator") -> None:
+        self._recorder.event(log.kind, rank=0, role=role, **log.details)
+
+    def _finish(self, finish: Finish) -> None:
+        replicas, servers = self._job.replicas, self._job.config.servers
+        self._summary = self._reporter.close(
+            self._trained,
+            ranks=1 + servers + replicas if self._virtual else 1,
+            servers=servers,
+            replicas=replicas,
+            interrupted=finish.interrupted,
+            seconds_to_target=finish.seconds_to_target,
+        )

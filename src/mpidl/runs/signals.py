@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: Ctrl-C, a cluster's notice that time is up, and what schedulers are told to send before it.
+#: Ctrl-C, a scheduler's notice that time is up, and the signal that schedulers can be told to send before it.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def defer() -> None:
-    """Let a scheduler's signal wait until `stopping` can act on it, instead of ending a process that still starts."""
+    """Block the scheduler's signal, which would end a process that is still starting, until `stopping` handles it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 
 
 @contextmanager
 def stopping(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` at the first stopping signal; a second Ctrl-C ends the process at once."""
+    """Call `interrupt` at each of the `STOPPING` signals; a second Ctrl-C ends the process at once."""
 
     def handle(number: int, frame: Any) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -12,7 +12,8 @@ from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.launch import environment
 from mpidl.runs.signals import defer
-from mpidl.storage.checkpoint import Checkpoint, Position, latest
+from mpidl.storage.checkpoint import Checkpoint, latest
+from mpidl.storage.position import Position
 
 
 def run(config: Config, resume: Path | None = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Rule
+from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.policies import Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
@@ -51,9 +52,13 @@ class ShardOnDevice(Shard):
         self._published = parameters
         self._arrived = xp.empty(min(chunk, range.size), parameters.dtype)
 
-    def bind(self, memory: np.ndarray | None) -> None:
+    def bind(self, memory: Mapping[str, np.ndarray]) -> None:
         """Publish the parameters in other memory of the host's, from now on; see `ShardState.bind`."""
-        self._published = moved(self._published, memory)
+        self._published = moved(self._published, memory[PARAMETERS])
+
+    def unbind(self) -> None:
+        """See `ShardState.unbind`."""
+        self._published = self._published.copy()
 
     def bring(self, values: np.ndarray) -> Any:
         """See `Shard.bring`."""

@@ -63,7 +63,7 @@ class ShardState:
     Attributes
     ----------
     vectors : dict of str to array
-        "parameters" and the vectors of `state` by their names, as they are now; `bind` replaces an entry.
+        "parameters" and the vectors of `state` by their names, as they are now; `bind` replaces entries.
     pieces : list of Range
         The chunks, within the shard.
     chunks : int
@@ -113,6 +113,7 @@ class ShardState:
             for piece in self.pieces
         ]
         self._open: dict[int, PushHeader] = {}
+        self._bound: set[str] = set()
         self._cut()
 
     def _cut(self) -> None:
@@ -126,20 +127,29 @@ class ShardState:
         """The parameters, shape (range.size,)."""
         return self.vectors[PARAMETERS]
 
-    def bind(self, memory: np.ndarray | None) -> None:
-        """Move the parameters into other memory and copy their values there.
+    def bind(self, memory: Mapping[str, np.ndarray]) -> None:
+        """Move vectors into other memory, such as a window's, and copy their values there.
 
         Parameters
         ----------
-        memory : array, shape (range.size,), or None
-            Memory of the parameters' dtype, such as a window's. None means memory of the shard's own.
+        memory : mapping of str to array, shape (range.size,)
+            Memory of the vectors' dtype by their names. Other vectors stay where they are.
 
         Raises
         ------
         ValueError
-            `memory` has another shape or dtype.
+            The memory has another shape or dtype.
         """
-        self.vectors[PARAMETERS] = moved(self.parameters, memory)
+        for name, array in memory.items():
+            self.vectors[name] = moved(self.vectors[name], array)
+        self._bound.update(memory)
+        self._cut()
+
+    def unbind(self) -> None:
+        """Move the vectors that `bind` has moved into memory of the shard's own."""
+        for name in self._bound:
+            self.vectors[name] = self.vectors[name].copy()
+        self._bound.clear()
         self._cut()
 
     @property
@@ -214,12 +224,10 @@ class ShardState:
         return {name: np.array(vector) for name, vector in self.saved_vectors().items()}
 
 
-def moved(vector: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
-    """Return `memory`, or new memory if that is None, with the values of a vector; see `ShardState.bind`."""
-    if memory is None:
-        return vector.copy()
+def moved(vector: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """Return `memory` with the values of a vector; see `ShardState.bind`."""
     if (memory.shape, memory.dtype) != (vector.shape, vector.dtype):
         found, expected = (f"{each.dtype} of shape {each.shape}" for each in (memory, vector))
-        raise ValueError(f"memory for a shard's parameters: {found}, expected {expected}")
+        raise ValueError(f"memory for a shard's vector: {found}, expected {expected}")
     np.copyto(memory, vector)
     return memory

@@ -9,172 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import threading
 import zlib
-from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError
-from mpidl.parameters import Layout, Range, boxes, transfers
-
-#: Bytes written between two looks at the mailboxes: about a millisecond of work.
-SLICE = 1 << 20
-Writing = Generator[None, None, None]
-
-
-class Position(NamedTuple):
-    """Where in the data and in the run a checkpoint was taken."""
-
-    step: int  # minibatches of all replicas together
-    samples: int
-    epoch: float
-    next_portion: int
-    unfinished: list[tuple[int, int]]  # portions in work, each with the number of its batches that are done
-    state: dict[str, Any] | None = None  # what a coordinator goes on from
-
-
-def scratch(checkpoints: Path, step: int) -> Path:
-    """Return the directory in which checkpoint `step` is written."""
-    return checkpoints / f".{step}"
-
-
-def shard_file(number: int) -> str:
-    """Return the name of a shard's file."""
-    return f"shard-{number}.h5"
-
-
-def save_shard(directory: Path, number: int, range: Range, vectors: dict[str, np.ndarray], clock: int) -> Writing:
-    """Write a shard's file in small steps: each resumption of this generator takes about a millisecond.
-
-    Parameters
-    ----------
-    directory : Path
-    number : int
-        The shard's number.
-    range : Range
-        What it holds of the flat vector.
-    vectors : dict
-        "parameters" and "rule/STATE", each of shape (range.size,); they must not change meanwhile.
-    clock : int
-        Updates applied.
-
-    Raises
-    ------
-    MpidlError
-        The file can't be written, such as on a full disk.
-    """
-    path = directory / shard_file(number)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with h5py.File(path, "w") as file:
-            file.attrs.update(start=range.start, stop=range.stop, clock=clock)
-            for name, vector in vectors.items():
-                dataset = file.create_dataset(name, vector.shape, vector.dtype)
-                checksum = 0
-                per_slice = SLICE // vector.itemsize
-                for start in _starts(vector.size, per_slice):
-                    piece = vector[start : start + per_slice]
-                    dataset[start : start + piece.size] = piece
-                    checksum = zlib.crc32(piece.data, checksum)
-                    yield
-                dataset.attrs["crc32"] = np.uint32(checksum)
-        yield from _in_background(lambda: _sync(path))
-    except (OSError, RuntimeError) as error:
-        raise cannot_write(path, error) from error
-
-
-def save_index(directory: Path, layout: Layout, shards: int, position: Position, config: str, version: str) -> None:
-    """Write the index over the shards' files in `directory`, then let the checkpoint appear under its final name.
-
-    Raises
-    ------
-    MpidlError
-        The files can't be written, or don't hold the whole model.
-    """
-    path = directory / "index.h5"
-    try:
-        sources = [_describe(directory / shard_file(k)) for k in range(shards)]
-        with h5py.File(path, "w") as file:
-            file.attrs.update(
-                step=position.step, samples=position.samples, epoch=position.epoch, config=config, version=version,
-                next_portion=position.next_portion, shards=shards,
-            )  # fmt: skip
-            if position.state is not None:
-                file.attrs["coordinator"] = json.dumps(position.state)
-            file.attrs["unfinished"] = np.array(position.unfinished, np.int64).reshape(-1, 2)
-            for vector, dtype in sources[0][1].items():
-                for tensor in layout:
-                    virtual = h5py.VirtualLayout(tensor.shape, dtype)
-                    for number, (held, _) in enumerate(sources):
-                        _map(virtual, tensor.shape, tensor.range, held, shard_file(number), vector)
-                    file.create_virtual_dataset(f"{vector}/{tensor.name}", virtual)
-        _sync(path)
-        _sync(directory)
-        final = directory.parent / str(position.step)
-        directory.rename(final)
-        _sync(directory.parent)
-    except (OSError, RuntimeError) as error:
-        raise cannot_write(path, error) from error
-
-
-def cannot_write(path: Path, error: Exception) -> MpidlError:
-    """Return the one-line error for a file that can't be written."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    numbered = reason.partition("error message = '")[2].partition("'")[0]
-    return MpidlError(f"{path}: can't be written: {numbered or reason}")
-
-
-def _starts(size: int, step: int) -> Sequence[int]:
-    return range(0, size, step)
-
-
-def _describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:
-    with h5py.File(path) as file:
-        names = ["parameters", *(f"rule/{state}" for state in file.get("rule", {}))]
-        return Range(int(file.attrs["start"]), int(file.attrs["stop"])), {name: file[name].dtype for name in names}
-
-
-def _map(virtual: Any, shape: tuple[int, ...], tensor: Range, held: Range, file: str, dataset: str) -> None:
-    """Map the part of a tensor that one shard holds."""
-    common = tensor.intersect(held)
-    if common is None:
-        return
-    source = h5py.VirtualSource(file, dataset, (held.size,), virtual.dtype)
-    offset = common.start - held.start
-    for box, part in boxes(shape, common.start - tensor.start, common.stop - tensor.start):
-        virtual[box] = source[offset + part.start : offset + part.stop]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _in_background(action: Callable[[], None]) -> Writing:
-    """Run something that blocks outside Python in a thread, yielding until it is done."""
-    failures: list[Exception] = []
-
-    def run() -> None:
-        try:
-            action()
-        except OSError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    while thread.is_alive():
-        yield
-    if failures:
-        raise failures[0]
+from mpidl.parameters import Range, transfers
+from mpidl.storage.files import describe, shard_file
+from mpidl.storage.position import Position
 
 
 class Checkpoint:
@@ -187,9 +32,14 @@ class Checkpoint:
 
     Attributes
     ----------
+    path : Path
     position : Position
     config : str
         The run's resolved configuration as TOML text.
+    states : tuple of str
+        Names of the vectors beside the parameters.
+    size : int
+        Number of parameters.
 
     Raises
     ------
@@ -202,7 +52,7 @@ class Checkpoint:
         try:
             with h5py.File(path / "index.h5") as file:
                 attributes = dict(file.attrs)
-            shards = [_describe(path / shard_file(k)) for k in range(int(attributes["shards"]))]
+            shards = [describe(path / shard_file(k)) for k in range(int(attributes["shards"]))]
         except (OSError, KeyError) as error:
             raise UsageError(f"{path}: not a readable checkpoint: {error}") from error
         self.position = Position(
@@ -214,20 +64,31 @@ class Checkpoint:
             json.loads(attributes["coordinator"]) if "coordinator" in attributes else None,
         )
         self.config = str(attributes["config"])
-        self._held = [held for held, _ in shards]
+        self._ranges = [part for part, _ in shards]
         self.states = tuple(name.removeprefix("rule/") for name in shards[0][1] if name != "parameters")
-        self.size = self._held[-1].stop
+        self.size = self._ranges[-1].stop
 
     def read(self, vector: str, range: Range) -> np.ndarray:
-        """Return a part of "parameters" or "rule/STATE" as a 1-D array, from whichever shards hold it.
+        """Read a range of a vector, from however many shards.
+
+        Parameters
+        ----------
+        vector : str
+            "parameters" or "rule/NAME".
+        range : Range
+            Elements of the flat vector.
+
+        Returns
+        -------
+        array, shape (range.size,)
 
         Raises
         ------
         MpidlError
-            The stored data fail their checksum.
+            The stored data fail their checksum, or the checkpoint has nothing of the range.
         """
         result: np.ndarray | None = None
-        for transfer in transfers(self._held, range):
+        for transfer in transfers(self._ranges, range):
             path = self.path / shard_file(transfer.source)
             with h5py.File(path) as file:
                 dataset = file[vector]
@@ -239,13 +100,13 @@ class Checkpoint:
             source, target = transfer.source_range, transfer.target_range
             result[target.start : target.stop] = values[source.start : source.stop]
         if result is None:
-            raise MpidlError(f"{self.path}: holds nothing of {range}")
+            raise MpidlError(f"{self.path}: has no parameters {range.start} to {range.stop}")
         return result
 
     def clock(self, range: Range) -> int:
-        """Return the most updates that any shard had applied which held a part of `range`."""
+        """Return the largest clock of the shards that had a part of `range`."""
         clocks = []
-        for transfer in transfers(self._held, range):
+        for transfer in transfers(self._ranges, range):
             with h5py.File(self.path / shard_file(transfer.source)) as file:
                 clocks.append(int(file.attrs["clock"]))
         return max(clocks)
@@ -273,7 +134,7 @@ def latest(run: Path) -> Checkpoint:
 
 
 def prune(checkpoints: Path, keep: int) -> None:
-    """Remove all but the initial state and the `keep` newest checkpoints."""
+    """Remove all checkpoints but the initial state and the `keep` newest."""
     found = [step for step in steps(checkpoints) if step > 0]
     for step in found[: max(0, len(found) - keep)]:
         with contextlib.suppress(OSError):
@@ -281,7 +142,7 @@ def prune(checkpoints: Path, keep: int) -> None:
 
 
 def sweep(checkpoints: Path) -> None:
-    """Remove what a run that died left half-written."""
+    """Remove the half-written checkpoints of a run that died."""
     if checkpoints.is_dir():
         for entry in checkpoints.glob(".*"):
             shutil.rmtree(entry, ignore_errors=True)

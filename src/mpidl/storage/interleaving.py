@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from mpidl.errors import UsageError
-from mpidl.storage.checkpoint import cannot_write
+from mpidl.storage.files import cannot_write
 
 FILE = "interleaving.h5"
 

@@ -59,7 +59,7 @@ class InMemory(OwnShard):
         self._own[:] = self._whole.parameters
         self._model.parameters = self._own
         self._count = int(self._updates[self._number])
-        self._shard.bind(None)
+        self._shard.unbind()
         del self._whole, self._updates
 
     def start(self, parameters: np.ndarray) -> None:

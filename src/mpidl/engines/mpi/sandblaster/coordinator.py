@@ -38,8 +38,8 @@ class Hooks(Protocol):
         """Report the evaluation number `number` of the test data if it is complete; return whether it is."""
         ...
 
-    def reached_target(self) -> bool:
-        """Return whether the last evaluation reached the run's target."""
+    def stopped(self) -> bool:
+        """Return whether the run is to stop."""
         ...
 
 
@@ -128,5 +128,5 @@ class SandblasterCoordinator:
             while not self._hooks.tested(self._tests):
                 self._link.look()
                 yield
-            stop |= self._hooks.reached_target()
+            stop = self._hooks.stopped()
         return stop

@@ -1,0 +1,52 @@
+"""The files of a checkpoint: their names, what they say about themselves, and errors that name them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from mpidl.errors import MpidlError
+from mpidl.parameters import Range
+
+
+def scratch(checkpoints: Path, step: int) -> Path:
+    """Return the directory in which checkpoint `step` is written."""
+    return checkpoints / f".{step}"
+
+
+def shard_file(number: int) -> str:
+    """Return the name of a shard's file."""
+    return f"shard-{number}.h5"
+
+
+def describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:
+    """Return the range of a shard's file, and the names and dtypes of its vectors.
+
+    Raises
+    ------
+    OSError, KeyError
+        It is no readable file of a shard.
+    """
+    with h5py.File(path) as file:
+        names = ["parameters", *(f"rule/{state}" for state in file.get("rule", {}))]
+        return Range(int(file.attrs["start"]), int(file.attrs["stop"])), {name: file[name].dtype for name in names}
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or directory is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cannot_write(path: Path, error: Exception) -> MpidlError:
+    """Return the one-line error for a file that can't be written."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    # HDF5 puts the system's reason into the middle of a long message.
+    numbered = reason.partition("error message = '")[2].partition("'")[0]
+    return MpidlError(f"{path}: can't be written: {numbered or reason}")
