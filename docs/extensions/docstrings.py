@@ -93,8 +93,11 @@ def sections(cls: type) -> Iterator[tuple[str, str]]:
 
 
 def escape(text: str) -> str:
-    """Return a docstring in which neither a shape (n, *shape) begins emphasis nor "S. Ioffe" a numbered list."""
-    return re.sub(r"^(\s*[A-Z])\. ", r"\1\\. ", re.sub(r"(?<=, )\*(?=\w)", r"\*", text), flags=re.MULTILINE)
+    """Return a docstring in which a shape (n, *shape), |x| and "S. Ioffe" are text, and no markup."""
+    text = re.sub(r"^(\s*[A-Z])\. ", r"\1\\. ", text, flags=re.MULTILINE)
+    parts = re.split(r"(``.*?``)", text, flags=re.DOTALL)
+    parts[::2] = [re.sub(r"((?<=, )\*|\|)(?=\w)", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _entries(body: str) -> dict[str, str]:
