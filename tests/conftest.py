@@ -37,6 +37,18 @@ def stack_if_stuck():
     faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.fixture
+def comm():
+    """Return a communicator of the test's own, of all ranks."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD.Dup()
+    comm.Barrier()
+    yield comm
+    comm.Barrier()
+    comm.Free()
+
+
 def pytest_report_header(config):
     """Name the MPI library."""
     if not config.getoption("--with-mpi", default=False):

@@ -21,21 +21,6 @@ THREE = pytest.mark.mpi(min_size=3)
 STAND_IN = pytest.mark.skipif(fake_cupy.COMPILER is None, reason="no C++ compiler")
 
 
-@pytest.fixture
-def comm():
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.Barrier()
-    yield MPI.COMM_WORLD
-    MPI.COMM_WORLD.Barrier()
-
-
-@pytest.fixture
-def shared_path(comm, tmp_path):
-    """Return one directory for all ranks."""
-    return comm.bcast(tmp_path)
-
-
 def network():
     return Network([Dense(16, "relu"), Dense(10)], (8, 8), dtype="float64", seed=4)
 

@@ -29,15 +29,6 @@ pytestmark = pytest.mark.mpi(min_size=3)
 SAMPLES = 101
 
 
-@pytest.fixture
-def comm():
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.Barrier()
-    yield MPI.COMM_WORLD
-    MPI.COMM_WORLD.Barrier()
-
-
 def run(comm, problem, algorithm, tmp_path, **options):
     model, split = problem
     dataset = Dataset("test", (1,), None, split, split)

@@ -12,21 +12,6 @@ pytestmark = pytest.mark.mpi
 BATCH = 8
 
 
-@pytest.fixture
-def comm():
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.Barrier()
-    yield MPI.COMM_WORLD
-    MPI.COMM_WORLD.Barrier()
-
-
-@pytest.fixture
-def shared_path(comm, tmp_path):
-    """Return one directory for all ranks."""
-    return comm.bcast(tmp_path)
-
-
 def dataset(split):
     return Dataset("test", (1,), None, split, split)
 

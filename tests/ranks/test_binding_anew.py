@@ -1,0 +1,138 @@
+"""Roles are bound to one transport after another: their own state goes on, and nothing that was pushed is lost."""
+
+import numpy as np
+import pytest
+
+from mpidl.algorithms.requests import Fetch, Push
+from mpidl.parameters import shards
+from mpidl.shards.policies import Add
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+from mpidl.topology.roles import assign
+from mpidl.wire import parse
+
+SIZE, PUSHES = 1009, 13
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("wire", ["fp32", "bf16", "topk:0.1"])
+def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
+    from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.roles.server import Server
+    from mpidl.transport.interface import Capacity
+    from mpidl.transport.protocol import Phase
+
+    roles = assign([0] * comm.size, servers=1 if comm.size == 3 else 2)
+    ranges, workers = shards(SIZE, len(roles.servers)), len(roles.replicas)
+    capacity = Capacity(ranges, np.dtype(np.float64), wire=parse(wire), chunk_bytes=800)
+    server = handler = None
+    if comm.rank in roles.servers:
+        number = roles.servers.index(comm.rank)
+        part = ranges[number]
+        shard = Shard(part, np.zeros(part.size), ScheduledRule(None), Add(), 100)
+        server = Server(number, shard, tmp_path, workers=workers)
+    elif comm.rank > 0:
+        handler = ThroughServers(ranges, np.dtype(np.float64), parse(wire))
+    random, pushed = np.random.default_rng(comm.rank), np.zeros(SIZE)
+    windows = []
+    for _ in range(3):
+        with WindowTransport(comm, roles, capacity) as transport:
+            if server is not None:
+                server.bind(transport)
+                windows.append(server.shard.parameters)
+                comm.Barrier()
+                server.serve()
+                server.unbind()
+            elif handler is not None:
+                comm.Barrier()
+                handler.bind(transport.worker(comm.rank - 1 - len(roles.servers), handler.feedback))
+                for _ in range(PUSHES):
+                    values = random.integers(-9, 9, SIZE).astype(float)
+                    pushed += values
+                    handler.actions[Push](Push(values))
+                    handler.actions[Fetch](Fetch(fetched := np.empty(SIZE)))
+                comm.send(None, 0)
+                handler.unbind()
+            else:
+                link = transport.coordinator()
+                link.set_phase(Phase.TRAIN)
+                comm.Barrier()
+                backoff = link.backoff()
+                for rank in range(1 + len(roles.servers), comm.size):
+                    while not comm.iprobe(rank):
+                        backoff.pause()
+                    comm.recv(source=rank)
+                link.set_phase(Phase.EXIT)
+    residual = np.zeros(SIZE)
+    if handler is not None and handler.feedback:
+        residual = np.concatenate([each.residual for each in handler.feedback])
+    total = np.zeros(SIZE)
+    if server is not None:
+        total[slice(*server.shard.range)] = server.shard.parameters
+        assert server.shard.pushes == 3 * PUSHES * workers
+        assert not any(np.shares_memory(server.shard.parameters, window) for window in windows)
+    np.testing.assert_array_equal(comm.allreduce(total) + comm.allreduce(residual), comm.allreduce(pushed))
+    if handler is not None:
+        assert np.isfinite(fetched).all()
+        assert handler.status.figures["pushes"] == handler.status.figures["fetches"] == 3 * PUSHES
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", ["downpour", "sandblaster", "sync", "hogwild"])
+def test_whole_roles_bring_their_state_along(comm, shared_path, name):
+    """After a run: a new transport shows the same parameters, totals and order as the one before."""
+    from mpidl.config import from_dict
+    from mpidl.engines.totals import from_status
+    from mpidl.job.build import build
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.runs import ranks
+    from mpidl.transport.protocol import Phase
+
+    if comm.size == 2 and name in ("downpour", "sandblaster"):
+        pytest.skip("needs a server, too")
+    config = from_dict(
+        {
+            "run": {"dir": str(shared_path), "epochs": 1},
+            "data": {"source": "digits"},
+            "model": {"layer": [{"type": "dense", "units": 10}]},
+            "algorithm": {"name": name},
+            "device": {"kind": "cpu"},
+        }
+    )
+    after = []
+
+    def free(transport):
+        """Free the run's transport, and look at what the roles show in another."""
+        free_windows(transport)
+        role = bound.pop()
+        role.bind(again := WindowTransport(comm, transport.roles, transport.capacity))
+        comm.Barrier()
+        if comm.rank == 0:
+            link = again.coordinator()
+            link.look()
+            after.append(from_status(0.0, link.workers, link.servers))
+            assert not after[0].batches or link._numbers.tolist()[1] == Phase.EXIT
+        elif comm.rank in again.workers and again.roles.servers:
+            vector = np.empty(again.shards[-1].stop, np.float32)
+            again.worker(again.workers.index(comm.rank)).start_fetch(vector)
+            again.worker(again.workers.index(comm.rank)).finish_fetch()
+            after.append(vector)
+        comm.Barrier()
+        role.unbind()
+        free_windows(again)
+
+    bound, free_windows = [], WindowTransport.free
+    with pytest.MonkeyPatch.context() as patch:
+        for role in (ranks.Coordinator, ranks.Server, ranks.Worker):
+            bind = role.bind
+            patch.setattr(role, "bind", lambda self, to, bind=bind: (bound.append(self), bind(self, to))[1])
+        patch.setattr(WindowTransport, "free", free)
+        job = build(config)
+        summary = ranks.run(config, lambda: job, comm)
+    if comm.rank == 0:
+        (totals,) = after
+        assert (totals.samples, totals.pushes) == (summary["samples"], summary["pushes"])
+        assert totals.samples > 0
+    elif after and comm.rank > 0:
+        np.testing.assert_array_equal(after[0], job.model.parameters)
