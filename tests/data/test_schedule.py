@@ -1,4 +1,4 @@
-"""The order of a run's data, by any number of workers, stopped anywhere and resumed."""
+"""The order of a run's data with any number of workers, stopped anywhere and resumed."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Where a worker computes, and what is said where it can't be there."""
+"""Where a worker computes, and the errors if it can't."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A network on a device, whose vectors lie there or are mirrored in the host's memory."""
+"""Networks on a device, with their vectors there or in host memory."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ LAYERS = [Conv2d(3, 3, "relu", stride=2, padding=1), Dense(4)]
 
 
 def pair(cupy, model, dtype="float64", **more):
-    """Return equal networks: on the host twice, and the second of them on a device."""
+    """Return two equal networks on the host, and a model that computes the second one on a device."""
     host, given = (Network(LAYERS, (5, 7), dtype=dtype, seed=3, **more) for _ in range(2))
     return host, given, model(given, cupy)
 
@@ -23,7 +23,7 @@ def on_host(cupy, values):
 
 
 def batches(dtype="float64", floats=False):
-    """Batches of all sizes."""
+    """Batches of several sizes."""
     random = np.random.default_rng(2)
     for number, samples in enumerate((3, 8, 1, 8, 9)):
         inputs = random.integers(0, 9, (samples, 5, 7)).astype(dtype)
@@ -45,7 +45,7 @@ def test_it_computes_what_the_network_does(cupy, model, loss, inputs):
             batch = batch._replace(targets=batch.targets.astype("float64"))
         loss_of_host, expected = host.loss_and_gradient(batch)
         loss_of_device, gradient = device.loss_and_gradient(batch)
-        # Where its vectors lie, its gradient does.
+        # The gradient lies where the parameters lie.
         assert type(gradient) is type(device.parameters) is (cupy.ndarray if model is OnDevice else np.ndarray)
         close(on_host(cupy, gradient), expected)
         close(loss_of_device, loss_of_host)

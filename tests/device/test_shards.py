@@ -1,4 +1,4 @@
-"""Shards whose vectors lie on a device: they do what shards on the host do, where others can see it."""
+"""Shards on a device behave like shards on the host, and publish their parameters there."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ CASES = [
 
 
 def pair(cupy, algorithm, rule, dtype="float64"):
-    """Return equal shards, on the host and on a device, and where the latter publishes its parameters."""
+    """Return equal shards on the host and on a device, and the array in which the latter publishes parameters."""
     parameters = np.random.default_rng(1).normal(size=WHOLE.size).astype(dtype)
     state = {name: np.full_like(parameters, 0.1) for name in rule.states}
     published = parameters.copy()

@@ -1,4 +1,4 @@
-"""What MPI is given in the place of arrays on a device, and when."""
+"""Staging: the memory that MPI gets instead of arrays on a device."""
 
 import ctypes
 
@@ -12,13 +12,13 @@ from mpidl.rma.staging import Staging, cuda_aware, is_direct
 
 
 def as_mpi_sees(memory):
-    """Return the bytes of what MPI is given, at once."""
+    """Return the bytes that MPI would read at this moment."""
     return bytes(memory)
 
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """A stand-in for CuPy, whatever there is: its stream can be watched."""
+    """The stand-in for CuPy, also where CuPy is installed: its stream can be watched."""
     return fake_cupy.fake()
 
 
@@ -98,7 +98,7 @@ def test_direct_mpi_is_given_the_devices_memory(stand_in):
     ways.flushed(0)
     assert values.get().tolist() == [0, 0, 0, 0]
     assert stand_in.cuda.pinned == []
-    # An encoder reads on the host.
+    # An encoder reads host memory.
     assert type(ways.on_host(values, 0)) is np.ndarray
 
 
@@ -110,11 +110,11 @@ def test_the_stream_is_synchronised_before_mpi_is_given_anything_of_the_devices(
     monkeypatch.setattr(fake_cupy.Stream, "synchronize", lambda self: (times.append(1), synchronise(self)))
     ways.outgoing(values, 0)
     assert len(times) == 1
-    # Staged, MPI writes into memory that the device has done with.
+    # With staging, MPI writes into memory that the device no longer reads.
     ways.incoming(values, 0)
     assert len(times) == 1 + direct
     ways.flushed(0)
-    # Staged, the device has read that memory before it is lent again.
+    # With staging, the device has read that memory before it is reused.
     assert len(times) == 2
     ways.flushed(0)
     assert len(times) == 2

@@ -1,4 +1,4 @@
-"""A run in one process on a device, and the evaluation of its checkpoint there."""
+"""A run in one process on a device, and the evaluation of its checkpoint on the device."""
 
 import pytest
 

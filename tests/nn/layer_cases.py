@@ -1,4 +1,4 @@
-"""Every layer at odd sizes, and one layer alone with all it works on."""
+"""Every layer at odd sizes, and a layer outside a network with its arrays."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from mpidl.nn import (
     LocalContrastNormalisation,
     LocallyConnected2d,
     MaxPool2d,
+    kernels,
 )
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.workspaces import Passes
 
-#: Layers, with the shape of one sample's inputs: a list of shapes where a layer joins several.
+#: Layers, each with the shape of one sample's inputs, or a list of shapes if the layer joins several.
 CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
     (Dense(5), (3, 2)),
     (Dense(1, "tanh"), (7,)),
@@ -75,13 +76,13 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
 
 
 def name_of(case) -> str:
-    """Return a case's name, for pytest."""
+    """Return the name of a case for pytest."""
     layer, shape = case
     return f"{layer.type}-{CASES.index(case)}-{shape}".replace(" ", "")
 
 
 class Alone:
-    """A layer with parameters and inputs of its own, all drawn at random.
+    """A layer with random parameters and inputs of its own.
 
     Attributes
     ----------
@@ -107,7 +108,8 @@ class Alone:
         passes = Passes(
             xp, dtype, shapes[0], [self.output_shape], [False], [layer.buffers(*shapes)],
             lambda _, buffers: Workspace(
-                xp, self.parameters, self.gradients, buffers, training, lambda: xp.random.default_rng(seed)
+                xp, kernels.of(xp), self.parameters, self.gradients, buffers, training,
+                lambda: xp.random.default_rng(seed)
             ),
         )  # fmt: skip
         work = passes.take(samples)
@@ -118,7 +120,7 @@ class Alone:
         self._trained = trained
 
     def forward(self):
-        """Return the outputs, the layer's own array."""
+        """Return the outputs, in the layer's own array."""
         self.layer.forward(self.work, self.inputs if self.layer.joins else self.inputs[0], self.outputs)
         return self.outputs
 

@@ -49,12 +49,12 @@ def test_derivative_multiplies_the_gradient(name):
     values = np.array([-2.0, -0.5, 0.25, 3.0])
     outputs, gradient = values.copy(), np.array([1.0, -2.0, 3.0, 0.5])
     ACTIVATIONS[name].apply(np, outputs)
-    ACTIVATIONS[name].chain(np, values if ACTIVATIONS[name].of_inputs else outputs, gradient)
+    ACTIVATIONS[name].backprop(np, values if ACTIVATIONS[name].needs_inputs else outputs, gradient)
     slope = (DEFINITIONS[name](values + 1e-6) - DEFINITIONS[name](values - 1e-6)) / 2e-6
     np.testing.assert_allclose(gradient, slope * [1.0, -2.0, 3.0, 0.5], rtol=1e-7, atol=1e-9)
 
 
 def test_relu_has_no_slope_at_zero():
     outputs, gradient = np.zeros(3), np.ones(3)
-    ACTIVATIONS["relu"].chain(np, outputs, gradient)
+    ACTIVATIONS["relu"].backprop(np, outputs, gradient)
     np.testing.assert_array_equal(gradient, [0, 0, 0])

@@ -1,4 +1,4 @@
-"""Networks from configuration sections, and what people get wrong in them."""
+"""Networks from configuration sections, and errors in such sections."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_sections_become_layers():
             DENSE | {"initialiser": "zero"},
             "model.layer[1].initialiser: unknown name 'zero', did you mean 'zeros'?",
         ),
-        (DENSE | {"name": "0-dense"}, "model.layer[1].name: layer 0 is named '0-dense' too"),
+        (DENSE | {"name": "0-dense"}, "model.layer[1].name: '0-dense' is the name of layer 0, expected a unique one"),
     ],
 )
 def test_wrong_section(section, message):

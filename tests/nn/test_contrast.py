@@ -7,7 +7,7 @@ from layer_cases import Alone
 from mpidl.errors import UsageError
 from mpidl.nn import LocalContrastNormalisation, from_config
 
-#: Layers, with the shape of one sample's inputs; a window larger than the image, thresholds that hold in places.
+#: Layers, each with the shape of one sample's inputs: also a window larger than the image, and active thresholds.
 CASES = [
     (LocalContrastNormalisation(), (12, 17, 3)),
     (LocalContrastNormalisation(9), (5, 4, 8)),
@@ -75,7 +75,7 @@ def test_brightness_and_contrast_of_an_image_are_lost():
 
 
 def test_below_the_threshold_the_layer_is_linear():
-    """A uniform image's deviation is zero, where a square root has no slope."""
+    """A uniform image's deviation is zero, where the square root has no derivative."""
     alone = Alone(LocalContrastNormalisation(3, threshold=0.1), (6, 5, 2))
     contrast, y = 0.01 * alone.inputs[0], alone.random.normal(size=alone.outputs.shape)
     alone.inputs[0][...] = 0.5

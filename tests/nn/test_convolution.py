@@ -1,4 +1,4 @@
-"""Convolution by patches and by tiles, in blocks of any size, is the sum that defines it."""
+"""Convolution by patches and by tiles, in blocks of any size, equals its definition."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from mpidl.nn.layers import conv2d
 
 
 def by_definition(layer, inputs, weight, bias):
-    """Return the cross-correlation of images with a weight, windows at every pixel."""
+    """Return the cross-correlation of images with a weight, at stride 1."""
     (down, across), (above, before) = weight.shape[:2], layer.padding
     padded = np.pad(inputs, ((0, 0), (above, above), (before, before), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (down, across), axis=(1, 2))
@@ -38,7 +38,7 @@ def test_tiles_of_any_block(size, padding, image, depth, channels, samples, memo
         np.testing.assert_allclose(alone.forward(), expected, rtol=1e-11, atol=1e-11)
         y = alone.random.normal(size=expected.shape)
         gradients = [gradient.copy() for gradient in alone.backward(y)]
-    # The sum is linear in the inputs and in the weight: its adjoints meet it in inner products.
+    # The convolution is linear in the inputs and in the weight, so the gradients are tested as adjoints.
     x, w = alone.random.normal(size=inputs.shape), alone.random.normal(size=weight.shape)
     assert np.vdot(gradients[0], x) == pytest.approx(np.vdot(y, by_definition(layer, x, weight, 0)))
     assert np.vdot(gradients[1], w) == pytest.approx(np.vdot(y, by_definition(layer, inputs, w, 0)))

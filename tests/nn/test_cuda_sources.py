@@ -1,4 +1,4 @@
-"""The sources of CUDA kernels, where there is no GPU: NVRTC compiles them."""
+"""NVRTC compiles the sources of the CUDA kernels, also without a GPU."""
 
 import ctypes
 import re
@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from mpidl.nn.kernels import cpu, cuda
-from mpidl.nn.kernels.cuda.source import Source
+from mpidl.nn.kernels.cuda.module import CudaModule
 
 SOURCES = [path.stem for path in sorted(Path(cuda.__file__).parent.glob("*.cu"))]
 
 
 @pytest.fixture(scope="module")
 def nvrtc():
-    """CUDA's compiler, from its wheel."""
+    """NVRTC, from its wheel."""
     (package,) = find_spec("nvidia.cuda_nvrtc").submodule_search_locations
     return ctypes.CDLL(str(next(Path(package, "lib").glob("libnvrtc.so.*"))))
 
 
 def compiled(nvrtc, text):
-    """Return a text's PTX, None if it can't be compiled, and the compiler's errors and warnings."""
+    """Return the PTX of a source, or None if it doesn't compile, and the compiler's errors and warnings."""
 
     def fetched(what):
         size = ctypes.c_size_t()
@@ -43,7 +43,7 @@ def compiled(nvrtc, text):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("wide", [False, True])
 def test_every_source_compiles_for_every_type(nvrtc, source, dtype, wide):
-    text = import_module(f"mpidl.nn.kernels.cuda.{source}").SOURCE.text(dtype, wide)
+    text = import_module(f"mpidl.nn.kernels.cuda.{source}").MODULE.source(dtype, wide)
     ptx, log = compiled(nvrtc, text)
     assert not log
     kernels = re.findall(r"^KERNEL (\w+)", text, re.MULTILINE)
@@ -54,7 +54,7 @@ def test_every_source_compiles_for_every_type(nvrtc, source, dtype, wide):
 
 
 def test_an_error_in_a_source_is_found(nvrtc):
-    ptx, log = compiled(nvrtc, Source("elementwise").text("float32", False).replace("leak *", "leek *"))
+    ptx, log = compiled(nvrtc, CudaModule("elementwise").source("float32", False).replace("leak *", "leek *"))
     assert ptx is None
     assert '"leek" is undefined' in log
 

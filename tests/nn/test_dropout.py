@@ -1,4 +1,4 @@
-"""Elements that are left out."""
+"""Dropout: how many elements are set to zero, and which."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_elements_are_left_out_or_scaled(rate, dtype):
     outputs = alone.forward()
     kept = outputs != 0
     np.testing.assert_allclose(outputs[kept], 3 / (1 - rate), rtol=1e-6)
-    # Five standard deviations of the part of 20,000 draws.
+    # Within five standard deviations, for 20,000 draws.
     assert abs(kept.mean() - (1 - rate)) <= 5 * np.sqrt(rate * (1 - rate) / kept.size)
     np.testing.assert_allclose(alone.backward(1)[0], kept / (1 - rate), rtol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Rows by their number."""
+"""Embedding: rows, their gradients, and invalid ids."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from layer_cases import Alone
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
-from mpidl.nn import Dense, Embedding, Network
+from mpidl.nn import Dense, Embedding, Network, kernels
 from mpidl.nn.layers.layer import Workspace
 
 
@@ -43,7 +43,7 @@ def test_an_id_that_is_no_row_is_one_line(found, named):
 
 
 def test_a_vocabulary_that_the_dtype_can_not_count_is_one_line():
-    work = Workspace(np, {}, {}, {"ids": np.empty((1, 1), np.int64)}, True, np.random.default_rng)
+    work = Workspace(np, kernels.of(np), {}, {}, {"ids": np.empty((1, 1), np.int64)}, True, np.random.default_rng)
     with pytest.raises(UsageError) as error:
         Embedding(2**24 + 1, 1).forward(work, np.zeros((1, 1), np.float32), np.empty((1, 1, 1), np.float32))
     assert str(error.value) == "vocabulary: 16777217, ids of float32 are exact up to 16777216"

@@ -1,4 +1,4 @@
-"""Networks that are more than a chain."""
+"""Networks whose layers branch and join."""
 
 import numpy as np
 import pytest
@@ -68,14 +68,17 @@ def test_layers_are_named_in_checkpoints_as_they_are_in_the_graph():
         ([Dense(3, name="stem"), Add(inputs=("stm", "inputs"))], "did you mean 'stem'?"),
         ([Dense(3), Add()], "model.layer[1].inputs: missing, add takes the outputs of several layers"),
         ([Dense(3), Dense(3, inputs=("0-dense", "inputs"))], "model.layer[1].inputs: 2 names, dense takes one"),
-        ([Dense(3), Dense(3, inputs=("inputs",))], "model.layer[0]: nobody takes the outputs of '0-dense'"),
-        ([Dense(3), Add(inputs=("0-dense", "0-dense"))], "model.layer[1].inputs: a name twice"),
+        ([Dense(3), Dense(3, inputs=("inputs",))], "model.layer[0]: no layer takes the outputs of '0-dense'"),
+        ([Dense(3), Add(inputs=("0-dense", "0-dense"))], "model.layer[1].inputs: a name occurs twice"),
         ([Dense(4), Add(inputs=("0-dense", "inputs"))], "model.layer[1]: inputs: shapes (4,) and (3,), expected the"),
         (
             [Embedding(5, 2), Concatenate(inputs=("0-embedding", "inputs"))],
-            "model.layer[1]: inputs: shapes (3, 2) and (3,), expected the same but for the last axis",
+            "model.layer[1]: inputs: shapes (3, 2) and (3,), expected the same except for the last axis",
         ),
-        ([Dense(4, name="inputs")], "model.layer[0].name: the network's inputs are named 'inputs' too"),
+        (
+            [Dense(4, name="inputs")],
+            "model.layer[0].name: 'inputs' is the name of the network's inputs, expected a unique one",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line(layers, message):
@@ -124,6 +127,6 @@ def test_dropout_depends_on_the_minibatch_alone_and_not_at_all_in_evaluation():
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
     np.testing.assert_array_equal(network.predict(batch.inputs), network.predict(batch.inputs))
-    # A weight gets no gradient where all three samples lost their input: one in eight.
+    # A weight gets no gradient if dropout hit its input in all three samples: one weight in eight.
     rows = network.layout.views(first)["1-dense/weight"][:, 1]
     assert 0.07 < np.mean(rows == 0) < 0.2

@@ -1,4 +1,4 @@
-"""What holds for every layer."""
+"""Properties of every layer."""
 
 import tracemalloc
 
@@ -23,7 +23,7 @@ def moved(alone, directions, step):
 @layers
 @pytest.mark.parametrize("samples", [1, 4])
 def test_the_adjoint_identity_holds(case, samples):
-    """<J x, y> = <x, J^T y>, x being of the inputs and the parameters at once."""
+    """<J x, y> = <x, J^T y>, where x comprises inputs and parameters."""
     alone = Alone(*case, samples=samples)
     x = [alone.random.normal(size=variable.shape) for variable in alone.variables]
     y = alone.random.normal(size=alone.outputs.shape)
@@ -72,7 +72,7 @@ def test_nothing_large_is_allocated_once_warm(case):
     alone.backward(1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # Less than one array of activations, and what small rows and NumPy's own buffers take.
+    # Less than one array of activations plus small rows and NumPy's own buffers.
     assert peak < 16384 + 0.75 * min(each.nbytes for each in alone.inputs)
 
 

@@ -1,4 +1,4 @@
-"""Every layer computes on a GPU what it computes on the CPU.
+"""Every layer gives the same results on a GPU as on the CPU.
 
 On the stand-in for CuPy, whose kernels are the same sources, and on CuPy itself where there is a GPU.
 """
@@ -38,14 +38,14 @@ def test_the_chain_rule_of_a_normalisation_makes_no_array_of_products(monkeypatc
     made = []
     keep = fake_cupy._on_device
     monkeypatch.setattr(fake_cupy, "_on_device", lambda result: (made.append(np.size(result)), keep(result))[1])
-    normalisation.chain_columns(values, *row[:2], gradient, *row[2:4])
-    normalisation.chain_rows(values, *column, row[0], gradient, *row[1:3], spread)
+    normalisation.backprop_scale_shift(values, *row[:2], gradient, *row[2:4])
+    normalisation.backprop_rows(values, *column, row[0], gradient, *row[1:3], spread)
     assert max(made, default=0) < values.size
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[0].type == "conv2d"], ids=name_of)
 def test_indices_of_64_bits_find_the_same(cupy, case, monkeypatch):
-    monkeypatch.setattr("mpidl.nn.kernels.cuda.source.NARROW", 0)
+    monkeypatch.setattr("mpidl.nn.kernels.cuda.module.NARROW", 0)
     host, device = Alone(*case), Alone(*case, xp=cupy)
     y = host.random.normal(size=host.outputs.shape)
     for found, expected in zip(device.backward(cupy.asarray(y)), host.backward(y), strict=True):
@@ -63,7 +63,7 @@ def test_a_gpu_works_on_more_patches_at_a_time(cupy, monkeypatch):
     device.parameters = cupy.asarray(host.parameters)
     inputs, targets = np.random.default_rng(0).normal(size=(7, 6, 5, 8)), np.arange(7) % 3
     loss, gradient = device.loss_and_gradient(Batch(cupy.asarray(inputs), cupy.asarray(targets), 0))
-    # Forward and backward, of all images and rows at once.
+    # Forward and backward, each for all images and rows at once.
     assert gathered == [7, 7]
     expected = host.loss_and_gradient(Batch(inputs, targets, 0))
     assert float(loss) == pytest.approx(expected[0], rel=1e-12)

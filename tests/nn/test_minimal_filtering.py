@@ -1,4 +1,4 @@
-"""The formulas of minimal filtering are the matrices of their points."""
+"""The formulas of minimal filtering equal the matrices derived from their points."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_formulas(side):
 def test_four_outputs_of_a_filter(side):
     random, size = np.random.default_rng(0), side - STEP + 1
     data, kernel = random.normal(size=side), random.normal(size=size)
-    # The matrix for two dimensions has that for one in the rows and columns of a corner's kernel.
+    # The two-dimensional matrix contains the one-dimensional one: the entries of a corner of the kernel.
     g = kernel_matrix(size, "d").reshape(side, side, size, size)[-1, :, -1, :]
     products = (g @ kernel) * FORMULAS[side][DATA](data)
     np.testing.assert_allclose(FORMULAS[side][OUTPUTS](products), np.correlate(data, kernel), rtol=1e-12)

@@ -127,7 +127,7 @@ def test_batch_is_kept_as_it_is():
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh"])
 def test_a_warm_step_allocates_no_activation_and_no_tensor(loss, activation):
-    """NumPy's ufuncs take a scratch buffer of 8192 elements where they broadcast or convert, whatever the size."""
+    """Allow for the scratch buffer of 8192 elements that NumPy's ufuncs allocate when they broadcast or convert."""
     model = network([Dense(257, activation), Dense(255, activation), Dense(9)], (259,), loss=LOSSES[loss]())
     batches = [batch_of(512, (259,), 9), batch_of(501, (259,), 9), batch_of(500, (259,), 9, np.float64)]
     for batch in batches:
@@ -145,7 +145,7 @@ def test_a_warm_step_allocates_no_activation_and_no_tensor(loss, activation):
 
 
 class Double(Layer):
-    """The sum of two equal inputs, to have a value that two layers take."""
+    """A layer that adds its two inputs."""
 
     type, joins = "double", True
 
@@ -239,11 +239,11 @@ def test_batches_that_do_not_fit(inputs, targets, message):
         ({"layers": []}, "model.layer: no layer, expected at least one"),
         (
             {"layers": [Dense(3, name="a"), Dense(4, name="a")]},
-            "model.layer[1].name: layer 0 is named 'a' too",
+            "model.layer[1].name: 'a' is the name of layer 0, expected a unique one",
         ),
         (
             {"layers": [Dense(3, name="1-dense"), Dense(4)]},
-            "model.layer[1].name: layer 0 is named '1-dense' too",
+            "model.layer[1].name: '1-dense' is the name of layer 0, expected a unique one",
         ),
         ({"layers": [Dense(3, name="a/b")]}, "model.layer[0].name: expected a name without '/', found 'a/b'"),
         ({"input_shape": (4, 0)}, "model.layer[0]: inputs of shape (4, 0) have no elements"),

@@ -7,7 +7,7 @@ from layer_cases import Alone
 from mpidl.nn import BatchNormalisation, LayerNormalisation
 from mpidl.nn.kernels import cpu
 
-#: Shapes of a sample, and samples: rows that are taken several at a time, and odd numbers that aren't.
+#: Shape of a sample and number of samples: rows that are processed several at a time, and odd numbers that aren't.
 SHAPES = [((5, 3, 4), 7), ((4, 4, 3), 8), ((16,), 32), ((2, 300), 6), ((1,), 5), ((3, 129), 3)]
 shapes = pytest.mark.parametrize(("shape", "samples"), SHAPES)
 precisions = pytest.mark.parametrize(("dtype", "accuracy"), [("float32", 1e-5), ("float64", 1e-12)])
@@ -18,7 +18,7 @@ def close(found, expected, accuracy):
 
 
 def normalised(alone, axis, epsilon):
-    """Return what `alone` has to give, from the definition: outputs, gradients for an upstream gradient, and that."""
+    """Return the outputs and gradients expected by definition, and the upstream gradient used."""
     x = alone.inputs[0].astype(np.float64)
     scale, shift = (alone.parameters[name].astype(np.float64) for name in ("scale", "shift"))
     y = alone.random.normal(size=x.shape).astype(alone.outputs.dtype)
@@ -89,7 +89,7 @@ def test_moments_lose_no_digits(values, n):
     mean, variance = np.empty(3), np.empty(3)
     cpu.column_moments(columns, mean, variance)
     exact = columns.astype(np.longdouble)
-    # What matters about an error of the mean is its size in standard deviations.
+    # An error of the mean matters relative to the standard deviation.
     assert (np.abs(mean - exact.mean(axis=0)) <= 1e-12 * exact.std(axis=0) + 1e-15 * np.abs(mean)).all()
     np.testing.assert_allclose(variance, exact.var(axis=0).astype(float), rtol=1e-11, atol=1e-25)
 

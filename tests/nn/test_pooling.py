@@ -8,7 +8,7 @@ from mpidl.errors import UsageError
 from mpidl.nn import AveragePool2d, L2Pool2d, MaxPool2d, from_config
 
 NAN = float("nan")
-#: Layers, with the shape of one sample's inputs; padding that PyTorch takes too.
+#: Layers, each with the shape of one sample's inputs; the paddings are valid in PyTorch too.
 CASES = [
     (layer(size, stride, padding), shape)
     for layer in (MaxPool2d, AveragePool2d, L2Pool2d)
@@ -30,7 +30,7 @@ REDUCTIONS = {
 
 
 def like_a_network(layer, shape):
-    """Return the layer with float32 inputs, half of them zero, as relu's: many ties and some windows of zeros."""
+    """Return the layer with float32 inputs of which half are zero, so that there are ties and windows of zeros."""
     alone = Alone(layer, shape, dtype="float32")
     alone.inputs[0][...] = np.maximum(alone.inputs[0], 0)
     return alone
@@ -38,33 +38,33 @@ def like_a_network(layer, shape):
 
 @pooled
 def test_outputs_are_those_of_each_window(layer, shape):
-    alone, of = like_a_network(layer, shape), layer.windows(shape)
-    edges = [(0, 0), *((pad, pad) for pad in of.padding), (0, 0)]
+    alone, windows = like_a_network(layer, shape), layer.windows(shape)
+    edges = [(0, 0), *((pad, pad) for pad in windows.padding), (0, 0)]
     padded = np.pad(alone.inputs[0], edges, constant_values=-np.inf)
     outputs = alone.forward()
-    for y in range(of.positions[0]):
-        for x in range(of.positions[1]):
-            top, left = y * of.stride[0], x * of.stride[1]
-            window = padded[:, top : top + of.size[0], left : left + of.size[1]]
+    for y in range(windows.positions[0]):
+        for x in range(windows.positions[1]):
+            top, left = y * windows.stride[0], x * windows.stride[1]
+            window = padded[:, top : top + windows.size[0], left : left + windows.size[1]]
             np.testing.assert_allclose(outputs[:, y, x], REDUCTIONS[layer.type](window), rtol=1e-5)
 
 
 @pooled
 def test_outputs_and_gradients_are_pytorchs(layer, shape):
     torch = pytest.importorskip("torch")
-    functional, of = torch.nn.functional, layer.windows(shape)
+    functional, windows = torch.nn.functional, layer.windows(shape)
     alone = like_a_network(layer, shape)
     inputs = torch.tensor(alone.inputs[0]).permute(0, 3, 1, 2).requires_grad_()
     if layer.type == "max_pool2d":
-        outputs = functional.max_pool2d(inputs, of.size, of.stride, of.padding)
+        outputs = functional.max_pool2d(inputs, windows.size, windows.stride, windows.padding)
     elif layer.type == "average_pool2d":
-        outputs = functional.avg_pool2d(inputs, of.size, of.stride, of.padding)
+        outputs = functional.avg_pool2d(inputs, windows.size, windows.stride, windows.padding)
     else:
-        edges = (of.padding[1], of.padding[1], of.padding[0], of.padding[0])
-        outputs = functional.lp_pool2d(functional.pad(inputs, edges), 2.0, of.size, of.stride)
+        edges = (windows.padding[1], windows.padding[1], windows.padding[0], windows.padding[0])
+        outputs = functional.lp_pool2d(functional.pad(inputs, edges), 2.0, windows.size, windows.stride)
     gradient = alone.random.normal(size=alone.outputs.shape).astype("float32")
     outputs.backward(torch.tensor(gradient).permute(0, 3, 1, 2))
-    # NaN is what PyTorch gives the pixels of a window of zeros, whose root has no slope.
+    # PyTorch's gradient is NaN in a window of zeros, where the root has no derivative.
     expected = np.nan_to_num(inputs.grad.permute(0, 2, 3, 1).numpy(), nan=0)
     np.testing.assert_allclose(alone.forward(), outputs.detach().permute(0, 2, 3, 1).numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(alone.backward(gradient)[0], expected, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Products of small matrices are NumPy's, whatever the shapes and strides."""
+"""Products of small matrices equal NumPy's, whatever the shapes and strides."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ sizes = st.integers(1, 50)
 
 
 def strided(random, shape, dtype, step):
-    """Return numbers in memory of which they take every so-manieth row."""
+    """Return a random array whose rows have a stride larger than their length."""
     whole = random.normal(size=(*shape[:-2], shape[-2] * step, shape[-1])).astype(dtype)
     return whole[..., ::step, :]
 
@@ -41,7 +41,7 @@ def test_products(pairs, n, k, m, dtype, transposed, add, steps, seed):
     multiply(a, b, out, add)
     bound = {"float32": 1e-5, "float64": 1e-13}[dtype] * max(1, np.sqrt(k))
     np.testing.assert_allclose(out, expected, rtol=0, atol=bound * max(1, np.abs(expected).max()))
-    # Nothing else is touched.
+    # The memory around the result is unchanged.
     before[..., : n * steps[2] : steps[2], :] = out
     np.testing.assert_array_equal(memory, before)
 

@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mpidl.parameters import Layout, Range
 
@@ -43,14 +41,6 @@ def test_views_are_the_vector():
 def test_views_of_another_size_are_refused(shape):
     with pytest.raises(ValueError, match=r"expected \(40,\)"):
         Layout(SHAPES).views(np.zeros(shape))
-
-
-@given(st.integers(0, 40), st.integers(0, 40))
-def test_overlapping(one, other):
-    whole = Range(min(one, other), max(one, other))
-    layout = Layout(SHAPES)
-    elements = set(range(*whole))
-    assert layout.overlapping(whole) == tuple(part for part in layout if elements & set(range(*part.range)))
 
 
 def test_equality_is_by_name_shape_and_order():

@@ -26,7 +26,7 @@ def configuration(directory, name="name"):
     )
 
 
-def lines(path):
+def records(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -35,11 +35,11 @@ def test_files_of_a_run(tmp_path):
     recorder = Recorder(config)
     assert recorder.directory == tmp_path / "a" / "runs" / "name"
     recorder.metric({"time": 1.5, "loss": float("nan"), "samples": np.int64(3)})
-    assert lines(recorder.directory / "metrics.jsonl") == [{"time": 1.5, "loss": None, "samples": 3}]
+    assert records(recorder.directory / "metrics.jsonl") == [{"time": 1.5, "loss": None, "samples": 3}]
     recorder.metric({"histogram": np.arange(3), "loss": np.float32(0.5)})
-    assert lines(recorder.directory / "metrics.jsonl")[1] == {"histogram": [0, 1, 2], "loss": 0.5}
+    assert records(recorder.directory / "metrics.jsonl")[1] == {"histogram": [0, 1, 2], "loss": 0.5}
     recorder.event("checkpoint", rank=1, role="server 0", step=7)
-    (event,) = lines(recorder.directory / "events.jsonl")
+    (event,) = records(recorder.directory / "events.jsonl")
     assert event.pop("time") > 1e9
     assert event == {"event": "checkpoint", "rank": 1, "role": "server 0", "step": 7}
     recorder.summary({"seconds": 1.0, "staleness": {"mean": np.float64(0.5)}})
@@ -74,7 +74,7 @@ def test_a_resumed_run_goes_on_in_its_directory(tmp_path):
     second = Recorder(longer, resume=True)
     second.metric({"samples": 3})
     assert second.directory == first.directory
-    assert lines(second.directory / "metrics.jsonl") == [{"samples": 1}, {"samples": 3}]
+    assert records(second.directory / "metrics.jsonl") == [{"samples": 1}, {"samples": 3}]
     assert load(second.directory / "config.toml").run.epochs == 99
 
 

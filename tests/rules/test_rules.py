@@ -16,7 +16,7 @@ from mpidl.rules.rule import _compiled
 DTYPES = (np.float32, np.float64)
 
 
-# The rules once more, in float64 and as their sources write them.
+# The rules in float64, written as in their sources.
 
 
 def sgd(w, gradients, rate):
@@ -34,7 +34,7 @@ def momentum(w, gradients, rate, mu):
 
 
 def nesterov(w, gradients, rate, mu):
-    velocity = np.zeros_like(w)  # theirs is the point behind; ours, where the gradient is taken, the one ahead
+    velocity = np.zeros_like(w)  # their parameters trail; ours are the look-ahead point, where the gradient is taken
     behind = w
     for g in gradients:
         velocity = mu * velocity - rate * g
@@ -282,7 +282,7 @@ def test_hyperparameters_out_of_range_are_refused(rule, key, value):
 @pytest.mark.parametrize("name", list(RULES))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_sparse_update_leaves_elements_without_gradient_alone(name, dtype):
-    """Also where a rule would move them, by momentum or decay."""
+    """This includes elements that the rule would move by momentum or decay."""
     rule, random = RULES[name](), np.random.default_rng(1)
     w = random.normal(size=37).astype(dtype)
     state = rule.init(w)

@@ -1,4 +1,4 @@
-"""The compiled forms are what the scalar form says: both texts, and what they compute."""
+"""The compiled forms agree with the scalar form: their sources and their results."""
 
 from dataclasses import dataclass
 
@@ -30,8 +30,8 @@ def test_device_kernel_and_cpu_loop_are_equal_bit_for_bit(cupy, rule, dtype):
     assert [vector.get().tobytes() for vector in device_vectors] == [vector.tobytes() for vector in vectors]
 
 
-def test_device_text():
-    assert device.text(Adagrad) == (
+def test_device_source():
+    assert device.source(Adagrad) == (
         "T g, T rate",
         "T w, T sum",
         "sum = (sum + (g * g));\n"
@@ -42,8 +42,8 @@ def test_device_text():
     )
 
 
-def test_cpu_text():
-    assert cpu.text(Sgd) == (
+def test_cpu_source():
+    assert cpu.source(Sgd) == (
         "def sgd(w_vector, g_vector, rate):\n"
         "    real = w_vector.dtype.type\n"
         "    rate = real(rate)\n"
@@ -56,7 +56,7 @@ def test_cpu_text():
 
 @dataclass(frozen=True)
 class Odd(Rule):
-    """Names of its own, constants, every operator, and results that read each other."""
+    """A rule with unusual names, constants, every operator, and results that read each other."""
 
     name = "odd"
     states = ("first", "second")
@@ -143,4 +143,4 @@ def raises_to_a_power(w, g, rate):
 
 def test_what_has_no_cuda_translation():
     with pytest.raises(TypeError, match=r"'g \*\* 2' has no CUDA translation"):
-        device.text(rule_of(raises_to_a_power))
+        device.source(rule_of(raises_to_a_power))

@@ -1,4 +1,4 @@
-"""Wire formats: what arrives, what is left for the next push, and how many bytes travel."""
+"""Wire formats: decoded values, residuals and numbers of bytes."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ from mpidl.errors import UsageError
 from mpidl.wire import ErrorFeedback, parse
 
 FORMATS = ["bf16", "topk:0.01", "topk:0.3", "topk:1", "onebit"]
-#: Elements of a whole chunk of float32.
+#: Number of elements in a chunk of float32.
 CHUNK = 131072
 SIZES = st.integers(1, 5000)
 DTYPES = st.sampled_from(["float32", "float64"])
@@ -58,7 +58,7 @@ def test_sent_and_residual_are_gradient_and_previous_residual(name, size, dtype,
         decoded = travel(wire, feedback, values)
         assert np.array_equal(feedback.residual, whole - decoded)
         lost = np.abs(decoded + feedback.residual - whole)
-        # An element far below its block's mean is rounded as the mean is: in the residual, and in the sum here.
+        # An element far below its block's mean is rounded to the mean's precision, in the residual and in this sum.
         rounding = np.finfo(dtype).eps * (np.abs(feedback.residual) + np.abs(whole))
         assert np.all(lost <= (rounding if name == "onebit" else 0))
 
@@ -75,7 +75,7 @@ def test_nothing_is_lost_over_many_pushes(name, dtype):
             arrived += travel(wire, feedback, values)
         waiting.append(np.abs(feedback.residual).max())
         errors.append(np.abs(arrived / step - values).max())
-        # Of the format in its dtype, and of this sum in float64.
+        # The rounding of the format in its dtype, and of this sum in float64.
         rounding = step * ((np.abs(values).max() + waiting[-1]) * np.finfo(dtype).eps + 2e-16 * np.abs(arrived).max())
         assert np.abs(arrived + feedback.residual - step * values.astype(float)).max() <= rounding
     assert waiting[1] <= 1.2 * waiting[0]
@@ -142,7 +142,7 @@ def test_topk_of_everything_changes_nothing(dtype, size):
 
 
 def nearest_even(single):
-    """Return the upper halves of float32 by comparing what is cut off with half of the last place."""
+    """Return the rounded upper halves of float32, by comparing the lower half with half a unit in the last place."""
     below, cut = single.view(np.uint32) >> 16, single.view(np.uint32) & 0xFFFF
     up = (cut > 0x8000) | ((cut == 0x8000) & (below % 2 == 1))
     return below + up
@@ -217,7 +217,7 @@ def test_onebit_means_of_both_kinds_are_precise_whatever_the_other():
 def test_a_chunk_within_a_shard_has_its_own_residual(name):
     wire = parse(name)
     feedback, alone = ErrorFeedback(wire, 100, np.float32), ErrorFeedback(wire, 10, np.float32)
-    # What a format is given may be longer than what it needs.
+    # The output may be longer than needed.
     data = np.zeros(wire.size(10, np.float32) + 3, np.uint8)
     for seed in range(3):
         feedback.encode_chunks(40, draw(10, np.float32, seed), 10, data)
@@ -314,7 +314,7 @@ def test_bytes():
     for name in FORMATS:
         assert all(parse(name).size(n, dtype) % 8 == 0 for n in sizes for dtype in ("float32", "float64"))
     assert [parse("bf16").size(n, np.float64) for n in (1, 4, 5)] == [8, 8, 16]
-    # Half an element more or less: 0.5, 1.5 and 2.5 are rounded up.
+    # Counts of 0.5, 1.5 and 2.5 elements are rounded up.
     assert [parse("topk:0.5").size(n, np.float64) for n in (1, 2, 3, 4, 5)] == [16, 16, 24, 24, 40]
 
 

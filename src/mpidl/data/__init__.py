@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpidl.data.augmentation import Augmentation, Augmented, augmented
-from mpidl.data.batch import Batch
+from mpidl.data.batch import Batch, Minibatch
 from mpidl.data.cifar10 import Cifar10
 from mpidl.data.dataset import ArraySplit, Dataset, Source, Split
 from mpidl.data.digits import Digits
@@ -16,7 +16,7 @@ from mpidl.data.portions import Portions
 from mpidl.data.synthetic import Synthetic
 
 SOURCES: dict[str, type[Any]] = {source.name: source for source in (Cifar10, Digits, Hdf5, Idx, Synthetic)}
-"""The sources by their names in ``data.source``; each is a dataclass of its own keys, and a `Source`."""
+"""The sources by their names in ``data.source``; each is a `Source` and a dataclass of its own keys."""
 
 __all__ = [
     "SOURCES",
@@ -29,6 +29,7 @@ __all__ = [
     "Digits",
     "Hdf5",
     "Idx",
+    "Minibatch",
     "Normalisation",
     "Normalised",
     "Portions",

@@ -1,4 +1,4 @@
-"""Augmentation: each epoch sees each image a little different, always in the same way for the same seed."""
+"""Augmentation: random changes of the training images, different in every epoch, reproducible from the seed."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from mpidl.data.batch import Batch
 from mpidl.data.dataset import Dataset, Split
 from mpidl.errors import UsageError
 
-AHEAD = 2  # a loader hints at the batch after the next before the next is gathered
+AHEAD = 2  # a loader prepares a batch before it gathers the previous one
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """``[data.augment]``: what is done to each image to train with, in this order.
+    """``[data.augment]``: changes of each training image, applied in this order.
 
     Attributes
     ----------
     reflect : bool
-        Left and right are swapped with probability 1/2.
+        Swap left and right with probability 1/2.
     rotate : float
-        Turned about its middle by up to so many degrees either way, uniformly; bilinear, zero where there was
-        no image.
+        Rotate about the centre by an angle uniform in [-rotate, rotate], in degrees; bilinear, zero outside the image.
     translate : int
-        Moved by up to so many pixels either way, down and across, uniformly; zero where there was no image.
+        Shift vertically and horizontally by numbers of pixels uniform in [-translate, translate]; zero outside the
+        image.
     noise : float
-        Standard deviation of the Gaussian noise that is added to each value, in units of the inputs, of which
-        bytes were scaled to [0, 1].
+        Standard deviation of Gaussian noise added to each value, in units of the inputs (bytes are scaled to [0, 1]).
     """
 
     reflect: bool = False
@@ -44,12 +43,12 @@ class Augmentation:
 
 
 def augmented(dataset: Dataset, augmentation: Augmentation, seed: int) -> Dataset:
-    """Return the dataset with its samples to train with augmented; itself if `augmentation` does nothing.
+    """Return the dataset with its training split augmented, or `dataset` itself if `augmentation` does nothing.
 
     Raises
     ------
     UsageError
-        The inputs aren't images (height, width) or (height, width, channels), or they are too small.
+        If the inputs aren't images (height, width) or (height, width, channels), or are too small.
     """
     if augmentation == Augmentation():
         return dataset
@@ -71,15 +70,15 @@ class _Prepared(NamedTuple):
 
 
 class Augmented(Split):
-    """Another split's images, augmented: what becomes of one depends on the seed, the epoch and its index alone.
+    """Another split's images, augmented: the result depends only on the seed, the epoch and the image's index.
 
-    One thread prepares the batches that are hinted at. The split that is wrapped is used by one thread at a time,
-    in the order of the calls.
+    A background thread carries out `prefetch` and `prepare`. The wrapped split is used by one thread at a time, in the
+    order of the calls.
 
     Parameters
     ----------
     split : Split
-        Of inputs (height, width) or (height, width, channels), larger than ``augmentation.translate``.
+        Its inputs are (height, width) or (height, width, channels), larger than ``augmentation.translate``.
     augmentation : Augmentation
     seed : int
         Not negative.
@@ -98,16 +97,16 @@ class Augmented(Split):
         self._last: Future[Any] | None = None
 
     def load(self) -> None:
-        self._settle()
+        self._wait()
         self._split.load()
         nothing = np.empty((0, 1, 1), np.float32)
-        self._augment(nothing, nothing, np.empty(0, np.int64), 0)  # compiles it, or loads it from Numba's cache
+        self._augment(nothing, nothing, np.empty(0, np.int64), 0)  # compiles, or loads from Numba's cache
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
         self._submit(self._split.prefetch, indices)
 
     def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:
-        """Start to gather and augment a batch in the background; of those not gathered, two are kept."""
+        """Start to gather and augment a batch in the background; at most two batches are kept."""
         self._prepared.append(_Prepared(indices, epoch, self._submit(self._make, indices, epoch)))
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
@@ -115,13 +114,13 @@ class Augmented(Split):
             self._free[len(indices)].append(self._lent.pop(len(indices)))
         batch = self._claim(indices, epoch)
         if batch is None:
-            self._settle()
+            self._wait()
             batch = self._make(indices, epoch)
         self._lent[len(indices)] = batch
         return batch
 
     def _claim(self, indices: NDArray[np.int64], epoch: int) -> Batch | None:
-        """Return the batch if it was prepared, once it is ready."""
+        """Return the batch if it was prepared; wait until it is ready."""
         for place, prepared in enumerate(self._prepared):
             if prepared.epoch == epoch and np.array_equal(prepared.indices, indices):
                 del self._prepared[place]
@@ -150,7 +149,7 @@ class Augmented(Split):
         self._last = self._thread.submit(function, *arguments)
         return self._last
 
-    def _settle(self) -> None:
-        """Wait until the thread has nothing to do."""
+    def _wait(self) -> None:
+        """Wait until the background thread is idle."""
         if self._last is not None:
             wait([self._last])

@@ -1,4 +1,4 @@
-"""The samples of one step."""
+"""Batches: the samples of one step."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 
 class Batch(NamedTuple):
-    """Samples that a gradient or an evaluation is taken over.
+    """The samples of a gradient or an evaluation.
 
     Attributes
     ----------
     inputs : array (n, *input_shape), float32 or float64
         NumPy or CuPy.
     targets : array (n,) int64 of class ids, or (n, outputs) of floats
-        Of the same array package as `inputs`.
+        In the same array package as `inputs`.
     number : int
-        Which minibatch of the run this is: what a model does at random depends on it.
+        Ordinal of the minibatch in the run, which seeds whatever a model does at random.
     """
 
     inputs: Any
@@ -27,15 +27,15 @@ class Batch(NamedTuple):
 
 
 class Minibatch(NamedTuple):
-    """Which samples a step takes.
+    """The indices of the samples of one step.
 
     Attributes
     ----------
     indices : array (n,) of int64
     number : int
-        Of all the run's minibatches.
+        Ordinal among all minibatches of the run.
     epoch : int
-        From 0.
+        Epoch, from 0.
     """
 
     indices: NDArray[np.int64]

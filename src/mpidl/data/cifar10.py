@@ -1,7 +1,7 @@
 """CIFAR-10 in its binary version, as https://www.cs.toronto.edu/~kriz/cifar.html describes it.
 
-Each of its files holds records of a label byte and the 3072 bytes of an image: 32 rows of 32 pixels, all red ones
-first, then the green, then the blue.
+Each file holds records of a label byte and the 3072 bytes of an image: 32 rows of 32 red values, then the green and
+the blue ones.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ ARCHIVE = "cifar-10-binary.tar.gz"
 
 @dataclass(frozen=True)
 class Cifar10:
-    """CIFAR-10: inputs (32, 32, 3), 10 classes, 50,000 samples to train with and 10,000 to test with.
+    """CIFAR-10: inputs (32, 32, 3), 10 classes, 50,000 training and 10,000 test samples.
 
-    Labels are read and checked when it is opened; the images are copied by the first `gather` or `load`.
+    `open` reads and checks the labels; the first `gather` or `load` reads the images.
 
     Attributes
     ----------
     path : str
-        The directory with data_batch_1.bin to data_batch_5.bin and test_batch.bin; one that holds this directory
-        as cifar-10-batches-bin, or cifar-10-binary.tar.gz; or this archive, which each start unpacks in memory.
+        The directory with data_batch_1.bin to data_batch_5.bin and test_batch.bin; a directory that contains it as
+        cifar-10-batches-bin, or contains cifar-10-binary.tar.gz; or this archive, which is unpacked in memory.
     """
 
     name: ClassVar[str] = "cifar10"
@@ -59,7 +59,7 @@ def _split(files: Sequence[NDArray[np.uint8]]) -> ArraySplit:
 
 
 def _files(path: Path) -> dict[str, NDArray[np.uint8]]:
-    """Return the records, (n, 3073), of each file by its name."""
+    """Return the records (n, 3073) of each file by its name."""
     if path.is_file():
         return _unpacked(path)
     if not path.is_dir():
@@ -72,7 +72,7 @@ def _files(path: Path) -> dict[str, NDArray[np.uint8]]:
         file = folder / name
         if not file.is_file():
             raise UsageError(f"data.path: {folder} has no {name}, expected {TRAIN[0]} to {TRAIN[-1]} and {TEST}")
-        # Mapped: ranks of a node share its pages, and those that don't train don't keep the images.
+        # Memory-mapped: a node's ranks share the pages, and ranks that don't train never load the images.
         contents = np.memmap(file, np.uint8, "r") if file.stat().st_size else np.empty(0, np.uint8)
         files[name] = _records(str(file), contents)
     return files
@@ -89,7 +89,7 @@ def _unpacked(archive: Path) -> dict[str, NDArray[np.uint8]]:
                     contents = np.frombuffer(stream.read(), np.uint8)
                     files[name] = _records(f"{archive}: {name}", contents)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"data.path: {archive}: not a sound {ARCHIVE} ({error})") from None
+        raise UsageError(f"data.path: {archive}: not a valid {ARCHIVE} ({error})") from None
     for name in (*TRAIN, TEST):
         if name not in files:
             raise UsageError(f"data.path: {archive} has no {name}, expected {ARCHIVE}")

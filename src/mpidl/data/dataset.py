@@ -1,4 +1,4 @@
-"""What every source of data opens to: two splits of samples, and the checks that all sources share."""
+"""Datasets: a training and a test split, and the checks that all sources share."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ LABELS_PER_CHECK = 1 << 20
 
 
 class Split(ABC):
-    """The samples to train with, or those to test with.
+    """The training samples or the test samples of a dataset.
 
     Attributes
     ----------
     samples : int
-        How many there are.
+        Number of samples.
     contiguous : bool
-        True where neighbours are much cheaper to read together: a portion should then be a contiguous block.
+        Whether neighbours are much cheaper to read together. Portions are then contiguous blocks.
     """
 
     samples: int
     contiguous: bool = False
 
     def load(self) -> None:  # noqa: B027 (most splits have nothing to read ahead)
-        """Read now what would otherwise be read by the first `gather`.
+        """Read now what the first `gather` would otherwise read.
 
         Raises
         ------
         UsageError
-            A file is truncated or holds more than it says.
+            If a file is truncated, or longer than its header says.
         """
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
-        """Hint that these samples, a whole portion, are needed next."""
+        """Announce that these samples, a whole portion, are needed next."""
         self.load()
 
     def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:  # noqa: B027 (few splits take long)
-        """Hint that `gather` is called with the same arguments soon: a batch ahead of its use."""
+        """Announce that `gather` will soon be called with the same arguments."""
 
     @abstractmethod
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
-        """Return the samples of `indices`, in that order.
+        """Return the samples with these indices, in their order.
 
         Parameters
         ----------
         indices : array (n,) of int64
             Each in [0, samples); at least one.
         epoch : int
-            From 0; augmented samples are others in each, all others are always the same.
+            Epoch, from 0. Augmented samples differ from epoch to epoch; others don't.
 
         Returns
         -------
         Batch
             Inputs (n, *input_shape) float32, bytes scaled to [0, 1]; targets (n,) int64 or (n, outputs)
-            float32. The split owns both: the next call with the same number of indices writes over them.
+            float32. The split owns both: the next call with the same number of indices overwrites them.
 
         Raises
         ------
         IndexError
-            An index lies outside [0, samples).
+            If an index lies outside [0, samples).
         """
 
     def take(self, minibatch: Minibatch) -> Batch:
@@ -77,16 +77,16 @@ class Split(ABC):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A split to train with and a split to test with.
+    """A training split and a test split.
 
     Attributes
     ----------
     name : str
-        For people: the source's name.
+        The source's name, for messages.
     input_shape : tuple of int
-        The shape of one sample's inputs.
+        Shape of one sample's inputs.
     classes : int or None
-        Targets are class ids in [0, classes); None where they are floats.
+        Targets are class ids in [0, classes); None if they are floats.
     train, test : Split
     """
 
@@ -98,23 +98,23 @@ class Dataset:
 
 
 class Source(Protocol):
-    """A kind of data with its own keys of the ``[data]`` section: a dataclass registered in `SOURCES`.
+    """A source of data: a dataclass of its keys in the ``[data]`` section, registered in `SOURCES`.
 
     Attributes
     ----------
     name : str
-        Its name in ``data.source``.
+        The source's name in ``data.source``.
     """
 
     name: ClassVar[str]
 
     def open(self) -> Dataset:
-        """Open the data; checks what can be checked without reading the inputs.
+        """Open the data, and check whatever can be checked without reading the inputs.
 
         Raises
         ------
         UsageError
-            A file is missing or isn't what it should be.
+            If a file is missing or invalid.
         """
 
 
@@ -141,7 +141,7 @@ class Gatherer:
         indices : array (n,) of int64
             Each in [first, first + m).
         first : int
-            The index of the first row of `inputs`.
+            Index of the first row of `inputs`.
         """
         buffers = self._buffers.get(len(indices))
         if buffers is None:
@@ -150,13 +150,13 @@ class Gatherer:
         np.subtract(indices, first, out=rows)
         if rows.min() < 0 or rows.max() >= len(inputs):
             raise outside(indices, first, first + len(inputs))
-        # take() copies its output once more where it checks the indices itself: hence mode="clip".
+        # With mode="raise", take() buffers its output, which costs another copy.
         np.take(targets, rows, axis=0, out=labels, mode="clip")
         if raw is None:
             np.take(inputs, rows, axis=0, out=out, mode="clip")
         else:
             np.take(inputs, rows, axis=0, out=raw, mode="clip")
-            np.copyto(out, raw)  # multiplying the bytes would convert them in buffers allocated by each call
+            np.copyto(out, raw)  # multiplying the bytes directly would allocate conversion buffers in each call
             np.multiply(out, BYTE_SCALE, out=out)
         return Batch(out, labels)
 
@@ -177,12 +177,12 @@ def _allocate(size: int, inputs: NDArray[Any], targets: NDArray[Any]) -> _Buffer
 
 
 class ArraySplit(Split):
-    """Samples that lie in memory.
+    """Samples in memory.
 
     Parameters
     ----------
     inputs : array (samples, *input_shape), or a function that returns one
-        Bytes stay bytes and are scaled per batch; floats become float32. A function is called when they are
+        Bytes stay bytes and are scaled per batch; floats become float32. A function is called when the inputs are
         first needed.
     targets : array (samples,) of integers, or (samples, outputs) of floats
     """
@@ -207,7 +207,7 @@ def _inputs(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def input_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that inputs of `dtype` have in memory: bytes as they are, floats as float32."""
+    """Return the dtype that inputs of `dtype` have in memory: uint8 for bytes, float32 for floats."""
     return np.dtype(np.uint8 if dtype == np.uint8 else np.float32)
 
 
@@ -217,9 +217,9 @@ def target_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 class Column(NamedTuple):
-    """Inputs or targets with the name of the file (and key) that errors give them.
+    """Inputs or targets, and their file (and key) for error messages.
 
-    `values` needs a shape and a dtype; those of targets are read, by slices.
+    `values` has a shape and a dtype; targets are read in slices.
     """
 
     name: str
@@ -229,23 +229,23 @@ class Column(NamedTuple):
 def check(
     train: tuple[Column, Column], test: tuple[Column, Column], classes: int | None
 ) -> tuple[tuple[int, ...], int | None]:
-    """Check that the inputs and targets of both splits fit each other, and every label.
+    """Check that the inputs and targets of both splits fit together, and that every label is valid.
 
     Parameters
     ----------
     train, test : (inputs, targets)
     classes : int or None
-        None: one more than the largest label of `train`.
+        Number of classes; None for one more than the largest label of `train`.
 
     Returns
     -------
     input_shape, classes
-        As in `Dataset`.
+        See `Dataset`.
 
     Raises
     ------
     UsageError
-        The first thing that doesn't fit: name, what was found, what would be right.
+        If anything doesn't fit.
     """
     for inputs, targets in (train, test):
         _check_inputs(inputs)
@@ -261,7 +261,7 @@ def check(
     input_shape = tuple(int(size) for size in train[0].values.shape[1:])
     if train[1].values.dtype.kind == "f":
         if classes is not None:
-            raise UsageError(f"data.classes: {classes}, expected none: {train[1].name} holds floats")
+            raise UsageError(f"data.classes: {classes}, expected none: {train[1].name} contains floats")
         return input_shape, None
     largest = _check_labels(train[1], classes)
     classes = largest + 1 if classes is None else classes
@@ -294,7 +294,7 @@ def _check_alike(test: Column, train: Column) -> None:
 
 
 def _check_labels(labels: Column, classes: int | None) -> int:
-    """Return the largest label; every label is in [0, classes), or not negative where `classes` is None."""
+    """Return the largest label; check that all are in [0, classes), or not negative if `classes` is None."""
     largest = 0
     for start in range(0, labels.values.shape[0], LABELS_PER_CHECK):
         block = labels.values[start : start + LABELS_PER_CHECK]

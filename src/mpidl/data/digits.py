@@ -1,9 +1,9 @@
-"""The digits that come with the package, to try things with.
+"""Handwritten digits that come with the package.
 
 UCI Optical Recognition of Handwritten Digits (E. Alpaydin, C. Kaynak, 1998, https://doi.org/10.24432/C50P49),
 licensed under CC BY 4.0: the 1797 samples of its test part, 8x8 pixels each, which scikit-learn bundles too.
-Changes made: a pixel p of 0 to 16 became the byte round(255 p / 16), and the samples were split into 1437 to
-train with and 360 to test with, the first and the rest of ``numpy.random.default_rng(0).permutation(1797)``.
+Changes: a pixel p in 0 to 16 became the byte round(255 p / 16), and the samples were split into 1437 training and
+360 test samples, the first and the rest of ``numpy.random.default_rng(0).permutation(1797)``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE = Path(__file__).with_name("digits.h5")
 
 @dataclass(frozen=True)
 class Digits:
-    """Handwritten digits: inputs (8, 8), 10 classes, 1437 samples to train with and 360 to test with."""
+    """Handwritten digits: inputs (8, 8), 10 classes, 1437 training and 360 test samples."""
 
     name: ClassVar[str] = "digits"
 

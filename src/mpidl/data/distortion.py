@@ -1,8 +1,8 @@
-"""The loops that augment images: each sample is reflected, turned, shifted and made noisy while it is in the cache.
+"""The loops that augment images: each sample is reflected, rotated, shifted and made noisy while it is in the cache.
 
-Images are (height, width, channels) of float32. The loops of one image have the whole batch flat, with `first` where
-the image begins. What is random is a hash of (seed, epoch, sample) and a counter: splitmix64 (Steele, Lea, Flood: Fast
-splittable pseudorandom number generators, OOPSLA 2014).
+Images are (height, width, channels) of float32. The loops over one image take the whole batch as a flat array, in
+which the image begins at `first`. Random numbers are hashes of (seed, epoch, sample) and a counter: splitmix64 (Steele,
+Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from mpidl.jit import jit
 
-STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64's counter
-HEADER = np.uint64(4)  # numbers drawn for a sample before its noise
-unsigned = np.uint64  # an index that can't be negative isn't tested for it, which is half the time of a copy
-LAYERS = 128
+STEP = np.uint64(0x9E3779B97F4A7C15)  # increment of splitmix64's counter
+DRAWS = np.uint64(4)  # random numbers drawn for a sample before its noise
+unsigned = np.uint64  # an unsigned index needs no test for negative values, which would double the time of a copy
+LAYERS = 128  # of the ziggurat
 TAIL = 3.442619855899  # where the lowest layer ends
-AREA = 9.91256303526217e-3  # of each layer
+AREA = 9.91256303526217e-3  # area of each layer
 
 
 def _edges() -> NDArray[np.float64]:
-    """Return the right edges of the layers under exp(-x^2 / 2), and 0; the lowest as wide as if it had no tail."""
+    """Return the right edges of the layers under exp(-x^2 / 2), and 0; the lowest layer's as if it had no tail."""
     edges = [AREA / exp(-(TAIL**2) / 2), TAIL]
     while len(edges) < LAYERS:
         edges.append(sqrt(-2 * log(AREA / edges[-1] + exp(-(edges[-1] ** 2) / 2))))
@@ -31,12 +31,12 @@ def _edges() -> NDArray[np.float64]:
 
 
 EDGES = _edges()
-INNER = EDGES[1:] / EDGES[:-1]  # the part of each layer that lies wholly under the curve
+INNER = EDGES[1:] / EDGES[:-1]  # fraction of each layer that lies entirely under the curve
 
 
 @jit
 def mixed(bits):  # type: ignore[no-untyped-def]
-    """Return 64 random bits: the hash of splitmix64."""
+    """Return 64 random bits: splitmix64's hash of `bits`."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
@@ -44,7 +44,7 @@ def mixed(bits):  # type: ignore[no-untyped-def]
 
 @jit
 def unit(bits):  # type: ignore[no-untyped-def]
-    """Return a float in (0, 1), neither end included, of the upper 52 bits."""
+    """Return a float in the open interval (0, 1), made of the upper 52 bits."""
     return ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
@@ -57,7 +57,7 @@ def distort(images, out, indices, seed, epoch, reflect, translate, rotate, noise
     images, out : array (n, height, width, channels), float32, C-contiguous
         `out` is overwritten.
     indices : array (n,) of int64
-        Which samples these are.
+        Indices of the samples.
     seed : uint64
     epoch : int
     reflect : bool
@@ -74,23 +74,23 @@ def distort(images, out, indices, seed, epoch, reflect, translate, rotate, noise
     spread = np.uint64(2 * translate + 1)
     for i in range(len(images)):
         state = mixed(of_epoch + np.uint64(indices[i]) * STEP)
-        # All are drawn, so that none of a sample's numbers depends on which settings are on.
+        # All numbers are always drawn, so that none depends on which settings are on.
         first, second = mixed(state + STEP), mixed(state + np.uint64(2) * STEP)
-        third, fourth = mixed(state + np.uint64(3) * STEP), mixed(state + HEADER * STEP)
+        third, fourth = mixed(state + np.uint64(3) * STEP), mixed(state + DRAWS * STEP)
         flipped = reflect and (first >> np.uint64(63)) == np.uint64(1)
         down = np.int64(((second >> np.uint64(32)) * spread) >> np.uint64(32)) - translate
         right = np.int64(((third >> np.uint64(32)) * spread) >> np.uint64(32)) - translate
         if rotate > 0:
-            turn(pixels, changed, i * size, shape, flipped, down, right, rotate * (2 * unit(fourth) - 1))
+            rotate_and_shift(pixels, changed, i * size, shape, flipped, down, right, rotate * (2 * unit(fourth) - 1))
         else:
             shift(pixels, changed, i * size, shape, flipped, down, right)
         if noise > 0:
-            add_noise(changed, i * size, size, state + HEADER * STEP, noise)
+            add_noise(changed, i * size, size, state + DRAWS * STEP, noise)
 
 
 @jit
 def shift(images, out, first, shape, flipped, down, right):  # type: ignore[no-untyped-def]
-    """Copy an image, first reflected if `flipped`, moved by less than its size; zero where it was not."""
+    """Copy an image, reflected if `flipped` and then shifted by less than its size; zero outside the image."""
     height, width, channels = shape
     line = width * channels
     before, copied = unsigned(max(0, right) * channels), unsigned((width - abs(right)) * channels)
@@ -121,8 +121,8 @@ def shift(images, out, first, shape, flipped, down, right):  # type: ignore[no-u
 
 
 @jit
-def turn(images, out, first, shape, flipped, down, right, degrees):  # type: ignore[no-untyped-def]
-    """As `shift`, but between the two turned counterclockwise; bilinear, zero outside the outermost pixels' middles."""
+def rotate_and_shift(images, out, first, shape, flipped, down, right, degrees):  # type: ignore[no-untyped-def]
+    """Reflect, rotate counterclockwise and shift an image; bilinear, zero beyond the outermost pixels' centres."""
     height, width, channels = shape
     middle_y, middle_x = (height - 1) / 2, (width - 1) / 2
     cosine, sine = cos(degrees * pi / 180), sin(degrees * pi / 180)
@@ -155,7 +155,7 @@ def turn(images, out, first, shape, flipped, down, right, degrees):  # type: ign
 
 @jit
 def add_noise(images, first, size, state, deviation):  # type: ignore[no-untyped-def]
-    """Add Gaussian noise: the ziggurat of Marsaglia and Tsang (2000), as Doornik (2005) amends it."""
+    """Add Gaussian noise by the ziggurat method of Marsaglia and Tsang (2000), as amended by Doornik (2005)."""
     for j in range(unsigned(first), unsigned(first + size)):
         while True:
             state += STEP

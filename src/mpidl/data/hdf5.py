@@ -1,4 +1,4 @@
-"""HDF5 files of any size: a portion is read at once, in the background, while the one before it is used."""
+"""HDF5 files of any size: each portion is read in the background while the one before it is used."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ KEYS = ("train/x", "train/y", "test/x", "test/y")
 
 @dataclass(frozen=True)
 class Hdf5:
-    """A file with train/x, train/y, test/x and test/y; it may be larger than memory.
+    """A file with train/x, train/y, test/x and test/y, which may be larger than memory.
 
-    x is (samples, ...) of floats, used as they are (as float32), or of bytes, scaled to [0, 1]. y is
-    (samples,) of integers, class ids, or (samples, outputs) of floats. Two portions of a split are in memory
-    at a time.
+    x is (samples, ...) of floats, converted to float32, or of bytes, scaled to [0, 1]. y is (samples,) of integers
+    (class ids) or (samples, outputs) of floats. Two portions of a split are in memory at a time.
 
     Attributes
     ----------
     path : str
-        The file.
+        Path of the file.
     classes : int or None
-        Class ids are in [0, classes); None: one more than the largest of train/y.
+        Class ids are in [0, classes); None for one more than the largest in train/y.
     """
 
     name: ClassVar[str] = "hdf5"
@@ -45,17 +44,17 @@ class Hdf5:
         try:
             input_shape, classes = check(train, test, self.classes)
         except OSError as error:
-            raise UsageError(f"data.path: {path}: labels can't be read ({_line(error)})") from None
+            raise UsageError(f"data.path: {path}: labels can't be read ({_first_line(error)})") from None
         return Dataset(self.name, input_shape, classes, Hdf5Split(*train), Hdf5Split(*test))
 
 
 def open_columns(path: Path) -> dict[str, Column]:
-    """Return the four datasets of an HDF5 file, which stays open as long as one of them is in use.
+    """Return the four datasets of an HDF5 file, which stays open as long as any of them is in use.
 
     Raises
     ------
     UsageError
-        No such file, not HDF5, or a dataset is missing.
+        If there is no such file, it isn't HDF5, or a dataset is missing.
     """
     import h5py
 
@@ -63,10 +62,10 @@ def open_columns(path: Path) -> dict[str, Column]:
         found = "not a file" if path.exists() else "no such file"
         raise UsageError(f"data.path: {path}: {found}, expected an HDF5 file")
     try:
-        # Nobody writes it: many ranks needn't ask the file system for locks.
+        # The file is only read: many ranks need not ask the file system for locks.
         file = h5py.File(path, "r", locking=False)
     except OSError as error:
-        raise UsageError(f"data.path: {path}: not a sound HDF5 file ({_line(error)})") from None
+        raise UsageError(f"data.path: {path}: not a valid HDF5 file ({_first_line(error)})") from None
     for key in KEYS:
         if not isinstance(file.get(key), h5py.Dataset):
             raise UsageError(f"{path}: no dataset {key}, expected {', '.join(KEYS)}")
@@ -74,7 +73,7 @@ def open_columns(path: Path) -> dict[str, Column]:
 
 
 class _Block:
-    """Memory for samples [start, stop) of a split, grown to the largest block that was read into it."""
+    """Memory for samples [start, stop) of a split, as large as the largest block so far."""
 
     def __init__(self, inputs: Column, targets: Column) -> None:
         self.start = self.stop = 0
@@ -101,7 +100,7 @@ class Hdf5Split(Split):
     Parameters
     ----------
     inputs, targets : Column
-        Of h5py datasets.
+        Columns of h5py datasets.
     """
 
     contiguous = True
@@ -110,13 +109,13 @@ class Hdf5Split(Split):
         self.samples = inputs.values.shape[0]
         self._columns = inputs, targets
         self._gatherer = Gatherer()
-        # The last one was hinted at last: it is needed next or in use; a new portion is read over the first.
+        # The last block is the newest, in use or needed next; a new portion overwrites the first.
         self._portions = [_Block(inputs, targets), _Block(inputs, targets)]
         self._other = _Block(inputs, targets)
         self._reader: ThreadPoolExecutor | None = None
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
-        """Start to read a contiguous portion in the background; any other set is left to `gather`."""
+        """Start to read a contiguous portion in the background; leave any other set of samples to `gather`."""
         start, stop = int(indices.min()), int(indices.max()) + 1
         if stop - start != len(indices):
             return
@@ -158,8 +157,8 @@ class Hdf5Split(Split):
 
 
 def _unreadable(column: Column, start: int, stop: int, error: OSError) -> MpidlError:
-    return MpidlError(f"{column.name}: samples {start} to {stop - 1} can't be read ({_line(error)})")
+    return MpidlError(f"{column.name}: samples {start} to {stop - 1} can't be read ({_first_line(error)})")
 
 
-def _line(error: OSError) -> str:
+def _first_line(error: OSError) -> str:
     return str(error).splitlines()[0]

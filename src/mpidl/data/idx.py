@@ -1,7 +1,7 @@
-"""Files of the MNIST family: idx, as http://yann.lecun.com/exdb/mnist describes it, gzipped or not.
+"""Files of the MNIST family in the idx format (http://yann.lecun.com/exdb/mnist), gzipped or not.
 
-An idx file of bytes holds a magic number (0x0800 + the number of dimensions), the size of each dimension, all
-big-endian 32 bits, and the bytes in C order.
+An idx file of bytes consists of a magic number (0x0800 + the number of dimensions), the size of each dimension, all as
+big-endian 32-bit integers, and the bytes in C order.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ BYTES_PER_READ = 1 << 18
 
 @dataclass(frozen=True)
 class Idx:
-    """The four files of MNIST, Fashion-MNIST or another of their family.
+    """The four files of MNIST, Fashion-MNIST or another dataset in their format.
 
-    Labels, and the headers of the images, are read and checked when it is opened; the images themselves are
-    read by the first `gather` or `load`.
+    `open` reads and checks the labels and the headers of the images; the first `gather` or `load` reads the images.
 
     Attributes
     ----------
     path : str
         The directory with train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
-        t10k-labels-idx1-ubyte, each as it is or with .gz.
+        t10k-labels-idx1-ubyte, each as it is or gzipped with the suffix .gz.
     classes : int
         Labels are in [0, classes).
     """
@@ -62,7 +61,7 @@ def _columns(directory: Path, part: str) -> tuple[Column, Column]:
 
 
 def find(directory: Path, name: str) -> Path:
-    """Return the path of file `name` or `name`.gz in `directory`."""
+    """Return the path of file `name` or `name`.gz in `directory`; UsageError if there is neither."""
     for path in (directory / name, directory / f"{name}.gz"):
         if path.is_file():
             return path
@@ -75,9 +74,9 @@ class IdxFile:
     Parameters
     ----------
     path : Path
-        Gzipped if it ends in .gz.
+        Path of the file, gzipped if it ends in .gz.
     dimensions : int
-        How many it must have.
+        Expected number of dimensions.
 
     Attributes
     ----------
@@ -87,7 +86,7 @@ class IdxFile:
     Raises
     ------
     UsageError
-        Not such a file, or not of the size it says, where its header and its end show that.
+        If it isn't such a file, or its size contradicts its header.
     """
 
     dtype = np.dtype(np.uint8)
@@ -108,14 +107,14 @@ class IdxFile:
             raise UsageError(f"{path}: magic number {magic}, expected {BYTES_MAGIC + dimensions} ({kind})")
         self.shape = tuple(shape)
         if self._length() != (self._header + math.prod(shape)) % 2**32:
-            # Says what is wrong, or finds a sound file whose length its end doesn't tell.
+            # Reading the whole file finds what is wrong, or shows that it is valid (several gzip members).
             self.read()
 
     def _stream(self) -> BinaryIO:
         return gzip.open(self.path) if self.path.suffix == ".gz" else self.path.open("rb")  # type: ignore[return-value]
 
     def _length(self) -> int:
-        """Return the length of the contents modulo 2**32; of a gzipped file, as its last four bytes say."""
+        """Return the length of the contents modulo 2**32; for a gzipped file, from its last four bytes."""
         if self.path.suffix != ".gz":
             return self.path.stat().st_size % 2**32
         with self.path.open("rb") as stream:
@@ -128,7 +127,7 @@ class IdxFile:
         Raises
         ------
         UsageError
-            Damaged, truncated or longer than the header says.
+            If the file is damaged, truncated or longer than its header says.
         """
         found = 0
         try:
@@ -142,7 +141,7 @@ class IdxFile:
                         break
                     memory[found - len(block) : found] = block
         except (MemoryError, ValueError):
-            raise UsageError(f"{self.path}: its header says shape {self.shape}, expected what fits in memory") from None
+            raise UsageError(f"{self.path}: header says shape {self.shape}, expected one that fits in memory") from None
         except (OSError, EOFError, zlib.error) as error:
             raise self._unreadable(error) from None
         if found != array.size:
@@ -154,6 +153,6 @@ class IdxFile:
         if isinstance(error, EOFError):
             return UsageError(f"{self.path}: truncated: the gzip stream ends early, expected its end marker")
         if isinstance(error, (gzip.BadGzipFile, zlib.error)):
-            return UsageError(f"{self.path}: not a sound gzip file ({error})")
+            return UsageError(f"{self.path}: not a valid gzip file ({error})")
         reason: Any = getattr(error, "strerror", None) or error
         return UsageError(f"{self.path}: can't be read: {reason}")

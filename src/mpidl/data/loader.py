@@ -1,4 +1,4 @@
-"""A worker's supply of minibatches."""
+"""The loader: a worker's source of minibatches."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from mpidl.data.schedule import Assignment, Schedule
 
 
 class Loader:
-    """Takes portions and hands out their batches; where reading is slow, the next portion is read ahead.
+    """Takes portions and hands out their minibatches; if reading is slow, it takes and reads one portion ahead.
 
     Parameters
     ----------
     schedule : Schedule
     split : Split
     take : callable
-        Takes a ticket: the shared counter's value, each value given to one worker only.
+        Takes a ticket: returns a value of the shared counter, each value to one worker only.
     on_epoch : callable
-        Called with the epoch's number (from 1) by the one worker that takes the first portion after it.
+        Called with an epoch's number (from 1) by the worker that takes the first portion after it.
     prepare : bool
-        Whether the split may make the next batch ready in the background: nobody else uses it.
+        Whether the split may prepare the next batch in the background; nothing else may use the split then.
 
     Attributes
     ----------
     current : Assignment or None
-        The portion in work.
+        The current portion.
     done : int
-        How many of its batches (counted from the portion's first) have been handed out.
+        Number of its batches that are done or handed out, counted from the portion's first.
     ahead : Assignment or None
-        A portion that was taken in advance.
+        The portion that was taken in advance.
     tickets : int
-        How many portions this worker has taken.
+        Number of portions that this worker has taken.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Loader:
         self._stopped = False
 
     def stop(self) -> None:
-        """Hand out no more batches; `unfinished` then tells what remains."""
+        """Hand out no more batches; `unfinished` returns what remains."""
         self._stopped = True
 
     def next(self) -> Minibatch | None:
-        """Return the next batch, or None if there are no more for this worker."""
+        """Return the next batch, or None if there are no more."""
         if self._stopped:
             return None
         if self.current is None or self.done >= self.current.last:
@@ -71,7 +71,7 @@ class Loader:
         return self._batches[self.done - 1]
 
     def unfinished(self) -> list[tuple[int, int]]:
-        """Return the portions taken but not used up, each with the number of its batches that are done."""
+        """Return the unfinished portions, each with the number of its batches that are done."""
         rest = []
         if self.current is not None and self.done < self.current.last:
             rest.append((self.current.portion, self.done))

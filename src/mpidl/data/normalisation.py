@@ -1,4 +1,4 @@
-"""Normalisation: inputs less a mean, over a standard deviation, of all values or of each channel."""
+"""Normalisation of inputs by a mean and a standard deviation, common to all channels or one per channel."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """``[data.normalise]``: inputs to train and to test with become (inputs - mean) / std, after augmentation.
+    """``[data.normalise]``: training and test inputs become (inputs - mean) / std, after augmentation.
 
     Attributes
     ----------
-    mean, std : float, or list of float for each channel
-        In units of the inputs, of which bytes were scaled to [0, 1].
+    mean, std : float, or list with one float per channel
+        In units of the inputs (bytes are scaled to [0, 1]).
     """
 
     mean: float | list[float] = 0.0
@@ -31,19 +31,19 @@ class Normalisation:
 
 
 def normalised(dataset: Dataset, normalisation: Normalisation) -> Dataset:
-    """Return the dataset with its inputs normalised; itself if `normalisation` does nothing.
+    """Return the dataset with its inputs normalised, or `dataset` itself if `normalisation` does nothing.
 
     Raises
     ------
     UsageError
-        There aren't as many numbers as channels.
+        If there aren't as many numbers as channels.
     """
     if normalisation == Normalisation():
         return dataset
     channels = dataset.input_shape[-1] if dataset.input_shape else 1
     for key, value in (("mean", normalisation.mean), ("std", normalisation.std)):
         if isinstance(value, list) and len(value) != channels:
-            raise UsageError(f"data.normalise.{key}: {len(value)} numbers, expected one, or {channels}: one a channel")
+            raise UsageError(f"data.normalise.{key}: {len(value)} numbers, expected 1, or {channels}: one per channel")
     train, test = (Normalised(split, normalisation) for split in (dataset.train, dataset.test))
     return replace(dataset, train=train, test=test)
 

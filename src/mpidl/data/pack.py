@@ -1,4 +1,4 @@
-"""A folder of images as an HDF5 file for the source ``hdf5``: all of one size, in an order that is random once."""
+"""Packing a folder of images into an HDF5 file for the source ``hdf5``: one size, in random order."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ class _Image(NamedTuple):
 def pack(
     folder: Path, file: Path, size: int = 224, test: Path | None = None, test_fraction: float = 0.1, seed: int = 0
 ) -> dict[str, Any]:
-    """Write a folder of images, a subfolder for each class, as train/x, train/y, test/x and test/y.
+    """Write a folder of images, with a subfolder for each class, as train/x, train/y, test/x and test/y.
 
-    Of each image the middle square, as wide as its shorter side, is scaled to `size`. The order is random, since
+    The central square of each image, as wide as its shorter side, is scaled to `size`. The order is random because
     portions of a file are contiguous.
 
     Parameters
     ----------
     folder : Path
-        Its subfolders are the classes, by their sorted names; or it has ``train`` with these, and perhaps ``val``
-        or else ``test``.
+        Its subfolders are the classes, in the order of their names; or it contains such folders named ``train`` and,
+        optionally, ``val`` or ``test``.
     file : Path
-        Appears when it is whole. x: (n, size, size, 3) bytes; y: (n,) int64; ``classes``: their names.
+        The file, which appears when it is complete. x: (n, size, size, 3) bytes; y: (n,) int64; ``classes``: names.
     size : int
-        Pixels.
+        Pixels along each side.
     test : Path, optional
-        The folder with the images to test with, of the same classes.
+        Folder of test images, with the same classes.
     test_fraction : float
-        In (0, 1): so many of each class's images are to test with, where no folder has them.
+        Fraction of each class's images, in (0, 1), that become test images if there is no folder of them.
     seed : int
-        Of the order, and of what is to test with.
+        Seed of the order and of the choice of test images.
 
     Returns
     -------
     dict
-        file, classes, train_samples, test_samples.
+        With keys file, classes, train_samples and test_samples.
 
     Raises
     ------
     UsageError
-        Pillow isn't installed, a folder isn't such a one, an image can't be read, or the file can't be written.
+        If Pillow isn't installed, a folder is missing or empty, an image can't be read, or the file can't be written.
     """
     _check_pillow()
     random = np.random.default_rng(seed)
@@ -103,11 +103,11 @@ def _classes(folder: Path) -> list[str]:
 
 
 def _images(folder: Path, classes: list[str]) -> list[_Image]:
-    """Return the images of a split, those of a class together, in the order of their names."""
+    """Return the images of a split, sorted by class and name."""
     images = []
     for name in _classes(folder):
         if name not in classes:
-            raise UsageError(f"{folder / name}: there is no class {name!r} to train with")
+            raise UsageError(f"{folder / name}: no training images of the class {name!r}")
         paths = [path for path in sorted((folder / name).rglob("*")) if path.suffix.lower() in SUFFIXES]
         if not paths:
             raise UsageError(f"{folder / name}: no images, expected {', '.join(sorted(SUFFIXES))}")
@@ -117,7 +117,7 @@ def _images(folder: Path, classes: list[str]) -> list[_Image]:
 
 
 def _divided(images: list[_Image], fraction: float, random: np.random.Generator) -> dict[str, list[_Image]]:
-    """Set aside a part of each class, but for one image at least."""
+    """Set aside a fraction of each class for testing, but leave at least one image to train with."""
     splits: dict[str, list[_Image]] = {"train": [], "test": []}
     for _, group in groupby(images, lambda image: image.label):
         of_class = list(group)
@@ -151,7 +151,7 @@ def _write_split(group: h5py.Group, split: str, images: list[_Image], size: int)
     from tqdm import tqdm
 
     group["y"] = np.array([image.label for image in images], np.int64)
-    # Without chunks: a portion, wherever it begins, is then read by one call, straight into its memory.
+    # Contiguous storage: any portion is read by a single call, directly into its memory.
     inputs = group.create_dataset("x", (len(images), size, size, 3), np.uint8)
     with tqdm(total=len(images), desc=split, unit=" images", file=sys.stderr, disable=None) as bar:
         for start, block in _decoded(images, size):
@@ -160,7 +160,7 @@ def _write_split(group: h5py.Group, split: str, images: list[_Image], size: int)
 
 
 def _decoded(images: list[_Image], size: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield the images block by block, each with where it begins; all cores decode."""
+    """Yield the index of each block's first image, and the block; decode on all cores."""
     decode = partial(_decode, size=size)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         for start in range(0, len(images), BLOCK):
@@ -174,5 +174,5 @@ def _decode(image: _Image, size: int) -> NDArray[np.uint8]:
         with Image.open(image.path) as opened:
             opened.draft("RGB", (size, size))  # a large JPEG is decoded at a fraction of its size
             return np.asarray(ImageOps.fit(opened.convert("RGB"), (size, size), Image.Resampling.BILINEAR))
-    except Exception as error:  # decoders raise whatever they stumble over
-        raise UsageError(f"{image.path}: not a sound image ({' '.join(str(error).split())})") from None
+    except Exception as error:  # decoders raise all kinds of errors
+        raise UsageError(f"{image.path}: not a valid image ({' '.join(str(error).split())})") from None

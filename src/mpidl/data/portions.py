@@ -1,4 +1,4 @@
-"""Which samples a portion has: arithmetic on a portion's number, the same on every rank."""
+"""Portions: which samples each one consists of, computed from its number alone, the same on every rank."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Minibatch
 from mpidl.errors import UsageError
 
-CACHED_EPOCHS = 2  # a worker asks for the next epoch's first portion while it still works on this one's last
+CACHED_EPOCHS = 2  # a worker takes the next epoch's first portion while it works on this one's last
 
 
 class Portions:
-    """Cuts every epoch's seeded order of the samples into portions, and these into batches.
+    """Divides every epoch's random order of the samples into portions, and these into batches.
 
-    An epoch takes every sample exactly once. Without `contiguous` its order is one permutation of all
-    samples, and depends on nothing but the seed and the epoch. With it, a portion is a block of neighbours:
-    the blocks come in a permuted order (a shorter block at the end of the data comes last), and the samples
-    within each are permuted.
+    An epoch takes every sample exactly once. Its order is a permutation of all samples that depends only on the seed
+    and the epoch. If `contiguous`, a portion is a block of neighbours: the order of the blocks is permuted (except that
+    a shorter block at the end of the data comes last), and so are the samples within each block.
 
     Parameters
     ----------
     samples : int
+        Number of samples.
     batch : int
-        Samples of a batch. An epoch's last batch may have fewer.
+        Samples per batch. An epoch's last batch may have fewer.
     portion : int
-        Samples of a portion, a multiple of `batch`. An epoch's last portion may have fewer.
+        Samples per portion, a multiple of `batch`. An epoch's last portion may have fewer.
     seed : int
         Not negative.
     contiguous : bool
-        As `Split.contiguous`.
+        See `Split.contiguous`.
 
     Attributes
     ----------
     per_epoch : int
-        Portions of an epoch.
+        Number of portions per epoch.
 
     Raises
     ------
     UsageError
-        `portion` is no multiple of `batch`.
+        If `portion` isn't a multiple of `batch`.
     """
 
     def __init__(self, samples: int, batch: int, portion: int, seed: int, contiguous: bool = False) -> None:
@@ -58,12 +58,12 @@ class Portions:
         return number // self.per_epoch
 
     def indices(self, number: int) -> NDArray[np.int64]:
-        """Return the samples of portion `number`, in order of use.
+        """Return the indices of the samples of portion `number`, in the order of their use.
 
         Parameters
         ----------
         number : int
-            From 0, counted over all epochs.
+            Number of the portion, from 0, counted over all epochs.
 
         Returns
         -------
@@ -84,12 +84,12 @@ class Portions:
         return [indices[start : start + self.batch] for start in range(0, len(indices), self.batch)]
 
     def minibatches(self, number: int) -> list[Minibatch]:
-        """Return the batches of portion `number`, with their place in the run."""
+        """Return the minibatches of portion `number`."""
         first, epoch = number * (self.portion // self.batch), self.epoch(number)
         return [Minibatch(indices, first + i, epoch) for i, indices in enumerate(self.batches(number))]
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        """Return the order of the epoch's samples or, where portions are contiguous, of its blocks."""
+        """Return the order of the epoch's samples or, if portions are contiguous, of its blocks."""
         order = self._orders.get(epoch)
         if order is None:
             if len(self._orders) == CACHED_EPOCHS:

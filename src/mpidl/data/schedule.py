@@ -1,4 +1,4 @@
-"""Which portion a ticket stands for: the order of a run's data, also after a resume. Pure."""
+"""The order of a run's data, also after a resume: the portion that each ticket stands for. Does no I/O."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Schedule:
     portions : Portions
     epochs : int, optional
     steps : int, optional
-        Length of the run in epochs, or in minibatches of all replicas together; exactly one is given.
+        Length of the run in epochs, or in minibatches summed over the replicas; exactly one is given.
     next_portion : int
-        First portion that nobody has taken yet; 0 unless resumed.
+        First portion that hasn't been taken yet; 0 unless the run is resumed.
     unfinished : sequence of (portion, batches done)
-        Portions that were in work when the run was stopped; they come first.
+        Portions that were being worked on when the run was stopped; they come first.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Schedule:
         self.end = whole * portions.per_epoch + -(-rest // self._per_portion)
 
     def _batches(self, portion: int) -> int:
-        """Return how many batches a portion has: an epoch's last may have fewer, and so may the run's last."""
+        """Return the number of batches in a portion; an epoch's last portion and the run's last one may have fewer."""
         epoch, place = divmod(portion, self.portions.per_epoch)
         done = place * self._per_portion
         left = min(self.steps_per_epoch - done, self.steps - epoch * self.steps_per_epoch - done)
@@ -62,7 +62,7 @@ class Schedule:
         return len(self._unfinished) + max(0, self.end - self._next)
 
     def assignment(self, ticket: int) -> Assignment | None:
-        """Return what a ticket stands for, or None if the run's data are used up."""
+        """Return the assignment of a ticket, or None if the run's data are used up."""
         if ticket < 0:
             return self._given_back[-1 - ticket]
         if ticket < len(self._unfinished):
@@ -74,17 +74,17 @@ class Schedule:
         return Assignment(portion, first, self._batches(portion))
 
     def give_back(self, assignment: Assignment) -> int:
-        """Return a ticket, a negative one, for batches that a replica took and died with."""
+        """Return a ticket, which is negative, for batches that a replica took before it died."""
         self._given_back.append(assignment)
         return -len(self._given_back)
 
     def position(self, taken: int) -> tuple[int, list[tuple[int, int]]]:
-        """Return the next portion, and the unfinished ones that nobody took, after `taken` tickets."""
+        """Return the next portion, and the unfinished portions not taken again, after `taken` tickets."""
         waiting = list(self._unfinished[taken:])
         return min(self.end, self._next + max(0, taken - len(self._unfinished))), waiting
 
     def tickets_before(self, epoch: float) -> int:
-        """Return how many tickets are taken when `epoch` epochs of data have been."""
+        """Return the number of tickets that have been taken when `epoch` epochs are over."""
         return max(0, min(self.tickets, int(epoch * self.portions.per_epoch) - self._next + len(self._unfinished)))
 
     def opens_epoch(self, assignment: Assignment) -> int | None:

@@ -1,4 +1,4 @@
-"""Samples made up as they are asked for: any number of any shape, in little memory."""
+"""Synthetic samples, generated on demand: any number of any shape, in little memory."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth, TAOCP 3, 6.
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Classes with normally distributed means, each sample its class's mean plus noise.
+    """Classes with normally distributed means; each sample is its class's mean plus noise.
 
-    The label of sample i is i modulo the classes. The mean of class c is the sum of two rows of a table of 2q
-    normal rows, q = sqrt(classes) rounded up, those of c // q and c mod q, so that many classes need little
-    memory; the noise is one of some hundreds or thousands of normal rows, chosen by a hash of i. The same
-    keys give the same samples.
+    The label of sample i is i modulo `classes`. Samples are sums of rows of a table of normal numbers. The mean of
+    class c is the sum of two rows out of 2q, those for c // q and c mod q, where q is sqrt(classes) rounded up, so that
+    many classes need little memory. The noise is one of at least 256 further rows, chosen by a hash of i. The same keys
+    give the same samples.
 
     Attributes
     ----------
     samples, test_samples : int
-        To train and to test with. The samples to test with are none of those to train with.
+        Number of training and of test samples. No sample belongs to both.
     shape : tuple of int
-        Of a sample's inputs, which are float32.
+        Shape of a sample's inputs, which are float32.
     classes : int
     noise : float
-        Standard deviation of the noise; that of the means is 1.
+        Standard deviation of the noise. That of the means is 1.
     seed : int
-        Of the table.
+        Seed of the table.
     """
 
     name: ClassVar[str] = "synthetic"
@@ -57,16 +57,16 @@ class Synthetic:
 
 
 class Table:
-    """The rows that samples are sums of.
+    """The rows whose sums are the samples.
 
     Attributes
     ----------
     codes : int
-        The q of `Synthetic`: rows 0 to q - 1 are for c // q, rows q to 2q - 1 for c mod q.
+        The number q of `Synthetic`: rows 0 to q - 1 are for c // q, rows q to 2q - 1 for c mod q.
     noises : int
-        Rows from 2q on.
+        Number of rows of noise, from row 2q on.
     rows : array (2q + noises, size of a sample) of float32
-        Made when first used.
+        Generated at their first use.
     """
 
     def __init__(self, source: Synthetic) -> None:
@@ -94,7 +94,7 @@ class _Buffers(NamedTuple):
 
 
 class SyntheticSplit(Split):
-    """Samples `first` to `first` + `samples` - 1 of all those that a table gives."""
+    """Samples `first` to `first` + `samples` - 1 of a table."""
 
     def __init__(self, table: Table, first: int, samples: int) -> None:
         self.samples = samples

@@ -1,4 +1,4 @@
-"""Models: layers, activations, losses, and the protocol that a user's own model meets."""
+"""Models: layers, activations, losses, and the protocol of a user's own model."""
 
 from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.build import from_config

@@ -1,7 +1,6 @@
-"""Elementwise functions at the end of a layer, and their derivatives, in place.
+"""Activation functions and their derivatives, in place.
 
-Most derivatives are written through the function's own outputs, so that a layer keeps no values from before
-its activation.
+Most derivatives are computed from the function's outputs, so that a layer need not keep its inputs.
 """
 
 from __future__ import annotations
@@ -12,27 +11,26 @@ from typing import Any, NamedTuple
 from mpidl.nn import kernels
 
 
-class Activation(NamedTuple):
-    """A function and its derivative.
+class ActivationFunction(NamedTuple):
+    """An activation function and its derivative.
 
     Attributes
     ----------
     apply
-        ``apply(xp, values)`` replaces `values` (any shape, float32 or float64) by the function of them.
-    chain
-        ``chain(xp, outputs, gradient)`` multiplies `gradient`, the loss's gradient with respect to
-        `outputs`, by the function's derivative where it gave `outputs`. Overwrites `outputs` with scratch
-        values.
-    of_inputs
-        Whether `chain` needs what the function was applied to, in place of what it gave.
+        ``apply(xp, values)`` applies the function to `values` (any shape, float32 or float64).
+    backprop
+        ``backprop(xp, outputs, gradient)`` multiplies `gradient`, the gradient of the loss with respect to
+        `outputs`, by the function's derivative. It may overwrite `outputs`.
+    needs_inputs
+        Whether `backprop` takes the function's inputs instead of its outputs.
     """
 
     apply: Callable[[Any, Any], None]
-    chain: Callable[[Any, Any, Any], None]
-    of_inputs: bool = False
+    backprop: Callable[[Any, Any, Any], None]
+    needs_inputs: bool = False
 
 
-def _keep(xp: Any, *arrays: Any) -> None:
+def _identity(xp: Any, *arrays: Any) -> None:
     pass
 
 
@@ -44,7 +42,7 @@ def sigmoid(xp: Any, values: Any) -> None:
     xp.add(values, 0.5, out=values)
 
 
-def _chain_sigmoid(xp: Any, outputs: Any, gradient: Any) -> None:
+def _backprop_sigmoid(xp: Any, outputs: Any, gradient: Any) -> None:
     xp.multiply(gradient, outputs, out=gradient)
     xp.subtract(1, outputs, out=outputs)
     xp.multiply(gradient, outputs, out=gradient)
@@ -54,7 +52,7 @@ def _tanh(xp: Any, values: Any) -> None:
     xp.tanh(values, out=values)
 
 
-def _chain_tanh(xp: Any, outputs: Any, gradient: Any) -> None:
+def _backprop_tanh(xp: Any, outputs: Any, gradient: Any) -> None:
     xp.multiply(outputs, outputs, out=outputs)
     xp.subtract(1, outputs, out=outputs)
     xp.multiply(gradient, outputs, out=gradient)
@@ -66,7 +64,7 @@ def _softmax(xp: Any, values: Any) -> None:
     values /= values.sum(axis=-1, keepdims=True)
 
 
-def _chain_softmax(xp: Any, outputs: Any, gradient: Any) -> None:
+def _backprop_softmax(xp: Any, outputs: Any, gradient: Any) -> None:
     gradient -= xp.einsum("...i,...i->...", gradient, outputs)[..., None]
     gradient *= outputs
 
@@ -75,12 +73,12 @@ def _kernel(name: str) -> Callable[..., None]:
     return lambda xp, *arrays: getattr(kernels.of(xp), name)(*arrays)
 
 
-ACTIVATIONS: dict[str, Activation] = {
-    "identity": Activation(_keep, _keep),
-    "relu": Activation(_kernel("relu"), _kernel("chain_relu")),
-    "leaky_relu": Activation(_kernel("leaky_relu"), _kernel("chain_leaky_relu")),
-    "gelu": Activation(_kernel("gelu"), _kernel("chain_gelu"), of_inputs=True),
-    "sigmoid": Activation(sigmoid, _chain_sigmoid),
-    "tanh": Activation(_tanh, _chain_tanh),
-    "softmax": Activation(_softmax, _chain_softmax),
+ACTIVATIONS: dict[str, ActivationFunction] = {
+    "identity": ActivationFunction(_identity, _identity),
+    "relu": ActivationFunction(_kernel("relu"), _kernel("backprop_relu")),
+    "leaky_relu": ActivationFunction(_kernel("leaky_relu"), _kernel("backprop_leaky_relu")),
+    "gelu": ActivationFunction(_kernel("gelu"), _kernel("backprop_gelu"), needs_inputs=True),
+    "sigmoid": ActivationFunction(sigmoid, _backprop_sigmoid),
+    "tanh": ActivationFunction(_tanh, _backprop_tanh),
+    "softmax": ActivationFunction(_softmax, _backprop_softmax),
 }

@@ -31,18 +31,18 @@ def from_config(
     Parameters
     ----------
     layer_sections
-        In order, such as ``{"type": "dense", "units": 1024, "activation": "relu"}``.
+        The sections in order, such as ``{"type": "dense", "units": 1024, "activation": "relu"}``.
     loss
         A name in `LOSSES`.
     input_shape, seed, dtype, xp, regularisation
-        As for `Network`.
+        See `Network`.
     label_smoothing
-        Of softmax cross-entropy.
+        Smoothing of the targets of softmax cross-entropy, in [0, 1).
 
     Raises
     ------
     UsageError
-        Naming the key that is unknown, missing or of another type, or what doesn't fit.
+        If a key is unknown, missing or of the wrong type, or the parts don't fit together.
     """
     layers = [layer_from_section(section, f"model.layer[{i}]") for i, section in enumerate(layer_sections)]
     chosen = schema.choose(LOSSES, "model.loss", loss)
@@ -53,12 +53,12 @@ def from_config(
 
 
 def layer_from_section(section: Mapping[str, Any], where: str) -> Layer:
-    """Build a layer from its section; `where` is the section's own key, for errors.
+    """Build a layer from its section; `where` is the section's key, for error messages.
 
     Raises
     ------
     UsageError
-        Naming the key that is unknown, missing or of another type.
+        If a key is unknown, missing or of the wrong type.
     """
     schema.check_table(where, section)
     if "type" not in section:

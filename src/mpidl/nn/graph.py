@@ -1,4 +1,4 @@
-"""Which layers take whose outputs."""
+"""The graph of a network: which layer takes the outputs of which."""
 
 from __future__ import annotations
 
@@ -13,56 +13,57 @@ INPUTS = "inputs"
 
 
 class Graph:
-    """Layers in an order in which each comes after those whose outputs it takes.
+    """Layers in topological order: each one comes after those whose outputs it takes.
 
-    Values are numbered: 0 is the network's inputs, i + 1 the outputs of layer i.
+    Values are numbered: value 0 is the network's inputs, value i + 1 the outputs of layer i.
 
     Parameters
     ----------
     layers
+        In topological order.
     input_shape
-        Of one sample.
+        Shape of one sample.
 
     Attributes
     ----------
     names : list of str
-        The layers' own, or their index and type: ``"0-dense"``.
-    sources : list of tuple of int
+        The layers' names, by default index and type: ``"0-dense"``.
+    operands : list of tuple of int
         The values that each layer takes.
     shapes : list of tuple of int
-        Of each value, for one sample.
+        The shape of each value, for one sample.
     shared : list of bool
-        For each value, whether several layers take it.
+        Whether several layers take a value, for each value.
 
     Raises
     ------
     UsageError
-        Two layers share a name, one takes what isn't there, or can't take what it is given.
+        If two layers have the same name, or a layer takes unknown or unsuitable values.
     """
 
     def __init__(self, layers: Sequence[Layer], input_shape: Shape) -> None:
         self.layers = tuple(layers)
         self.names = layer_names(layers)
-        self.sources = [self._sources(index) for index in range(len(layers))]
+        self.operands = [self._operands(index) for index in range(len(layers))]
         self.shapes = [input_shape]
         for index in range(len(layers)):
             self.shapes.append(self._output_shape(index))
-        takers = [sum(value in sources for sources in self.sources) for value in range(len(self.shapes))]
+        takers = [sum(value in operands for operands in self.operands) for value in range(len(self.shapes))]
         for index, count in enumerate(takers[1:-1]):
             if not count:
-                raise UsageError(f"model.layer[{index}]: nobody takes the outputs of {self.names[index]!r}")
+                raise UsageError(f"model.layer[{index}]: no layer takes the outputs of {self.names[index]!r}")
         self.shared = [count > 1 for count in takers]
 
     def input_shapes(self, index: int) -> list[Shape]:
-        """Return the shapes of what a layer takes."""
-        return [self.shapes[value] for value in self.sources[index]]
+        """Return the shapes of the values that a layer takes."""
+        return [self.shapes[value] for value in self.operands[index]]
 
     def inputs(self, index: int, values: Sequence[Any]) -> Any:
-        """Return what a layer takes out of `values`, one for each value: a list of them if it joins several."""
-        taken = [values[value] for value in self.sources[index]]
+        """Return the entry of `values` that a layer takes, or a list of entries if the layer joins several."""
+        taken = [values[value] for value in self.operands[index]]
         return taken if self.layers[index].joins else taken[0]
 
-    def _sources(self, index: int) -> tuple[int, ...]:
+    def _operands(self, index: int) -> tuple[int, ...]:
         layer, where = self.layers[index], f"model.layer[{index}].inputs"
         if not layer.inputs:
             if layer.joins:
@@ -75,7 +76,7 @@ class Graph:
             if name not in known:
                 raise UsageError(f"{where}: no layer {name!r} before this one{nearest(name, known)}")
         if len(set(layer.inputs)) < len(layer.inputs):
-            raise UsageError(f"{where}: a name twice, expected different ones")
+            raise UsageError(f"{where}: a name occurs twice, expected distinct names")
         return tuple(known.index(name) for name in layer.inputs)
 
     def _output_shape(self, index: int) -> Shape:
@@ -90,12 +91,12 @@ class Graph:
 
 
 def layer_names(layers: Sequence[Layer]) -> list[str]:
-    """Return each layer's own name, or its index and type: ``"0-dense"``.
+    """Return each layer's name, by default its index and type: ``"0-dense"``.
 
     Raises
     ------
     UsageError
-        If two layers share a name, or a name has a slash, which separates layer and tensor.
+        If two layers have the same name, or a name contains the slash that separates layer and tensor.
     """
     names: list[str] = []
     for index, layer in enumerate(layers):
@@ -103,7 +104,7 @@ def layer_names(layers: Sequence[Layer]) -> list[str]:
         if "/" in name:
             raise UsageError(f"model.layer[{index}].name: expected a name without '/', found {name!r}")
         if name in names or name == INPUTS:
-            whose = f"layer {names.index(name)} is" if name in names else "the network's inputs are"
-            raise UsageError(f"model.layer[{index}].name: {whose} named {name!r} too")
+            whose = f"of layer {names.index(name)}" if name in names else "of the network's inputs"
+            raise UsageError(f"model.layer[{index}].name: {name!r} is the name {whose}, expected a unique one")
         names.append(name)
     return names

@@ -1,7 +1,7 @@
-"""Initial values of a weight tensor.
+"""Initialisers of weight tensors.
 
-Each takes a NumPy generator, the tensor's shape and its dtype ("float32" or "float64"), and returns a NumPy
-array of that shape. The last two axes of a shape are (inputs, outputs); axes before them, such as a
+Each one takes a NumPy generator, the tensor's shape and its dtype ("float32" or "float64"), and returns a NumPy
+array of that shape. The last two axes of a shape are (inputs, outputs). The axes before them, such as a
 convolution's height and width, multiply both fans.
 
 Sources: Glorot and Bengio 2010 (Understanding the difficulty of training deep feedforward neural networks),
@@ -28,14 +28,14 @@ def fans(shape: Shape) -> tuple[int, int]:
 
 def _uniform(generator: np.random.Generator, shape: Shape, dtype: str, variance: float) -> np.ndarray:
     limit = sqrt(3 * variance)
-    values = generator.random(shape, dtype=dtype)  # type: ignore[call-overload]
+    values: np.ndarray = generator.random(shape, dtype=dtype)  # type: ignore[call-overload]
     values *= 2 * limit
     values -= limit
     return values
 
 
 def _normal(generator: np.random.Generator, shape: Shape, dtype: str, variance: float) -> np.ndarray:
-    values = generator.standard_normal(shape, dtype=dtype)  # type: ignore[call-overload]
+    values: np.ndarray = generator.standard_normal(shape, dtype=dtype)  # type: ignore[call-overload]
     values *= sqrt(variance)
     return values
 

@@ -1,7 +1,7 @@
-"""Losses: means over the batch, with their gradients.
+"""Loss functions: means over the batch, and their gradients.
 
-Targets are class ids, integers of shape (n,), or floats of the outputs' shape (n, outputs). A class id
-stands for the row that is one at it and zero elsewhere. Vectors of n elements are all that a loss allocates.
+Targets are class ids (integers of shape (n,)) or floats of the outputs' shape (n, outputs). A class id stands for a
+one-hot row. Losses allocate nothing larger than vectors of n elements.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mpidl.nn.activations import sigmoid
 
 
 def are_classes(targets: Any) -> bool:
-    """Whether targets are class ids, and not rows of floats."""
+    """Tell whether targets are class ids rather than rows of floats."""
     return bool(targets.dtype.kind in "iu")
 
 
 def _subtract(xp: Any, values: Any, targets: Any) -> None:
-    """Subtract the rows that `targets` stands for from `values` (n, outputs), in place."""
+    """Subtract the rows of targets from `values` (n, outputs), in place."""
     if are_classes(targets):
         values[xp.arange(len(values)), targets] -= 1
     else:
@@ -30,14 +30,14 @@ def _subtract(xp: Any, values: Any, targets: Any) -> None:
 
 
 def _inner(xp: Any, values: Any, targets: Any) -> Any:
-    """Inner products (n,) of the rows of `values` (n, outputs) with those that `targets` stands for."""
+    """Return the inner products (n,) of the rows of `values` (n, outputs) and of the targets."""
     if are_classes(targets):
         return values[xp.arange(len(values)), targets]
     return xp.einsum("ij,ij->i", values, targets)
 
 
 class Loss(ABC):
-    """A loss over a network's outputs (n, outputs)."""
+    """A loss function of a network's outputs (n, outputs)."""
 
     name: ClassVar[str]
 
@@ -48,17 +48,17 @@ class Loss(ABC):
         Parameters
         ----------
         xp
-            The arrays' package, NumPy or CuPy.
+            NumPy or CuPy.
         outputs : array (n, outputs)
-            What the network's last layer gives; kept as they are.
+            Outputs of the network's last layer; not changed.
         targets : array (n,) of integers, or (n, outputs) of floats
             Class ids, or target values.
         gradient : array (n, outputs)
-            Overwritten with the gradient of the mean with respect to `outputs`.
+            Overwritten with the gradient of the mean loss with respect to `outputs`.
         """
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
-        """Return for how many samples the highest output is at the class with the highest target."""
+        """Return the number of samples whose highest output is at the class with the highest target."""
         predictions = outputs.argmax(axis=1)
         if are_classes(targets):
             return int((predictions == targets).sum())
@@ -67,14 +67,16 @@ class Loss(ABC):
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy(Loss):
-    """Minus the targets' inner product with log softmax(outputs).
+    """Softmax cross-entropy: minus the inner product of the targets and log softmax(outputs).
 
     Parameters
     ----------
     smoothing : float
-        Targets t of K classes are taken for ``(1 - smoothing) t + smoothing / K`` (Szegedy et al. 2016,
+        Label smoothing: targets t of K classes become ``(1 - smoothing) t + smoothing / K`` (Szegedy et al. 2016,
         Rethinking the inception architecture, section 7).
 
+    Notes
+    -----
     The highest output of a row is subtracted from it first, so that no exponential overflows. A sample's
     loss is ``-sum(t * log p)`` with ``p = exp(z) / sum(exp(z))`` and its gradient ``sum(t) * p - t`` (Bishop
     2006, Pattern Recognition and Machine Learning, equations 4.108 and 4.109, there for rows t that sum to
@@ -106,7 +108,7 @@ class SoftmaxCrossEntropy(Loss):
 
 
 class OneVsAllLogistic(Loss):
-    """Logistic regression of each output on its own, summed over the outputs.
+    """Logistic regression for each output separately, summed over the outputs.
 
     A sample's loss is ``sum(log(1 + exp(z)) - t * z)`` and its gradient ``sigmoid(z) - t`` (Bishop 2006,
     equations 4.90 and 4.91), with ``log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|))``, which can't
@@ -132,7 +134,7 @@ class OneVsAllLogistic(Loss):
 
 
 class MeanSquaredError(Loss):
-    """Squared difference of outputs and targets, mean over the outputs."""
+    """Squared difference of outputs and targets, averaged over the outputs."""
 
     name = "mean_squared_error"
 
@@ -140,12 +142,12 @@ class MeanSquaredError(Loss):
         """See `Loss`."""
         xp.copyto(gradient, outputs)
         _subtract(xp, gradient, targets)
-        loss = float(xp.vdot(gradient, gradient)) / gradient.size
+        loss: float = float(xp.vdot(gradient, gradient)) / gradient.size
         xp.multiply(gradient, 2 / gradient.size, out=gradient)
         return loss
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
-        """See `Loss`; NaN where targets are floats."""
+        """See `Loss`; NaN if the targets are floats."""
         return super().correct(xp, outputs, targets) if are_classes(targets) else nan
 
 

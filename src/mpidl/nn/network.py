@@ -1,4 +1,4 @@
-"""A graph of layers and a loss."""
+"""Networks: a graph of layers and a loss."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
+from mpidl.nn import kernels
 from mpidl.nn.graph import Graph
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
@@ -22,42 +23,41 @@ from mpidl.parameters.ranges import Range
 
 
 class Network(CompleteModel):
-    """A model (`mpidl.nn.model.Model`) made of layers, each taking the outputs of the one before it or of any others.
+    """A model (`mpidl.nn.model.Model`) made of layers, each taking the outputs of the previous one or of any others.
 
-    Nothing is allocated before it is needed: a rank that only serves parameters asks for `layout` and
-    `initial`.
+    Nothing is allocated before it is needed: a server only uses `layout` and `initial`.
 
     Parameters
     ----------
     layers
-        From inputs to outputs.
+        The layers, each after those whose outputs it takes.
     input_shape
         Shape of one sample.
     loss
-        Of the last layer's outputs; softmax cross-entropy if not given.
+        Loss of the last layer's outputs; softmax cross-entropy by default.
     dtype
-        Of parameters, gradient and activations: "float32" or "float64".
+        Dtype of parameters, gradient and activations: "float32" or "float64".
     seed
-        Of the initial parameters and of dropout, at least zero.
+        Seed of the initial parameters and of dropout, at least zero.
     xp
-        NumPy or CuPy: where parameters, gradient and activations lie.
+        NumPy or CuPy: the package of parameters, gradient and activations.
     regularisation
-        What is done to the loss and its gradient; nothing if not given.
+        Weight decay and gradient clipping; none by default.
 
     Attributes
     ----------
     layout : Layout
-        Tensors in the flat vectors, such as ``"0-dense/weight"``.
+        The tensors in the flat vectors, such as ``"0-dense/weight"``.
     statistics : list of Range
-        Parameters that update rules leave alone.
+        Ranges of parameters that update rules leave alone.
     input_shape, output_shape : tuple of int
-        Of one sample.
+        Shapes of one sample.
 
     Raises
     ------
     UsageError
-        If there is no layer, two layers share a name, a layer can't take what it is given, or
-        the dtype is another.
+        If there is no layer, two layers have the same name, a layer can't take its inputs, or the dtype is
+        unknown.
     """
 
     movable = True
@@ -98,14 +98,14 @@ class Network(CompleteModel):
         self._number = 0
         buffers = [layer.buffers(*graph.input_shapes(index)) for index, layer in enumerate(layers)]
         self._passes = Passes(
-            xp, self.dtype.name, self.input_shape, graph.shapes[1:], graph.shared[1:], buffers, self._lend
+            xp, self.dtype.name, self.input_shape, graph.shapes[1:], graph.shared[1:], buffers, self._workspace
         )
 
     @property
     def parameters(self) -> Any:
-        """Flat vector (layout.size,), allocated and initialised at its first use.
+        """The flat vector (layout.size,), allocated and initialised at its first use.
 
-        Write into it in place, or set another: the network then computes with that vector itself.
+        It may be written into, or replaced by another vector, with which the network then computes.
         """
         if self._parameters is None:
             self.parameters = self.xp.asarray(self.initial(Range(0, self.layout.size)))
@@ -141,22 +141,22 @@ class Network(CompleteModel):
             regularisation=self.regularisation,
         )  # fmt: skip
 
-    def _lend(self, index: int, buffers: dict[str, Any]) -> Workspace:
+    def _workspace(self, index: int, buffers: dict[str, Any]) -> Workspace:
         name = self.graph.names[index]
         return Workspace(
-            self.xp, self._parameter_views[name], self._gradient_views[name], buffers, False,
+            self.xp, kernels.of(self.xp), self._parameter_views[name], self._gradient_views[name], buffers, False,
             lambda: self.xp.random.default_rng([self.seed, index, self._number]),
         )  # fmt: skip
 
     def activation_bytes(self, samples: int) -> int:
-        """Return the bytes of outputs, their gradients and the layers' buffers for a batch, without allocating them."""
+        """Return the bytes of outputs, their gradients and the layers' buffers for a batch; allocate nothing."""
         return self._passes.nbytes(samples)
 
     def initial(self, whole: Range) -> np.ndarray:
         """Return the initial values of the parameters [start, stop).
 
-        They depend on the seed and on a tensor's ordinal in the layout, never on the range asked for; only
-        tensors that overlap the range are generated.
+        They depend on the seed and on a tensor's position in the layout, not on the range. Only the tensors that
+        overlap the range are generated.
 
         Parameters
         ----------
@@ -165,8 +165,8 @@ class Network(CompleteModel):
 
         Returns
         -------
-        numpy.ndarray (size of the range,)
-            Of the network's dtype, in host memory.
+        numpy.ndarray (whole.size,)
+            In the network's dtype, in host memory.
 
         Raises
         ------
@@ -187,7 +187,7 @@ class Network(CompleteModel):
         return values
 
     def _forward(self, batch: Batch, training: bool) -> Pass:
-        """Compute the outputs of every layer."""
+        """Compute the outputs of all layers."""
         inputs = batch.inputs
         if inputs.shape[1:] != self.input_shape:
             expected = ", ".join(map(str, self.input_shape))
@@ -202,13 +202,13 @@ class Network(CompleteModel):
         return work
 
     def _backward(self, batch: Batch, work: Pass) -> None:
-        """Compute the gradient of all parameters from that of the last layer's outputs."""
+        """Compute the gradient of all parameters from the gradient of the last layer's outputs."""
         values = [self._passes.converted(batch.inputs), *work.values]
-        # Of several layers that take a value, the first to come writes its gradient, the others add to it.
+        # If several layers take a value, the first one to run writes its gradient and the others add to it.
         gradients, written = [None, *work.gradients], [True] + [False] * len(work.values)
         for index in reversed(range(len(self.layers))):
-            sources = self.graph.sources[index]
-            targets = [work.spares[v - 1] if v and written[v] else gradients[v] for v in sources]
+            operands = self.graph.operands[index]
+            targets = [work.spares[v - 1] if v and written[v] else gradients[v] for v in operands]
             inputs = self.graph.inputs(index, values)
             layer, joins = self.layers[index], self.layers[index].joins
             layer.backward(
@@ -218,7 +218,7 @@ class Network(CompleteModel):
                 gradients[index + 1],
                 targets if joins else targets[0],
             )
-            for value, target in zip(sources, targets, strict=True):
+            for value, target in zip(operands, targets, strict=True):
                 if value and written[value]:
                     gradients[value] += target
                 written[value] = True
@@ -235,20 +235,19 @@ class Network(CompleteModel):
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch and its gradient.
 
-        Allocates nothing of the size of an activation or a tensor once it has seen the largest batch.
+        Once the largest batch has been seen, no activations or tensors are allocated.
 
         Parameters
         ----------
         batch
-            Inputs (n, *input_shape), converted where they aren't of the network's dtype; targets: class ids
-            (n,) or floats (n, outputs).
+            Inputs (n, *input_shape), converted to the network's dtype; targets: class ids (n,) or floats (n, outputs).
 
         Returns
         -------
         loss : float
             Mean over the batch.
         gradient : array (layout.size,)
-            With respect to `parameters`; the next call overwrites it.
+            Gradient with respect to `parameters`; the next call overwrites it.
 
         Raises
         ------
@@ -262,9 +261,9 @@ class Network(CompleteModel):
         return loss, self._gradient
 
     def evaluate(self, batch: Batch) -> tuple[float, int | float]:
-        """Return the sum of the samples' losses and the number of correct predictions.
+        """Return the sum of the losses over the samples and the number of correct predictions.
 
-        Takes batches as `loss_and_gradient` does. The number is NaN for squared errors of float targets.
+        Batches are those of `loss_and_gradient`. The number is NaN for squared errors of float targets.
         """
         work = self._forward(batch, training=False)
         outputs = work.values[-1]

@@ -1,4 +1,4 @@
-"""What is done to the loss and its gradient besides: a penalty on large weights, and a bound on the norm."""
+"""Regularisation: an L2 penalty on the weights, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from mpidl.rules import Sgd
 
 @dataclass(frozen=True)
 class Regularisation:
-    """Settings of ``[model]``.
+    """L2 penalty and gradient clipping, keys of the ``[model]`` section.
 
     Attributes
     ----------
     l2 : float
-        Adds l2 / 2 times the sum of the squared weights to the loss; biases and the like are left out.
+        Adds l2 / 2 times the sum of the squared weights to the loss. Only tensors named ``weight`` count, no biases.
     clip : float, optional
-        The gradient is scaled down to this Euclidean norm if it is longer.
+        Largest Euclidean norm of the gradient, which is scaled down if its norm is larger.
     """
 
     l2: Annotated[float, Meta(ge=0)] = 0.0
     clip: Annotated[float, Meta(gt=0)] | None = None
 
     def apply(self, weights: Sequence[Range], trained: Sequence[Range], parameters: Any, gradient: Any) -> float:
-        """Change the gradient, and return what the loss grows by.
+        """Change the gradient in place, and return what is added to the loss.
 
         Parameters
         ----------
         weights, trained : list of Range
-            What is penalised, and what belongs to the norm.
+            Ranges of the penalised parameters, and of those whose gradient counts for the norm.
         parameters, gradient : array (size,)
-            NumPy or CuPy; the gradient is changed in place.
+            NumPy or CuPy vectors; the gradient is changed.
         """
         loss, adding = 0.0, Sgd()
         for part in weights if self.l2 else ():

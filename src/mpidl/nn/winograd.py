@@ -1,8 +1,8 @@
 """Convolution by minimal filtering (Lavin, Gray 2016): a fraction of the multiplications.
 
 A tile of pixels, 6 x 6 for a 3 x 3 kernel and 8 x 8 for a 5 x 5 one, gives 4 x 4 outputs:
-Y = A' ((G g G') * (B' d B)) A. The product is taken place by place and summed over channels: a matrix product for each
-place of a tile. The gradients are the adjoints.
+Y = A' ((G g G') * (B' d B)) A. The elementwise product, summed over channels, is one matrix product for each position
+in a tile. The gradients are the adjoints.
 """
 
 from __future__ import annotations
@@ -14,33 +14,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpidl.nn.kernels.cpu import winograd as loops
+from mpidl.nn.kernels.cpu import winograd as kernels
 from mpidl.nn.kernels.cpu.minimal_filtering import POINTS, STEP
 from mpidl.nn.kernels.cpu.products import multiply
 from mpidl.nn.layers.layer import Buffer, Workspace
-from mpidl.nn.windows import Windows
+from mpidl.nn.sliding_windows import SlidingWindows
 
-#: Channels that are worth the transforms.
+#: Smallest number of channels for which the transforms pay off.
 LEAST_CHANNELS = 8
-#: Elements of the tiles that are worked on at a time: they stay in cache.
+#: Number of elements in the tiles of one block, which stay in the cache.
 TILES = 1 << 19
-#: Elements between the places of tiles: without, places that are written in turn may share one set of a cache.
+#: Elements between the matrices of a tile's positions, which keep them from competing for one set of the cache.
 GAP = 16
-#: Small images are worked on so many at a time, at most.
+#: Largest number of images in one block.
 MOST_IMAGES = 64
-#: Images, and rows of their positions: a contiguous part of the outputs.
-Place = tuple[slice, slice]
+#: Slices of the images and of the rows: a contiguous part of the outputs.
+Block = tuple[slice, slice]
 
 
 class Tiling(NamedTuple):
-    """How tiles lie on images.
+    """The tiles on images; all pairs are (vertical, horizontal).
 
     Attributes
     ----------
     size : int
-        Of the kernel.
-    padding, positions, tiles : (int, int)
-        See `Windows`; how many tiles there are, vertically and horizontally.
+        Size of the kernel.
+    padding, positions : (int, int)
+        See `SlidingWindows`.
+    tiles : (int, int)
+        Number of tiles.
     depth, width : int
         Channels of inputs and outputs.
     """
@@ -54,84 +56,86 @@ class Tiling(NamedTuple):
 
     @property
     def side(self) -> int:
-        """Pixels along a tile."""
+        """Number of pixels along a side of a tile."""
         return STEP + self.size - 1
 
     @property
     def places(self) -> int:
-        """Pixels of a tile."""
+        """Number of pixels in a tile."""
         return self.side**2
 
 
-def tiling(of: Windows, width: int) -> Tiling | None:
-    """Return how windows are computed by tiles; None if they can't, or had better not be."""
-    size = of.size[0]
-    fits = of.size in ((3, 3), (5, 5)) and of.stride == (1, 1) and min(of.channels, width) >= LEAST_CHANNELS
+def choose_tiling(windows: SlidingWindows, width: int) -> Tiling | None:
+    """Return the tiles that compute these windows, or None if tiles can't, or would be slower."""
+    size = windows.size[0]
+    fits = (
+        windows.size in ((3, 3), (5, 5)) and windows.stride == (1, 1) and min(windows.channels, width) >= LEAST_CHANNELS
+    )
     if not fits:
         return None
-    down, across = (-(-count // STEP) for count in of.positions)
-    return Tiling(size, of.padding, of.positions, (down, across), of.channels, width)
+    down, across = (-(-count // STEP) for count in windows.positions)
+    return Tiling(size, windows.padding, windows.positions, (down, across), windows.channels, width)
 
 
-def buffers(of: Tiling) -> dict[str, Buffer]:
-    """Return the memory that the tiles need."""
-    row = of.tiles[1] * of.places * (of.depth + of.width)
+def buffers(tiling: Tiling) -> dict[str, Buffer]:
+    """Return the buffers that the tiles need."""
+    row = tiling.tiles[1] * tiling.places * (tiling.depth + tiling.width)
     shapes = {
-        "tiles": (max(row, min(TILES, MOST_IMAGES * of.tiles[0] * row)) + 2 * of.places * GAP,),
-        "kernel": (of.places, of.depth, of.width),
-        "kernel_gradient": (of.places, of.depth, of.width),
-        "kernel_transposed": (of.places, of.width, of.depth),
-        "lines": (2 * of.places * max(of.depth, of.width),),
+        "tiles": (max(row, min(TILES, MOST_IMAGES * tiling.tiles[0] * row)) + 2 * tiling.places * GAP,),
+        "kernel": (tiling.places, tiling.depth, tiling.width),
+        "kernel_gradient": (tiling.places, tiling.depth, tiling.width),
+        "kernel_transposed": (tiling.places, tiling.width, tiling.depth),
+        "scratch": (2 * tiling.places * max(tiling.depth, tiling.width),),
     }
     return {name: Buffer(shape, per_sample=False, shape_on_device=(0,)) for name, shape in shapes.items()}
 
 
-def forward(work: Workspace, of: Tiling, images: np.ndarray, outputs: np.ndarray) -> Iterator[Place]:
-    """Set outputs (n, *of.positions, width) to the convolution of images (n, height, width, depth), and the bias.
+def forward(work: Workspace, tiling: Tiling, images: np.ndarray, outputs: np.ndarray) -> Iterator[Block]:
+    """Set outputs (n, *positions, width) to the convolution of images (n, height, width, depth) plus the bias.
 
-    Yields which part of the outputs is done, while it is in the cache.
+    Yields each block of the outputs when it is done, while it is in the cache.
     """
-    kernel, lines = _transformed(work, of), work.buffers["lines"]
-    for at, row, inputs, sums in _blocks(work, of, len(images)):
+    kernel, scratch = _transformed(work, tiling), work.buffers["scratch"]
+    for at, row, inputs, sums in _blocks(work, tiling, len(images)):
         outputs[at] = work.parameters["bias"]
-        loops.transform_data(images[at[0]], inputs, row, of.padding, lines)
+        kernels.transform_data(images[at[0]], inputs, row, tiling.padding, scratch)
         multiply(_matrices(inputs), kernel, _matrices(sums))
-        loops.add_outputs(sums, outputs[at[0]], row, lines)
+        kernels.add_outputs(sums, outputs[at[0]], row, scratch)
         yield at
 
 
 def backward(
     work: Workspace,
-    of: Tiling,
+    tiling: Tiling,
     images: np.ndarray,
-    output_gradient: Callable[[Place], np.ndarray],
+    output_gradient: Callable[[Block], np.ndarray],
     image_gradient: np.ndarray | None,
 ) -> None:
-    """Set the weight's gradient and, if asked for, that with respect to the images.
+    """Set the gradient of the weight and, unless it is None, that of the images.
 
-    `output_gradient` returns a part of the gradient with respect to the outputs.
+    `output_gradient` returns a block of the gradient with respect to the outputs.
     """
-    lines, total, transposed = (work.buffers[name] for name in ("lines", "kernel_gradient", "kernel_transposed"))
+    scratch, total, transposed = (work.buffers[name] for name in ("scratch", "kernel_gradient", "kernel_transposed"))
     if image_gradient is not None:
         image_gradient.fill(0)
-        transposed[:] = _transformed(work, of).transpose(0, 2, 1)
+        transposed[:] = _transformed(work, tiling).transpose(0, 2, 1)
     total.fill(0)
-    for at, row, inputs, sums in _blocks(work, of, len(images)):
-        loops.transform_outputs_adjoint(output_gradient(at), sums, 0, lines)
-        loops.transform_data(images[at[0]], inputs, row, of.padding, lines)
+    for at, row, inputs, sums in _blocks(work, tiling, len(images)):
+        kernels.transform_outputs_adjoint(output_gradient(at), sums, 0, scratch)
+        kernels.transform_data(images[at[0]], inputs, row, tiling.padding, scratch)
         multiply(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), total, add=True)
         if image_gradient is not None:
             multiply(_matrices(sums), transposed, _matrices(inputs))
-            loops.add_data_adjoint(inputs, image_gradient[at[0]], row, of.padding, lines)
-    weight_gradient = work.gradients["weight"].reshape(of.size**2, -1)
-    np.matmul(kernel_matrix(of.size, total.dtype.char).T, total.reshape(of.places, -1), out=weight_gradient)
+            kernels.add_data_adjoint(inputs, image_gradient[at[0]], row, tiling.padding, scratch)
+    weight_gradient = work.gradients["weight"].reshape(tiling.size**2, -1)
+    np.matmul(kernel_matrix(tiling.size, total.dtype.char).T, total.reshape(tiling.places, -1), out=weight_gradient)
 
 
-def _transformed(work: Workspace, of: Tiling) -> np.ndarray:
+def _transformed(work: Workspace, tiling: Tiling) -> np.ndarray:
     """Return G g G' for each pair of channels."""
     kernel: np.ndarray = work.buffers["kernel"]
-    weight = work.parameters["weight"].reshape(of.size**2, -1)
-    np.matmul(kernel_matrix(of.size, kernel.dtype.char), weight, out=kernel.reshape(of.places, -1))
+    weight = work.parameters["weight"].reshape(tiling.size**2, -1)
+    np.matmul(kernel_matrix(tiling.size, kernel.dtype.char), weight, out=kernel.reshape(tiling.places, -1))
     return kernel
 
 
@@ -152,23 +156,23 @@ def _matrices(tiles: np.ndarray) -> np.ndarray:
     return tiles.reshape(len(tiles), -1, tiles.shape[-1])
 
 
-def _blocks(work: Workspace, of: Tiling, samples: int) -> Iterator[tuple[Place, int, np.ndarray, np.ndarray]]:
-    """Yield part of the outputs, first row of tiles, and memory for both sides' tiles: what fits at a time."""
-    memory, (down, across) = work.buffers["tiles"], of.tiles
-    row, room = across * of.places * (of.depth + of.width), memory.size - 2 * of.places * GAP
+def _blocks(work: Workspace, tiling: Tiling, samples: int) -> Iterator[tuple[Block, int, np.ndarray, np.ndarray]]:
+    """Yield blocks of the outputs, their first row of tiles, and the memory for the tiles of inputs and outputs."""
+    memory, (down, across) = work.buffers["tiles"], tiling.tiles
+    row, room = across * tiling.places * (tiling.depth + tiling.width), memory.size - 2 * tiling.places * GAP
     rows = min(down, room // row)
     images = min(samples, max(1, room // (down * row)))
     for first in range(0, samples, images):
         some = slice(first, min(samples, first + images))
         for start in range(0, down, rows):
             shape = (some.stop - first, min(rows, down - start), across)
-            inputs, rest = _tiles(memory, of.places, (*shape, of.depth))
-            sums, _ = _tiles(rest, of.places, (*shape, of.width))
-            yield (some, slice(start * STEP, min(of.positions[0], (start + shape[1]) * STEP))), start, inputs, sums
+            inputs, rest = _tiles(memory, tiling.places, (*shape, tiling.depth))
+            sums, _ = _tiles(rest, tiling.places, (*shape, tiling.width))
+            yield (some, slice(start * STEP, min(tiling.positions[0], (start + shape[1]) * STEP))), start, inputs, sums
 
 
 def _tiles(memory: np.ndarray, places: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return an array (places, *shape) in memory, with gaps between the places, and the memory behind it."""
+    """Return an array (places, *shape) with gaps between the places, and the memory after it."""
     size = prod(shape)
     end = places * (size + GAP)
     return memory[:end].reshape(places, -1)[:, :size].reshape(places, *shape), memory[end:]

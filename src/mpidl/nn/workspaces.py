@@ -1,4 +1,4 @@
-"""Arrays for a batch, that are allocated once."""
+"""The arrays that a network computes with, allocated once and reused by every batch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from mpidl.nn.layers.layer import Buffer, Shape, Workspace
 
-#: Bytes that scratch arrays begin at multiples of.
+#: Alignment of scratch arrays, in bytes.
 ALIGNMENT = 64
 
 
 class Pass(NamedTuple):
-    """What a forward and a backward pass over so many samples work on; views of the memory of `Passes`.
+    """The arrays of a forward and a backward pass over n samples: views of the memory of `Passes`.
 
     Attributes
     ----------
     values, gradients : list of array (n, *shape)
-        The outputs of each layer, and the loss's gradients with respect to them.
+        The outputs of each layer, and the gradients of the loss with respect to them.
     spares : list of array (n, *shape) or None
-        A second array for the gradient with respect to a layer's outputs, where several layers take them.
+        A second array for the gradient with respect to a layer's outputs, if several layers take them.
     workspaces : list of Workspace
-        Of each layer.
+        The workspace of each layer.
     """
 
     values: list[Any]
@@ -41,15 +41,15 @@ class Passes:
     xp
         NumPy or CuPy.
     dtype
-        Of outputs and gradients.
+        Dtype of outputs and gradients.
     input_shape, shapes
-        Of a sample of the inputs, and of each layer's outputs.
+        Shapes of one sample of the inputs, and of each layer's outputs.
     shared
-        For each layer, whether several others take its outputs.
+        Whether several layers take a layer's outputs, for each layer.
     buffers
-        What each layer asks for.
-    lend : callable
-        Returns a layer's workspace, given its index and its buffers.
+        The buffers of each layer.
+    workspace : callable
+        Returns a layer's workspace for the layer's index and buffers.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class Passes:
         shapes: Sequence[Shape],
         shared: Sequence[bool],
         buffers: Sequence[dict[str, Buffer]],
-        lend: Callable[[int, dict[str, Any]], Workspace],
+        workspace: Callable[[int, dict[str, Any]], Workspace],
     ) -> None:
-        self._xp, self._dtype, self._lend = xp, dtype, lend
+        self._xp, self._dtype, self._workspace = xp, dtype, workspace
         self._input_shape, self._shapes, self._shared = input_shape, shapes, shared
-        self._buffers = buffers if xp is np else [_on_device(of) for of in buffers]
+        self._buffers = buffers if xp is np else [_on_device(each) for each in buffers]
         self._samples = 0
         self._passes: dict[int, Pass] = {}
         self._inputs: Any = None
 
     def take(self, samples: int) -> Pass:
-        """Return the arrays for so many samples, the same ones at every call."""
+        """Return the arrays for this number of samples, the same ones at every call."""
         found = self._passes.get(samples)
         if found is None:
             if samples > self._samples:
@@ -79,11 +79,11 @@ class Passes:
         return found
 
     def nbytes(self, samples: int) -> int:
-        """Return the bytes of the arrays for so many samples, which `take` would allocate."""
-        itemsize = self._xp.dtype(self._dtype).itemsize
+        """Return the bytes that `take` would allocate for this number of samples."""
+        itemsize: int = self._xp.dtype(self._dtype).itemsize
         bytes_per_sample = itemsize * (2 * sum(map(prod, self._shapes)) + self._spare_size())
         kept = 0
-        for each in (each for of in self._buffers for each in of.values()):
+        for each in (each for layer in self._buffers for each in layer.values()):
             nbytes = prod(each.shape) * self._xp.dtype(each.dtype or self._dtype).itemsize
             if each.per_sample:
                 bytes_per_sample += nbytes
@@ -92,7 +92,7 @@ class Passes:
         return samples * bytes_per_sample + kept + self._scratch_bytes()
 
     def converted(self, inputs: Any) -> Any:
-        """Return a batch of inputs in the network's dtype: a copy, unless they have it."""
+        """Return a batch of inputs in the network's dtype: the inputs themselves or a copy."""
         if inputs.dtype == self._dtype:
             return inputs
         if self._inputs is None or len(self._inputs) < len(inputs):
@@ -111,22 +111,22 @@ class Passes:
         self._kept = [
             {
                 name: empty((samples, *each.shape) if each.per_sample else each.shape, each.dtype or dtype)
-                for name, each in of.items()
+                for name, each in layer.items()
                 if each.per_sample or each.kept
             }
-            for of in self._buffers
+            for layer in self._buffers
         ]
-        # One scratch memory for all layers: it stays in cache from one to the next.
+        # All layers share one scratch memory, which stays in the cache from one layer to the next.
         self._scratch = empty(self._scratch_bytes(), "uint8")
 
     def _spare_size(self) -> int:
         return max((prod(shape) for shape, shared in zip(self._shapes, self._shared, strict=True) if shared), default=0)
 
     def _scratch_bytes(self) -> int:
-        return max((end for of in self._buffers for *_, end in self._places(of)), default=0)
+        return max((end for layer in self._buffers for *_, end in self._places(layer)), default=0)
 
     def _places(self, buffers: dict[str, Buffer]) -> list[tuple[str, Buffer, int, int]]:
-        """Return where a layer's scratch arrays begin and end in the scratch memory, in bytes."""
+        """Return name, buffer, first byte and end of each of a layer's scratch arrays in the scratch memory."""
         places, start = [], 0
         for name, each in buffers.items():
             if not each.per_sample and not each.kept:
@@ -141,7 +141,7 @@ class Passes:
             views = {name: array[:samples] if buffers[name].per_sample else array for name, array in kept.items()}
             for name, each, start, end in self._places(buffers):
                 views[name] = self._scratch[start:end].view(each.dtype or self._dtype).reshape(each.shape)
-            workspaces.append(self._lend(index, views))
+            workspaces.append(self._workspace(index, views))
         spares = [
             self._spare[: samples * prod(shape)].reshape(samples, *shape) if shared else None
             for shape, shared in zip(self._shapes, self._shared, strict=True)
@@ -155,7 +155,7 @@ class Passes:
 
 
 def _on_device(buffers: dict[str, Buffer]) -> dict[str, Buffer]:
-    """Return what a layer asks for on a GPU."""
+    """Return a layer's buffers on a GPU."""
     return {
         name: each if each.shape_on_device is None else each._replace(shape=each.shape_on_device)
         for name, each in buffers.items()

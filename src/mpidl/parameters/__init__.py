@@ -1,4 +1,4 @@
-"""Arithmetic on the flat parameter vector: named slices, shards, resharding. Pure, allocates no vector."""
+"""The flat parameter vector: named slices, ranges, shards and resharding. Pure functions that allocate no vectors."""
 
 from mpidl.parameters.boxes import boxes
 from mpidl.parameters.layout import Layout, Slice

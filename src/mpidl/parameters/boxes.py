@@ -1,4 +1,4 @@
-"""Rectangular boxes that make up a stretch of a C-ordered array."""
+"""Rectangular boxes that cover a range of a C-ordered array."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from mpidl.parameters.ranges import Range
 
 
 def boxes(shape: Sequence[int], start: int, stop: int) -> list[tuple[tuple[slice, ...], Range]]:
-    """Cut elements [start, stop) of a C-ordered array into the fewest boxes, in order.
+    """Divide elements [start, stop) of a C-ordered array into the fewest boxes, in order.
 
-    A shard is a stretch of the flat vector, an HDF5 virtual dataset maps boxes: this gives the shard's boxes.
+    A shard is a range of the flat vector, but an HDF5 virtual dataset maps boxes.
 
     Parameters
     ----------
     shape
-        The array's shape; ``()`` is a single element.
+        Shape of the array; ``()`` is a single element.
     start, stop
-        The stretch, counted in elements of the flattened array.
+        The range, in elements of the flattened array.
 
     Returns
     -------
     list
-        At most ``2 * ndim - 1`` boxes (one for ``()``), each with the range it covers relative to `start`.
+        At most ``2 * ndim - 1`` boxes (one for ``()``), each with the range that it covers, relative to `start`.
 
     Raises
     ------
     ValueError
-        If the stretch isn't within the array.
+        If the range isn't within the array.
 
     Examples
     --------

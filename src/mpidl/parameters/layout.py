@@ -12,16 +12,16 @@ from mpidl.parameters.ranges import Range
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One parameter tensor's place in the flat vector, in C order.
+    """The place of a parameter tensor in the flat vector, in C order.
 
     Attributes
     ----------
     name
         Layer and tensor, such as ``"0-dense/weight"``.
     shape
-        The tensor's shape; ``()`` is a single element.
+        Shape of the tensor; ``()`` is a single element.
     start
-        Its first element's index in the flat vector.
+        Index of its first element in the flat vector.
     """
 
     name: str
@@ -40,22 +40,22 @@ class Slice:
 
     @property
     def range(self) -> Range:
-        """Its elements in the flat vector."""
+        """Range of its elements in the flat vector."""
         return Range(self.start, self.stop)
 
 
 class Layout:
-    """The order, names and shapes of a model's parameters in one flat vector. Describes, never allocates.
+    """The order, names and shapes of a model's parameter tensors in one flat vector.
 
     Parameters
     ----------
     shapes
-        Name and shape of each tensor, in their order in the vector.
+        Name and shape of each tensor, in the order of the vector.
 
     Raises
     ------
     ValueError
-        If two tensors have one name, or a shape has a negative extent.
+        If two tensors have the same name, or a shape has a negative extent.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Layout:
         return f"Layout({[(part.name, part.shape) for part in self.slices]})"
 
     def views(self, vector: Any) -> dict[str, Any]:
-        """Return each tensor as a view of a flat vector (never a copy).
+        """Return each tensor as a view of a flat vector, never a copy.
 
         Parameters
         ----------
@@ -116,7 +116,3 @@ class Layout:
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape {vector.shape}, expected ({self.size},)")
         return {part.name: vector[part.start : part.stop].reshape(part.shape) for part in self.slices}
-
-    def overlapping(self, whole: Range) -> tuple[Slice, ...]:
-        """Return the tensors of which `whole` holds at least one element, in order."""
-        return tuple(part for part in self.slices if part.range.intersect(whole))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Range(NamedTuple):
-    """The elements `start` up to, not including, `stop` of a flat vector."""
+    """The elements from `start` up to, but not including, `stop` of a flat vector."""
 
     start: int
     stop: int
@@ -18,7 +18,7 @@ class Range(NamedTuple):
         return self.stop - self.start
 
     def intersect(self, other: Range) -> Range | None:
-        """Return the elements that both ranges have, or None if they share none."""
+        """Return the elements common to both ranges, or None if there are none."""
         start, stop = max(self.start, other.start), min(self.stop, other.stop)
         return Range(start, stop) if start < stop else None
 
@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
 
 def split(size: int, parts: int) -> list[Range]:
-    """Cut `size` elements into `parts` consecutive ranges; sizes differ by at most one, larger first.
+    """Divide `size` elements into `parts` consecutive ranges whose sizes differ by at most one, larger ones first.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def split(size: int, parts: int) -> list[Range]:
 
 
 def chunks(whole: Range, chunk: int) -> list[Range]:
-    """Cut a range into consecutive pieces of `chunk` elements; the last may be shorter.
+    """Divide a range into consecutive pieces of `chunk` elements; the last may be shorter.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What to copy from where when parameters move from one set of shards to another."""
+"""Resharding: the copies that move parameters from one set of shards to another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpidl.parameters.ranges import Range
 
 
 class Transfer(NamedTuple):
-    """One copy: `source_range` of old shard number `source` becomes `target_range` of the new shard.
+    """One copy, from `source_range` of old shard number `source` to `target_range` of the new shard.
 
     Both ranges are relative to their shards.
     """
@@ -47,6 +47,6 @@ def transfers(old: Sequence[Range], new: Range) -> list[Transfer]:
         position = common.stop
     if position < new.stop:
         raise MpidlError(
-            f"parameters {new.start} to {new.stop}: the old shards don't hold element {position} exactly once"
+            f"parameters {new.start} to {new.stop}: the old shards don't contain element {position} exactly once"
         )
     return found

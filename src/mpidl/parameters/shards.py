@@ -1,4 +1,4 @@
-"""How the flat parameter vector is dealt to servers."""
+"""The division of the flat parameter vector into shards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mpidl.parameters.ranges import Range, split
 
 
 def shards(size: int, servers: int) -> list[Range]:
-    """Return each server's shard: consecutive ranges, balanced to one element whatever the layers' sizes.
+    """Return each server's shard: consecutive ranges whose sizes differ by at most one, regardless of layers.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ def shards(size: int, servers: int) -> list[Range]:
     Raises
     ------
     UsageError
-        If there are more servers than parameters: a server without a parameter would have nothing to do.
+        If there are more servers than parameters.
     """
     if servers > size:
         raise UsageError(f"topology.servers: {servers} for {size} parameters, expected at most {size}")

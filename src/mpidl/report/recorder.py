@@ -49,8 +49,8 @@ class Recorder:
             self.directory = parent / name if resume else _new_directory(parent, name)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
             _write_file(self.directory / "config.toml", resolved.to_toml().encode())
-            self._metrics = _open_lines(self.directory / "metrics.jsonl")
-            self._events = _open_lines(self.directory / "events.jsonl")
+            self._metrics = _open_append(self.directory / "metrics.jsonl")
+            self._events = _open_append(self.directory / "events.jsonl")
         except OSError as error:
             raise UsageError(f"run.dir: can't write in {parent / name}: {error.strerror}") from None
 
@@ -149,7 +149,7 @@ def _write_file(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def _open_lines(path: Path) -> FileIO:
+def _open_append(path: Path) -> FileIO:
     """Open a file of lines for appending; remove a last line that is incomplete because its writer died."""
     file = FileIO(path, "a")
     file.truncate(path.read_bytes().rfind(b"\n") + 1)

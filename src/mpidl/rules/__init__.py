@@ -1,4 +1,4 @@
-"""Update rules: what a server does to its shard with a gradient."""
+"""Update rules: how a server applies a gradient to its shard."""
 
 from mpidl.rules.adagrad import Adagrad
 from mpidl.rules.adam import Adam

@@ -13,8 +13,8 @@ from mpidl.rules.rule import Positive, Rule
 class Adagrad(Rule):
     """DistBelief's Adagrad: ``sum += g * g; w -= rate * g / sqrt(sum)``.
 
-    The sum has the current gradient in it and there is no epsilon, so the first step is ``rate * sign(g)``.
-    Where the sum is still zero nothing changes.
+    The sum includes the current gradient and there is no epsilon, so the first step is ``rate * sign(g)``.
+    Elements whose sum is zero don't change.
 
     Parameters
     ----------

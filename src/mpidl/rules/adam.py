@@ -11,21 +11,21 @@ from mpidl.rules.rule import Fraction, Positive, Rule
 
 @dataclass(frozen=True)
 class Adam(Rule):
-    """Adam, with the correction of the moments' bias.
+    """Adam, with bias correction.
 
     Parameters
     ----------
     rate
         Learning rate, the paper's alpha.
     beta1, beta2
-        Parts of the first and second moment that are kept.
+        Decay rates of the first and the second moment.
     epsilon
         Added to the root of the corrected second moment.
 
     References
     ----------
-    D. Kingma, J. Ba (2015), Adam: a method for stochastic optimization, algorithm 1. The corrections are made
-    in the coefficients, as the end of section 2 shows, with epsilon-hat such that the result is the same.
+    D. Kingma, J. Ba (2015), Adam: a method for stochastic optimization, algorithm 1. Bias is corrected in
+    the coefficients, as described at the end of section 2, with epsilon-hat such that the result is the same.
     """
 
     name: ClassVar[str] = "adam"

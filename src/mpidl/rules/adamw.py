@@ -13,14 +13,14 @@ from mpidl.rules.adam import Adam
 
 @dataclass(frozen=True)
 class Adamw(Adam):
-    """AdamW: Adam, and each step takes ``rate * weight_decay`` of the parameters away.
+    """AdamW: Adam with each step reducing the parameters by the fraction ``rate * weight_decay``.
 
     Parameters
     ----------
     rate, beta1, beta2, epsilon
-        As Adam's.
+        See `Adam`.
     weight_decay
-        Decay for each unit of rate, as in PyTorch.
+        Weight decay per unit of rate, as in PyTorch.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""A rule's scalar form as a Numba loop over NumPy vectors."""
+"""Compiles a rule's scalar form to a loop over NumPy vectors, by Numba."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mpidl.rules.scalar import ScalarForm, read
 
 
 def loop(rule: type[ScalarForm], sparse: bool = False) -> Callable[..., None]:
-    """Return the compiled loop; it takes the parameters, the states, the gradient, then the coefficients.
+    """Return the compiled loop; its arguments are the parameters, the states, the gradient and the coefficients.
 
-    The `sparse` one leaves elements alone whose gradient is 0.
+    If `sparse`, the loop skips elements whose gradient is 0.
     """
     scope: dict[str, Any] = {"sqrt": sqrt, "__name__": rule.__module__}
-    # Numba keeps its cache beside the file that a function is from, and drops it when that file changes.
-    exec(compile(text(rule, sparse), inspect.getfile(rule), "exec"), scope)
+    # Numba caches a function beside the file that it is defined in, and drops the cache when that file changes.
+    exec(compile(source(rule, sparse), inspect.getfile(rule), "exec"), scope)
     return jit(scope[_name(rule, sparse)])
 
 
@@ -27,17 +27,17 @@ def _name(rule: type[ScalarForm], sparse: bool) -> str:
     return f"{rule.name}_sparse" if sparse else rule.name
 
 
-def text(rule: type[ScalarForm], sparse: bool = False) -> str:
-    """Return the loop as Python text: the scalar form between reads and writes of the vectors' elements.
+def source(rule: type[ScalarForm], sparse: bool = False) -> str:
+    """Return the loop's source in Python: the scalar form between reads and writes of the vectors' elements.
 
-    The whole is one function, as Numba's cache doesn't notice a change in a function that a cached one calls.
+    It is a single function because Numba's cache misses changes in the functions that a cached one calls.
     """
     form = read(rule)
     vectors = [form.element, *form.states, form.gradient]
     arguments = [*(f"{name}_vector" for name in vectors), *form.coefficients]
     written = ", ".join(f"{name}_vector[i]" for name in vectors[:-1])
     results = ", ".join(_typed(result) for result in form.results)
-    lines = [
+    statements = [
         f"def {_name(rule, sparse)}({', '.join(arguments)}):",
         f"    real = {form.element}_vector.dtype.type",
         *(f"    {name} = real({name})" for name in form.coefficients),
@@ -47,11 +47,11 @@ def text(rule: type[ScalarForm], sparse: bool = False) -> str:
         *(f"        {name} = {_typed(value)}" for name, value in form.assignments),
         f"        {written} = {results}",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(statements) + "\n"
 
 
 def _typed(node: ast.expr) -> str:
-    """Return the expression's text, its constants cast to the vectors' dtype."""
+    """Return an expression's source, with constants cast to the vectors' dtype."""
     return ast.unparse(_TypedConstants().visit(node))
 
 

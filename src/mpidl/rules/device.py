@@ -1,4 +1,4 @@
-"""A rule's scalar form as a CuPy kernel over device vectors."""
+"""Compiles a rule's scalar form to a kernel over CuPy vectors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OPERATORS: dict[type[ast.AST], str] = {
 }
 
 
-class Text(NamedTuple):
-    """What a `cupy.ElementwiseKernel` is made from: what it reads, what it changes in place, and its body."""
+class KernelSource(NamedTuple):
+    """The source of a `cupy.ElementwiseKernel`: its inputs, the vectors that it changes in place, and its body."""
 
     inputs: str
     outputs: str
@@ -31,14 +31,14 @@ class Text(NamedTuple):
 
 
 def kernel(rule: type[ScalarForm]) -> Callable[..., None]:
-    """Return the function; it takes the parameters, the states, the gradient, then the coefficients.
+    """Return the compiled function; its arguments are the parameters, the states, the gradient and the coefficients.
 
-    CuPy compiles the kernel for a dtype when it first sees it and caches it on disk. It is compiled without
-    contraction to fused multiply-add, so it rounds as the CPU does.
+    CuPy compiles the kernel at its first use with a dtype and caches it on disk. Contraction to fused multiply-add is
+    off, so that the kernel rounds as the CPU does.
     """
     import cupy
 
-    elementwise = cupy.ElementwiseKernel(*text(rule), name=f"mpidl_{rule.name}", options=("--fmad=false",))
+    elementwise = cupy.ElementwiseKernel(*source(rule), name=f"mpidl_{rule.name}", options=("--fmad=false",))
     changed = 1 + len(rule.states)
 
     def apply(*arguments: Any) -> None:
@@ -47,27 +47,27 @@ def kernel(rule: type[ScalarForm]) -> Callable[..., None]:
     return apply
 
 
-def text(rule: type[ScalarForm]) -> Text:
-    """Return the kernel's text; `T` is the vectors' type."""
+def source(rule: type[ScalarForm]) -> KernelSource:
+    """Return the kernel's source, in which `T` is the vectors' type."""
     form = read(rule)
     changed = [form.element, *form.states]
     known = set(changed)
-    lines = []
+    body = []
     for name, value in form.assignments:
-        lines.append(f"{'' if name in known else 'T '}{name} = {_expression(value)};")
+        body.append(f"{'' if name in known else 'T '}{name} = {_expression(value)};")
         known.add(name)
-    # Every result is computed before any is stored: a result may read what another one changes.
-    lines += [f"T new_{name} = {_expression(result)};" for name, result in zip(changed, form.results, strict=True)]
-    lines += [f"{name} = new_{name};" for name in changed]
-    return Text(
+    # All results are computed before any is stored, because a result may read what another one changes.
+    body += [f"T new_{name} = {_expression(result)};" for name, result in zip(changed, form.results, strict=True)]
+    body += [f"{name} = new_{name};" for name in changed]
+    return KernelSource(
         inputs=", ".join(f"T {name}" for name in (form.gradient, *form.coefficients)),
         outputs=", ".join(f"T {name}" for name in changed),
-        body="\n".join(lines),
+        body="\n".join(body),
     )
 
 
 def _expression(node: ast.expr) -> str:
-    """Return a Python expression as CUDA C++, in parentheses so that it is evaluated in Python's order."""
+    """Translate a Python expression to CUDA C++, with parentheses that keep Python's order of evaluation."""
     match node:
         case ast.Name(name):
             return name

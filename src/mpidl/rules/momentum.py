@@ -12,19 +12,19 @@ from mpidl.rules.rule import Fraction, Positive, Rule
 class Momentum(Rule):
     """Classical momentum: ``v = momentum * v + g; w -= rate * v``.
 
-    The rate is outside of the velocity, as in PyTorch, so that a change of rate acts at once.
+    The velocity doesn't include the rate, as in PyTorch, so that a change of the rate acts at once.
 
     Parameters
     ----------
     rate
         Learning rate.
     momentum
-        Part of the velocity that is kept.
+        Fraction of the velocity that is kept.
 
     References
     ----------
     I. Sutskever, J. Martens, G. Dahl, G. Hinton (2013), On the importance of initialization and momentum in
-    deep learning, equations (1) and (2); there the velocity is -rate times this one.
+    deep learning, equations (1) and (2), whose velocity is -rate times this one.
     """
 
     name: ClassVar[str] = "momentum"

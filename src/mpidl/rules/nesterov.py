@@ -12,19 +12,19 @@ from mpidl.rules.rule import Fraction, Positive, Rule
 class Nesterov(Rule):
     """Nesterov's momentum: ``v = momentum * v + g; w -= rate * (g + momentum * v)``.
 
-    The parameters stand at the point ahead, where the gradient is taken, as in PyTorch.
+    The parameters are those of the look-ahead point, where the gradient is taken, as in PyTorch.
 
     Parameters
     ----------
     rate
         Learning rate.
     momentum
-        Part of the velocity that is kept.
+        Fraction of the velocity that is kept.
 
     References
     ----------
     I. Sutskever, J. Martens, G. Dahl, G. Hinton (2013), On the importance of initialization and momentum in
-    deep learning, equations (3) and (4), written for the point ahead, theta + mu * v; there the velocity is
+    deep learning, equations (3) and (4), rewritten for the look-ahead point theta + mu * v; their velocity is
     -rate times this one.
     """
 

@@ -18,9 +18,9 @@ class Rmsprop(Rule):
     rate
         Learning rate.
     decay
-        Part of the mean square that is kept.
+        Fraction of the mean square that is kept.
     epsilon
-        Added outside of the root, as in PyTorch; the source has none.
+        Added outside the root, as in PyTorch; the source has none.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""What every update rule offers."""
+"""The base class of update rules."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Fraction = Annotated[float, Meta(ge=0, lt=1)]
 class Rule(ScalarForm):
     """An update rule: a frozen dataclass of hyperparameters and one scalar form.
 
-    The scalar form says what happens to one element, and is compiled for NumPy and for CuPy vectors. Its
-    arguments are the element, its states, its gradient, and the `coefficients`; it returns the new element
-    and states as a tuple. It is made of assignments, arithmetic, comparisons, conditional expressions and
-    `sqrt`, all in the vectors' precision, constants too. It is compiled without any liberty over rounding: a
-    result doesn't depend, bit for bit, on how the vectors are cut into shards and chunks.
+    The scalar form describes the update of one element, and is compiled for NumPy and for CuPy vectors. Its arguments
+    are the element, its states, its gradient and the `coefficients`; it returns the new element and states as a tuple.
+    It consists of assignments, arithmetic, comparisons, conditional expressions and `sqrt`, all in the vectors'
+    precision, constants included. Compilation never changes rounding: results are bitwise independent of how vectors
+    are divided into shards and chunks.
 
     Attributes
     ----------
     name
         The rule's name in a configuration.
     states
-        Names of its state vectors, each as long as the parameters.
+        Names of the state vectors, each as long as the parameters.
     rate
-        The learning rate, each rule's first hyperparameter.
+        Learning rate, every rule's first hyperparameter.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class Rule(ScalarForm):
     rate: float
 
     def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
-        """Return the scalar form's last arguments for this step, counted from 1, and this rate."""
+        """Return the scalar form's last arguments for this step (counted from 1) and this rate."""
         raise NotImplementedError
 
     def init(self, parameters: Any) -> tuple[Any, ...]:
@@ -81,20 +81,20 @@ class Rule(ScalarForm):
         Parameters
         ----------
         parameters
-            Contiguous vector of shape (n,), float32 or float64, NumPy or CuPy. Changed.
+            Contiguous vector of shape (n,), float32 or float64, NumPy or CuPy; changed.
         state
-            A vector like `parameters` for each name in `states`. Changed.
+            A vector like `parameters` for each name in `states`; changed.
         gradient
             Vector like `parameters`.
         step
-            Which update of these parameters this is, counted from 1.
+            Number of this update of the parameters, counted from 1.
         rate
-            Used instead of the rule's own rate, if given.
+            Replaces the rule's own rate if given.
         sparse
-            Leave elements alone whose gradient is 0, whatever the rule would do to them; NumPy vectors only.
+            Skip elements whose gradient is 0, even if the rule would change them; NumPy vectors only.
         sparing
-            Ranges (start, stop) that are no trained parameters but statistics, such as a batch normalisation's running
-            means: their gradient is subtracted as it is.
+            Ranges (start, stop) of statistics, such as the running means of batch normalisation, from which the
+            gradient is subtracted as it is.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Rule(ScalarForm):
             parameters[start:stop] = values
 
     def warm(self, dtype: Any) -> None:
-        """Compile for NumPy vectors of this dtype, or load from the cache, ahead of the first update."""
+        """Compile for NumPy vectors of this dtype, or load from Numba's cache, before the first update."""
         import numpy as np
 
         parameters = np.zeros(1, dtype)

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 
 class ScalarForm:
-    """What an update rule does to one element: the class variables of a `Rule` that are compiled."""
+    """The class variables of an update rule from which its loops are compiled; see `Rule`."""
 
     name: ClassVar[str]
     states: ClassVar[tuple[str, ...]] = ()
@@ -23,9 +23,9 @@ class Parts(NamedTuple):
     Attributes
     ----------
     element, states, gradient, coefficients
-        Names of its arguments.
+        Names of the arguments.
     assignments
-        Name and expression of each assignment before its return.
+        Name and expression of each assignment before the return statement.
     results
         The returned expressions: the new element, then the new states.
     """
@@ -44,7 +44,7 @@ def read(rule: type[ScalarForm]) -> Parts:
     Raises
     ------
     TypeError
-        If it isn't assignments, then one return of a tuple: the new element and its states.
+        If it isn't a sequence of assignments and one return of a tuple: the new element and its states.
     """
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(rule.scalar))).body
     assert isinstance(function, ast.FunctionDef)

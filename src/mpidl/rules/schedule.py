@@ -1,4 +1,4 @@
-"""How learning rates change in the course of a run."""
+"""Learning rate schedules."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from mpidl.errors import UsageError
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """What every learning rate, of servers and of workers, is multiplied by at some time of the run.
+    """The factor of all learning rates, those of servers and of workers, as a function of time.
 
     Attributes
     ----------
     schedule : {"constant", "steps", "cosine"}
-        "steps": times `factor` at each of `epochs`. "cosine": half a cosine from 1 down to 0 at the end of the run
-        (Loshchilov and Hutter 2017, SGDR, equation 5 without restarts).
+        "steps": multiply by `factor` at each of `epochs`. "cosine": follow half a cosine from 1 to 0 at the end of the
+        run (Loshchilov and Hutter 2017, SGDR, equation 5 without restarts).
     epochs : list of float
-        When "steps" takes its steps.
+        Epochs at which "steps" lowers the rates.
     factor : float
-        What it multiplies by.
+        Factor of each step.
     warm_up : float
-        Epochs in which rates rise from 0 to their full size (Goyal et al. 2017, section 2.2).
+        Number of epochs in which rates rise linearly from 0 to full size (Goyal et al. 2017, section 2.2).
     """
 
     schedule: Literal["constant", "steps", "cosine"] = "constant"
@@ -35,12 +35,12 @@ class RateSchedule:
 
     def __post_init__(self) -> None:
         if self.schedule == "steps" and not self.epochs:
-            raise UsageError("epochs: missing, expected when the rate steps down, such as [200]")
+            raise UsageError("epochs: missing, expected the epochs at which rates step down, such as [200]")
         if self.schedule != "steps" and self.epochs is not None:
             raise UsageError(f"epochs: {self.epochs}, the schedule {self.schedule!r} takes none")
 
     def at(self, epoch: float, length: float) -> float:
-        """Return the multiplier when `epoch` epochs of a run of `length` are over, in [0, 1]."""
+        """Return the factor, in [0, 1], after `epoch` out of `length` epochs."""
         warm = min(1.0, epoch / self.warm_up) if self.warm_up else 1.0
         if self.schedule == "cosine":
             return warm * (1 + cos(pi * min(1.0, epoch / length))) / 2

@@ -1,1 +1,1 @@
-"""Everything that is done to one range of the parameters."""
+"""One range of the parameters: its state, and all that changes it."""

@@ -1,8 +1,8 @@
-"""Gradients of units, accrued in the vectors of one shard exactly once."""
+"""Accruing the gradients of an evaluation's units in the vectors of one shard, each exactly once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,20 +12,22 @@ from mpidl.shards.vectors import Vectors
 
 
 class Accrual:
-    """Adds the gradients of units to the vectors of one shard, each exactly once, whatever is sent twice.
+    """Adds the gradients of units to vectors of one shard, each exactly once even if workers send it twice.
 
     Parameters
     ----------
     vectors : Vectors
     pieces : list of Range
-        The chunks of a push, within the shard.
+        The chunks, within the shard.
 
     Attributes
     ----------
     evaluation : int
-        What is accrued; pushes of another are dropped.
+        Number of the evaluation. Chunks of other evaluations are dropped.
     complete : int
-        Units of which every chunk has been accrued.
+        Number of units of which every chunk has been accrued.
+    losses : array, shape (units,)
+        For each complete unit, the sum of its samples' losses.
     """
 
     _adding = Sgd()
@@ -43,10 +45,11 @@ class Accrual:
         Parameters
         ----------
         evaluation : int
+            Number of the evaluation.
         vectors : iterable of str
             Names of the vectors that gradients are added to.
         targets : sequence of str
-            For each unit, the vector that its gradient is added to.
+            For each unit, the name of the vector that its gradient is added to.
         """
         self.evaluation, self.complete = evaluation, 0
         for name in vectors:
@@ -56,14 +59,20 @@ class Accrual:
         self.losses = np.zeros(len(targets))
 
     def add_chunk(self, evaluation: int, unit: int, chunk: int, values: Any, loss: float) -> bool:
-        """Add one chunk of a unit's gradient, unless it has been; return whether this completed the unit.
+        """Add one chunk of a unit's gradient, unless it has been added before.
 
         Parameters
         ----------
         evaluation, unit, chunk : int
+            Numbers of the evaluation, of the unit in it, and of the chunk.
         values : array, shape (chunk's size,)
         loss : float
             Sum of the losses of the unit's samples; the same with every chunk.
+
+        Returns
+        -------
+        bool
+            Whether this completed the unit.
         """
         if evaluation != self.evaluation or self._accrued[unit, chunk]:
             return False
@@ -75,6 +84,25 @@ class Accrual:
         self.complete += 1
         self.losses[unit] = loss
         return True
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all that is kept between two chunks except the vectors: counters of int64, and the losses."""
+        names = list(self._vectors)
+        return {
+            "evaluation": np.array(self.evaluation),
+            "complete": np.array(self.complete),
+            "targets": np.array([names.index(name) for name in self._targets], np.int64),
+            "accrued": self._accrued.astype(np.int64),
+            "losses": self.losses,
+        }
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on where another instance, with vectors of the same names, was when its `state` was taken."""
+        names = list(self._vectors)
+        self.evaluation, self.complete = int(state["evaluation"]), int(state["complete"])
+        self._targets = [names[number] for number in state["targets"].tolist()]
+        self._accrued = state["accrued"].astype(bool)
+        self.losses = state["losses"].copy()
 
     def has(self, unit: int) -> bool:
         """Tell whether a unit is complete."""

@@ -22,8 +22,7 @@ class ShardOnDevice(Shard):
     Parameters
     ----------
     parameters : numpy.ndarray, shape (range.size,)
-        The first values. The shard publishes in this array: when `receive_chunk` returns, it holds what the push
-        changed.
+        The first values. The shard publishes its parameters in this array before `receive_chunk` returns.
     state : mapping of str to numpy.ndarray
         The first values.
     xp
@@ -53,12 +52,19 @@ class ShardOnDevice(Shard):
         self._arrived = xp.empty(min(chunk, range.size), parameters.dtype)
 
     def bind(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Publish the parameters in other memory of the host's, from now on; see `ShardState.bind`."""
+        """Publish the parameters in other host memory from now on; see `ShardState.bind`."""
         self._published = moved(self._published, memory[PARAMETERS])
 
     def unbind(self) -> None:
         """See `ShardState.unbind`."""
         self._published = self._published.copy()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `ShardState.load`; vectors may also lie in the host's memory."""
+        counters = {name: values for name, values in state.items() if values.dtype == np.int64}
+        vectors = {name: self._xp.asarray(values) for name, values in state.items() if name not in counters}
+        super().load(counters | vectors)
+        self.publish()
 
     def bring(self, values: np.ndarray) -> Any:
         """See `Shard.bring`."""

@@ -1,27 +1,27 @@
-"""What the coordinator may tell every server to do with the vectors of its shard (Dean et al. 2012, section 4.2).
+"""Operations on the named vectors of all shards, which a coordinator asks for (Dean et al. 2012, section 4.2).
 
-Vectors have names and lie on the shards, each server having its part; only scalars travel. A server carries out the
-operations of one request in their order.
+Every server has its part of each vector, and only scalars travel. A server carries out the operations of one request
+in their order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The vector that workers fetch.
+#: Name of the vector that workers fetch.
 PARAMETERS = "parameters"
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """Inner products of pairs of vectors. Result: a float for each pair, summed over the shards."""
+    """Inner products of pairs of vectors. The result is a float for each pair, summed over the shards."""
 
     pairs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """target = sum of factor * vector over `terms`, which may have the target itself among them; without any, 0."""
+    """target = sum of factor * vector over `terms`, which may include the target itself; 0 without terms."""
 
     target: str
     terms: tuple[tuple[float, str], ...] = ()
@@ -29,7 +29,7 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """target = target * vector, coefficient by coefficient."""
+    """target = target * vector, element by element."""
 
     target: str
     vector: str

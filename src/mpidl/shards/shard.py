@@ -10,7 +10,7 @@ import numpy as np
 from mpidl.parameters.ranges import Range
 from mpidl.shards.policies import Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
-from mpidl.shards.state import PushHeader, ShardState
+from mpidl.shards.state import PushHeader, ShardState, prefixed, selected
 
 #: Bytes of a chunk: it stays in a server's cache between arrival and update.
 CHUNK_BYTES = 512 * 1024
@@ -42,6 +42,15 @@ class Shard(ShardState):
         self.policy = policy
         self._sum = np.empty(min(chunk, range.size), parameters.dtype)
         policy.attach(self)
+
+    def state(self) -> dict[str, Any]:
+        """Return `ShardState.state`, and the policy's as "policy/NAME"."""
+        return super().state() | prefixed("policy", self.policy.state())
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `ShardState.load`."""
+        super().load(state)
+        self.policy.load(selected("policy", state))
 
     def bring(self, values: np.ndarray) -> Any:
         """Return `values`, an array of the host's, where the shard's vectors lie; valid until the next call."""

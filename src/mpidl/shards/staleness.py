@@ -1,8 +1,8 @@
-"""Staleness: how many updates a shard applied between a worker's fetch and the arrival of its push."""
+"""Staleness: the number of updates that a shard applied between a worker's fetch and the arrival of its push."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,12 +11,29 @@ BINS = 1024
 
 
 class Histogram:
-    """Counts of staleness, updated where pushes are applied."""
+    """Counts of the staleness of pushes.
+
+    Attributes
+    ----------
+    counts : array of int64, shape (BINS,)
+        ``counts[s]`` pushes had staleness s; the last element also counts all larger ones.
+    sum, max : int
+        Exact sum and largest of all values.
+    """
 
     def __init__(self) -> None:
         self.counts = np.zeros(BINS, np.int64)
         self.sum = 0
         self.max = 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the counts, their sum and maximum, of int64; see `ShardState.state`."""
+        return {"counts": self.counts, "sum": np.array(self.sum), "max": np.array(self.max)}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` of another histogram returned."""
+        self.counts[...] = state["counts"]
+        self.sum, self.max = int(state["sum"]), int(state["max"])
 
     def add(self, staleness: int) -> None:
         """Count one push."""
@@ -32,15 +49,15 @@ def staleness_statistics(counts: Sequence[int], total: int, maximum: int) -> dic
     Parameters
     ----------
     counts : sequence or array of int
-        ``counts[s]`` pushes had staleness s, in updates; the last also counts all larger ones.
+        See `Histogram`.
     total, maximum : int
         Exact sum and largest of all values.
 
     Returns
     -------
     dict
-        ``{"mean", "p50", "p99", "max"}``; a percentile is the least value that at least so many of the pushes
-        don't exceed, and `maximum` where only the last count's values would tell. All 0 without pushes.
+        ``{"mean", "p50", "p99", "max"}``. A percentile is the least value that at least that share of the pushes
+        doesn't exceed; it is `maximum` if it falls into the last bin. All are 0 without pushes.
     """
     cumulative = np.cumsum(counts)
     pushes = int(cumulative[-1])

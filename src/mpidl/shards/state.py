@@ -16,6 +16,9 @@ from mpidl.shards.staleness import Histogram
 #: Elements of several vectors that are worked on at a time, so that they stay in the cache.
 BLOCK = 1 << 14
 
+#: Attributes of `ShardState` that count.
+COUNTERS = ("clock", "begun", "pushes", "received", "dropped", "portion")
+
 
 @dataclass(frozen=True, slots=True)
 class PushHeader:
@@ -210,6 +213,42 @@ class ShardState:
             self.parameters, self._state, gradient, ordinal, rate, sparse=True, sparing=self._statistics
         )  # fmt: skip
 
+    def state(self) -> dict[str, Any]:
+        """Return all that the shard keeps between two chunks.
+
+        Returns
+        -------
+        dict of str to array
+            Vectors of shape (range.size,), which are the shard's own memory: "parameters" and "rule/NAME". Counters of
+            int64: the attributes, the histogram of staleness, and the headers of the pushes that have arrived in part.
+        """
+        headers = [
+            (push.worker, push.ordinal, push.fetched, push.staleness, *push.portions) for push in self._open.values()
+        ]
+        return {
+            **self.saved_vectors(),
+            **{name: np.array(getattr(self, name), np.int64) for name in COUNTERS},
+            **prefixed("staleness", self.staleness.state()),
+            "open": np.array(headers, np.int64).reshape(-1, 6),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on where another shard was when its `state` was taken.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            The state of a shard with the same arguments. It is copied; its vectors lie where those of this shard do.
+        """
+        for name, vector in self.saved_vectors().items():
+            vector[...] = state[name]
+        for name in COUNTERS:
+            setattr(self, name, int(state[name]))
+        self.staleness.load(selected("staleness", state))
+        self._open.clear()
+        for worker, ordinal, fetched, staleness, first, last in state["open"].tolist():
+            self._open[worker] = PushHeader(worker, ordinal, fetched, staleness, (first, last))
+
     def drop(self, push: PushHeader) -> None:
         """Count a push that the policy leaves out."""
         self.dropped += 1
@@ -231,3 +270,13 @@ def moved(vector: np.ndarray, memory: np.ndarray) -> np.ndarray:
         raise ValueError(f"memory for a shard's vector: {found}, expected {expected}")
     np.copyto(memory, vector)
     return memory
+
+
+def prefixed(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a part under names that begin with the part's name."""
+    return {f"{prefix}/{name}": values for name, values in state.items()}
+
+
+def selected(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a part; the inverse of `prefixed`."""
+    return {name.removeprefix(f"{prefix}/"): state[name] for name in state if name.startswith(f"{prefix}/")}

@@ -1,8 +1,8 @@
-"""The named vectors of one shard, and what a coordinator's operations do with them."""
+"""Carrying out a coordinator's operations on the named vectors of one shard."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ class Vectors:
     Parameters
     ----------
     vectors : mapping of str to array (n,)
-        By name, NumPy's or CuPy's; changed in place.
+        NumPy or CuPy vectors by name, changed in place. A name is looked up anew in every operation.
     block : int, optional
-        Elements that are worked on at a time; all of them if not given.
+        Number of elements that are worked on at a time; None means all of them.
     """
 
     _adding = Sgd()
@@ -36,13 +36,16 @@ class Vectors:
     def __getitem__(self, name: str) -> Any:
         return self._vectors[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._vectors)
+
     def rehearse(self) -> None:
-        """Compile what operations need, by carrying them out on one element of nobody's."""
+        """Compile what operations need: carry them out on a vector of one element."""
         one = Vectors({"one": np.zeros_like(self._sum[:1])})
         one.carry_out((Dot((("one", "one"),)), Combine("one", ((1.0, "one"),)), Multiply("one", "one")))
 
     def carry_out(self, operations: Iterable[Operation]) -> list[float]:
-        """Carry out operations in their order; return this shard's part of the results."""
+        """Carry out operations in their order and return this shard's part of their results."""
         results: list[float] = []
         for operation in operations:
             match operation:

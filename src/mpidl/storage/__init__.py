@@ -1,1 +1,1 @@
-"""Files that a run reads again: checkpoints and recorded interleavings."""
+"""Files that a run writes and another reads: checkpoints and recorded interleavings."""

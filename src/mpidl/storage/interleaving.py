@@ -1,4 +1,4 @@
-"""The interleaving of a run on ranks: who took which batch, which chunks arrived when, and what fetches saw of them."""
+"""The interleaving of a run on ranks: the order of all batches, arrivals and fetches."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ FILE = "interleaving.h5"
 
 
 class WorkerRecord:
-    """What one worker did, in order."""
+    """Batches and fetches of one worker, in order."""
 
     def __init__(self) -> None:
         self._batches, self._fetches = array("q"), array("q")
 
     def took(self, portion: int, batch: int) -> None:
-        """Note a batch: its portion, and its number in it."""
+        """Note a batch by its portion and its number in that."""
         self._batches.extend((portion, batch))
 
     def fetched(self, received: list[int]) -> None:
-        """Note a fetch: how many chunks each shard had received when it was read."""
+        """Note a fetch by the number of chunks that each shard had received when it was read."""
         self._fetches.extend(received)
 
     def arrays(self, servers: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return batches (n, 2) and fetches (m, servers), of int64."""
+        """Return the batches, shape (n, 2), and the fetches, shape (m, servers), as int64."""
         fetches = np.array(self._fetches, np.int64)
         return np.array(self._batches, np.int64).reshape(-1, 2), fetches.reshape(-1, servers) if servers else fetches
 
 
 class ServerRecord:
-    """What one server received, in order."""
+    """Arrivals at one server, in order."""
 
     def __init__(self) -> None:
         self._arrivals = array("q")
 
     def received(self, worker: int) -> None:
-        """Note a chunk of a worker's."""
+        """Note the arrival of a chunk."""
         self._arrivals.append(worker)
 
     def left(self, worker: int) -> None:
-        """Note that a worker pushes no more."""
+        """Note that no more pushes of a worker follow."""
         self._arrivals.append(-1 - worker)
 
     def arrays(self) -> np.ndarray:
-        """Return arrivals (n,) of int64: a worker's number for a chunk, -1 less that for its end."""
+        """Return the arrivals, shape (n,), as int64: w for a chunk of worker w, -1 - w for its end."""
         return np.array(self._arrivals, np.int64)
 
 
@@ -61,13 +61,13 @@ class Interleaving:
     Attributes
     ----------
     step : int
-        The checkpoint at which the recorded part of the run began.
+        Step of the checkpoint at which the recorded part of the run began.
     chunk : int
-        Elements of a chunk.
+        Number of elements of a chunk.
     batches, fetches : list of array
-        Of each worker.
+        See `WorkerRecord.arrays`; an entry for each worker.
     arrivals : list of array
-        At each server.
+        See `ServerRecord.arrays`; an entry for each server.
     """
 
     step: int
@@ -82,7 +82,7 @@ class Interleaving:
         Raises
         ------
         MpidlError
-            It can't be written.
+            The file can't be written.
         """
         try:
             with h5py.File(run / FILE, "w") as file:
@@ -101,7 +101,7 @@ class Interleaving:
         Raises
         ------
         UsageError
-            There is none.
+            There is no such file, or it is damaged.
         """
         try:
             with h5py.File(run / FILE) as file:

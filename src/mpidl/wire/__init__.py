@@ -1,4 +1,4 @@
-"""Wire formats: how a push travels in fewer bytes, and what is left out comes with the next push."""
+"""Wire formats: pushes in fewer bytes, with error feedback."""
 
 from mpidl.wire.bf16 import Bf16
 from mpidl.wire.feedback import ErrorFeedback

@@ -10,7 +10,7 @@ from mpidl.wire.wire import Wire, compiled
 
 
 class Bf16(Wire):
-    """Two bytes an element; float64 is first rounded to float32. What isn't finite stays so, and leaves no residual."""
+    """Two bytes per element; float64 is first rounded to float32. Infinities and NaN are kept and leave no residual."""
 
     name = "bf16"
 
@@ -30,10 +30,10 @@ class Bf16(Wire):
 def _encode(values: Any, residual: Any, halves: Any) -> None:
     real = values.dtype.type
     for i in range(values.size):
-        # 0 + -0 is 0: a sum would change a value where nothing was left out.
+        # 0 + -0 is 0: adding a residual of zero would change the value -0.
         v = values[i] if residual[i] == 0 else values[i] + residual[i]
         bits = np.float32(v).view(np.uint32)
-        # Adding carries into the upper half; it must not carry what isn't a number into an infinity or a zero.
+        # Rounding carries into the upper half, but must not turn a NaN into an infinity or a zero.
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
         half = np.uint32(rounded if v == v else (bits >> np.uint32(16)) | np.uint32(0x40))
         left = v - np.uint32(half << np.uint32(16)).view(np.float32)

@@ -1,4 +1,4 @@
-"""One bit an element: its sign, with two values for each block (Seide et al. 2014)."""
+"""One bit per element, its sign, and two values per block (Seide et al. 2014)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from mpidl.wire.wire import Wire, compiled
 
-#: Elements that share their two values; the paper takes a column of a weight matrix.
+#: Number of elements that share two values; in the paper, a column of a weight matrix.
 BLOCK = 1024
 
 
 class OneBit(Wire):
-    """Signs, and for each block of 1024 elements the means of its non-negative and of its negative ones.
+    """The signs, and the means of the non-negative and of the negative elements in each block of 1024.
 
-    All means come first, then all signs. Bit j of byte i of a block's w bytes is the sign of its element w j + i:
-    neighbours are in neighbouring bytes, so that vector instructions apply. What isn't finite leaves no residual.
+    All means precede all signs. Bit j of byte i among a block's w bytes is the sign of its element w j + i:
+    neighbours are in neighbouring bytes, which suits vector instructions. Infinities and NaN leave no residual.
     """
 
     name = "onebit"
@@ -27,7 +27,8 @@ class OneBit(Wire):
 
     def size(self, elements: int, dtype: Any) -> int:
         """See `Wire.size`."""
-        return _means(elements) * np.dtype(dtype).itemsize + -(-elements // 64) * 8
+        itemsize: int = np.dtype(dtype).itemsize
+        return _means(elements) * itemsize + -(-elements // 64) * 8
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """See `Wire.encode`."""
@@ -44,7 +45,7 @@ class OneBit(Wire):
 
 
 def _means(elements: int) -> int:
-    """Return the number of means, two for each block."""
+    """Return the number of means, two per block."""
     return 2 * -(-elements // BLOCK)
 
 
@@ -57,7 +58,7 @@ def _encode(values: Any, residual: Any, sums: Any, means: Any, signs: Any) -> No
         upper_sums[:] = 0
         lower_sums[:] = 0
         above = 0
-        # A sum for each byte, as one sum alone has to be made in the elements' order, one by one.
+        # One sum per byte: a single sum would depend on the elements' order and couldn't be vectorised.
         for first in range(0, block.size, width):
             row, left_row = block[first : first + width], left[first : first + width]
             for i in range(row.size):

@@ -1,4 +1,4 @@
-"""The largest elements only (Aji, Heafield 2017; Stich, Cordonnier, Jaggi 2018)."""
+"""Top-k sparsification: only the largest elements are sent (Aji, Heafield 2017; Stich, Cordonnier, Jaggi 2018)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 from mpidl.wire.wire import Wire, compiled
 
-#: Bits of a magnitude that one pass of the selection looks at.
+#: Number of bits of a magnitude that each pass of the selection examines.
 DIGIT = 11
 
 
 class TopK(Wire):
-    """Of each chunk, the fraction of its elements that is largest in magnitude: their values, then where they are.
+    """The values, then the indices, of the elements of each chunk that are largest in magnitude.
 
     Parameters
     ----------
     fraction : float
-        Of the elements; at least one is sent. 1 sends all, exactly.
+        Fraction of the elements that is sent, in (0, 1], but at least one element. 1 sends all, exactly.
     name : str
-        As the configuration has it.
+        Name in the configuration.
     """
 
     def __init__(self, fraction: float, name: str) -> None:
@@ -30,12 +30,13 @@ class TopK(Wire):
         self._scratch = local()
 
     def count(self, elements: int) -> int:
-        """Return how many of a chunk's elements are sent."""
+        """Return the number of elements that are sent of a chunk."""
         return max(1, int(self.fraction * elements + 0.5))
 
     def size(self, elements: int, dtype: Any) -> int:
         """See `Wire.size`."""
-        return -(-self.count(elements) * (4 + np.dtype(dtype).itemsize) // 8) * 8
+        itemsize: int = np.dtype(dtype).itemsize
+        return -(-self.count(elements) * (4 + itemsize) // 8) * 8
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """See `Wire.encode`."""
@@ -48,7 +49,7 @@ class TopK(Wire):
         compiled(_encode)(values, residual, bits, scratch["histogram"], scratch["candidates"], *parts)
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
-        """See `Wire.decode`; IndexError if the bytes name an element beyond the chunk."""
+        """See `Wire.decode`; IndexError if an index lies beyond the chunk."""
         compiled(_decode)(*self._parts(data, values.size, values.dtype), values)
 
     def _parts(self, data: np.ndarray, elements: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -59,13 +60,13 @@ class TopK(Wire):
 
 
 def _encode(values: Any, residual: Any, bits: Any, histogram: Any, candidates: Any, sent: Any, indices: Any) -> None:
-    """Select by radix: magnitudes compare as their bits without sign, and what isn't a number is largest.
+    """Select by radix: magnitudes compare like their bits without the sign, so that NaN is largest.
 
-    Each pass finds one more digit of the smallest magnitude that is sent; `wanted` are sent of those that
-    have the digits so far, the first ones.
+    Each pass finds one more digit of the smallest magnitude that is sent. Of the elements that have the digits found so
+    far, the first `wanted` are sent.
     """
     for i in range(values.size):
-        # 0 + -0 is 0: a sum would change a value where nothing was left out.
+        # 0 + -0 is 0: adding a residual of zero would change the value -0.
         residual[i] = values[i] if residual[i] == 0 else values[i] + residual[i]
     shift = 8 * bits.itemsize - 1 - DIGIT
     mask = (np.uint64(1) << np.uint64(shift + DIGIT)) - np.uint64(1)
@@ -109,7 +110,7 @@ def _encode(values: Any, residual: Any, bits: Any, histogram: Any, candidates: A
 def _decode(sent: Any, indices: Any, values: Any) -> None:
     values[:] = 0
     for number in range(sent.size):
-        # As NumPy does: what arrives damaged must not be written elsewhere in memory.
+        # Damaged data must not be written elsewhere in memory.
         if indices[number] >= values.size:
             raise IndexError("topk: index beyond the chunk's elements")
         values[indices[number]] = sent[number]

@@ -1,4 +1,4 @@
-"""What every wire format offers."""
+"""The base class of wire formats."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import numpy as np
 
 
 class Wire:
-    """A wire format: encodes a chunk of a push into a number of bytes that its length decides.
+    """A wire format: encodes a chunk of a push into bytes, whose number depends only on the chunk's length.
 
     Attributes
     ----------
     name : str
-        As a configuration has it, such as "topk:0.01".
+        Name in a configuration, such as "topk:0.01".
     """
 
     name: str
 
     def size(self, elements: int, dtype: Any) -> int:
-        """Return the bytes of a chunk of so many elements of a dtype, a multiple of 8."""
+        """Return the number of bytes of an encoded chunk, a multiple of 8."""
         raise NotImplementedError
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
-        """Encode values + residual; the residual becomes what the encoding leaves out.
+        """Encode values + residual, and set the residual to what the encoding leaves out.
 
         Parameters
         ----------
         values : array (n,), float32 or float64
         residual : array (n,) of the same dtype
-            Changed.
-        out : array of uint8, at least (size(n),)
+            Overwritten.
+        out : array of uint8, at least (size(n, dtype),)
             Contiguous, aligned to 8 bytes.
         """
         raise NotImplementedError
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
-        """Write into `values` (n,) what the bytes `data` stand for."""
+        """Decode `data`, an array of uint8 as `encode` writes it, into `values` (n,)."""
         raise NotImplementedError
 
     def warm(self, dtype: Any) -> None:
-        """Compile for a dtype, or load from the cache, ahead of the first chunk."""
+        """Compile for a dtype, or load from Numba's cache, before the first chunk."""
         values = np.ones(1, dtype)
         data = np.zeros(self.size(1, dtype), np.uint8)
         self.encode(values, np.zeros_like(values), data)
@@ -51,7 +51,7 @@ class Wire:
 
 @cache
 def compiled(loop: Callable[..., None]) -> Callable[..., None]:
-    """Return a format's loop compiled; Numba is imported only when the first one is needed."""
+    """Return a format's loop compiled; Numba is imported at the first call only."""
     from mpidl.jit import jit
 
     return jit(loop)

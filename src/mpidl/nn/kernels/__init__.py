@@ -1,4 +1,4 @@
-"""Loops over activations that no array package has fused: for NumPy arrays and, under the same names, for CuPy's."""
+"""Fused loops that array packages lack, under the same names for NumPy arrays and for CuPy's."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ import numpy as np
 
 @cache
 def of(xp: Any) -> Any:
-    """Return the module of the loops for the arrays of `xp`, NumPy or CuPy."""
+    """Return the module with the kernels for arrays of `xp`, NumPy or CuPy."""
     return import_module(f"mpidl.nn.kernels.{'cpu' if xp is np else 'cuda'}")

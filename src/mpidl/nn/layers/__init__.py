@@ -1,4 +1,4 @@
-"""Layers, one a file, by the name that a configuration gives as their type."""
+"""Layers, one per file, registered by their type in a configuration."""
 
 from mpidl.nn.layers.activation import Activation
 from mpidl.nn.layers.add import Add

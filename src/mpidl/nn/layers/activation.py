@@ -44,4 +44,4 @@ class Activation(Layer):
             return
         work.xp.copyto(input_gradient, output_gradient)
         activation = ACTIVATIONS[self.activation]
-        activation.chain(work.xp, inputs if activation.of_inputs else outputs, input_gradient)
+        activation.backprop(work.xp, inputs if activation.needs_inputs else outputs, input_gradient)

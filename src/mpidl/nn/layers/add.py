@@ -13,7 +13,7 @@ from mpidl.nn.layers.layer import Activated, Joining, Shape, Workspace
 class Add(Activated, Joining):
     """``activation`` of the sum of the outputs of the layers that ``inputs`` names, all of one shape.
 
-    With it a block is residual (He et al. 2016): ``inputs`` names the block's last layer and what goes around it.
+    It makes a residual block (He et al. 2016) if ``inputs`` names the block's last layer and the block's own input.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Add(Activated, Joining):
 
     def backward(self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any) -> None:
         """See `Layer`."""
-        self.chain(work, outputs, output_gradient)
+        self.backprop(work, outputs, output_gradient)
         for gradient in input_gradient:
             if gradient is not None:
                 work.xp.copyto(gradient, output_gradient)

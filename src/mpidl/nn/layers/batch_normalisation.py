@@ -1,4 +1,4 @@
-"""Normalisation over the batch."""
+"""Batch normalisation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.nn import kernels
 from mpidl.nn.layers.layer import Activated, Buffer, Shape, Workspace
 
 
@@ -16,23 +15,23 @@ from mpidl.nn.layers.layer import Activated, Buffer, Shape, Workspace
 class BatchNormalisation(Activated):
     """``activation(scale * (inputs - mean) / sqrt(variance + epsilon) + shift)``, over all axes but the last.
 
-    In training mean and variance are the batch's, and pull the running ones by `momentum` towards them; otherwise they
-    are the running ones, which travel with the parameters and which update rules leave alone. All replicas' batches
-    pull at the same running ones. Of R replicas whose pushes are R - 1 updates stale, `momentum` times R should stay
-    below 1.
+    In training, the mean and variance are the batch's; otherwise they are running averages, each moved by `momentum`
+    towards every batch's. The running averages are stored among the parameters, and update rules leave them alone.
+    All replicas move the same ones: with R replicas, whose pushes are R - 1 updates stale, `momentum` times R should
+    stay below 1.
 
     Attributes
     ----------
     activation
         A name in `ACTIVATIONS`.
     momentum
-        Part of the running mean and variance that one batch replaces.
+        Fraction of the running mean and variance that one batch replaces.
     epsilon
         Added to the variance.
 
     References
     ----------
-    S. Ioffe, C. Szegedy (2015), Batch normalization, algorithm 1; the running variance is the unbiased one.
+    S. Ioffe, C. Szegedy (2015), Batch normalization, algorithm 1, with the unbiased variance in the running average.
     """
 
     type: ClassVar[str] = "batch_normalisation"
@@ -61,32 +60,32 @@ class BatchNormalisation(Activated):
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        xp, loops, parameters = work.xp, kernels.of(work.xp), work.parameters
+        xp, kernels, parameters = work.xp, work.kernels, work.parameters
         mean, variance, inverse = work.buffers["moments"]
         values = inputs.reshape(-1, inputs.shape[-1])
         if work.training:
-            loops.column_moments(values, mean, variance)
+            kernels.column_moments(values, mean, variance)
         else:
             mean[:], variance[:] = parameters["mean"], parameters["variance"]
         xp.add(variance, self.epsilon, out=inverse)
         xp.sqrt(inverse, out=inverse)
         xp.divide(1, inverse, out=inverse)
         flat = outputs.reshape(values.shape)
-        loops.normalise_columns(values, mean, inverse, parameters["scale"], parameters["shift"], flat)
+        kernels.normalise_columns(values, mean, inverse, parameters["scale"], parameters["shift"], flat)
         self.activate(work, outputs)
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""
-        loops, gradients = kernels.of(work.xp), work.gradients
+        kernels, gradients = work.kernels, work.gradients
         mean, variance, inverse = work.buffers["moments"]
         values = inputs.reshape(-1, inputs.shape[-1])
         gradient = output_gradient.reshape(values.shape)
-        self.chain(work, outputs, output_gradient)
-        loops.chain_columns(values, mean, inverse, gradient, gradients["scale"], gradients["shift"])
+        self.backprop(work, outputs, output_gradient)
+        kernels.backprop_scale_shift(values, mean, inverse, gradient, gradients["scale"], gradients["shift"])
         if input_gradient is not None:
-            loops.spread_columns(
+            kernels.backprop_columns(
                 values, mean, inverse, work.parameters["scale"], gradients["scale"], gradients["shift"], gradient,
                 input_gradient.reshape(values.shape),
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Several layers' outputs side by side."""
+"""Concatenation of several layers' outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Concatenate(Joining):
         first, *others = input_shapes
         for other in others:
             if other[:-1] != first[:-1]:
-                raise UsageError(f"inputs: shapes {first} and {other}, expected the same but for the last axis")
+                raise UsageError(f"inputs: shapes {first} and {other}, expected the same except for the last axis")
         return (*first[:-1], sum(shape[-1] for shape in input_shapes))
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:

@@ -11,34 +11,35 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.errors import UsageError
-from mpidl.nn import kernels, winograd
+from mpidl.nn import winograd
 from mpidl.nn.layers.layer import Buffer, Shape, Weighted, Workspace
-from mpidl.nn.windows import PaddingPair, Pair, Windows, windows
+from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows
 
-#: Elements of the patches that are worked on at a time: they stay in cache, or keep all cores of a GPU busy.
+#: Number of elements in the patches of one block: few enough for a CPU's cache, or enough to keep a GPU busy.
 PATCHES, PATCHES_ON_DEVICE = 1 << 19, 1 << 25
-#: Small images are worked on so many at a time, at most.
+#: Largest number of images in one block.
 MOST_IMAGES = 64
 
 
 @dataclass(frozen=True)
 class Conv2d(Weighted):
-    """``activation(inputs * weight + bias)``, cross-correlation over images (height, width, channels).
+    """``activation(inputs * weight + bias)``, where * is the cross-correlation of images (height, width, channels).
 
     Attributes
     ----------
     channels
-        Number of output channels, feature maps.
+        Number of output channels (feature maps).
     size
-        Of the kernel: a number, or [vertical, horizontal].
+        Size of the kernel: a number, or [vertical, horizontal].
     activation, initialiser
-        See `Weighted`; the weight is (size, size, input channels / groups, channels), the bias (channels,).
+        See `Weighted`. The weight is (size, size, input channels / groups, channels), the bias (channels,).
     stride
-        Between positions.
+        Pixels between neighbouring positions of the kernel.
     padding
-        Zeros around the image: a number, or [vertical, horizontal], "same" or "valid" (none).
+        Zeros around the image: a number, [vertical, horizontal], "same" or "valid" (none).
     groups
-        The channels of inputs and outputs are cut into so many groups, each seeing its own (as AlexNet's two GPUs).
+        Number of groups that input and output channels are divided into; each group of outputs sees only its own group
+        of inputs (Krizhevsky et al. 2012, section 3.2).
     """
 
     type: ClassVar[str] = "conv2d"
@@ -51,15 +52,15 @@ class Conv2d(Weighted):
     padding: PaddingPair = 0
     groups: Annotated[int, Meta(ge=1)] = 1
 
-    def _windows(self, input_shape: Shape) -> Windows:
-        found = windows(input_shape, self.size, self.stride, self.padding)
+    def _windows(self, input_shape: Shape) -> SlidingWindows:
+        found = sliding_windows(input_shape, self.size, self.stride, self.padding)
         for whose, count in (("input", found.channels), ("output", self.channels)):
             if count % self.groups:
                 raise UsageError(f"groups: {self.groups}, expected a divisor of the {count} {whose} channels")
         return found
 
-    def _tiling(self, of: Windows) -> winograd.Tiling | None:
-        return winograd.tiling(of, self.channels) if self.groups == 1 else None
+    def _tiling(self, windows: SlidingWindows) -> winograd.Tiling | None:
+        return winograd.choose_tiling(windows, self.channels) if self.groups == 1 else None
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """See `Layer`."""
@@ -67,8 +68,8 @@ class Conv2d(Weighted):
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
         """See `Layer`."""
-        of = self._windows(input_shape)
-        return {"weight": (*of.size, of.channels // self.groups, self.channels), "bias": (self.channels,)}
+        windows = self._windows(input_shape)
+        return {"weight": (*windows.size, windows.channels // self.groups, self.channels), "bias": (self.channels,)}
 
     def operations(self, *input_shapes: Shape) -> int:
         """See `Layer`."""
@@ -78,13 +79,13 @@ class Conv2d(Weighted):
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
         (input_shape,) = input_shapes
-        of = self._windows(input_shape)
+        windows = self._windows(input_shape)
         weight = self.parameters(input_shape)["weight"]
-        row = of.positions[1] * prod(weight[:-1])
-        most = MOST_IMAGES * of.positions[0] * row
+        row = windows.positions[1] * prod(weight[:-1])
+        most = MOST_IMAGES * windows.positions[0] * row
         patches, on_device = (max(row, min(limit, most)) for limit in (PATCHES, PATCHES_ON_DEVICE))
-        tiling = self._tiling(of)
-        # A CPU takes either patches or tiles, a GPU patches.
+        tiling = self._tiling(windows)
+        # A CPU needs either patches or tiles, a GPU always patches.
         sizes = {"patches": (patches, on_device), "transposed": (prod(weight), prod(weight))}
         found = super().buffers(input_shape) | {
             name: Buffer((size if tiling is None else 0,), per_sample=False, shape_on_device=(on_device,))
@@ -93,10 +94,10 @@ class Conv2d(Weighted):
         found["sums"] = Buffer((self.channels,), per_sample=False)
         return found if tiling is None else found | winograd.buffers(tiling)
 
-    def _blocks(self, work: Workspace, of: Windows, samples: int) -> Iterator[tuple[slice, int, int, Any]]:
-        """Yield images, first row of positions, rows, and memory for their patches: what fits into it at a time."""
-        memory, (down, across) = work.buffers["patches"], of.positions
-        shape = (across, *of.size, of.channels // self.groups)
+    def _blocks(self, work: Workspace, windows: SlidingWindows, samples: int) -> Iterator[tuple[slice, int, int, Any]]:
+        """Yield blocks that fit into the buffer: a slice of images, first row, number of rows, memory for patches."""
+        memory, (down, across) = work.buffers["patches"], windows.positions
+        shape = (across, *windows.size, windows.channels // self.groups)
         rows = min(down, memory.size // prod(shape))
         images = min(samples, max(1, memory.size // (down * prod(shape))))
         for first in range(0, samples, images):
@@ -108,59 +109,59 @@ class Conv2d(Weighted):
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        images, of = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
-        tiling = self._tiling(of)
+        images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
+        tiling = self._tiling(windows)
         if work.xp is np and tiling is not None:
             for at in winograd.forward(work, tiling, images, outputs):
                 self.activate(work, outputs, at)
         else:
-            self._forward(work, of, images, outputs)
+            self._forward(work, windows, images, outputs)
 
-    def _forward(self, work: Workspace, of: Windows, images: Any, outputs: Any) -> None:
-        loops, weight = kernels.of(work.xp), work.parameters["weight"]
+    def _forward(self, work: Workspace, windows: SlidingWindows, images: Any, outputs: Any) -> None:
+        kernels, weight = work.kernels, work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
         matrix = weight.reshape(-1, self.channels)
-        for some, row, rows, patches in self._blocks(work, of, len(images)):
+        for some, row, rows, patches in self._blocks(work, windows, len(images)):
             at = some, slice(row, row + rows)
             sums = outputs[at].reshape(-1, self.channels)
             for group in range(self.groups):
                 columns = slice(group * width, (group + 1) * width)
-                gathered = loops.patch_matrix(images[some], patches, of, row, group * depth)
-                loops.multiply(gathered, matrix[:, columns], sums[:, columns])
-            loops.add_row(sums, work.parameters["bias"])
+                gathered = kernels.patch_matrix(images[some], patches, windows, row, group * depth)
+                kernels.multiply(gathered, matrix[:, columns], sums[:, columns])
+            kernels.add_row(sums, work.parameters["bias"])
             self.activate(work, outputs, at)
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""
-        images, of = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
+        images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
         image_gradient = None if input_gradient is None else input_gradient.reshape(images.shape)
-        tiling = self._tiling(of)
+        tiling = self._tiling(windows)
         sums, bias = work.buffers["sums"], work.gradients["bias"]
         bias.fill(0)
 
-        def chain(at: tuple[slice, slice]) -> Any:
-            self.chain(work, outputs, output_gradient, at)
+        def backprop(at: tuple[slice, slice]) -> Any:
+            self.backprop(work, outputs, output_gradient, at)
             gradient = output_gradient[at]
-            kernels.of(work.xp).sum_rows(gradient.reshape(-1, self.channels), sums)
+            work.kernels.sum_rows(gradient.reshape(-1, self.channels), sums)
             work.xp.add(bias, sums, out=bias)
             return gradient
 
         if work.xp is np and tiling is not None:
-            winograd.backward(work, tiling, images, chain, image_gradient)
+            winograd.backward(work, tiling, images, backprop, image_gradient)
         else:
-            self._backward(work, of, images, chain, image_gradient)
+            self._backward(work, windows, images, backprop, image_gradient)
 
     def _backward(
         self,
         work: Workspace,
-        of: Windows,
+        windows: SlidingWindows,
         images: Any,
-        chain: Callable[[tuple[slice, slice]], Any],
+        backprop: Callable[[tuple[slice, slice]], Any],
         image_gradient: Any | None,
     ) -> None:
-        loops, weight = kernels.of(work.xp), work.parameters["weight"]
+        kernels, weight = work.kernels, work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
         transposed = work.buffers["transposed"].reshape(self.channels, -1)
         gradient = work.gradients["weight"].reshape(-1, self.channels)
@@ -168,13 +169,13 @@ class Conv2d(Weighted):
         if image_gradient is not None:
             image_gradient.fill(0)
             transposed[:] = weight.reshape(-1, self.channels).T
-        for some, row, rows, patches in self._blocks(work, of, len(images)):
-            sums = chain((some, slice(row, row + rows))).reshape(-1, self.channels)
+        for some, row, rows, patches in self._blocks(work, windows, len(images)):
+            sums = backprop((some, slice(row, row + rows))).reshape(-1, self.channels)
             flat = patches.reshape(len(sums), -1)
             for group in range(self.groups):
                 columns = slice(group * width, (group + 1) * width)
-                gathered = loops.patch_matrix(images[some], patches, of, row, group * depth)
-                loops.multiply(gathered.T, sums[:, columns], gradient[:, columns], add=True)
+                gathered = kernels.patch_matrix(images[some], patches, windows, row, group * depth)
+                kernels.multiply(gathered.T, sums[:, columns], gradient[:, columns], add=True)
                 if image_gradient is not None:
-                    loops.multiply(sums[:, columns], transposed[columns], flat)
-                    loops.scatter_patches(patches, image_gradient[some], of, row, group * depth)
+                    kernels.multiply(sums[:, columns], transposed[columns], flat)
+                    kernels.scatter_patches(patches, image_gradient[some], windows, row, group * depth)

@@ -8,20 +8,19 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.nn import kernels
 from mpidl.nn.layers.layer import Shape, Weighted, Workspace
 
 
 @dataclass(frozen=True)
 class Dense(Weighted):
-    """``activation(inputs @ weight + bias)``, over all elements of an input of any shape.
+    """``activation(inputs @ weight + bias)`` for inputs of any shape, which are flattened.
 
     Attributes
     ----------
     units
         Number of outputs.
     activation, initialiser
-        See `Weighted`; the weight is (inputs, units), the bias (units,).
+        See `Weighted`. The weight is (inputs, units), the bias (units,).
     """
 
     type: ClassVar[str] = "dense"
@@ -46,7 +45,7 @@ class Dense(Weighted):
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
         work.xp.matmul(inputs.reshape(len(inputs), -1), work.parameters["weight"], out=outputs)
-        kernels.of(work.xp).add_row(outputs, work.parameters["bias"])
+        work.kernels.add_row(outputs, work.parameters["bias"])
         self.activate(work, outputs)
 
     def backward(
@@ -54,9 +53,9 @@ class Dense(Weighted):
     ) -> None:
         """See `Layer`."""
         xp = work.xp
-        self.chain(work, outputs, output_gradient)
+        self.backprop(work, outputs, output_gradient)
         xp.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, out=work.gradients["weight"])
-        kernels.of(xp).sum_rows(output_gradient, work.gradients["bias"])
+        work.kernels.sum_rows(output_gradient, work.gradients["bias"])
         if input_gradient is not None:
             flat = input_gradient.reshape(len(inputs), -1)
             xp.matmul(output_gradient, work.parameters["weight"].T, out=flat)

@@ -1,4 +1,4 @@
-"""Leaving elements out at random."""
+"""Dropout."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """In training, each element is 0 with probability `rate`, or else divided by 1 - rate; otherwise the inputs.
+    """Sets each element to 0 with probability `rate` and divides the others by 1 - rate; identity outside training.
 
-    Which elements, depends on the network's seed, the layer and the minibatch alone.
+    The choice of elements depends only on the network's seed, the layer and the minibatch.
 
     Attributes
     ----------
     rate
-        Probability of leaving an element out.
+        Probability that an element is set to 0.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""A vector for each word."""
+"""Embedding: a trainable vector for each word."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.errors import UsageError
-from mpidl.nn import kernels
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
 from mpidl.schema import choose
@@ -18,14 +17,14 @@ from mpidl.schema import choose
 
 @dataclass(frozen=True)
 class Embedding(Layer):
-    """The rows of ``weight`` (vocabulary, units) that the inputs, whole numbers in [0, vocabulary), name.
+    """The rows of ``weight`` (vocabulary, units) selected by the inputs, whole numbers in [0, vocabulary).
 
     Attributes
     ----------
     vocabulary
-        How many rows there are; at most 2**24 in a network of float32, which counts no further.
+        Number of rows; at most 2**24 in a float32 network, which represents larger ids inexactly.
     units
-        Elements of a row: outputs have the inputs' shape and this axis.
+        Length of a row. The outputs have the inputs' shape with this axis appended.
     initialiser
         A name in `INITIALISERS`.
     """
@@ -49,7 +48,7 @@ class Embedding(Layer):
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
         """See `Layer`."""
-        # One row reaches an output, whatever the vocabulary.
+        # The fan-in is 1: a single row reaches an output, whatever the vocabulary.
         values = INITIALISERS[self.initialiser](generator, shape, dtype)
         values *= sqrt(self.vocabulary)
         return values
@@ -68,7 +67,7 @@ class Embedding(Layer):
         for extreme in (int(ids.min()), int(ids.max())):
             if not 0 <= extreme < self.vocabulary:
                 raise UsageError(f"an id of {extreme}, the embedding has a vocabulary of {self.vocabulary}")
-        kernels.of(work.xp).take_rows(work.parameters["weight"], ids.reshape(-1), outputs.reshape(-1, self.units))
+        work.kernels.take_rows(work.parameters["weight"], ids.reshape(-1), outputs.reshape(-1, self.units))
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
@@ -77,6 +76,6 @@ class Embedding(Layer):
         gradient = work.gradients["weight"]
         gradient.fill(0)
         rows = output_gradient.reshape(-1, self.units)
-        kernels.of(work.xp).add_to_rows(gradient, work.buffers["ids"].reshape(-1), rows)
+        work.kernels.add_to_rows(gradient, work.buffers["ids"].reshape(-1), rows)
         if input_gradient is not None:
             input_gradient.fill(0)

@@ -1,4 +1,4 @@
-"""One axis for all."""
+"""Flattening."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpidl.nn.layers.layer import Layer, Shape, Workspace
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """The inputs' elements in one axis, in C order; a dense layer needs it not."""
+    """The inputs' elements along a single axis, in C order. `Dense` flattens its inputs itself."""
 
     type: ClassVar[str] = "flatten"
 

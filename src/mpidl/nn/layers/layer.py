@@ -1,4 +1,4 @@
-"""What a layer is."""
+"""The base classes of layers, and the memory that a layer works on."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Buffer(NamedTuple):
     Attributes
     ----------
     shape
-        Of what one sample needs; of all, if not `per_sample`.
+        Shape for one sample, or the whole shape if not `per_sample`.
     dtype
-        The network's if not given.
+        The network's dtype if None.
     per_sample
-        Whether the buffer has a first axis for the samples, and keeps its values from forward to backward. One that
-        hasn't is scratch space, which any other layer may overwrite.
+        Whether the buffer has a first axis for the samples and keeps its values from `forward` to `backward`. Other
+        buffers are scratch space that any layer may overwrite.
     kept
-        Whether the buffer keeps its values though it isn't per sample.
+        Whether a buffer that isn't per sample keeps its values nevertheless.
     shape_on_device
-        The shape on a GPU, if it is another: what a CPU's cache holds would leave most of a GPU idle.
+        Shape on a GPU, if it differs: what fits in a CPU's cache would leave most of a GPU idle.
     """
 
     shape: Shape
@@ -43,24 +43,27 @@ class Buffer(NamedTuple):
 
 @dataclass(slots=True)
 class Workspace:
-    """What the network lends to a layer: C-contiguous arrays of one package, for one number of samples.
+    """The arrays that a layer computes with: C-contiguous, and owned by the network.
 
     Attributes
     ----------
     xp
         NumPy or CuPy.
+    kernels
+        The loops of `mpidl.nn.kernels` for arrays of `xp`.
     parameters, gradients
-        The layer's tensors by name, views of the network's flat vectors, of its dtype (float32 or float64).
+        The layer's tensors by name: views of the network's flat vectors, float32 or float64.
     buffers
-        Arrays by name, as `Layer.buffers` asks for them.
+        Arrays by name, as requested by `Layer.buffers`.
     training
-        Whether a gradient is to be computed, and not only the outputs.
+        Whether a gradient will be computed, or only the outputs.
     random
-        Returns a generator (numpy.random.Generator, or CuPy's) that depends on nothing but the network's seed, the
+        Returns a random generator (numpy.random.Generator, or CuPy's) that depends only on the network's seed, the
         layer and the batch.
     """
 
     xp: Any
+    kernels: Any
     parameters: dict[str, Any]
     gradients: dict[str, Any]
     buffers: dict[str, Any]
@@ -73,21 +76,21 @@ class Layer(ABC):
     """A step of a network: its shapes, its parameters' shapes and initial values, and its maths.
 
     A subclass is a frozen dataclass whose fields are the keys of its configuration section. It holds neither
-    parameters nor buffers: the network lends them, in a `Workspace`.
+    parameters nor buffers: the network passes them in a `Workspace`.
 
     Attributes
     ----------
     type
-        Its name in configurations.
+        The layer's name in configurations.
     joins
-        Whether it takes the outputs of several layers, and not of one. `output_shape` then has an argument for
-        each, and `forward` and `backward` have lists in place of the inputs and their gradients.
+        Whether the layer takes the outputs of several layers. `output_shape` then has one argument for each, and
+        `forward` and `backward` take lists of inputs and of input gradients.
     statistics
-        Names of parameters that update rules leave alone: their gradient is what is subtracted from them.
+        Names of parameters that update rules leave alone: their gradient is subtracted from them as it is.
     name
-        The name of this layer in checkpoints; the network takes its index and type for an empty one.
+        The layer's name in checkpoints. If empty, the network uses the layer's index and type.
     inputs
-        Names of the layers whose outputs it takes; the one before it if none is given.
+        Names of the layers whose outputs it takes. If empty, the layer takes those of the layer before it.
     """
 
     type: ClassVar[str]
@@ -104,8 +107,7 @@ class Layer(ABC):
         Raises
         ------
         UsageError
-            If the layer can't take such an input; one line, which the network completes with the layer's
-            index.
+            If the layer can't take such an input. The network prepends the layer's index to the message.
         """
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
@@ -117,34 +119,33 @@ class Layer(ABC):
         return np.zeros(shape, dtype)
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
-        """Return what memory `forward` and `backward` need."""
+        """Return the memory that `forward` and `backward` need, by name."""
         return {}
 
     def operations(self, *input_shapes: Shape) -> int:
-        """Return the floating-point operations of `forward` for a sample: multiplications and additions by weights."""
+        """Return the floating-point operations of `forward` per sample; only products with weights count."""
         return 0
 
     @abstractmethod
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """Compute `outputs` (n, *output_shape), overwriting it, from `inputs` (n, *input_shape)."""
+        """Overwrite `outputs` (n, *output_shape) with the layer's function of `inputs` (n, *input_shape)."""
 
     @abstractmethod
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """Compute the loss's gradients; every element of ``work.gradients`` is overwritten.
+        """Compute the gradients of the loss, and overwrite every element of ``work.gradients``.
 
         Parameters
         ----------
         work, inputs
-            As `forward` had them.
+            The same as for `forward`.
         outputs
-            What `forward` computed; whoever else needs them was served before, so they may be used as
-            scratch space.
+            What `forward` computed. No other layer needs it any more, so it may be used as scratch space.
         output_gradient
-            The loss's gradient with respect to `outputs`; may be used as scratch space too.
+            Gradient of the loss with respect to `outputs`; may be used as scratch space too.
         input_gradient
-            Overwritten with the gradient with respect to `inputs`; None where nobody needs it.
+            Overwritten with the gradient with respect to `inputs`; None if it isn't needed.
         """
 
 
@@ -163,7 +164,7 @@ class Joining(Layer):
 
 
 class Activated(Layer):
-    """A layer that ends with an activation; a subclass has the field ``activation``, a name in `ACTIVATIONS`."""
+    """A layer that ends with an activation. Its field ``activation`` is a name in `ACTIVATIONS`."""
 
     activation: str
 
@@ -172,29 +173,29 @@ class Activated(Layer):
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
-        of_inputs = ACTIVATIONS[self.activation].of_inputs
-        return {"before": Buffer(self.output_shape(*input_shapes))} if of_inputs else {}
+        needs_inputs = ACTIVATIONS[self.activation].needs_inputs
+        return {"before": Buffer(self.output_shape(*input_shapes))} if needs_inputs else {}
 
     def activate(self, work: Workspace, outputs: Any, at: Any = ...) -> None:
-        """Replace what the layer computed by the activation of it; `at` selects a contiguous part of the outputs."""
+        """Apply the activation to the outputs in place; `at` selects a contiguous part of them."""
         if "before" in work.buffers:
             work.xp.copyto(work.buffers["before"][at], outputs[at])
         ACTIVATIONS[self.activation].apply(work.xp, outputs[at])
 
-    def chain(self, work: Workspace, outputs: Any, gradient: Any, at: Any = ...) -> None:
-        """Turn the gradient with respect to the outputs into that with respect to what they are the activation of."""
-        ACTIVATIONS[self.activation].chain(work.xp, work.buffers.get("before", outputs)[at], gradient[at])
+    def backprop(self, work: Workspace, outputs: Any, gradient: Any, at: Any = ...) -> None:
+        """Replace the gradient with respect to the outputs by that with respect to the activation's inputs."""
+        ACTIVATIONS[self.activation].backprop(work.xp, work.buffers.get("before", outputs)[at], gradient[at])
 
 
 class Weighted(Activated):
-    """A layer of weights, a bias and an activation; a subclass has the fields ``activation`` and ``initialiser``.
+    """A layer with a weight, a bias and an activation.
 
     Attributes
     ----------
     activation
         A name in `ACTIVATIONS`.
     initialiser
-        A name in `INITIALISERS`, for the weight; the bias starts at zero.
+        A name in `INITIALISERS`, used for the weight. The bias starts at zero.
     """
 
     initialiser: str

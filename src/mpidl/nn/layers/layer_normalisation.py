@@ -1,4 +1,4 @@
-"""Normalisation over the last axis of each sample."""
+"""Layer normalisation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.nn import kernels
 from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
 
 
@@ -52,7 +51,7 @@ class LayerNormalisation(Layer):
         """See `Layer`."""
         parameters, values = work.parameters, inputs.reshape(-1, inputs.shape[-1])
         mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
-        kernels.of(work.xp).normalise_rows(
+        work.kernels.normalise_rows(
             values, self.epsilon, parameters["scale"], parameters["shift"], outputs.reshape(values.shape), mean, inverse
         )
 
@@ -63,7 +62,7 @@ class LayerNormalisation(Layer):
         gradients, values = work.gradients, inputs.reshape(-1, inputs.shape[-1])
         mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
         result = output_gradient if input_gradient is None else input_gradient
-        kernels.of(work.xp).chain_rows(
+        work.kernels.backprop_rows(
             values, mean, inverse, work.parameters["scale"], output_gradient.reshape(values.shape),
             gradients["scale"], gradients["shift"], result.reshape(values.shape),
         )  # fmt: skip

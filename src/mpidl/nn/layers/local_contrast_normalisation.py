@@ -1,4 +1,4 @@
-"""Normalisation of each pixel by the mean and deviation around it."""
+"""Local contrast normalisation."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.errors import UsageError
-from mpidl.nn import kernels
 from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
 
 
 @dataclass(frozen=True)
 class LocalContrastNormalisation(Layer):
-    """Subtracts from images the local mean, and divides them by the local deviation.
+    """Subtracts the local mean from images and divides them by the local standard deviation.
 
-    With G a Gaussian window: ``v = x - G * mean(x)`` and ``y = v / max(threshold, sqrt(G * mean(v^2)))``, the means
-    being over the channels (Jarrett et al. 2009, section 2; Le et al. 2012, section 3.2). Images are (height, width,
-    channels) or (height, width).
+    ``v = x - G * mean(x)`` and ``y = v / max(threshold, sqrt(G * mean(v^2)))``, where G is a Gaussian window and the
+    means are over the channels (Jarrett et al. 2009, section 2; Le et al. 2012, section 3.2). Images are (height,
+    width, channels) or (height, width).
 
     Attributes
     ----------
     size
-        Of the window, an odd number of pixels; its standard deviation is a quarter of it (as Torch's), and its sum 1,
-        at the borders too, where the part of it on the image counts.
+        Size of the window, an odd number of pixels; its standard deviation is a quarter of that, as in Torch. The
+        window sums to 1, also where a border cuts it off.
     threshold
-        What images are divided by where their deviation is less; greater than zero.
+        Lower bound of the divisor, greater than zero.
     """
 
     type: ClassVar[str] = "local_contrast_normalisation"
@@ -52,19 +51,19 @@ class LocalContrastNormalisation(Layer):
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        xp, loops, planes = work.xp, kernels.of(work.xp), work.buffers
+        xp, kernels, planes = work.xp, work.kernels, work.buffers
         offset, deviation, local = planes["offset"], planes["deviation"], planes["first"]
         images, square = inputs.reshape(offset.size, -1), planes["second"]
-        loops.channel_moments(images, offset.reshape(-1), deviation.reshape(-1))
+        kernels.channel_moments(images, offset.reshape(-1), deviation.reshape(-1))
         self._smooth(work, offset, local)
-        # The mean over the channels of v, and then of v^2: the channels' variance, and the square of that mean.
+        # First the mean of v over the channels, then that of v^2: the variance plus the square of the mean.
         xp.subtract(offset, local, out=offset)
         xp.multiply(offset, offset, out=square)
         xp.add(deviation, square, out=square)
         self._smooth(work, square, deviation)
         xp.sqrt(deviation, out=deviation)
         xp.maximum(deviation, self.threshold, out=deviation)
-        loops.normalise_contrast(images, local.reshape(-1), deviation.reshape(-1), outputs.reshape(images.shape))
+        kernels.normalise_contrast(images, local.reshape(-1), deviation.reshape(-1), outputs.reshape(images.shape))
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
@@ -72,20 +71,22 @@ class LocalContrastNormalisation(Layer):
         """See `Layer`."""
         if input_gradient is None:
             return
-        xp, loops, planes = work.xp, kernels.of(work.xp), work.buffers
+        xp, kernels, planes = work.xp, work.kernels, work.buffers
         offset, deviation, slopes, shifts = (planes[name] for name in ("offset", "deviation", "first", "second"))
         known = [each.reshape(deviation.size, -1) for each in (outputs, output_gradient)] + [deviation.reshape(-1)]
-        loops.contrast_slopes(*known, self.threshold, slopes.reshape(-1), shifts.reshape(-1))
+        kernels.contrast_slopes(*known, self.threshold, slopes.reshape(-1), shifts.reshape(-1))
         self._smooth(work, slopes, slopes, transposed=True)
-        # The gradient with respect to v, summed over the channels, is what the local mean takes back.
+        # The local mean receives the gradient with respect to v, summed over the channels, with a minus sign.
         xp.multiply(offset, slopes, out=offset)
         xp.multiply(offset, 2, out=offset)
         xp.add(shifts, offset, out=shifts)
         self._smooth(work, shifts, shifts, transposed=True)
-        loops.chain_contrast(*known, slopes.reshape(-1), shifts.reshape(-1), input_gradient.reshape(known[0].shape))
+        kernels.backprop_contrast(
+            *known, slopes.reshape(-1), shifts.reshape(-1), input_gradient.reshape(known[0].shape)
+        )
 
     def _smooth(self, work: Workspace, planes: Any, result: Any, transposed: bool = False) -> None:
-        """Overwrite `result` by the window's means of planes (n, height, width), or by the adjoint; may be the same."""
+        """Set `result` to the Gaussian means of `planes` (n, height, width), or their adjoint; may work in place."""
         _, height, width = planes.shape
         half = work.buffers["half"]
         down = gaussian_means(work.xp, height, self.size, planes.dtype.name)
@@ -97,7 +98,7 @@ class LocalContrastNormalisation(Layer):
 
 @cache
 def gaussian_means(xp: Any, extent: int, size: int, dtype: str) -> Any:
-    """Return the matrix (extent, extent) that takes Gaussian means, over `size` pixels or what the border leaves."""
+    """Return the matrix (extent, extent) that takes Gaussian means over `size` pixels, or fewer at a border."""
     distance = xp.arange(extent)[:, None] - xp.arange(extent)
     weights = xp.where(abs(distance) <= size // 2, xp.exp(-0.5 * (distance / (size / 4)) ** 2), 0)
     return (weights / weights.sum(axis=1, keepdims=True)).astype(dtype)

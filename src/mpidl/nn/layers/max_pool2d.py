@@ -1,33 +1,32 @@
-"""Pooling by the maximum."""
+"""Max pooling."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.nn import kernels
 from mpidl.nn.layers.layer import Buffer, Shape, Workspace
 from mpidl.nn.layers.pooling2d import Pooling2d, as_images
 
 
 @dataclass(frozen=True)
 class MaxPool2d(Pooling2d):
-    """The maximum over each window; the padding never is it.
+    """The maximum over each window, padding excluded.
 
-    Of equal maxima the first, row by row, has the gradient. The keys are those of `Pooling2d`.
+    If several pixels are equal, the first one in row-major order gets the gradient. For the keys see `Pooling2d`.
     """
 
     type: ClassVar[str] = "max_pool2d"
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
-        of = self.windows(input_shape)
-        return {"winners": Buffer((*of.positions, of.channels), "int32")}
+        windows = self.windows(input_shape)
+        return {"winners": Buffer((*windows.positions, windows.channels), "int32")}
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        of = self.windows(inputs.shape[1:])
-        kernels.of(work.xp).max_pool(as_images(inputs), as_images(outputs), work.buffers["winners"], of)
+        windows = self.windows(inputs.shape[1:])
+        work.kernels.max_pool(as_images(inputs), as_images(outputs), work.buffers["winners"], windows)
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
@@ -35,4 +34,4 @@ class MaxPool2d(Pooling2d):
         """See `Layer`."""
         if input_gradient is not None:
             winners = work.buffers["winners"]
-            kernels.of(work.xp).chain_max_pool(winners, as_images(output_gradient), as_images(input_gradient))
+            work.kernels.backprop_max_pool(winners, as_images(output_gradient), as_images(input_gradient))

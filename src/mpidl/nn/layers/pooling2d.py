@@ -1,4 +1,4 @@
-"""What the layers that pool images have in common."""
+"""The base class of pooling layers."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpidl.nn.layers.layer import Layer, Shape
-from mpidl.nn.windows import PaddingPair, Pair, Windows, windows
+from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows
 
 
 @dataclass(frozen=True)
 class Pooling2d(Layer):
-    """One value for each window and channel of images (height, width, channels) or (height, width).
+    """One output for each window and channel of images (height, width, channels) or (height, width).
 
-    The windows that don't fit are left out: floor((extent + 2 padding - size) / stride) + 1 of them lie along each
-    direction.
+    There are floor((extent + 2 padding - size) / stride) + 1 windows along each direction: none extends beyond the
+    padding.
 
     Attributes
     ----------
     size
-        Of the windows: a number, or [vertical, horizontal].
+        Size of a window: a number, or [vertical, horizontal].
     stride
-        Between positions; the size if not given.
+        Pixels between neighbouring windows; the size by default.
     padding
-        Pixels around the image, less than the size: a number, or [vertical, horizontal], "same" or "valid" (none).
+        Pixels around the image, less than the size: a number, [vertical, horizontal], "same" or "valid" (none).
     """
 
     size: Pair = 2
     stride: Pair | None = None
     padding: PaddingPair = 0
 
-    def windows(self, input_shape: Shape) -> Windows:
-        """Return how the windows lie on images of this shape."""
-        return windows(input_shape, self.size, self.size if self.stride is None else self.stride, self.padding)
+    def windows(self, input_shape: Shape) -> SlidingWindows:
+        """Return the windows on images of this shape."""
+        return sliding_windows(input_shape, self.size, self.size if self.stride is None else self.stride, self.padding)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """See `Layer`."""

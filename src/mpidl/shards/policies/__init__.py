@@ -1,4 +1,4 @@
-"""What a shard does with a push: apply it, add it, gather several, drop it, make up for staleness."""
+"""Policies: what a shard does with a push, such as to apply it, gather several, or drop it."""
 
 from mpidl.shards.policies.add import Add
 from mpidl.shards.policies.apply import ApplyAtOnce

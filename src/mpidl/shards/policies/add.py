@@ -1,4 +1,4 @@
-"""Adding each push as it is."""
+"""Adding each push to the parameters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class Add(Policy):
-    """A push is a change of the parameters, made by the worker's own rule: the shard adds it, whatever its rule.
+    """Add each push to the parameters: it is a change that the worker's own rule has made.
 
     Parameters
     ----------
     scale : callable
-        Of a staleness, what the change is multiplied by.
+        Takes the staleness of a push and returns the factor of the change.
     """
 
     _adding = Sgd()

@@ -1,4 +1,4 @@
-"""Giving each push to the rule as it arrives."""
+"""Applying each push as it arrives."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class ApplyAtOnce(Policy):
-    """A push is a gradient: the rule applies it at once, with a rate that may depend on the push's staleness.
+    """Give each push, a gradient, to the rule at once, with a rate that may depend on its staleness.
 
     Parameters
     ----------
     scale : callable
-        Of a staleness, what the rule's rate is multiplied by.
+        Takes the staleness of a push and returns the factor of the rule's rate.
     """
 
     def __init__(self, scale: Scale = unscaled) -> None:

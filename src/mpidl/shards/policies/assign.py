@@ -1,4 +1,4 @@
-"""Taking a push for the new parameters."""
+"""Replacing the parameters by each push."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class Assign(Policy):
-    """A push holds parameters, such as the mean of all replicas': the shard takes them."""
+    """Replace the parameters by each push, such as the mean of all replicas' parameters."""
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""

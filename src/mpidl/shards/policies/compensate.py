@@ -1,6 +1,9 @@
-"""Making up for how far the parameters have moved since a worker fetched them."""
+"""Correcting gradients by how far the parameters have moved since a worker fetched them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +14,7 @@ from mpidl.shards.state import PushHeader, ShardState
 class _Compensating(Policy):
     """Keeps, for each worker, the parameters as they were when its last push had been applied.
 
-    That is what a worker fetches which pulls right after it pushes. A worker's first fetch is of the first values.
+    A worker that fetches right after it pushes gets just these. Its first fetch gets the first values.
     """
 
     def attach(self, shard: ShardState) -> None:
@@ -21,20 +24,29 @@ class _Compensating(Policy):
         self._scratch = np.empty_like(shard.chunk(0))
 
     def _moved(self, shard: ShardState, chunk: int, push: PushHeader) -> np.ndarray:
-        """Return how far the chunk has moved since the worker's last push, in a buffer that the next call reuses."""
+        """Return how far the chunk has moved since the worker's last push; valid until the next call."""
         kept = self._kept.get(push.worker)
         if kept is None:
             kept = self._kept[push.worker] = self._first.copy()
-        moved = self._scratch[: shard.chunk(chunk).size]
+        moved: np.ndarray = self._scratch[: shard.chunk(chunk).size]
         np.subtract(shard.chunk(chunk), shard.part(kept, chunk), out=moved)
         return moved
+
+    def state(self) -> dict[str, Any]:
+        """See `Policy.state`."""
+        return {"first": self._first} | {f"kept/{worker}": kept for worker, kept in self._kept.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `Policy.load`."""
+        self._first[...] = state["first"]
+        self._kept = {int(name.removeprefix("kept/")): state[name].copy() for name in state if name != "first"}
 
     def _keep(self, shard: ShardState, chunk: int, push: PushHeader) -> None:
         np.copyto(shard.part(self._kept[push.worker], chunk), shard.chunk(chunk))
 
 
 class DelayCompensated(_Compensating):
-    """Give the rule g + variance g g (w - w_fetched), a first-order estimate of the present gradient.
+    """Give the rule g + variance g g (w - w_fetched), a first-order estimate of the gradient at w.
 
     Parameters
     ----------
@@ -61,7 +73,7 @@ class DelayCompensated(_Compensating):
 
 
 class Adag(_Compensating):
-    """Add d / (moved^2 / rate + 1) per coordinate, d being the worker's change and moved that of the parameters.
+    """Add d / (moved^2 / rate + 1) per coordinate for a worker's change d, if the parameters have moved by `moved`.
 
     Parameters
     ----------

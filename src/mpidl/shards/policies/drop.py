@@ -1,6 +1,9 @@
-"""Leaving out pushes that come too late."""
+"""Dropping pushes that come too late."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -9,19 +12,19 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class DropStale(Policy):
-    """Give fresh pushes to another policy, and drop those whose staleness exceeds a bound.
+    """Give a push to another policy unless its staleness exceeds a bound; else drop it.
 
     Parameters
     ----------
     policy : Policy
-        For the pushes that count.
+        Acts on the pushes that are not dropped.
     bound : int
-        Largest staleness that counts.
+        Largest staleness of a push that is not dropped.
     """
 
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
-        self.awaited = policy.awaited  # type: ignore[misc]
+        self.awaited = policy.awaited
 
     def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
@@ -46,3 +49,11 @@ class DropStale(Policy):
             self._policy.end_push(shard, push)
         else:
             shard.drop(push)
+
+    def state(self) -> dict[str, Any]:
+        """See `Policy.state`."""
+        return self._policy.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `Policy.load`."""
+        self._policy.load(state)

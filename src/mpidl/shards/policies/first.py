@@ -1,8 +1,9 @@
-"""Taking the first gradients of each step and dropping the rest."""
+"""Applying the first gradients of each step and dropping the others."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,29 +12,31 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class FirstOfStep(Policy):
-    """Give the rule the mean of the first `count` gradients computed on the present parameters; drop late ones.
+    """Give the rule the mean of the first `count` gradients computed on the present parameters, and drop later ones.
 
-    Workers wait for the update that follows. A step for which too few still train has what all of them give.
+    Workers wait for the update that follows. If fewer than `count` workers still train, a step takes the gradients of
+    all of them.
 
     Parameters
     ----------
     count : int
         Gradients of one update, the paper's N.
     workers : int
-        How many there are.
+        Number of workers.
 
     References
     ----------
     J. Chen et al. (2016), Revisiting distributed synchronous SGD, algorithm 4.
     """
 
-    awaited: ClassVar[bool] = True
+    awaited = True
 
     def __init__(self, count: int, workers: int) -> None:
-        self._count, self._active = count, set(range(workers))
+        self._count, self._workers = count, workers
 
     def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
+        self._active = set(range(self._workers))
         self._sum = np.zeros_like(shard.parameters)
         self._givers: list[set[int]] = [set() for _ in range(shard.chunks)]
         self._clocks = [shard.clock] * shard.chunks
@@ -72,3 +75,22 @@ class FirstOfStep(Policy):
         gathered.fill(0)
         givers.clear()
         shard.clock = min(self._clocks)
+
+    def state(self) -> dict[str, Any]:
+        """See `Policy.state`."""
+        workers = range(self._workers)
+        return {
+            "sum": self._sum,
+            "active": np.array([worker in self._active for worker in workers], np.int64),
+            "givers": np.array([[worker in givers for worker in workers] for givers in self._givers], np.int64),
+            "clocks": np.array(self._clocks, np.int64),
+            "taken": np.array([self._taken.get(worker, 0) for worker in workers], np.int64),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `Policy.load`."""
+        self._sum[...] = state["sum"]
+        self._active = set(np.flatnonzero(state["active"]).tolist())
+        self._givers = [set(np.flatnonzero(givers).tolist()) for givers in state["givers"]]
+        self._clocks = state["clocks"].tolist()
+        self._taken = {worker: taken for worker, taken in enumerate(state["taken"].tolist()) if taken}

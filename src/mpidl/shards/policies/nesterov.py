@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from mpidl.rules import Sgd
-from mpidl.shards.policies.policy import Policy
+from mpidl.shards.policies.gathering import Gathering
 from mpidl.shards.state import PushHeader, ShardState
 
 
-class DelayedNesterov(Policy):
+class DelayedNesterov(Gathering):
     """Apply each gradient at once with weight 1 / count, and momentum only with every `count`-th.
 
-    The shard's rule is Nesterov: of `count` gradients, it is given the mean when the last has come, and what has been
-    applied of them by then is taken back.
+    The shard's rule is Nesterov. When the last of `count` gradients has come, what has been applied of the others is
+    taken back, and the rule is given the mean of all.
 
     Parameters
     ----------
@@ -30,12 +30,6 @@ class DelayedNesterov(Policy):
     def __init__(self, count: int) -> None:
         self._count = count
 
-    def attach(self, shard: ShardState) -> None:
-        """See `Policy.attach`."""
-        self._sum = np.zeros_like(shard.parameters)
-        self._gathered = [0] * shard.chunks
-        self._updates = [0] * shard.chunks
-
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
         gathered, share = shard.part(self._sum, chunk), shard.rate / self._count
@@ -47,7 +41,4 @@ class DelayedNesterov(Policy):
         self._sgd.update(shard.chunk(chunk), (), gathered, 1, -share)
         gathered += values
         gathered /= self._count
-        self._updates[chunk] += 1
-        shard.update(chunk, gathered, self._updates[chunk])
-        gathered.fill(0)
-        self._gathered[chunk] = 0
+        self._apply(shard, chunk)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +11,10 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class Policy:
-    """Carried out by every shard on its own; an instance belongs to one shard.
+    """What a shard does with a push. Every shard has an instance of its own.
 
-    A push arrives in chunks, and the chunks of several workers' pushes may arrive interleaved: a policy acts on one
-    chunk at a time, and what it keeps, it keeps per chunk.
+    A push arrives in chunks, and the chunks of several workers' pushes may arrive interleaved. A policy acts on one
+    chunk at a time and keeps its counts for each chunk.
 
     Attributes
     ----------
@@ -21,21 +22,35 @@ class Policy:
         Whether workers may be waiting for the shard's next update.
     """
 
-    awaited: ClassVar[bool] = False
+    awaited: bool = False
 
     def attach(self, shard: ShardState) -> None:
-        """Allocate what the policy keeps for a shard; called once, when the parameters have their first values."""
+        """Allocate what the policy keeps. The shard calls this once, when its parameters have their first values."""
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """Act on chunk number `chunk` of a push."""
+        """Act on one chunk of a push; `values` has the chunk's shape."""
         raise NotImplementedError
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
-        """Act on the arrival of a push's last chunk; by default each push is one update of the shard's clock."""
+        """Act on a push whose last chunk has been applied; by default each push is one update of the shard's clock."""
         shard.clock += 1
 
     def remove_worker(self, shard: ShardState, worker: int) -> None:
-        """Act on a worker's having no more pushes."""
+        """Expect no more pushes of a worker."""
 
     def apply_rest(self, shard: ShardState) -> None:
-        """Act on there being no more pushes."""
+        """Apply what has been gathered; no more pushes follow."""
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the policy keeps between two chunks, as `ShardState.state` does."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on where another instance was when its `state` was taken.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            The state of a policy with the same arguments, attached to a shard of the same range and chunk. It is
+            copied; its vectors lie where those of this policy's shard do.
+        """

@@ -1,4 +1,4 @@
-"""How much a push counts, by its staleness."""
+"""The weight of a push as a function of its staleness."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ Scale = Callable[[int], float]
 
 
 def unscaled(staleness: int) -> float:
-    """Count every push in full."""
+    """Return 1."""
     return 1.0
 
 
 def inverse(staleness: int) -> float:
-    """Count a push 1 / max(staleness, 1) (Zhang, Gupta, Lian, Liu 2016, equation 6)."""
+    """Return 1 / max(staleness, 1) (Zhang, Gupta, Lian, Liu 2016, equation 6)."""
     return 1.0 / max(staleness, 1)
 
 
 def inverse_plus_one(staleness: int) -> float:
-    """Count a push 1 / (staleness + 1) (DynSGD: Hermans 2017; Jiang, Cui, Zhang, Yu 2017)."""
+    """Return 1 / (staleness + 1) (DynSGD: Hermans 2017; Jiang, Cui, Zhang, Yu 2017)."""
     return 1.0 / (staleness + 1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from math import fsum
 from typing import Any, Protocol
 
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
+from mpidl.algorithms.drive import drive
 from mpidl.algorithms.units import of_segments, units
 from mpidl.data.portions import Portions
 from mpidl.transport.interface import CoordinatorLink
@@ -67,19 +68,10 @@ class SandblasterCoordinator:
     def steps(self) -> Steps:
         """Return the whole of the training."""
         coordinator = self._algorithm.coordinator(self._portions.per_epoch, self._state)
-        answer: Any = None
-        while True:
-            try:
-                request = coordinator.send(answer)
-            except StopIteration:
-                break
-            match request:
-                case Operate():
-                    answer = yield from self._operate(request)
-                case Evaluate():
-                    answer = yield from self._evaluate(request)
-                case Iteration():
-                    answer = yield from self._iterate(request)
+        actions: dict[type, Callable[[Any], Steps]] = {
+            Operate: self._operate, Evaluate: self._evaluate, Iteration: self._iterate,
+        }  # fmt: skip
+        yield from drive(coordinator, actions)
         self._link.show_over()
 
     def _operate(self, request: Operate) -> Steps:

@@ -1,4 +1,4 @@
-"""The pixels' parts of local contrast normalisation; arrays of channels are (pixels, channels), others (pixels,)."""
+"""Per-pixel parts of local contrast normalisation, for arrays (pixels, channels) and (pixels,)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpidl.jit import jit
 
 @partial(jit, reassociate=True)
 def channel_moments(images, mean, variance):  # type: ignore[no-untyped-def]
-    """Overwrite `mean` and `variance` by those over the channels of each pixel."""
+    """Overwrite `mean` and `variance` with those over the channels of each pixel."""
     pixels, channels = images.shape
     zero, share = images.dtype.type(0), images.dtype.type(1 / channels)
     for i in range(pixels):
@@ -25,7 +25,7 @@ def channel_moments(images, mean, variance):  # type: ignore[no-untyped-def]
 
 @jit
 def normalise_contrast(images, local_mean, deviation, outputs):  # type: ignore[no-untyped-def]
-    """Overwrite `outputs` (pixels, channels) by ``(images - local_mean) / deviation``."""
+    """Overwrite `outputs` (pixels, channels) with ``(images - local_mean) / deviation``."""
     pixels, channels = images.shape
     one = images.dtype.type(1)
     for i in range(pixels):
@@ -36,10 +36,10 @@ def normalise_contrast(images, local_mean, deviation, outputs):  # type: ignore[
 
 @partial(jit, reassociate=True)
 def contrast_slopes(outputs, output_gradient, deviation, threshold, slopes, sums):  # type: ignore[no-untyped-def]
-    """Overwrite `slopes` by the gradient with respect to the squared deviation, `sums` by that to each pixel's shift.
+    """Overwrite `slopes` with the gradient of the squared deviation, and `sums` with that of each pixel's mean.
 
-    With y the outputs, g their gradient and d the deviation, the first is - sum(g y) / (2 d^2), and zero where d is
-    the threshold; the second is sum(g) / d.
+    With outputs y, their gradient g and the deviation d, the former is -sum(g y) / (2 d^2), or zero where d is the
+    threshold; the latter is sum(g) / d, with the sign reversed.
     """
     pixels, channels = outputs.shape
     zero, half, one = outputs.dtype.type(0), outputs.dtype.type(0.5), outputs.dtype.type(1)
@@ -55,8 +55,8 @@ def contrast_slopes(outputs, output_gradient, deviation, threshold, slopes, sums
 
 
 @jit
-def chain_contrast(outputs, output_gradient, deviation, slopes, shifts, input_gradient):  # type: ignore[no-untyped-def]
-    """Overwrite `input_gradient` by g / d + 2 slopes d y / channels - shifts / channels; see `contrast_slopes`."""
+def backprop_contrast(outputs, output_gradient, deviation, slopes, shifts, input_gradient):  # type: ignore[no-untyped-def]
+    """Overwrite `input_gradient` with g / d + 2 slopes d y / channels - shifts / channels; see `contrast_slopes`."""
     pixels, channels = outputs.shape
     one, share = outputs.dtype.type(1), outputs.dtype.type(1 / channels)
     for i in range(pixels):

@@ -1,4 +1,4 @@
-"""Activations, in place; arguments are C-contiguous arrays of one shape."""
+"""Activation functions and their derivatives, in place, for C-contiguous arrays of one shape."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from mpidl.jit import jit
 
-#: What leaky_relu multiplies negative values by.
+#: Slope of leaky_relu for negative values.
 LEAK = 0.01
 ROOT_HALF, DENSITY = sqrt(0.5), 1 / sqrt(2 * pi)
 
 
 def _flat(loop: Callable[..., None]) -> Callable[..., None]:
-    """Return a function of arrays of any shape, which gives the compiled loop flat views of them."""
+    """Return a function of arrays of any shape that runs the compiled loop on flat views of them."""
     compiled = jit(loop)
 
     def apply(*arrays: Any) -> None:
@@ -32,8 +32,8 @@ def relu(values):  # type: ignore[no-untyped-def]
 
 
 @_flat
-def chain_relu(outputs, gradient):  # type: ignore[no-untyped-def]
-    """Multiply the gradient by relu's derivative where it gave `outputs`."""
+def backprop_relu(outputs, gradient):  # type: ignore[no-untyped-def]
+    """Multiply the gradient by the derivative of relu, given its outputs."""
     zero = outputs.dtype.type(0)
     for i in range(outputs.size):
         gradient[i] = gradient[i] if outputs[i] > zero else zero
@@ -48,8 +48,8 @@ def leaky_relu(values):  # type: ignore[no-untyped-def]
 
 
 @_flat
-def chain_leaky_relu(outputs, gradient):  # type: ignore[no-untyped-def]
-    """Multiply the gradient by leaky_relu's derivative where it gave `outputs`."""
+def backprop_leaky_relu(outputs, gradient):  # type: ignore[no-untyped-def]
+    """Multiply the gradient by the derivative of leaky_relu, given its outputs."""
     zero, leak = outputs.dtype.type(0), outputs.dtype.type(LEAK)
     for i in range(outputs.size):
         gradient[i] = gradient[i] if outputs[i] > zero else leak * gradient[i]
@@ -57,15 +57,15 @@ def chain_leaky_relu(outputs, gradient):  # type: ignore[no-untyped-def]
 
 @_flat
 def gelu(values):  # type: ignore[no-untyped-def]
-    """Replace each value z by z Phi(z), Phi being the normal distribution's function."""
+    """Replace each value z by z Phi(z), where Phi is the standard normal distribution function."""
     for i in range(values.size):
         z = values[i]
         values[i] = z * 0.5 * (1 + erf(z * ROOT_HALF))
 
 
 @_flat
-def chain_gelu(inputs, gradient):  # type: ignore[no-untyped-def]
-    """Multiply the gradient by gelu's derivative at `inputs`."""
+def backprop_gelu(inputs, gradient):  # type: ignore[no-untyped-def]
+    """Multiply the gradient by the derivative of gelu, given its inputs."""
     for i in range(inputs.size):
         z = inputs[i]
         gradient[i] *= 0.5 * (1 + erf(z * ROOT_HALF)) + z * DENSITY * exp(-0.5 * z * z)

@@ -1,7 +1,7 @@
-"""The one-dimensional transforms of minimal filtering: four outputs from a tile of 6 or of 8 pixels.
+"""The one-dimensional transforms of minimal filtering (Lavin, Gray 2016): four outputs from a tile of 6 or 8 pixels.
 
-A tile's points are 0, some pairs of a point and its negative, and infinity; a pair's two results share their even and
-their odd part. The formulas are plain arithmetic on whatever numbers they are given.
+The interpolation points are 0, pairs of a number and its negative, and infinity. The results for a pair are the sum and
+the difference of an even and an odd part. The formulas are plain arithmetic: they apply to numbers and to SIMD vectors.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 DATA, DATA_ADJOINT, OUTPUTS, OUTPUTS_ADJOINT = range(4)
-#: Outputs of a tile along its side, and so pixels from one tile to the next.
+#: Number of outputs along a tile's side, which is also the distance in pixels between tiles.
 STEP = 4
-#: The positive points by the tile's side. For 6, errors in single precision are a fourth of those of 1 and 2.
+#: The positive points for each tile size. For size 6, these cause a fourth of the float32 errors of the points 1 and 2.
 POINTS = {6: (5 / 8, 3 / 2), 8: (1 / 2, 1.0, 2.0)}
 
 Entries = Sequence[Any]
@@ -103,7 +103,7 @@ def _pairs_of_8(x: Entries) -> Sequence[tuple[Any, Any]]:
     return (x[1] + x[2], 0.5 * (x[1] - x[2])), (x[3] + x[4], x[3] - x[4]), (x[5] + x[6], 2.0 * (x[5] - x[6]))
 
 
-#: By side, and then by kind.
+#: The formulas by tile size and kind.
 FORMULAS: dict[int, tuple[Callable[[Entries], Entries], ...]] = {
     6: (data_of_6, data_adjoint_of_6, outputs_of_6, outputs_adjoint_of_6),
     8: (data_of_8, data_adjoint_of_8, outputs_of_8, outputs_adjoint_of_8),

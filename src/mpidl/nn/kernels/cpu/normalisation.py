@@ -1,4 +1,4 @@
-"""Normalisation of matrices by their columns' or their rows' mean and variance."""
+"""Normalisation of a matrix's columns or rows by their mean and variance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpidl.jit import jit
 
 @jit
 def _rows_at_once(n, m):  # type: ignore[no-untyped-def]
-    """Return how many rows (m,) of n to take for one: narrow matrices then fill vectors, and sums don't wait."""
+    """Return how many of n rows (m,) to process as one, so that narrow matrices fill vector registers."""
     rows = 1
     while 2 * rows * m <= 256 and n % (2 * rows) == 0:
         rows *= 2
@@ -20,7 +20,7 @@ def _rows_at_once(n, m):  # type: ignore[no-untyped-def]
 
 @jit
 def _tiled(row, times):  # type: ignore[no-untyped-def]
-    """Return a row (m,) so many times over."""
+    """Return a row (m,) repeated `times` times."""
     m = row.size
     result = np.empty(times * m, row.dtype)
     for i in range(times):
@@ -31,7 +31,7 @@ def _tiled(row, times):  # type: ignore[no-untyped-def]
 
 @jit
 def _folded(wide, m):  # type: ignore[no-untyped-def]
-    """Return the sum (m,) of the rows that lie in `wide` one after the other."""
+    """Return the sum (m,) of the consecutive rows in `wide`."""
     total = np.zeros(m)
     for i in range(wide.size):
         total[i % m] += wide[i]
@@ -40,12 +40,12 @@ def _folded(wide, m):  # type: ignore[no-untyped-def]
 
 @jit
 def column_moments(values, mean, variance):  # type: ignore[no-untyped-def]
-    """Overwrite `mean` and `variance` (m,) by those of the columns of `values` (n, m), the variance over n."""
+    """Overwrite `mean` and `variance` (m,) with those of the columns of `values` (n, m); the variance divides by n."""
     n, m = values.shape
     rows = _rows_at_once(n, m)
     wide = values.reshape(n // rows, rows * m)
-    # One pass suffices: the first row is part of what it is compared with, so its squared distance from the mean is
-    # at most n times the variance, and float64 loses at most n roundings to the difference.
+    # One pass suffices: the shift is one of the n values, so its squared distance from the mean is at most n times the
+    # variance, and the final subtraction amplifies float64 rounding errors at most n times.
     first = _tiled(values[0].astype(np.float64), rows)
     totals, squares = np.zeros(rows * m), np.zeros(rows * m)
     for i in range(n // rows):
@@ -61,7 +61,7 @@ def column_moments(values, mean, variance):  # type: ignore[no-untyped-def]
 
 @jit
 def normalise_columns(values, mean, inverse, scale, shift, outputs):  # type: ignore[no-untyped-def]
-    """outputs = (values - mean) * inverse * scale + shift; matrices (n, m) and rows (m,)."""
+    """Set `outputs` to (values - mean) * inverse * scale + shift, for matrices (n, m) and rows (m,)."""
     n, m = values.shape
     rows = _rows_at_once(n, m)
     wide, results = values.reshape(n // rows, rows * m), outputs.reshape(n // rows, rows * m)
@@ -72,8 +72,8 @@ def normalise_columns(values, mean, inverse, scale, shift, outputs):  # type: ig
 
 
 @jit
-def chain_columns(values, mean, inverse, gradient, scale_gradient, shift_gradient):  # type: ignore[no-untyped-def]
-    """Overwrite the gradients (m,) of scale and shift, given that of the outputs (n, m)."""
+def backprop_scale_shift(values, mean, inverse, gradient, scale_gradient, shift_gradient):  # type: ignore[no-untyped-def]
+    """Overwrite the gradients (m,) of scale and shift, given the gradient of the outputs (n, m)."""
     n, m = values.shape
     rows = _rows_at_once(n, m)
     wide, slopes = values.reshape(n // rows, rows * m), gradient.reshape(n // rows, rows * m)
@@ -88,8 +88,8 @@ def chain_columns(values, mean, inverse, gradient, scale_gradient, shift_gradien
 
 
 @jit
-def spread_columns(values, mean, inverse, scale, scale_gradient, shift_gradient, gradient, value_gradient):  # type: ignore[no-untyped-def]
-    """Overwrite the gradient of the values (n, m), given that of the outputs; see `chain_columns`."""
+def backprop_columns(values, mean, inverse, scale, scale_gradient, shift_gradient, gradient, value_gradient):  # type: ignore[no-untyped-def]
+    """Overwrite the gradient of the values (n, m), given that of the outputs; see `backprop_scale_shift`."""
     n, m = values.shape
     rows = _rows_at_once(n, m)
     wide, slopes = values.reshape(n // rows, rows * m), gradient.reshape(n // rows, rows * m)
@@ -104,7 +104,7 @@ def spread_columns(values, mean, inverse, scale, scale_gradient, shift_gradient,
 
 @partial(jit, reassociate=True)
 def normalise_rows(values, epsilon, scale, shift, outputs, mean, inverse):  # type: ignore[no-untyped-def]
-    """outputs = (values - mean) * inverse * scale + shift, of each row (m,); `mean` and `inverse` (n,) are kept."""
+    """Set each row (m,) of `outputs` to (values - mean) * inverse * scale + shift; set `mean` and `inverse` (n,)."""
     n, m = values.shape
     for i in range(n):
         total = values[i, 0] * 0
@@ -121,7 +121,7 @@ def normalise_rows(values, epsilon, scale, shift, outputs, mean, inverse):  # ty
 
 
 @partial(jit, reassociate=True)
-def chain_rows(values, mean, inverse, scale, gradient, scale_gradient, shift_gradient, value_gradient):  # type: ignore[no-untyped-def]
+def backprop_rows(values, mean, inverse, scale, gradient, scale_gradient, shift_gradient, value_gradient):  # type: ignore[no-untyped-def]
     """Overwrite the gradients of scale and shift (m,) and of the values (n, m), given that of the outputs."""
     n, m = values.shape
     products, sums = np.zeros(m), np.zeros(m)

@@ -1,4 +1,4 @@
-"""The windows of images (height, width, channels), as rows of a matrix; see `mpidl.nn.windows.Windows`."""
+"""Patches: sliding windows of images (height, width, channels) as rows of a matrix; see `mpidl.nn.sliding_windows`."""
 
 from __future__ import annotations
 
@@ -10,44 +10,64 @@ from numpy import uintp
 from mpidl.jit import jit
 
 
-def gather_patches(images: Any, patches: Any, of: Any, row: int, channel: int) -> None:
-    """Copy some channels of the windows at some rows of positions.
+def gather_patches(images: Any, patches: Any, windows: Any, row: int, channel: int) -> None:
+    """Copy `depth` channels of the windows at some rows of positions.
 
     Parameters
     ----------
     images : array (n, height, width, channels)
-    patches : array (n, rows, positions across, *of.size, depth)
-        Overwritten; zero where a window hangs over the edge.
-    of : Windows
+    patches : array (n, rows, positions across, *windows.size, depth)
+        Overwritten; zero where a window extends beyond the image.
+    windows : SlidingWindows
     row : int
         The first row of positions.
     channel : int
         The first of the `depth` channels.
     """
-    _gather(images.reshape(-1), patches.reshape(-1), images.shape, patches.shape, of.stride, of.padding, row, channel)
+    _gather(
+        images.reshape(-1),
+        patches.reshape(-1),
+        images.shape,
+        patches.shape,
+        windows.stride,
+        windows.padding,
+        row,
+        channel,
+    )
 
 
-def patch_matrix(images: Any, patches: Any, of: Any, row: int, channel: int) -> Any:
-    """Do what `gather_patches` does; return the windows as rows of a matrix, which lies in the memory of `patches`.
+def patch_matrix(images: Any, patches: Any, windows: Any, row: int, channel: int) -> Any:
+    """Gather patches as `gather_patches` does; return them as rows of a matrix in the memory of `patches`.
 
-    Windows of a single channel are copied by columns of the matrix, each of which is made of rows of the images.
+    Windows of a single channel are copied column by column: a column consists of parts of the images' rows.
     """
     positions = prod(patches.shape[:3])
-    if images.shape[3] > 1 or of.stride[1] > 1:
-        gather_patches(images, patches, of, row, channel)
+    if images.shape[3] > 1 or windows.stride[1] > 1:
+        gather_patches(images, patches, windows, row, channel)
         return patches.reshape(positions, -1)
-    vertical = of.stride[0], of.padding[0]
-    _gather_columns(images.reshape(-1), patches.reshape(-1), images.shape, patches.shape, vertical, of.padding[1], row)
+    vertical = windows.stride[0], windows.padding[0]
+    _gather_columns(
+        images.reshape(-1), patches.reshape(-1), images.shape, patches.shape, vertical, windows.padding[1], row
+    )
     return patches.reshape(-1, positions).T
 
 
-def scatter_patches(patches: Any, images: Any, of: Any, row: int, channel: int) -> None:
-    """Add to each pixel what the windows that have it say: the adjoint of `gather_patches`."""
-    _scatter(patches.reshape(-1), images.reshape(-1), images.shape, patches.shape, of.stride, of.padding, row, channel)
+def scatter_patches(patches: Any, images: Any, windows: Any, row: int, channel: int) -> None:
+    """Add to each pixel the sum over the windows that contain it: the adjoint of `gather_patches`."""
+    _scatter(
+        patches.reshape(-1),
+        images.reshape(-1),
+        images.shape,
+        patches.shape,
+        windows.stride,
+        windows.padding,
+        row,
+        channel,
+    )
 
 
-# Arrays are flat, and indices in the inner loops unsigned: a view costs more than a window's row, and a signed index,
-# which might be counted from the end, keeps the loop from being vectorised.
+# Arrays are flat because creating a view costs more than copying a window's row. Indices in the inner loops are
+# unsigned because a signed index might count from the end, which prevents vectorisation.
 
 
 @jit
@@ -62,7 +82,7 @@ def _gather(images, patches, shape, windows, stride, padding, row, channel):  # 
             for x in range(across):
                 left = x * stride[1] - padding[1]
                 begin, end = max(0, -left), min(wide, width - left)
-                # Most windows: one copy for a row, of a length known before the loops.
+                # Most windows lie inside the image: one copy per row, of a length known before the loops.
                 inside = whole and end - begin == wide
                 for u in range(top, top + down):
                     start, target = target, target + wide * depth
@@ -93,7 +113,7 @@ def _gather_columns(images, patches, shape, windows, vertical, before, row):  # 
     for u in range(down):
         for v in range(wide):
             left = v - before
-            # Positions whose window has this column within the image.
+            # The positions at which this column of the window lies inside the image.
             begin = min(across, max(0, -left))
             stop = max(begin, min(across, width - left))
             for i in range(n):

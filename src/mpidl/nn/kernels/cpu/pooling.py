@@ -1,7 +1,7 @@
-"""Windows of images (height, width, channels) reduced to one value a channel; see `mpidl.nn.windows.Windows`.
+"""Pooling: each window of images (height, width, channels) becomes one value; see `mpidl.nn.sliding_windows`.
 
-Maxima and sums are taken down the windows first, for whole rows of the image at once, then across: long loops however
-few the channels are, and each row is shared by the windows that overlap in it.
+Maxima and sums are first taken vertically, over whole rows of the image, and then horizontally. The loops are long
+even with few channels, and windows that overlap in a row share its result.
 """
 
 from __future__ import annotations
@@ -14,56 +14,53 @@ from numpy import uintp
 from mpidl.jit import jit
 
 
-def max_pool(images: Any, outputs: Any, winners: Any, of: Any) -> None:
-    """Overwrite `outputs` by the maxima over windows of `images`, NaN if there is one, and `winners` by their places.
+def max_pool(images: Any, outputs: Any, winners: Any, windows: Any) -> None:
+    """Overwrite `outputs` with the maxima over windows, NaN if one contains NaN, and `winners` with their positions.
 
     Parameters
     ----------
     images : array (n, height, width, channels)
-    outputs : array (n, *of.positions, channels)
-    winners : int32 array (n, *of.positions, channels)
-        The first pixel of an image, counted row by row, that has the window's maximum.
-    of : Windows
+    outputs : array (n, *windows.positions, channels)
+    winners : int32 array (n, *windows.positions, channels)
+        Index of the first pixel in the image, in row-major order, that has the window's maximum.
+    windows : SlidingWindows
     """
-    _max(images.reshape(-1), outputs.reshape(-1), winners.reshape(-1), images.shape, *of[:-1])
+    _max(images.reshape(-1), outputs.reshape(-1), winners.reshape(-1), images.shape, *windows[:-1])
 
 
-def chain_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -> None:
-    """Overwrite `input_gradient` by the sums of the gradients of the outputs that each pixel gave; see `max_pool`."""
+def backprop_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -> None:
+    """Overwrite each pixel's `input_gradient` with the sum over the outputs whose maximum it is; see `max_pool`."""
     depth = winners.shape[-1]
-    _chain_max(
+    _backprop_max(
         winners.reshape(len(winners), -1, depth),
         output_gradient.reshape(len(winners), -1, depth),
         input_gradient.reshape(len(winners), -1, depth),
     )
 
 
-def average_pool(images: Any, outputs: Any, of: Any) -> None:
-    """Overwrite `outputs` by the sums over windows of `images`, divided by the window's size; see `max_pool`."""
-    _average(images.reshape(-1), outputs.reshape(-1), images.shape, *of[:-1])
+def average_pool(images: Any, outputs: Any, windows: Any) -> None:
+    """Overwrite `outputs` with the sums over windows of `images`, divided by the window's size; see `max_pool`."""
+    _average(images.reshape(-1), outputs.reshape(-1), images.shape, *windows[:-1])
 
 
-def chain_average_pool(output_gradient: Any, input_gradient: Any, of: Any) -> None:
-    """Overwrite `input_gradient`, the adjoint of `average_pool`."""
-    _chain_average(output_gradient.reshape(-1), input_gradient.reshape(-1), input_gradient.shape, *of[:-1])
+def backprop_average_pool(output_gradient: Any, input_gradient: Any, windows: Any) -> None:
+    """Overwrite `input_gradient` with the adjoint of `average_pool`."""
+    _backprop_average(output_gradient.reshape(-1), input_gradient.reshape(-1), input_gradient.shape, *windows[:-1])
 
 
-def l2_pool(images: Any, outputs: Any, of: Any) -> None:
-    """Overwrite `outputs` by the square roots of the sums of squares over windows of `images`; see `max_pool`."""
-    _l2(images.reshape(-1), outputs.reshape(-1), images.shape, *of[:-1])
+def l2_pool(images: Any, outputs: Any, windows: Any) -> None:
+    """Overwrite `outputs` with the square roots of the sums of squares over windows of `images`; see `max_pool`."""
+    _l2(images.reshape(-1), outputs.reshape(-1), images.shape, *windows[:-1])
 
 
-def chain_l2_pool(images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, of: Any) -> None:
-    """Overwrite `input_gradient`; a window of zeros, where the root has no slope, gets none.
-
-    `output_gradient` is used as scratch space.
-    """
+def backprop_l2_pool(images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, windows: Any) -> None:
+    """Overwrite `input_gradient`; a window of zeros passes no gradient on. `output_gradient` is scratch space."""
     arrays = (images, outputs, output_gradient, input_gradient)
-    _chain_l2(*[each.reshape(-1) for each in arrays], images.shape, *of[:-1])
+    _backprop_l2(*[each.reshape(-1) for each in arrays], images.shape, *windows[:-1])
 
 
-# Arrays are flat and indices in the inner loops unsigned, as in `patches`. The padding being less than the size, each
-# window has a pixel of the image, the first of which begins its sum or maximum.
+# Arrays are flat and indices in the inner loops are unsigned, as in `patches`. The padding is less than the size, so
+# every window contains a pixel of the image; its first one initialises the sum or maximum.
 
 
 @jit
@@ -78,7 +75,7 @@ def _max(images, outputs, winners, shape, size, stride, padding, positions):  # 
                 source, start = uintp((i * height + u) * width * channels), np.int32(u * width)
                 for k in range(uintp(row.size)):
                     value = images[source + k]
-                    # A value that differs from itself is NaN, and stays.
+                    # A value that differs from itself is NaN, which is kept.
                     better = u == first or value > row[k] or value != value
                     row[k] = value if better else row[k]
                     starts[k] = start if better else starts[k]
@@ -96,7 +93,7 @@ def _max(images, outputs, winners, shape, size, stride, padding, positions):  # 
 
 
 @jit
-def _chain_max(winners, output_gradient, input_gradient):  # type: ignore[no-untyped-def]
+def _backprop_max(winners, output_gradient, input_gradient):  # type: ignore[no-untyped-def]
     n, positions, channels = winners.shape
     for i in range(n):
         input_gradient[i] = 0
@@ -126,7 +123,7 @@ def _average(images, outputs, shape, size, stride, padding, positions):  # type:
 
 
 @jit
-def _chain_average(output_gradient, input_gradient, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+def _backprop_average(output_gradient, input_gradient, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
     n, height, width, channels = shape
     row = np.empty(width * channels, input_gradient.dtype)
     scale = input_gradient.dtype.type(1 / (size[0] * size[1]))
@@ -165,7 +162,7 @@ def _l2(images, outputs, shape, size, stride, padding, positions):  # type: igno
 
 
 @jit
-def _chain_l2(images, outputs, output_gradient, input_gradient, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+def _backprop_l2(images, outputs, output_gradient, input_gradient, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
     n, height, width, channels = shape
     row = np.empty(width * channels, images.dtype)
     zero = images.dtype.type(0)
@@ -187,14 +184,14 @@ def _chain_l2(images, outputs, output_gradient, input_gradient, shape, size, str
 
 @jit
 def _extent(position, size, stride, padding, extent):  # type: ignore[no-untyped-def]
-    """Return the first pixel of a window that lies on the image, and the one behind its last."""
+    """Return the start and stop of the part of a window that lies inside the image."""
     start = position * stride - padding
     return max(0, start), min(extent, start + size)
 
 
 @jit
 def _sum_across(row, outputs, target, channels, size, stride, padding, positions):  # type: ignore[no-untyped-def]
-    """Overwrite a row of outputs, from `target` on, by the sums over windows of a row of pixels."""
+    """Overwrite a row of outputs, from index `target` on, with the sums over windows of a row of pixels."""
     depth = uintp(channels)
     for x in range(positions):
         begin, end = _extent(x, size, stride, padding, row.size // channels)
@@ -207,7 +204,7 @@ def _sum_across(row, outputs, target, channels, size, stride, padding, positions
 
 @jit
 def _spread_across(gradient, source, row, channels, size, stride, padding, positions):  # type: ignore[no-untyped-def]
-    """Overwrite a row of pixels by the sums of the windows that have them: the adjoint of `_sum_across`."""
+    """Overwrite a row of pixels with the sums over the windows that contain them: the adjoint of `_sum_across`."""
     depth = uintp(channels)
     row[:] = 0
     for x in range(positions):

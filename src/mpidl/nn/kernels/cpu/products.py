@@ -1,7 +1,7 @@
-"""Products of matrices too small for a BLAS, which would pack them first: one after the other, in registers.
+"""Products of matrices so small that a BLAS would spend its time on packing them.
 
-A tile of the result stays in vector registers while it sums over at most `DEPTH` terms. What it takes from `b` are
-vectors, from `a` single numbers: only the rows of `b` and of the result have to be contiguous.
+A tile of the result stays in vector registers while at most `DEPTH` terms are summed. Vectors are loaded from `b`, and
+single numbers from `a`: only the rows of `b` and of the result must be contiguous.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from mpidl.jit import jit
-from mpidl.nn.kernels.cpu.vectors import BYTES, Vectors, phi
+from mpidl.nn.kernels.cpu.simd import BYTES, VectorBuilder, phi
 
-#: Rows of the largest tile, of two vectors: it leaves registers for the factors.
+#: Rows of the largest tile, which is two vectors wide: it leaves enough registers for the factors.
 ROWS = 12 if BYTES == 64 else 6
-#: Rows of a smaller tile; what is left after these goes row by row.
+#: Rows of a smaller tile. The remaining rows are computed one by one.
 FEW = 4
-#: Terms that are summed at a time, so that what they need of `b` stays in the first-level cache.
+#: Number of terms that are summed at a time, so that the part of `b` that they need stays in the L1 cache.
 DEPTH = 128
 
 
 def multiply(a: Any, b: Any, out: Any, add: bool = False) -> None:
-    """Set `out` to the product of matrices, or of as many pairs of them as there are; or add it.
+    """Set `out` to the product of two matrices or of pairs of matrices, or add the product to `out`.
 
     Parameters
     ----------
     a : array (n, k) or (pairs, n, k)
-        Of any strides.
+        May have any strides.
     b : array (k, m) or (pairs, k, m)
-        Of the same dtype, float32 or float64; its rows, like those of `out`, are contiguous.
+        Same dtype, float32 or float64. Its rows and those of `out` are contiguous.
     out : array (n, m) or (pairs, n, m)
     add : bool
-        Whether it is added to what `out` holds.
+        Whether the product is added to `out`.
     """
     if out.ndim == 2:
         a, b, out = a[None], b[None], out[None]
@@ -48,7 +47,7 @@ def multiply(a: Any, b: Any, out: Any, add: bool = False) -> None:
 
 @cache
 def _compiled(dtype: np.dtype) -> Any:
-    """Return the loops for one dtype, compiled once for arrays of whatever strides."""
+    """Return the loops for one dtype, compiled once for arrays of any strides."""
     loops: Any = jit(_multiply)
     array = types.Array(numba.from_dtype(dtype), 3, "A")
     loops.compile((array, array, array, types.boolean))
@@ -65,7 +64,7 @@ def _multiply(a, b, out, add):  # type: ignore[no-untyped-def]
             more = add or k > 0
             j = 0
             while j < m:
-                # Two vectors of columns or, at the end, one that may be a part.
+                # Two vectors of columns or, at the end, one that may be partly filled.
                 width = 2 * lanes if m - j >= 2 * lanes else min(lanes, m - j)
                 if width == 2 * lanes:
                     _wide_column(a, b, out, pair, j, k, count, more)
@@ -75,7 +74,7 @@ def _multiply(a, b, out, add):  # type: ignore[no-untyped-def]
 
 
 def _tile(rows: int, vectors: int) -> Any:
-    """Return what computes `rows` x `vectors` vectors of a product; of one vector, perhaps only the first lanes."""
+    """Return an intrinsic that computes a tile of `rows` x `vectors` vectors; a single vector may be partly filled."""
 
     @intrinsic
     def tile(context, a, b, out, pair, i, j, k, count, add, lanes):  # type: ignore[no-untyped-def]
@@ -83,43 +82,43 @@ def _tile(rows: int, vectors: int) -> Any:
 
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             pair, i, j, k, count, add, lanes = arguments[3:]
-            vectors_of = Vectors(context, builder, signature.args[2].dtype)
+            simd = VectorBuilder(context, builder, signature.args[2].dtype)
             left, right, result = (
                 _Matrix(context, builder, kind, value, pair)
                 for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
             )
-            mask = vectors_of.mask(lanes) if vectors == 1 else None
-            starts = [x * vectors_of.lanes for x in range(vectors)]
+            mask = simd.mask(lanes) if vectors == 1 else None
+            starts = [x * simd.lanes for x in range(vectors)]
             places = [[result.at(i, y, j, start) for start in starts] for y in range(rows)]
             before, adding = builder.block, builder.append_basic_block("adding")
             loop, end = builder.append_basic_block("loop"), builder.append_basic_block("end")
             builder.cbranch(builder.trunc(add, ir.IntType(1)), adding, loop)
 
             builder.position_at_end(adding)
-            given = [[vectors_of.load(place, mask) for place in line] for line in places]
+            given = [[simd.load(place, mask) for place in row] for row in places]
             builder.branch(loop)
 
             builder.position_at_end(loop)
             term = phi(builder, k.type, {before: k.type(0), adding: k.type(0)})
-            kind, nothing = vectors_of.type, vectors_of.type(None)
-            sums = [[phi(builder, kind, {before: nothing, adding: value}) for value in line] for line in given]
+            kind, nothing = simd.type, simd.type(None)
+            sums = [[phi(builder, kind, {before: nothing, adding: value}) for value in row] for row in given]
             here = builder.add(k, term)
-            columns = [vectors_of.load(right.at(here, 0, j, start), mask) for start in starts]
+            columns = [simd.load(right.at(here, 0, j, start), mask) for start in starts]
             new = []
-            for y, line in enumerate(sums):
-                number = vectors_of.spread(left.at(i, y, here, 0))
-                new.append([vectors_of.fused(number, *pair) for pair in zip(columns, line, strict=True)])
+            for y, row in enumerate(sums):
+                number = simd.broadcast(left.at(i, y, here, 0))
+                new.append([simd.multiply_add(number, *pair) for pair in zip(columns, row, strict=True)])
             following = builder.add(term, k.type(1))
             term.add_incoming(following, loop)
-            for line, values in zip(sums, new, strict=True):
-                for each, value in zip(line, values, strict=True):
+            for row, values in zip(sums, new, strict=True):
+                for each, value in zip(row, values, strict=True):
                     each.add_incoming(value, loop)
             builder.cbranch(builder.icmp_signed("<", following, count), loop, end)
 
             builder.position_at_end(end)
-            for line, values in zip(places, new, strict=True):
-                for place, value in zip(line, values, strict=True):
-                    vectors_of.store(value, place, mask)
+            for row, values in zip(places, new, strict=True):
+                for place, value in zip(row, values, strict=True):
+                    simd.store(value, place, mask)
             return context.get_dummy_value()
 
         return signature, generate
@@ -128,16 +127,16 @@ def _tile(rows: int, vectors: int) -> Any:
 
 
 class _Matrix:
-    """One of the matrices of an array, in the code that is being generated."""
+    """Generates the addresses of one matrix in an array of matrices."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, value: Any, pair: Any) -> None:
         array = context.make_array(kind)(context, builder, value)
-        self._builder, self._strides = builder, cgutils.unpack_tuple(builder, array.strides, 3)
+        self._builder, self._strides = builder, [builder.extract_value(array.strides, i) for i in range(3)]
         start = builder.ptrtoint(array.data, pair.type)
         self._start = builder.add(start, builder.mul(pair, self._strides[0]))
 
     def at(self, row: Any, more_rows: int, column: Any, more_columns: int) -> Any:
-        """Return an element's address; `more_` are constants."""
+        """Return the address of element (row + more_rows, column + more_columns); the latter terms are constants."""
         builder, number = self._builder, row.type
         down = builder.mul(builder.add(row, number(more_rows)), self._strides[1])
         across = builder.mul(builder.add(column, number(more_columns)), self._strides[2])

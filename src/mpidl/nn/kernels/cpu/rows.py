@@ -1,4 +1,4 @@
-"""Rows of matrices."""
+"""Operations on the rows of matrices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_row(matrix, row):  # type: ignore[no-untyped-def]
 
 @jit
 def sum_rows(matrix, row):  # type: ignore[no-untyped-def]
-    """Overwrite a row (m,) by the sum of the rows of a matrix (n, m)."""
+    """Overwrite a row (m,) with the sum of the rows of a matrix (n, m)."""
     n, m = matrix.shape
     total = np.zeros(m, np.float64)
     for i in range(n):
@@ -30,7 +30,7 @@ def sum_rows(matrix, row):  # type: ignore[no-untyped-def]
 
 @jit
 def take_rows(matrix, ids, outputs):  # type: ignore[no-untyped-def]
-    """Overwrite the rows of `outputs` (n, m) by those of `matrix` that `ids` (n,) names."""
+    """Overwrite row i of `outputs` (n, m) with row ids[i] of `matrix`."""
     for i in range(ids.size):
         row = ids[i]
         for j in range(matrix.shape[1]):
@@ -39,7 +39,7 @@ def take_rows(matrix, ids, outputs):  # type: ignore[no-untyped-def]
 
 @jit
 def add_to_rows(matrix, ids, rows):  # type: ignore[no-untyped-def]
-    """Add each of `rows` (n, m) to the row of `matrix` that `ids` (n,) names."""
+    """Add row i of `rows` (n, m) to row ids[i] of `matrix`."""
     for i in range(ids.size):
         row = ids[i]
         for j in range(matrix.shape[1]):

@@ -1,7 +1,7 @@
 """Winograd's transforms between images (height, width, channels) and square tiles; see `mpidl.nn.winograd`.
 
-Tiles of side s lie as an array (s * s, n, rows of tiles, tiles across, channels), so that a place in all tiles is a
-matrix; the matrices, each contiguous, may lie apart.
+Tiles of side s are an array (s * s, n, rows of tiles, tiles across, channels): each position in a tile has a contiguous
+matrix of its own. There may be gaps between the matrices.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from numpy import uintp
 
 from mpidl.jit import jit
-from mpidl.nn.kernels.cpu.lines import lines
+from mpidl.nn.kernels.cpu.codelets import codelet
 from mpidl.nn.kernels.cpu.minimal_filtering import DATA, DATA_ADJOINT, FORMULAS, OUTPUTS, OUTPUTS_ADJOINT, STEP
 from mpidl.nn.kernels.cpu.patches import zero
 
 
 def transform_data(images: Any, tiles: Any, row: int, padding: tuple[int, int], scratch: Any) -> None:
-    """Set tiles to B' d B, where d is a square of an image's pixels, zero beyond its edge.
+    """Set tiles to B' d B, where d is a square of an image's pixels, zero outside the image.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def transform_data(images: Any, tiles: Any, row: int, padding: tuple[int, int], 
     row : int
         The first row of tiles.
     padding : (int, int)
-        How far the first tile lies beyond the upper and the left edge.
+        Number of pixels by which the first tile extends beyond the upper and the left edge.
     scratch : array (at least 2 * side * side * channels,)
     """
     _tiles_of(DATA, images, tiles, row, padding, scratch)
@@ -39,7 +39,7 @@ def add_data_adjoint(tiles: Any, images: Any, row: int, padding: tuple[int, int]
 
 
 def add_outputs(tiles: Any, images: Any, row: int, scratch: Any) -> None:
-    """Add A' t A, squares of 4 x 4 pixels side by side, to the images; what lies beyond their edge is left out."""
+    """Add A' t A, adjacent squares of 4 x 4 pixels, to the images, except outside them."""
     _add_tiles(OUTPUTS, tiles, images, row, (0, 0), scratch)
 
 
@@ -60,17 +60,17 @@ def _add_tiles(kind: int, tiles: Any, images: Any, row: int, padding: tuple[int,
     _to_images(kind, side, size, tiles, images.reshape(-1), images.shape, row, padding, scratch)
 
 
-_DATA_6, _DATA_8 = (lines(FORMULAS[side][DATA], side) for side in (6, 8))
-_DATA_ADJOINT_6, _DATA_ADJOINT_8 = (lines(FORMULAS[side][DATA_ADJOINT], side) for side in (6, 8))
-_OUTPUTS_6, _OUTPUTS_8 = (lines(FORMULAS[side][OUTPUTS], side) for side in (6, 8))
-_OUTPUTS_ADJOINT_6, _OUTPUTS_ADJOINT_8 = (lines(FORMULAS[side][OUTPUTS_ADJOINT], STEP) for side in (6, 8))
-_ADD_DATA_ADJOINT_6, _ADD_DATA_ADJOINT_8 = (lines(FORMULAS[side][DATA_ADJOINT], side, add=True) for side in (6, 8))
-_ADD_OUTPUTS_6, _ADD_OUTPUTS_8 = (lines(FORMULAS[side][OUTPUTS], side, add=True) for side in (6, 8))
+_DATA_6, _DATA_8 = (codelet(FORMULAS[side][DATA], side) for side in (6, 8))
+_DATA_ADJOINT_6, _DATA_ADJOINT_8 = (codelet(FORMULAS[side][DATA_ADJOINT], side) for side in (6, 8))
+_OUTPUTS_6, _OUTPUTS_8 = (codelet(FORMULAS[side][OUTPUTS], side) for side in (6, 8))
+_OUTPUTS_ADJOINT_6, _OUTPUTS_ADJOINT_8 = (codelet(FORMULAS[side][OUTPUTS_ADJOINT], STEP) for side in (6, 8))
+_ADD_DATA_ADJOINT_6, _ADD_DATA_ADJOINT_8 = (codelet(FORMULAS[side][DATA_ADJOINT], side, add=True) for side in (6, 8))
+_ADD_OUTPUTS_6, _ADD_OUTPUTS_8 = (codelet(FORMULAS[side][OUTPUTS], side, add=True) for side in (6, 8))
 
 
 @jit
 def _transform(kind, side, source, at, target, to, repeats, length):  # type: ignore[no-untyped-def]
-    """Apply the formula of a kind of transform and a side of tiles; see `lines`."""
+    """Apply the codelet for a kind of transform and a tile size; see `codelet`."""
     if side == 6:
         if kind == DATA:
             _DATA_6(source, at, target, to, repeats, length)
@@ -92,7 +92,7 @@ def _transform(kind, side, source, at, target, to, repeats, length):  # type: ig
 
 @jit
 def _add_transform(kind, side, source, at, target, to, repeats, length):  # type: ignore[no-untyped-def]
-    """Likewise, adding to what is there."""
+    """Do the same, but add the results to `target`."""
     if kind == DATA_ADJOINT and side == 6:
         _ADD_DATA_ADJOINT_6(source, at, target, to, repeats, length)
     elif kind == DATA_ADJOINT:
@@ -103,12 +103,12 @@ def _add_transform(kind, side, source, at, target, to, repeats, length):  # type
         _ADD_OUTPUTS_8(source, at, target, to, repeats, length)
 
 
-# Arrays are flat, and indices in the inner loops unsigned, so that these are vectorised; see `patches`.
+# Arrays are flat, and indices in the inner loops are unsigned, so that these are vectorised; see `patches`.
 
 
 @jit
 def _window(tile, tiles, shape, row, padding, size):  # type: ignore[no-untyped-def]
-    """Return a tile's image, the window's top and left there, where it begins, and whether all of it lies within."""
+    """Return a tile's image, top, left, index of its first pixel, and whether it lies entirely inside the image."""
     _, height, width, channels = shape
     line, x = divmod(tile, tiles.shape[3])
     i, y = divmod(line, tiles.shape[2])
@@ -135,7 +135,7 @@ def _from_images(kind, side, size, images, shape, tiles, row, padding, scratch):
 
 @jit
 def _copy_window(images, shape, i, top, left, size, window):  # type: ignore[no-untyped-def]
-    """Copy a square of an image's pixels, zero beyond its edge."""
+    """Copy a square of an image's pixels, with zeros outside the image."""
     _, height, width, channels = shape
     begin, end = max(0, -left), max(0, min(size, width - left))
     for v in range(size):
@@ -170,7 +170,7 @@ def _to_images(kind, side, size, tiles, images, shape, row, padding, scratch):  
 
 @jit
 def _add_window(window, images, shape, i, top, left, size):  # type: ignore[no-untyped-def]
-    """Add a square to an image, without what lies beyond its edge."""
+    """Add a square to an image, except outside it."""
     _, height, width, channels = shape
     begin, end = max(0, -left), min(size, width - left)
     for v in range(max(0, -top), min(size, height - top)):

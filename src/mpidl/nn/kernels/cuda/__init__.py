@@ -1,21 +1,21 @@
-"""The same for CuPy arrays, compiled by CUDA: kernels, and operations of CuPy's own where one says it all."""
+"""Kernels for CuPy arrays: CUDA C++, or CuPy's own operations where they suffice."""
 
-from mpidl.nn.kernels.cuda.contrast import chain_contrast, channel_moments, contrast_slopes, normalise_contrast
-from mpidl.nn.kernels.cuda.elementwise import chain_gelu, chain_leaky_relu, chain_relu, gelu, leaky_relu, relu
+from mpidl.nn.kernels.cuda.contrast import backprop_contrast, channel_moments, contrast_slopes, normalise_contrast
+from mpidl.nn.kernels.cuda.elementwise import backprop_gelu, backprop_leaky_relu, backprop_relu, gelu, leaky_relu, relu
 from mpidl.nn.kernels.cuda.normalisation import (
-    chain_columns,
-    chain_rows,
+    backprop_columns,
+    backprop_rows,
+    backprop_scale_shift,
     column_moments,
     normalise_columns,
     normalise_rows,
-    spread_columns,
 )
 from mpidl.nn.kernels.cuda.patches import gather_patches, patch_matrix, scatter_patches
 from mpidl.nn.kernels.cuda.pooling import (
     average_pool,
-    chain_average_pool,
-    chain_l2_pool,
-    chain_max_pool,
+    backprop_average_pool,
+    backprop_l2_pool,
+    backprop_max_pool,
     l2_pool,
     max_pool,
 )
@@ -26,15 +26,16 @@ __all__ = [
     "add_row",
     "add_to_rows",
     "average_pool",
-    "chain_average_pool",
-    "chain_columns",
-    "chain_contrast",
-    "chain_gelu",
-    "chain_l2_pool",
-    "chain_leaky_relu",
-    "chain_max_pool",
-    "chain_relu",
-    "chain_rows",
+    "backprop_average_pool",
+    "backprop_columns",
+    "backprop_contrast",
+    "backprop_gelu",
+    "backprop_l2_pool",
+    "backprop_leaky_relu",
+    "backprop_max_pool",
+    "backprop_relu",
+    "backprop_rows",
+    "backprop_scale_shift",
     "channel_moments",
     "column_moments",
     "contrast_slopes",
@@ -50,7 +51,6 @@ __all__ = [
     "patch_matrix",
     "relu",
     "scatter_patches",
-    "spread_columns",
     "sum_rows",
     "take_rows",
 ]

@@ -1,4 +1,4 @@
-// The pixels' parts of local contrast normalisation: a thread for each pixel.
+// Per-pixel parts of local contrast normalisation.
 
 KERNEL channel_moments(Index count, const Real *images, Real *mean, Real *variance, Index channels) {
     EACH(i, count) {
@@ -34,7 +34,7 @@ KERNEL contrast_slopes(
     }
 }
 
-KERNEL chain_contrast(
+KERNEL backprop_contrast(
     Index count, const Real *outputs, const Real *output_gradient, const Real *deviation, const Real *slopes,
     const Real *shifts, Real *input_gradient, Index channels
 ) {

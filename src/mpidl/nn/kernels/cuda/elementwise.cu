@@ -1,10 +1,10 @@
-// Activations and their derivatives, in place. Comparisons are such that NaN stays NaN where the CPU keeps it.
+// Activation functions and their derivatives, in place. Comparisons keep NaN wherever the CPU does.
 
 KERNEL relu(Index count, Real *values) {
     EACH(i, count) values[i] = values[i] < 0 ? 0 : values[i];
 }
 
-KERNEL chain_relu(Index count, const Real *outputs, Real *gradient) {
+KERNEL backprop_relu(Index count, const Real *outputs, Real *gradient) {
     EACH(i, count) gradient[i] = outputs[i] > 0 ? gradient[i] : 0;
 }
 
@@ -12,7 +12,7 @@ KERNEL leaky_relu(Index count, Real *values, Real leak) {
     EACH(i, count) values[i] = values[i] < 0 ? leak * values[i] : values[i];
 }
 
-KERNEL chain_leaky_relu(Index count, const Real *outputs, Real *gradient, Real leak) {
+KERNEL backprop_leaky_relu(Index count, const Real *outputs, Real *gradient, Real leak) {
     EACH(i, count) gradient[i] = outputs[i] > 0 ? gradient[i] : leak * gradient[i];
 }
 
@@ -25,7 +25,7 @@ KERNEL gelu(Index count, Real *values) {
     EACH(i, count) values[i] *= phi(values[i]);
 }
 
-KERNEL chain_gelu(Index count, const Real *inputs, Real *gradient) {
+KERNEL backprop_gelu(Index count, const Real *inputs, Real *gradient) {
     EACH(i, count) {
         const Real z = inputs[i];
         gradient[i] *= phi(z) + z * Real(0.39894228040143267794) * exp(Real(-0.5) * z * z);

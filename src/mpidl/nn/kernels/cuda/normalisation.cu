@@ -1,4 +1,4 @@
-// Normalisation of matrices by their columns' or their rows' mean and variance.
+// Normalisation of a matrix's columns or rows by their mean and variance.
 
 KERNEL normalise_columns(
     Index count, const Real *values, const Real *mean, const Real *inverse, const Real *scale, const Real *shift,
@@ -10,7 +10,7 @@ KERNEL normalise_columns(
     }
 }
 
-KERNEL spread_columns(
+KERNEL backprop_columns(
     Index count, const Real *values, const Real *mean, const Real *inverse, const Real *scale,
     const Real *scale_gradient, const Real *shift_gradient, const Real *gradient, Real *value_gradient, Index columns
 ) {
@@ -22,7 +22,7 @@ KERNEL spread_columns(
     }
 }
 
-// A thread for each row.
+// One thread per row.
 KERNEL normalise_rows(
     Index count, const Real *values, Real epsilon, const Real *scale, const Real *shift, Real *outputs, Real *mean,
     Real *inverse, Index columns
@@ -39,7 +39,7 @@ KERNEL normalise_rows(
     }
 }
 
-KERNEL spread_rows(
+KERNEL backprop_rows(
     Index count, const Real *values, const Real *mean, const Real *inverse, const Real *scale, const Real *gradient,
     Real *value_gradient, Index columns
 ) {

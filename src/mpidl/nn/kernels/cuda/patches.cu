@@ -1,6 +1,6 @@
-// Windows of images. Of the arguments, `down` and `wide` are a window's size, `rows` and `across` count positions.
+// Patches of images. Windows are of size `down` x `wide`; there are `rows` x `across` positions.
 
-// A thread for each element of the patches.
+// One thread per element of the patches.
 KERNEL gather_patches(
     Index count, const Real *images, Real *patches, Index height, Index width, Index channels,
     Index rows, Index across, Index down, Index wide, Index depth,
@@ -16,7 +16,7 @@ KERNEL gather_patches(
     }
 }
 
-// A thread for each channel of each pixel in `extent` rows from `first` on.
+// One thread per channel of each pixel in `extent` rows, from row `first` on.
 KERNEL scatter_patches(
     Index count, const Real *patches, Real *images, Index height, Index width, Index channels,
     Index rows, Index across, Index down, Index wide, Index depth,

@@ -1,7 +1,6 @@
-// Windows of images reduced to one value a channel. Of the arguments, `down` and `wide` are a window's size, `rows` and
-// `across` count positions.
+// Pooling. Windows are of size `down` x `wide`; there are `rows` x `across` positions.
 
-// A thread for each output.
+// One thread per output.
 KERNEL max_pool(
     Index count, const Real *images, Real *outputs, int *winners, Index height, Index width, Index channels,
     Index rows, Index across, Index down, Index wide, Index stride_y, Index stride_x, Index padding_y, Index padding_x
@@ -15,7 +14,7 @@ KERNEL max_pool(
         for (Index y = top > 0 ? top : 0; y < top + down && y < height; y++)
             for (Index x = left > 0 ? left : 0; x < left + wide && x < width; x++) {
                 const Real value = images[((image * height + y) * width + x) * channels + k];
-                // A value that differs from itself is NaN, and stays.
+                // A value that differs from itself is NaN, which is kept.
                 if (winner < 0 || value > best || (value != value && best == best)) {
                     best = value;
                     winner = y * width + x;
@@ -26,8 +25,8 @@ KERNEL max_pool(
     }
 }
 
-// A thread for each channel of each pixel: it adds up the windows that it won, always in the same order.
-KERNEL chain_max_pool(
+// One thread per channel of each pixel sums over the windows whose maximum it is, always in the same order.
+KERNEL backprop_max_pool(
     Index count, const Real *output_gradient, Real *input_gradient, const int *winners, Index pixels, Index channels,
     Index positions
 ) {
@@ -43,7 +42,7 @@ KERNEL chain_max_pool(
     }
 }
 
-// A thread for each output: the sum over its window of the values, or of their squares.
+// One thread per output: the mean over its window, or the root of the sum of squares.
 KERNEL pool(
     Index count, const Real *images, Real *outputs, Index squares, Index height, Index width, Index channels,
     Index rows, Index across, Index down, Index wide, Index stride_y, Index stride_x, Index padding_y, Index padding_x
@@ -62,9 +61,9 @@ KERNEL pool(
     }
 }
 
-// A thread for each channel of each pixel: the sum over the windows that have it of their gradients, divided by the
-// window's size; or by the output, and times the pixel.
-KERNEL chain_pool(
+// One thread per channel of each pixel sums the gradients of the windows that contain it, divided by the window's size;
+// with `squares`, divided by each window's output and multiplied by the pixel.
+KERNEL backprop_pool(
     Index count, const Real *images, const Real *outputs, const Real *output_gradient, Real *input_gradient,
     Index squares, Index height, Index width, Index channels,
     Index rows, Index across, Index down, Index wide, Index stride_y, Index stride_x, Index padding_y, Index padding_x

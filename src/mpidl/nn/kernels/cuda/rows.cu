@@ -1,10 +1,10 @@
-// Rows of a matrix by their number.
+// Operations on the rows of matrices.
 
 KERNEL take_rows(Index count, const Real *matrix, const long long *ids, Real *outputs, Index columns) {
     EACH(i, count) outputs[i] = matrix[ids[i / columns] * columns + i % columns];
 }
 
-// A thread for each element of the matrix looks through all ids: always the same sum, bit for bit.
+// One thread per element of the matrix goes through all ids, so that every run sums in the same order.
 KERNEL add_to_rows(Index count, Real *matrix, const long long *ids, const Real *rows, Index columns, Index length) {
     EACH(i, count) {
         Real sum = 0;

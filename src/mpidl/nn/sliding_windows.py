@@ -1,4 +1,4 @@
-"""The geometry of windows that slide over images: their size, stride and padding."""
+"""Windows that slide over images: their size, stride and padding."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ Shape = tuple[int, ...]
 
 Count = Annotated[int, Meta(ge=1)]
 Padding = Annotated[int, Meta(ge=0)]
-#: What a key of a configuration takes: one number for both directions, or [vertical, horizontal].
+#: The value of a configuration key: one number for both directions, or [vertical, horizontal].
 Pair = Count | Annotated[list[Count], Meta(min_length=2, max_length=2)]
 PaddingPair = Padding | Annotated[list[Padding], Meta(min_length=2, max_length=2)] | Literal["same", "valid"]
 
 
-class Windows(NamedTuple):
-    """How windows lie on images of one shape; all pairs are (vertical, horizontal).
+class SlidingWindows(NamedTuple):
+    """The windows on images of one shape; all pairs are (vertical, horizontal).
 
     Attributes
     ----------
-    size, stride, padding, positions : (int, int)
-        Pixels of a window; between neighbours; zeros added on each side; how many there are.
+    size : (int, int)
+        Pixels of a window.
+    stride : (int, int)
+        Pixels between neighbouring windows.
+    padding : (int, int)
+        Zeros added on each side.
+    positions : (int, int)
+        Number of windows.
     channels : int
-        Of the images.
+        Channels of the images.
     """
 
     size: tuple[int, int]
@@ -35,16 +41,16 @@ class Windows(NamedTuple):
     channels: int
 
 
-def windows(input_shape: Shape, size: Pair, stride: Pair, padding: PaddingPair) -> Windows:
-    """Return the geometry on images (height, width, channels) or (height, width), which is one channel.
+def sliding_windows(input_shape: Shape, size: Pair, stride: Pair, padding: PaddingPair) -> SlidingWindows:
+    """Return the windows on images (height, width, channels) or (height, width), which have one channel.
 
-    ``"valid"`` padding is none; ``"same"`` is what gives ceil(extent / stride) positions where both sides can have
-    the same, so for odd sizes.
+    ``"valid"`` means no padding. ``"same"`` means equal padding on both sides that gives ceil(extent / stride)
+    positions; it takes odd sizes.
 
     Raises
     ------
     UsageError
-        The inputs are no images, or smaller than a window.
+        If the inputs aren't images, or are smaller than a window.
     """
     if len(input_shape) not in (2, 3):
         raise UsageError(f"inputs of shape {input_shape}, expected (height, width, channels) or (height, width)")
@@ -66,7 +72,7 @@ def windows(input_shape: Shape, size: Pair, stride: Pair, padding: PaddingPair) 
         for extent, each, step, pad in zip((height, width), sizes, strides, pads, strict=True)
     )
     channels = input_shape[2] if len(input_shape) == 3 else 1
-    return Windows(sizes, strides, pads, (down, across), channels)
+    return SlidingWindows(sizes, strides, pads, (down, across), channels)
 
 
 def _pair(value: int | list[int] | str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Vector instructions in code that Numba compiles, for loops that a compiler doesn't vectorise well by itself."""
+"""SIMD vectors in code that Numba compiles, for loops that the compiler doesn't vectorise well."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 from llvmlite import binding, ir
 from numba.core import cgutils, config
 
-#: What the code may use, as Numba has it.
+#: CPU features that the code may use, as configured in Numba.
 FEATURES = binding.get_host_cpu_features().flatten() if config.CPU_FEATURES is None else config.CPU_FEATURES  # type: ignore[attr-defined]
-#: Bytes of a vector: two instructions do the work of one where the machine has shorter ones.
+#: Bytes of a vector. On machines with shorter vectors, LLVM splits each instruction in two.
 BYTES = 64 if "+avx512f" in FEATURES else 32
 
 
-class Vectors:
-    """Vectors of one type of numbers.
+class VectorBuilder:
+    """Generates vector instructions for one type of numbers.
 
     Parameters
     ----------
     context, builder
-        Numba's, of the code that is being generated.
+        Numba's context and builder of the code being generated.
     kind
-        Numba's type of the numbers: float32 or float64.
+        Numba type of the numbers: float32 or float64.
 
     Attributes
     ----------
     lanes : int
         Numbers in a vector.
     bytes : int
-        Of a number.
+        Bytes of a number.
     type
-        LLVM's.
+        LLVM type of a vector.
     builder
-        As given.
+        The builder given.
     """
 
     def __init__(self, context: Any, builder: Any, kind: Any) -> None:
@@ -43,7 +43,7 @@ class Vectors:
         self.type = ir.VectorType(self._real, self.lanes)
 
     def load(self, address: Any, mask: Any = None) -> Any:
-        """Return the vector at an address, zero where the mask is."""
+        """Return the vector at an address, with zeros where the mask is zero."""
         place = self.builder.inttoptr(address, self.type.as_pointer())
         if mask is None:
             return self.builder.load(place, align=self.bytes)
@@ -53,7 +53,7 @@ class Vectors:
         return self.builder.call(self._intrinsic("llvm.masked.load", kind), arguments)
 
     def store(self, value: Any, address: Any, mask: Any = None) -> None:
-        """Store a vector at an address, where the mask isn't zero."""
+        """Store a vector at an address, except where the mask is zero."""
         place = self.builder.inttoptr(address, self.type.as_pointer())
         if mask is None:
             self.builder.store(value, place, align=self.bytes)
@@ -62,22 +62,22 @@ class Vectors:
         kind = ir.FunctionType(ir.VoidType(), [self.type, place.type, alignment, mask.type])
         self.builder.call(self._intrinsic("llvm.masked.store", kind), [value, place, alignment(self.bytes), mask])
 
-    def spread(self, address: Any) -> Any:
-        """Return a vector of equal numbers: what is at an address."""
+    def broadcast(self, address: Any) -> Any:
+        """Return a vector filled with the number at an address."""
         number = self.builder.load(self.builder.inttoptr(address, self._real.as_pointer()), align=self.bytes)
-        return _spread(self.builder, number, self.lanes)
+        return _broadcast(self.builder, number, self.lanes)
 
     def mask(self, count: Any) -> Any:
-        """Return a vector of bits, one in the first `count` of them."""
+        """Return a vector of bits of which the first `count` are one."""
         numbers = ir.VectorType(count.type, self.lanes)(list(range(self.lanes)))
-        return self.builder.icmp_signed("<", numbers, _spread(self.builder, count, self.lanes))
+        return self.builder.icmp_signed("<", numbers, _broadcast(self.builder, count, self.lanes))
 
-    def fused(self, x: Any, y: Any, z: Any) -> Any:
-        """Return x * y + z, in one instruction where there is one."""
+    def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
+        """Return x * y + z, in a single instruction where the CPU has one."""
         return (Number(self, x) * Number(self, y) + Number(self, z)).value
 
-    def each(self, length: Any, body: Callable[[Any, Any], None]) -> None:
-        """Generate code for `length` numbers: `body` takes the first one's place and the mask."""
+    def for_each(self, length: Any, body: Callable[[Any, Any], None]) -> None:
+        """Generate a loop over `length` numbers; `body` takes a vector's first index and its mask."""
         builder, word = self.builder, length.type
         whole = builder.and_(length, word(-self.lanes))
         with cgutils.for_range_slice(builder, word(0), whole, word(self.lanes), word) as (place, _):
@@ -87,44 +87,44 @@ class Vectors:
             body(whole, self.mask(rest))
 
     def _intrinsic(self, name: str, kind: Any) -> Any:
-        suffix = f".v{self.lanes}f{8 * self.bytes}.p0"
-        return cgutils.get_or_insert_function(self.builder.module, kind, name + suffix)
+        module, name = self.builder.module, f"{name}.v{self.lanes}f{8 * self.bytes}.p0"
+        return module.globals.get(name) or ir.Function(module, kind, name)
 
 
 class Number:
-    """A vector with the arithmetic of numbers: it generates the code. A product and a sum may be fused."""
+    """A vector whose arithmetic operators generate code. A product and a sum may be fused."""
 
-    def __init__(self, vectors: Vectors, value: Any) -> None:
-        self._vectors, self.value = vectors, value
+    def __init__(self, simd: VectorBuilder, value: Any) -> None:
+        self._simd, self.value = simd, value
 
     def __add__(self, other: Number) -> Number:
-        return self._combined(self._vectors.builder.fadd, other)
+        return self._combined(self._simd.builder.fadd, other)
 
     def __sub__(self, other: Number) -> Number:
-        return self._combined(self._vectors.builder.fsub, other)
+        return self._combined(self._simd.builder.fsub, other)
 
     def __mul__(self, other: Number) -> Number:
-        return self._combined(self._vectors.builder.fmul, other)
+        return self._combined(self._simd.builder.fmul, other)
 
     def __rmul__(self, factor: float) -> Number:
-        return self * Number(self._vectors, self._vectors.type([factor] * self._vectors.lanes))
+        return self * Number(self._simd, self._simd.type([factor] * self._simd.lanes))
 
     def __neg__(self) -> Number:
         return -1.0 * self
 
     def _combined(self, operation: Callable[..., Any], other: Number) -> Number:
-        return Number(self._vectors, operation(self.value, other.value, flags=("contract",)))
+        return Number(self._simd, operation(self.value, other.value, flags=("contract",)))
 
 
 def phi(builder: Any, kind: Any, values: dict[Any, Any]) -> Any:
-    """Return what has a value that depends on the block that came before."""
+    """Return a phi node: its value depends on the preceding block."""
     made = builder.phi(kind)
     for block, value in values.items():
         made.add_incoming(value, block)
     return made
 
 
-def _spread(builder: Any, value: Any, width: int) -> Any:
+def _broadcast(builder: Any, value: Any, width: int) -> Any:
     vector, index = ir.VectorType(value.type, width), ir.IntType(32)
     first = builder.insert_element(vector(ir.Undefined), value, index(0))
     return builder.shuffle_vector(first, vector(ir.Undefined), ir.VectorType(index, width)(None))

@@ -1,13 +1,13 @@
-// Places of windows and of the elements of arrays.
+// Positions of sliding windows and of the elements of arrays.
 
-// Take the last axis, of so many elements, off a flat index.
+// Return the index along the last axis, of length `extent`, and remove that axis from the flat index.
 static __device__ Index take(Index &flat, Index extent) {
     const Index rest = flat / extent, place = flat - rest * extent;
     flat = rest;
     return place;
 }
 
-// The first position whose window, of this size, reaches a pixel; `place` counts from the padding's edge.
+// The first position whose window contains a pixel; `place` counts from the edge of the padding.
 static __device__ Index first_over(Index place, Index size, Index stride) {
     return place < size ? 0 : (place - size) / stride + 1;
 }

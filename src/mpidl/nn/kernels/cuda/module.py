@@ -1,4 +1,4 @@
-"""CUDA C++ sources, compiled by CuPy at the first use of a kernel, and kept in its cache on disk."""
+"""CUDA C++ sources, compiled by CuPy at the first use of a kernel and kept in its cache on disk."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 THREADS = 256
-#: More blocks than any GPU runs at a time; each thread works in strides of the whole grid.
+#: More blocks than any GPU runs at a time; each thread strides over the elements by the size of the grid.
 MOST_BLOCKS = 1 << 14
-#: Indices up to here are of 32 bits, which divide several times as fast; a stride beyond still fits.
+#: Largest count for indices of 32 bits, whose divisions are several times faster; one more stride still fits.
 NARROW = (1 << 31) - 1 - THREADS * MOST_BLOCKS
 
-#: What every source begins with.
+#: The beginning of every source.
 PRELUDE = """
 typedef {real} Real;
 typedef {index} Index;
@@ -24,37 +24,37 @@ typedef {index} Index;
 """
 
 
-class Source:
-    """A ``.cu`` file beside this one, of kernels over elements of type ``Real`` and indices of type ``Index``.
+class CudaModule:
+    """The kernels in a ``.cu`` file beside this one; elements are of type ``Real``, indices of type ``Index``.
 
     Parameters
     ----------
     name : str
-        The file's, without its suffix.
+        Name of the file, without its suffix.
     header : str, optional
-        Likewise of a ``.cuh`` file of functions that it calls.
+        Name of a ``.cuh`` file with functions that the kernels call, without its suffix.
     """
 
     def __init__(self, name: str, header: str | None = None) -> None:
         self.path = Path(__file__).with_name(f"{name}.cu")
         self._header = "" if header is None else Path(__file__).with_name(f"{header}.cuh").read_text()
 
-    def text(self, dtype: str, wide: bool) -> str:
-        """Return the whole text for float32 or float64 elements, with indices of 64 bits if `wide`, else of 32."""
+    def source(self, dtype: str, wide: bool) -> str:
+        """Return the source for float32 or float64 elements, with indices of 64 bits if `wide`, else of 32 bits."""
         real = {"float32": "float", "float64": "double"}[dtype]
         return PRELUDE.format(real=real, index="long long" if wide else "int") + self._header + self.path.read_text()
 
     def launch(self, kernel: str, count: int, *arguments: Any) -> None:
-        """Run a kernel; it gets `count` and then the arguments.
+        """Run a kernel, which takes `count` and then the arguments.
 
         Parameters
         ----------
         kernel : str
         count : int
-            Its threads, one for each element of its result.
+            Number of threads, one for each element of the result.
         arguments
-            C-contiguous CuPy arrays, of which the first has the type ``Real``; integers, which become ``Index``; and
-            floats, which become ``Real``.
+            C-contiguous CuPy arrays, the first of type ``Real``; integers, which become ``Index``; and floats, which
+            become ``Real``.
         """
         import cupy
 
@@ -73,10 +73,10 @@ class Source:
 
 
 @cache
-def _compiled(cupy: Any, source: Source, kernel: str, dtype: str, wide: bool) -> Any:
-    return _module(cupy, source, dtype, wide).get_function(kernel)
+def _compiled(cupy: Any, module: CudaModule, kernel: str, dtype: str, wide: bool) -> Any:
+    return _loaded(cupy, module, dtype, wide).get_function(kernel)
 
 
 @cache
-def _module(cupy: Any, source: Source, dtype: str, wide: bool) -> Any:
-    return cupy.RawModule(code=source.text(dtype, wide))
+def _loaded(cupy: Any, module: CudaModule, dtype: str, wide: bool) -> Any:
+    return cupy.RawModule(code=module.source(dtype, wide))

@@ -1,0 +1,44 @@
+"""Sphinx's settings of the manual: `make docs`."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mpidl.version import VERSION
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+import docstrings
+
+project = "mpidl"
+author = "the mpidl developers"
+project_copyright = f"2026, {author}"
+release = version = VERSION
+
+extensions = ["keys", "sphinx.ext.autodoc", "numpydoc"]
+exclude_patterns = ["_build"]
+# What docstrings have between single backticks: a link where Sphinx knows the name, else code.
+default_role = "py:obj"
+# As in NumPy's manual, types are in the docstrings and not in the signatures.
+autodoc_typehints = "none"
+autodoc_default_options = {"exclude-members": "default_rule"}
+numpydoc_show_class_members = False
+
+html_theme = "furo"
+html_title = f"mpidl {VERSION}"
+html_copy_source = False
+
+
+def skip(app: Any, what: str, name: str, member: Any, skipped: bool, options: Any) -> bool | None:
+    """Leave out methods whose docstring only points to another one."""
+    return True if (getattr(member, "__doc__", None) or "").startswith("See `") else None
+
+
+def escape(app: Any, what: str, name: str, member: Any, options: Any, lines: list[str]) -> None:
+    """Keep docutils from reading more into a docstring than is there."""
+    lines[:] = docstrings.escape("\n".join(lines)).split("\n")
+
+
+def setup(app: Any) -> None:
+    """Connect the functions above."""
+    app.connect("autodoc-skip-member", skip)
+    app.connect("autodoc-process-docstring", escape, priority=400)  # before numpydoc

@@ -1,0 +1,39 @@
+"""What policies share that gather several gradients into one update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mpidl.shards.policies.policy import Policy
+from mpidl.shards.state import ShardState
+
+
+class Gathering(Policy):
+    """Keeps a sum of gradients and, for each chunk, the number of gradients in it and of the updates before."""
+
+    def attach(self, shard: ShardState) -> None:
+        """See `Policy.attach`."""
+        self._sum = np.zeros_like(shard.parameters)
+        self._gathered = [0] * shard.chunks
+        self._updates = [0] * shard.chunks
+
+    def _apply(self, shard: ShardState, chunk: int) -> None:
+        """Give the sum of a chunk to the rule and begin another."""
+        gathered = shard.part(self._sum, chunk)
+        self._updates[chunk] += 1
+        shard.update(chunk, gathered, self._updates[chunk])
+        gathered.fill(0)
+        self._gathered[chunk] = 0
+
+    def state(self) -> dict[str, Any]:
+        """See `Policy.state`."""
+        gathered, updates = (np.array(counts, np.int64) for counts in (self._gathered, self._updates))
+        return {"sum": self._sum, "gathered": gathered, "updates": updates}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `Policy.load`."""
+        self._sum[...] = state["sum"]
+        self._gathered, self._updates = state["gathered"].tolist(), state["updates"].tolist()

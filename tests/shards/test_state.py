@@ -1,0 +1,234 @@
+"""A shard's whole state: another shard that loads it goes on as the first would have, bit for bit."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpidl.parameters import Range
+from mpidl.rules import Adagrad, Adam, Nesterov, Sgd
+from mpidl.shards import policies
+from mpidl.shards.accrual import Accrual
+from mpidl.shards.on_device import ShardOnDevice
+from mpidl.shards.policies import (
+    Adag,
+    Add,
+    ApplyAtOnce,
+    Assign,
+    DelayCompensated,
+    DelayedNesterov,
+    DropStale,
+    FirstOfStep,
+    Gather,
+    inverse,
+    inverse_plus_one,
+)  # fmt: skip
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+from mpidl.shards.vectors import Vectors
+
+WORKERS = 3
+CASES = {
+    "apply": (Adam(0.1), lambda: ApplyAtOnce(inverse)),
+    "add": (Sgd(), lambda: Add(inverse_plus_one)),
+    "assign": (Sgd(), Assign),
+    "delay_compensated": (Adagrad(0.1), lambda: DelayCompensated(0.3)),
+    "adag": (Sgd(), lambda: Adag(0.2)),
+    "gather": (Adam(0.1), lambda: Gather(3, inverse)),
+    "delayed_nesterov": (Nesterov(0.7, 0.9), lambda: DelayedNesterov(3)),
+    "first_of_step": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS)),
+    "drop": (Adagrad(0.1), lambda: DropStale(ApplyAtOnce(), 1)),
+    "drop_gather": (Adagrad(0.1), lambda: DropStale(Gather(2), 1)),
+    "drop_first": (Adagrad(0.1), lambda: DropStale(FirstOfStep(2, WORKERS), 1)),
+    "drop_compensated": (Adagrad(0.1), lambda: DropStale(DelayCompensated(0.3), 1)),
+}
+
+
+def make(case, size, chunk, dtype, xp=None, seed=0):
+    """Return a shard; the seed gives its first values."""
+    rule, policy = CASES[case]
+    parameters = np.random.default_rng(seed).normal(size=size).astype(dtype)
+    scheduled = ScheduledRule(rule, lambda portion: 1 / (2 + portion), [Range(5, 7), Range(12, 30)])
+    whole = Range(3, 3 + size)
+    if xp is None:
+        return Shard(whole, parameters, scheduled, policy(), chunk, clock=4)
+    state = {name: np.zeros_like(parameters) for name in rule.states}
+    return ShardOnDevice(whole, parameters, scheduled, policy(), chunk, xp=xp, state=state, clock=4)
+
+
+@dataclass
+class Pushes:
+    """What workers send: each its next chunk whenever it is its turn, until it leaves."""
+
+    next: dict = field(default_factory=lambda: defaultdict(int))
+    fetched: dict = field(default_factory=dict)
+    left: set = field(default_factory=set)
+
+    def act(self, shard, worker, leaves, lag):
+        if worker in self.left:
+            return
+        number, chunk = divmod(self.next[worker], shard.chunks)
+        if not chunk:
+            if leaves:
+                self.left.add(worker)
+                shard.remove_worker(worker)
+                return
+            self.fetched[worker] = max(4, shard.clock - lag)
+        random = np.random.default_rng((worker, number, chunk))
+        values = random.normal(size=shard.pieces[chunk].size).astype(shard.parameters.dtype)
+        shard.receive_chunk(worker, chunk, self.fetched[worker], values, (number, number + worker))
+        self.next[worker] += 1
+
+
+def finish(shard, pushes, actions):
+    for action in actions:
+        pushes.act(shard, *action)
+    shard.apply_rest()
+
+
+def listed(shard):
+    """Return a copy of a shard's state in the host's memory."""
+    state = shard.state()
+    return {name: values.get() if hasattr(values, "get") else np.array(values) for name, values in state.items()}
+
+
+def assert_same(state, expected):
+    assert state.keys() == expected.keys()
+    for name, values in expected.items():
+        assert (values.dtype, values.shape) == (state[name].dtype, state[name].shape), name
+        assert values.tobytes() == state[name].tobytes(), name
+
+
+def check(case, size, chunk, dtype, actions, cut, xp=None):
+    """Cut a sequence of actions in two, and let a shard that has seen other pushes carry out the second part."""
+    unbroken, broken = (make(case, size, chunk, dtype, xp) for _ in range(2))
+    other, before = make(case, size, chunk, dtype, xp, seed=1), Pushes()
+    for action in actions[::-2]:
+        before.act(other, *action)
+    finish(unbroken, Pushes(), actions)
+    pushes = Pushes()
+    for action in actions[:cut]:
+        pushes.act(broken, *action)
+    state = listed(broken)
+    for name, values in state.items():
+        assert values.dtype == np.int64 or (values.dtype, values.shape) == (dtype, (size,)), name
+    other.load(state)
+    assert_same(listed(other), state)
+    assert [other.is_open(worker) for worker in range(WORKERS)] == [broken.is_open(each) for each in range(WORKERS)]
+    for values in state.values():
+        values.fill(99)
+    finish(other, pushes, actions[cut:])
+    assert_same(listed(other), listed(unbroken))
+
+
+@st.composite
+def interleavings(draw):
+    size = draw(st.integers(1, 21))
+    action = st.tuples(st.integers(0, WORKERS - 1), st.sampled_from([False] * 5 + [True]), st.integers(0, 3))
+    actions = draw(st.lists(action, min_size=1, max_size=60))
+    return {
+        "size": size,
+        "chunk": draw(st.integers(1, size + 2)),
+        "dtype": draw(st.sampled_from(["float32", "float64"])),
+        "actions": actions,
+        "cut": draw(st.integers(0, len(actions))),
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=60, deadline=None)
+@given(interleaving=interleavings())
+def test_a_shard_that_loads_a_state_goes_on_as_the_first_would_have(case, interleaving):
+    check(case, **interleaving)
+
+
+def test_every_policy_is_among_the_cases():
+    used = {type(policy()) for _, policy in CASES.values()}
+    concrete = {getattr(policies, name) for name in policies.__all__ if isinstance(getattr(policies, name), type)}
+    assert used == concrete - {policies.Policy, policies.PushHeader}
+
+
+def fixed(seed=1, count=60):
+    random = np.random.default_rng(seed)
+    return [
+        (int(random.integers(WORKERS)), bool(random.random() < 0.05), int(random.integers(3))) for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("cut", [7, 31, 32])
+def test_a_shard_on_a_device_goes_on_too(cupy, case, cut):
+    check(case, 21, 4, "float32", fixed(), cut, cupy)
+
+
+def test_a_shard_on_a_device_goes_on_where_one_on_the_host_was_and_shows_it(cupy):
+    host, device = make("gather", 21, 4, "float32"), make("gather", 21, 4, "float32", cupy)
+    memory = np.zeros(21, np.float32)
+    device.bind(memory)
+    pushes = Pushes()
+    for action in fixed():
+        pushes.act(host, *action)
+    device.load(host.state())
+    assert_same(listed(device), listed(host))
+    assert memory.tobytes() == host.parameters.tobytes()
+
+
+def test_vectors_are_the_shards_own_and_loading_keeps_them():
+    shard = make("delay_compensated", 21, 4, "float64")
+    memory = np.empty(21)
+    shard.bind(memory)
+    assert shard.state()["parameters"] is memory
+    finish(shard, Pushes(), fixed())
+    state, fresh = listed(shard), make("delay_compensated", 21, 4, "float64")
+    other = np.empty(21)
+    fresh.bind(other)
+    fresh.load(state)
+    assert fresh.parameters is other
+    assert other.tobytes() == memory.tobytes()
+    assert fresh.chunk(1).tobytes() == memory[4:8].tobytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chunks=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(4, 5)), max_size=40),
+    cut=st.integers(0, 40),
+)
+def test_units_are_accrued_on_as_before(chunks, cut):
+    pieces = [Range(0, 4), Range(4, 8), Range(8, 11)]
+
+    def make_accrual():
+        vectors = {name: np.zeros(11) for name in ("parameters", "gradient", "previous")}
+        return vectors, Accrual(Vectors(vectors), pieces)
+
+    def add(accrual, part):
+        for unit, chunk, evaluation in part:
+            values = np.random.default_rng((unit, chunk)).normal(size=pieces[chunk].size)
+            added.append(accrual.add_chunk(evaluation, unit, chunk, values, unit + 0.5))
+
+    def begin(accrual):
+        accrual.begin(5, ["gradient", "previous"], ["gradient", "previous", "gradient", "previous"])
+
+    results = []
+    for cuts in ([], [cut]):
+        added: list[bool] = []
+        vectors, accrual = make_accrual()
+        begin(accrual)
+        if cuts:
+            add(accrual, chunks[:cut])
+            state = {name: np.array(values) for name, values in accrual.state().items()}
+            before, (vectors, accrual) = vectors, make_accrual()
+            for name, vector in before.items():
+                vectors[name][:] = vector
+            accrual.load(state)
+            for values in state.values():
+                values.fill(99)
+        add(accrual, chunks[cut:] if cuts else chunks)
+        results.append((added, vectors, accrual))
+    (added, vectors, accrual), (expected, unbroken, whole) = results
+    assert added == expected
+    assert_same(vectors, unbroken)
+    assert_same(accrual.state(), whole.state())
+    assert accrual.unfinished().tolist() == whole.unfinished().tolist()
