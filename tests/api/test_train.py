@@ -1,6 +1,8 @@
 """What `mpidl.train` makes of its arguments and of a configuration."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -120,7 +122,22 @@ def test_a_run_from_a_configuration(tmp_path):
     assert mpidl.evaluate(tmp_path / "run")["step"] == 8
     more = mpidl.train(config=tmp_path / "run" / "config.toml", steps=12, resume=True)
     assert more["run_dir"] == str(tmp_path / "run")
-    assert mpidl.evaluate(tmp_path / "run")["step"] == 12
+    assert mpidl.evaluate(str(tmp_path / "run"))["step"] == 12
+
+
+@dataclass(frozen=True)
+class Ours(mpidl.Synthetic):
+    """A source that no configuration can name."""
+
+    name: ClassVar[str] = "ours"
+    shape: tuple[int, ...] = (5,)
+
+
+def test_parts_that_no_configuration_can_name(resolved):
+    config = from_dict(SECTIONS, data_source=Ours(), algorithm=mpidl.Sync(), rule=mpidl.Momentum())
+    assert (config.data_source, config.algorithm, config.rule) == (Ours(), mpidl.Sync(), mpidl.Momentum())
+    assert resolved(config=config) == config
+    assert resolved(config=config, data=mpidl.Digits(), rule=mpidl.Sgd()).rule == mpidl.Sgd()
 
 
 def test_data_and_model_of_a_script(tmp_path, least_squares):

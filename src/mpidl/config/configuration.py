@@ -32,14 +32,12 @@ __all__ = ["SECTIONS", "Config", "from_dict", "load", "read", "set_keys"]
 
 Named = TypeVar("Named")
 
-#: The class of each section, in the order of the files that are written. The keys of ``[data]``, ``[algorithm]`` and
-#: ``[server]`` are also those of the class in `SOURCES`, `ALGORITHMS` or `RULES` that the section names.
+#: The class of each section whose keys are always the same. The section ``[data]`` also has the keys of the source that
+#: it names.
 SECTIONS: dict[str, type] = {
     "run": RunSection,
     "data": DataSection,
     "model": ModelSection,
-    "algorithm": Algorithm,
-    "server": Rule,
     "rate": RateSchedule,
     "topology": TopologySection,
     "checkpoint": CheckpointSection,
@@ -48,8 +46,8 @@ SECTIONS: dict[str, type] = {
     "debug": DebugSection,
 }
 
-#: Sections whose keys depend on a name that they give.
-NAMING = ("data", "algorithm", "server")
+#: Sections whose keys are those of the class that they name, in `ALGORITHMS` and `RULES`.
+NAMING = ("algorithm", "server")
 
 #: Keys that take the place of another key of their section.
 INSTEAD = {
@@ -96,12 +94,12 @@ class Config:
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the configuration as a mapping of sections, which `from_dict` turns into an equal one."""
-        tables = {name: _table(getattr(self, name)) for name in SECTIONS if name not in NAMING}
-        tables["data"] = {"source": self.data_source.name, **_table(self.data_source), **_table(self.data)}
-        tables["algorithm"] = {"name": self.algorithm.name, **_table(self.algorithm)}
+        plain = {name: _table(getattr(self, name)) for name in SECTIONS}
+        plain["data"] = {"source": self.data_source.name, **_table(self.data_source), **plain["data"]}
+        naming = {"algorithm": {"name": self.algorithm.name, **_table(self.algorithm)}}
         if self.rule is not None:
-            tables["server"] = {"rule": self.rule.name, **_table(self.rule)}
-        return {name: tables[name] for name in SECTIONS if name in tables}
+            naming["server"] = {"rule": self.rule.name, **_table(self.rule)}
+        return {name: plain[name] for name in ("run", "data", "model")} | naming | plain
 
     def to_toml(self) -> str:
         """Return the configuration as TOML text, which `load` turns into an equal one."""
@@ -168,19 +166,18 @@ def from_dict(
     """
     values = modernise(values)
     for section in values:
-        if section not in SECTIONS:
-            raise UsageError(f"{section}: unknown section{nearest(section, list(SECTIONS))}")
+        if section not in (*SECTIONS, *NAMING):
+            raise UsageError(f"{section}: unknown section{nearest(section, [*SECTIONS, *NAMING])}")
     if data_source is None:
         data_source = _source(values)
     if algorithm is None:
         algorithm = _named(ALGORITHMS, "algorithm", "name", values, default="downpour")
-    plain = {name: cls for name, cls in SECTIONS.items() if name not in NAMING}
+    values["data"] = _without_source(values.get("data", {}))
     config = Config(
-        data=schema.build(DataSection, "data", _without_source(values.get("data", {}))),
         data_source=data_source,
         algorithm=algorithm,
         rule=_rule(algorithm, values, rule),
-        **{name: schema.build(cls, name, values.get(name, {})) for name, cls in plain.items()},
+        **{name: schema.build(cls, name, values.get(name, {})) for name, cls in SECTIONS.items()},
     )
     config.algorithm.check(config.run.deterministic, config.rule)
     if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):

@@ -116,8 +116,10 @@ class ModelSection:
         A name in `mpidl.nn.LOSSES`; None with a factory, whose model has its own loss.
     label_smoothing : float
         Label smoothing of softmax cross-entropy; see `mpidl.nn.SoftmaxCrossEntropy`.
-    l2, clip : float
-        See `mpidl.nn.Regularisation`.
+    l2 : float
+        Adds ``l2 / 2`` times the sum of the squared weights to the loss.
+    clip : float, optional
+        Largest Euclidean norm of the gradient of a batch; longer gradients are scaled down to it.
     dtype : {"float32", "float64"}
         Type of parameters, gradients and activations.
     """

@@ -17,7 +17,15 @@ Positive = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True)
 class Slow:
-    """``[[virtual.slow]]``: a replica whose gradients take `factor` times as long."""
+    """``[[virtual.slow]]``: a replica that is slow.
+
+    Attributes
+    ----------
+    replica : int
+        Number of the replica, from 0.
+    factor : float
+        How many times as long its gradients take.
+    """
 
     replica: Annotated[int, Meta(ge=0)]
     factor: Positive = 10.0

@@ -14,13 +14,13 @@ from mpidl.parameters import Range
 from mpidl.storage.checkpoint import latest
 
 
-def evaluate(run: Path) -> dict[str, Any]:
+def evaluate(run: str | Path) -> dict[str, Any]:
     """Evaluate the model of a run's newest checkpoint on the test data.
 
     Parameters
     ----------
-    run : Path
-        ``runs/NAME``.
+    run : str or Path
+        Directory of the run, such as ``"runs/digits"``.
 
     Returns
     -------
@@ -32,6 +32,7 @@ def evaluate(run: Path) -> dict[str, Any]:
     UsageError
         There is no checkpoint, or its data or model can't be loaded.
     """
+    run = Path(run)
     checkpoint = latest(run)
     job = build(load(run / "config.toml"), checkpoint)
     job.model.parameters[:] = checkpoint.read("parameters", Range(0, checkpoint.size))
