@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpidl.config import from_dict, load, toml
-from mpidl.runs.plan import lines, plan
+from mpidl.runs.plan import plan, to_text
 
 JOBS = Path(__file__).parents[2] / "jobs"
 PATHS = sorted(JOBS.glob("*.toml"))
@@ -33,7 +33,7 @@ def test_every_job_can_be_planned(path, files):
     described = plan(load(path, [f"data.path={files}"] if on_disk else []), ranks=4)
     assert described["parameters"] == sum(layer["parameters"] for layer in described["layers"])
     assert len(described["roles"]) == 4
-    assert lines(described)[0].startswith(f"{path.stem}: ")
+    assert to_text(described)[0].startswith(f"{path.stem}: ")
 
 
 def test_the_speech_network():
