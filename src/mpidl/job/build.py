@@ -47,9 +47,7 @@ def build_model(config: Config, dataset: Dataset) -> Model:
         )  # fmt: skip
     assert section.factory is not None
     if section.factory == PYTHON_MODEL:
-        raise UsageError(
-            f"model.factory: {PYTHON_MODEL}: the model is an object of a Python script; resume the run there"
-        )
+        raise UsageError(f"model.factory: {PYTHON_MODEL}: the model is an object of a Python script, use it there")
     module, _, function = section.factory.partition(":")
     sys.path.insert(0, ".")
     try:
