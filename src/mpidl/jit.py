@@ -24,7 +24,9 @@ def jit(function: Callable[..., Any], reassociate: bool = False) -> Callable[...
     """
     # Without NumPy's error model each division is checked, and loops aren't vectorised. Without fastmath a
     # vector instruction rounds as the scalar one for the remainder does.
-    dispatcher = numba.njit(function, error_model="numpy", nogil=True, fastmath={"reassoc"} if reassociate else False)
+    dispatcher: Any = numba.njit(
+        function, error_model="numpy", nogil=True, fastmath={"reassoc"} if reassociate else False
+    )
     with suppress(RuntimeError):  # Where no directory for the cache is writable, each start compiles.
         dispatcher.enable_caching()
-    return dispatcher
+    return dispatcher  # type: ignore[no-any-return]

@@ -35,6 +35,7 @@ class Synthetic:
     shape : tuple of int
         Shape of a sample's inputs, which are float32.
     classes : int
+        Number of classes.
     noise : float
         Standard deviation of the noise. That of the means is 1.
     seed : int

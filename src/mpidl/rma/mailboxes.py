@@ -237,8 +237,10 @@ class Inbox:
 
     def _values(self, worker: int, slot: int, count: int) -> np.ndarray:
         wire, payload = self._geometry.wire, self._payloads[worker][slot]
+        values: np.ndarray
         if wire is None or not count:
-            return payload[:count]
+            values = payload[:count]
+            return values
         values = self._decoded[:count]
         wire.decode(payload[: wire.size(count, values.dtype)], values)
         return values

@@ -104,7 +104,7 @@ class Staging:
 
     def on_host(self, values: Any, rank: int) -> np.ndarray:
         """Return `values` if they are the host's, else a copy there, until `rank` is flushed."""
-        if not isinstance(values, self._xp.ndarray):
+        if isinstance(values, np.ndarray):
             return values
         host = self._lend(values, rank)
         values.get(out=host, blocking=False)

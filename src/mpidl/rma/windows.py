@@ -113,7 +113,8 @@ class Window(Owner):
 
     def region(self, rank: int, name: str) -> Region:
         """Return where the region `name` of `rank` lies."""
-        return self._regions[rank][name]
+        region: Region = self._regions[rank][name]
+        return region
 
     def local(self, name: str) -> np.ndarray:
         """Return this rank's region as a 1-D array on the window's memory."""

@@ -17,8 +17,12 @@ class Adamw(Adam):
 
     Parameters
     ----------
-    rate, beta1, beta2, epsilon
-        See `Adam`.
+    rate
+        Learning rate, the paper's alpha.
+    beta1, beta2
+        Decay rates of the first and the second moment.
+    epsilon
+        Added to the root of the corrected second moment.
     weight_decay
         Weight decay per unit of rate, as in PyTorch.
 

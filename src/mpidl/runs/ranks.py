@@ -75,7 +75,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         transport = WindowTransport(comm, roles, _capacity(job, ranges), staging=role.staging)
     _agree(comm, roles, lambda: role.prepare(transport))
     with _failing_together(comm, roles, job.directory), transport:
-        summary = comm.bcast(role.work(), root=roles.coordinator)
+        summary: dict[str, Any] = comm.bcast(role.work(), root=roles.coordinator)
         if config.run.record:
             role.save_record(transport)
         role.unbind()

@@ -138,6 +138,7 @@ class MpiEngine:
         batch = self.split.take(request.batch)
         if request.parameters is not self.model.parameters:
             np.copyto(self.model.parameters, request.parameters)
+        gradient: np.ndarray
         loss, gradient = self.model.loss_and_gradient(batch)
         seconds = self._timer() - started
         pause = self._hooks.delay(time.perf_counter() - since)

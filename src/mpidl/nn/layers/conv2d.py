@@ -31,8 +31,10 @@ class Conv2d(Weighted):
         Number of output channels (feature maps).
     size
         Size of the kernel: a number, or [vertical, horizontal].
-    activation, initialiser
-        See `Weighted`. The weight is (size, size, input channels / groups, channels), the bias (channels,).
+    activation
+        A name in `ACTIVATIONS`.
+    initialiser
+        A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (size, size, input channels / groups, channels), the bias (channels,).
     stride
         Pixels between neighbouring positions of the kernel.
     padding

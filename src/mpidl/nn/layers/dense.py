@@ -19,8 +19,10 @@ class Dense(Weighted):
     ----------
     units
         Number of outputs.
-    activation, initialiser
-        See `Weighted`. The weight is (inputs, units), the bias (units,).
+    activation
+        A name in `ACTIVATIONS`.
+    initialiser
+        A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (inputs, units), the bias (units,).
     """
 
     type: ClassVar[str] = "dense"

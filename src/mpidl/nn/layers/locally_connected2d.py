@@ -25,9 +25,11 @@ class LocallyConnected2d(Weighted):
         Number of output channels (feature maps).
     size
         Size of a window: a number, or [vertical, horizontal].
-    activation, initialiser
-        See `Weighted`. The weight is (positions down, positions across, size, size, input channels, channels), the
-        bias (positions down, positions across, channels).
+    activation
+        A name in `ACTIVATIONS`.
+    initialiser
+        A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (positions down, positions
+        across, size, size, input channels, channels), the bias (positions down, positions across, channels).
     stride
         Pixels between neighbouring positions.
     padding
