@@ -104,8 +104,9 @@ class Staging:
 
     def on_host(self, values: Any, rank: int) -> np.ndarray:
         """Return `values` if they are the host's, else a copy there, until `rank` is flushed."""
-        if isinstance(values, np.ndarray):
-            return values
+        host: np.ndarray = values
+        if not isinstance(values, self._xp.ndarray):
+            return host
         host = self._lend(values, rank)
         values.get(out=host, blocking=False)
         self._synchronise()
