@@ -1,4 +1,4 @@
-"""Algorithms, one file each, as generators of requests; `ALGORITHMS` maps the names that configurations use."""
+"""The training algorithms, one file each, as generators of requests; `ALGORITHMS` maps names to their classes."""
 
 from mpidl.algorithms.adag import Adag
 from mpidl.algorithms.aeasgd import Aeasgd
@@ -24,7 +24,7 @@ _ALL: tuple[type[Algorithm], ...] = (
     Sandblaster, Softsync, Ssp, Sync,
 )  # fmt: skip
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _ALL}
-# What the notes of dist-keras' users call ADAG with a window is the thesis' AGN.
+# What users of dist-keras call ADAG with a window is the AGN of Hermans' thesis.
 ALGORITHMS["adag_window"] = Agn
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Asynchronous distributed adaptive gradients (Hermans 2017)."""
+"""Asynchronous distributed adaptive gradients, ADAG (Hermans 2017)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from mpidl.shards.policies import Policy
 
 @dataclass(frozen=True)
 class Adag(Algorithm):
-    """Replicas make `window` local steps and commit their change, which counts the less the more others moved.
+    """Replicas commit the change of `window` local steps, scaled down where other replicas have moved the parameters.
 
-    This is the thesis' ADAG. What dist-keras calls ADAG is `Agn`.
+    This is the ADAG of Hermans' thesis. What dist-keras calls ADAG is `Agn`.
 
     Parameters
     ----------
     rate : float
-        Learning rate of the replicas, eta.
+        Learning rate of the local steps, eta.
     window : int
-        Local steps between commits, lambda.
+        Number of local steps between commits, lambda.
     """
 
     name: ClassVar[str] = "adag"
@@ -36,9 +36,9 @@ class Adag(Algorithm):
     window: Annotated[int, Meta(ge=1)] = 4
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the thesis' worker; see `Algorithm.replica`."""
+        """Return the worker of the thesis; see `Algorithm.replica`."""
         return commit_windows(parameters, self.rate, self.window, steps)
 
     def policy(self, replicas: int) -> Policy:
-        """Scale each coordinate by how far it has moved since the worker's last commit."""
+        """Return the policy that scales each coordinate by how far it has moved since the worker's last commit."""
         return Scaled(self.rate)

@@ -1,4 +1,4 @@
-"""Asynchronous elastic averaging with a communication window (Hermans 2017)."""
+"""Asynchronous elastic averaging SGD with a communication window, AEASGD (Hermans 2017)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from mpidl.shards.policies import Add, Policy
 
 @dataclass(frozen=True)
 class Aeasgd(Algorithm):
-    """Replicas make `window` local steps, then pull the center c and both move by E = rate rho (x - c).
+    """Replicas make `window` local steps, then fetch the center; both move toward each other by an elastic force.
+
+    A replica at x moves by -E and the center c by E, where E = rate rho (x - c).
 
     Parameters
     ----------
     rate : float
-        Learning rate of the replicas, eta.
+        Learning rate of the local steps, eta.
     window : int
-        Local steps between exchanges, the thesis' lambda.
+        Number of local steps between exchanges with the center, lambda.
     rho : float, optional
-        Strength of the force; what gives rate rho = 0.9 / replicas if not given.
+        Strength of the force. By default 0.9 / (rate replicas), so that rate rho = 0.9 / replicas.
     """
 
     name: ClassVar[str] = "aeasgd"
@@ -37,7 +39,7 @@ class Aeasgd(Algorithm):
     rho: Annotated[float, Meta(ge=0)] | None = None
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the thesis' worker; see `Algorithm.replica`."""
+        """Return the worker of the thesis; see `Algorithm.replica`."""
         local = steps.by(Sgd(self.rate), parameters)
         alpha = self.rate * self.rho if self.rho is not None else 0.9 / replicas
         elastic = parameters.copy()
@@ -58,5 +60,5 @@ class Aeasgd(Algorithm):
                 yield Push(elastic)
 
     def policy(self, replicas: int) -> Policy:
-        """Add the elastic differences to the center."""
+        """Return the policy that adds the elastic differences to the center."""
         return Add()

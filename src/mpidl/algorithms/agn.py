@@ -1,4 +1,4 @@
-"""Accumulated gradient normalisation (Hermans 2017; Hermans, Spanakis, Moeckel 2017)."""
+"""Accumulated gradient normalisation, AGN (Hermans 2017; Hermans, Spanakis, Moeckel 2017)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mpidl.shards.policies import Add, Policy
 
 @dataclass(frozen=True)
 class Agn(Algorithm):
-    """Replicas make `window` local steps, commit their change divided by the number of steps, and pull.
+    """Replicas commit the change of `window` local steps divided by their number, and fetch the parameters anew.
 
-    The class ADAG of dist-keras is this algorithm; the thesis' own ADAG is `Adag`. With a window of 1 it is Downpour
-    with plain SGD.
+    dist-keras calls this algorithm ADAG; the ADAG of Hermans' thesis is `Adag`. With a window of 1 it is Downpour with
+    plain SGD.
 
     Parameters
     ----------
     rate : float
-        Learning rate of the replicas, eta.
+        Learning rate of the local steps, eta.
     window : int
-        Local steps between commits, lambda.
+        Number of local steps between commits, lambda.
     """
 
     name: ClassVar[str] = "agn"
@@ -36,9 +36,9 @@ class Agn(Algorithm):
     window: Annotated[int, Meta(ge=1)] = 4
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the thesis' worker; see `Algorithm.replica`."""
+        """Return the worker of the thesis; see `Algorithm.replica`."""
         return commit_windows(parameters, self.rate, self.window, steps, lambda done: 1 / done)
 
     def policy(self, replicas: int) -> Policy:
-        """Add the changes."""
+        """Return the policy that adds the changes."""
         return Add()

@@ -17,16 +17,16 @@ from mpidl.shards.policies import Assign, Policy
 
 @dataclass(frozen=True)
 class Averaging(Algorithm):
-    """Every `tau` local steps, all replicas go on from the mean of their parameters.
+    """Every `tau` local steps, all replicas continue from the mean of their parameters.
 
     Parameters
     ----------
     rate : float
-        Learning rate of the replicas.
+        Learning rate of the local steps.
     tau : int
-        Local steps between averages.
+        Number of local steps between two averages.
     inner : str
-        The replicas' rule, any of `mpidl.rules` with its other settings at their defaults; its state stays on the
+        Rule of the local steps, any of `mpidl.rules`, with its other settings at their defaults. Its state stays on the
         replica.
     """
 
@@ -51,5 +51,5 @@ class Averaging(Algorithm):
                 break
 
     def policy(self, replicas: int) -> Policy:
-        """Take the mean as it is."""
+        """Return the policy that takes the mean as it is."""
         return Assign()

@@ -15,12 +15,12 @@ from mpidl.shards.policies import FirstOfStep, Policy
 
 @dataclass(frozen=True)
 class BackupSync(Algorithm):
-    """Of N + b replicas, the first N gradients of a step are its update; those that come later are dropped.
+    """N + b replicas compute each step; it is made with the first N gradients that arrive, and the others are dropped.
 
     Parameters
     ----------
     backup : int
-        The paper's b. At least one replica always counts.
+        Number of backup workers, b. At least one gradient is used in each step.
     """
 
     name: ClassVar[str] = "backup_sync"
@@ -28,7 +28,7 @@ class BackupSync(Algorithm):
     backup: Annotated[int, Meta(ge=0)] = 1
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the worker of the paper's algorithm 3; see `Algorithm.replica`."""
+        """Return the worker in algorithm 3 of the paper; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()
             if batch is None:
@@ -38,5 +38,5 @@ class BackupSync(Algorithm):
             yield Push(gradient)
 
     def policy(self, replicas: int) -> Policy:
-        """Return the parameter server of the paper's algorithm 4."""
+        """Return the parameter server in algorithm 4 of the paper."""
         return FirstOfStep(max(1, replicas - self.backup), replicas)

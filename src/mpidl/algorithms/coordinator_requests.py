@@ -1,4 +1,4 @@
-"""What a coordinator's generator yields, and what the engine answers (Dean et al. 2012, section 4.2)."""
+"""The requests of a coordinator's generator, and their answers (Dean et al. 2012, section 4.2)."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from dataclasses import dataclass
 
 from mpidl.shards.operations import Operation
 
-#: Most segments of an evaluation.
+#: Largest number of segments in an evaluation.
 SEGMENTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Operate:
-    """Let all servers carry out operations. Answer: the results of all `Dot` among them, one after the other."""
+    """Let all servers carry out operations. Answer: a list of floats, the results of all `Dot` among them in order."""
 
     operations: tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a batch, whose gradient is accrued in a vector of its own.
+    """A part of a batch whose gradient is accrued in a vector of its own.
 
     Attributes
     ----------
     vector : str
-        Where the sum of the samples' gradients is added.
+        Name of the vector to which the sum of the samples' gradients is added.
     first, count : int
-        Portions [first, first + count) of the data, which begin anew after the last.
+        The portions [first, first + count) of the data, modulo their number.
     """
 
     vector: str
@@ -36,9 +36,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Let the replicas compute loss and gradient of a batch at the shards' `parameters`.
+    """Let the replicas compute the loss and the gradient of a batch at the shards' `parameters`.
 
-    The vectors of the segments are 0 before. Answer: an `Evaluation`.
+    The vectors of the segments are set to 0 first. Answer: an `Evaluation`.
     """
 
     segments: tuple[Segment, ...]
@@ -46,18 +46,20 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What became of a batch.
+    """The result of an `Evaluate`.
 
     Attributes
     ----------
     losses : tuple of float
-        Of each segment, the sum of the samples' losses.
+        For each segment, the sum of the samples' losses.
     samples : tuple of int
-        Of each segment.
-    portions, backups, won : int
-        Portions accrued; those handed out a second time, and those whose second copy came first.
+        For each segment, the number of samples.
+    portions : int
+        Number of portions accrued.
+    backups, won : int
+        Number of units handed out a second time, and of those whose second copy arrived first.
     waiting : float
-        Seconds from the last portion's being handed out for the first time to the end.
+        Seconds from the moment at which the last unit was first handed out to the end of the evaluation.
     """
 
     losses: tuple[float, ...]
@@ -70,29 +72,30 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """Report an iteration; the engine saves a checkpoint if it is time to. Answer: whether to stop.
+    """Report an iteration; the engine saves a checkpoint when one is due. Answer: whether to stop.
 
     Attributes
     ----------
     number : int
-        From 1.
+        The iteration, from 1.
     objective : float
+        Mean loss of the batch.
     gradient_norm : float
-        Euclidean.
+        Euclidean norm of the gradient.
     step : float
         Length of the accepted step, in units of the direction.
     evaluations : int
-        Of the objective, since the last iteration.
+        Number of evaluations of the objective since the previous iteration.
     samples : int
-        Whose gradients have been accrued since the coordinator began.
+        Number of samples whose gradients have been accrued since the coordinator began.
     portions, backups, won, waiting
-        Sums over the evaluations; see `Evaluation`.
+        Sums over the evaluations since the previous iteration; see `Evaluation`.
     state : dict
-        Scalars that a resumed coordinator goes on from.
+        Scalars from which a coordinator resumes.
     operating : float
-        Seconds in which replicas had nothing to do but wait for operations, since the last iteration; known to engines.
+        Seconds since the previous iteration in which replicas could only wait for operations; set by the engine.
     messages : int
-        Between coordinator and servers, since the last iteration; known to engines.
+        Number of messages between coordinator and servers since the previous iteration; set by the engine.
     """
 
     number: int

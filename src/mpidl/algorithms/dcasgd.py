@@ -1,4 +1,4 @@
-"""Asynchronous SGD with delay compensation (Zheng et al. 2017)."""
+"""Asynchronous SGD with delay compensation, DC-ASGD (Zheng et al. 2017)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from mpidl.shards.policies import DelayCompensated, Policy
 
 @dataclass(frozen=True)
 class Dcasgd(Algorithm):
-    """Servers correct a late gradient by a first-order estimate of how it has changed since it was computed.
+    """Servers correct a late gradient by a first-order estimate of its change since it was computed.
 
     Parameters
     ----------
     variance : float
-        The paper's lambda: how much of g g is taken for the Hessian; 0 is plain asynchronous SGD.
+        Factor of the squared gradient in the estimate of the Hessian's diagonal, lambda. With 0 the algorithm is plain
+        asynchronous SGD.
     """
 
     name: ClassVar[str] = "dcasgd"
@@ -28,7 +29,7 @@ class Dcasgd(Algorithm):
     variance: Annotated[float, Meta(ge=0)] = 0.04
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the paper's worker; see `Algorithm.replica`."""
+        """Return the worker of the paper; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()
             if batch is None:
@@ -38,5 +39,5 @@ class Dcasgd(Algorithm):
             yield Push(gradient)
 
     def policy(self, replicas: int) -> Policy:
-        """Compensate each gradient's delay, then give it to the rule."""
+        """Return the policy that compensates the delay of each gradient before the rule applies it."""
         return DelayCompensated(self.variance)

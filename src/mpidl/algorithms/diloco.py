@@ -1,4 +1,4 @@
-"""DiLoCo (Douillard et al. 2023), and asynchronous with delayed Nesterov (Liu et al. 2024)."""
+"""DiLoCo (Douillard et al. 2023), and its asynchronous form with delayed Nesterov momentum (Liu et al. 2024)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from mpidl.shards.policies import ApplyAtOnce, DelayedNesterov, Policy
 
 @dataclass(frozen=True)
 class Diloco(Algorithm):
-    """Replicas make `window` inner steps; an outer rule takes the mean of their changes for a gradient.
+    """Replicas make `window` inner steps; an outer rule applies the mean of their changes as if it were a gradient.
 
-    The outer rule is the shards'; by default Nesterov(0.7, 0.9), the paper's.
+    The shards' rule is the outer rule. By default it is Nesterov(0.7, 0.9), as in the paper.
 
     Parameters
     ----------
     rate : float
-        Learning rate of the inner rule.
+        Learning rate of the inner steps.
     window : int
-        Inner steps of a round, the paper's H.
+        Number of inner steps in a round, H.
     inner : str
-        The inner rule, any of `mpidl.rules` with its other settings at their defaults; its state stays on the replica.
+        Rule of the inner steps, any of `mpidl.rules`, with its other settings at their defaults. Its state stays on the
+        replica.
     asynchronous : bool
-        Nobody waits: servers give each replica's change to delayed Nesterov as it comes.
+        Whether servers apply the change of each replica by delayed Nesterov when it arrives, so that no replica waits.
     delay : int, optional
-        Changes between two updates of the outer momentum, the paper's N; twice as many as replicas if not given.
+        Number of changes between two updates of the outer momentum where `asynchronous` is set, N. By default twice the
+        number of replicas.
     """
 
     name: ClassVar[str] = "diloco"
@@ -51,7 +53,7 @@ class Diloco(Algorithm):
         return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the worker of the first paper's algorithm 1, or the second's; see `Algorithm.replica`."""
+        """Return the worker of the first paper (algorithm 1), or of the second; see `Algorithm.replica`."""
         step = inner_steps(parameters, self.inner, self.rate, steps)
         change = parameters.copy()
         while True:
@@ -69,7 +71,7 @@ class Diloco(Algorithm):
                 break
 
     def policy(self, replicas: int) -> Policy:
-        """Give the outer rule the mean change, or each change to delayed Nesterov."""
+        """Return the policy that applies the mean change, or delayed Nesterov for each change."""
         return DelayedNesterov(self.delay or 2 * replicas) if self.asynchronous else ApplyAtOnce()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:

@@ -22,19 +22,21 @@ class Downpour(Algorithm):
     Parameters
     ----------
     n_fetch : int
-        Steps between fetches.
+        Number of steps between fetches.
     n_push : int
-        Steps between pushes; a push is the sum of the gradients since the last one.
+        Number of steps between pushes; a push is the sum of the gradients since the previous one.
     schedule : {"aligned", "literal"}
         "aligned" pushes after steps n_push, 2 n_push, ..., so that a fetch never overtakes the push before it.
-        "literal" is the paper's pseudocode: it pushes after steps 1, n_push + 1, ..., and for n_fetch = n_push > 1
+        "literal" is the paper's pseudocode: it pushes after steps 1, n_push + 1, ..., and with n_fetch = n_push > 1
         each fetch overwrites local progress that was not pushed yet.
     rate : float, optional
-        Learning rate of the local step between fetches (plain SGD, whatever rule the shards run). None: no local step.
+        Learning rate of local steps between fetches, by plain SGD whatever the shards' rule is. By default a replica
+        makes no local steps.
     warm_start : float
-        Epochs that the first replica trains alone before the others join.
+        Number of epochs that the first replica trains alone before the others join.
     overlap : bool
-        Fetch in the background, one request ahead: hides the network, and adds n_fetch steps of staleness.
+        Whether to fetch in the background, one request ahead. This hides the network and adds n_fetch steps of
+        staleness.
     """
 
     name: ClassVar[str] = "downpour"
@@ -47,7 +49,7 @@ class Downpour(Algorithm):
     overlap: bool = False
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the paper's client (algorithm 7.1 of its appendix); see `Algorithm.replica`."""
+        """Return the client in algorithm 7.1 of the paper's appendix; see `Algorithm.replica`."""
         if number > 0 and self.warm_start > 0:
             yield WaitForEpoch(self.warm_start)
         local = steps.by(Sgd(self.rate), parameters) if self.rate is not None else None

@@ -1,4 +1,4 @@
-"""DynSGD (Hermans 2017; Jiang, Cui, Zhang, Yu 2017)."""
+"""DynSGD, whose servers scale down stale changes (Hermans 2017; Jiang, Cui, Zhang, Yu 2017)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mpidl.shards.policies import Add, Policy, inverse_plus_one
 
 @dataclass(frozen=True)
 class Dynsgd(Algorithm):
-    """Replicas make `window` local steps and commit their change, which counts 1 / (staleness + 1).
+    """Replicas commit the change of `window` local steps, which servers divide by its staleness + 1.
 
     Parameters
     ----------
     rate : float
-        Learning rate of the replicas, eta.
+        Learning rate of the local steps, eta.
     window : int
-        Local steps between commits, lambda.
+        Number of local steps between commits, lambda.
     """
 
     name: ClassVar[str] = "dynsgd"
@@ -33,9 +33,9 @@ class Dynsgd(Algorithm):
     window: Annotated[int, Meta(ge=1)] = 4
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the thesis' worker; see `Algorithm.replica`."""
+        """Return the worker of the thesis; see `Algorithm.replica`."""
         return commit_windows(parameters, self.rate, self.window, steps)
 
     def policy(self, replicas: int) -> Policy:
-        """Add the changes, the staler the less."""
+        """Return the policy that adds the changes, each divided by its staleness + 1."""
         return Add(inverse_plus_one)

@@ -1,4 +1,4 @@
-"""Elastic averaging SGD with momentum (Zhang, Choromanska, LeCun 2015)."""
+"""Elastic averaging SGD with momentum, EAMSGD (Zhang, Choromanska, LeCun 2015)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from mpidl.shards.policies import Add, Policy
 
 @dataclass(frozen=True)
 class Eamsgd(Algorithm):
-    """`Easgd` whose replicas use Nesterov's momentum: v = delta v - rate g(x + delta v), x = x + v.
+    """`Easgd` with Nesterov's momentum on the replicas: v = delta v - rate g(x + delta v), x = x + v.
 
     Parameters
     ----------
-    rate, tau, alpha
-        See `Easgd`.
+    rate : float
+        Learning rate of the replicas, eta.
+    tau : int
+        Number of steps between two exchanges with the center.
+    alpha : float, optional
+        Strength of the force, eta rho. By default 0.9 / replicas.
     delta : float
         Momentum.
     """
@@ -37,7 +41,7 @@ class Eamsgd(Algorithm):
     delta: Annotated[float, Meta(ge=0, lt=1)] = 0.9
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the paper's worker; see `Algorithm.replica`."""
+        """Return the worker of the paper; see `Algorithm.replica`."""
         alpha = self.alpha if self.alpha is not None else 0.9 / replicas
         center, elastic = parameters.copy(), parameters.copy()
         yield Fetch(parameters)
@@ -63,5 +67,5 @@ class Eamsgd(Algorithm):
                 x -= elastic
 
     def policy(self, replicas: int) -> Policy:
-        """Add the elastic differences to the center."""
+        """Return the policy that adds the elastic differences to the center."""
         return Add()

@@ -1,4 +1,4 @@
-"""Elastic averaging SGD (Zhang, Choromanska, LeCun 2015)."""
+"""Elastic averaging SGD, EASGD (Zhang, Choromanska, LeCun 2015)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from mpidl.shards.policies import Add, Policy
 
 @dataclass(frozen=True)
 class Easgd(Algorithm):
-    """Replicas train by themselves and are tied to a center by an elastic force.
+    """Replicas train by themselves, and an elastic force ties them to a center.
 
     Parameters
     ----------
     rate : float
-        Learning rate of the replicas, the paper's eta.
+        Learning rate of the replicas, eta.
     tau : int
-        Steps between two exchanges with the center.
+        Number of steps between two exchanges with the center.
     alpha : float, optional
-        Strength of the force (eta rho); 0.9 / replicas if not given. The stronger, the less a replica explores.
+        Strength of the force, eta rho. By default 0.9 / replicas. The stronger the force, the less a replica explores.
     asynchronous : bool
-        Each replica exchanges with the servers, which hold the center, when its own clock says so. False: all
+        Whether each replica exchanges by its own clock with the servers, which have the center. If not, all replicas
         exchange together, without servers.
 
     Notes
     -----
-    Both sides move by the same alpha (x - center), taken before the gradient step that follows it.
+    In an exchange the center moves by alpha (x - center) and the replica x by the opposite. The difference is taken
+    before the gradient step that follows the exchange.
     """
 
     name: ClassVar[str] = "easgd"
@@ -50,7 +51,7 @@ class Easgd(Algorithm):
         return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the paper's worker (its algorithm 1, or equations 5 and 6); see `Algorithm.replica`."""
+        """Return the worker of the paper (algorithm 1, or equations 5 and 6); see `Algorithm.replica`."""
         local = steps.by(Sgd(self.rate), parameters)
         alpha = self.alpha if self.alpha is not None else 0.9 / replicas
         center, elastic = parameters.copy(), parameters.copy()
@@ -76,5 +77,5 @@ class Easgd(Algorithm):
             pass
 
     def policy(self, replicas: int) -> Policy:
-        """Add the elastic differences to the center."""
+        """Return the policy that adds the elastic differences to the center."""
         return Add()

@@ -17,18 +17,19 @@ from mpidl.shards.policies import Assign, Policy
 
 @dataclass(frozen=True)
 class Fedprox(Algorithm):
-    """`Averaging` whose replicas add (mu / 2) |w - w_t|^2 to their loss, w_t being the last average.
+    """`Averaging` with a proximal term: replicas add (mu / 2) |w - w_t|^2 to their loss, where w_t is the last average.
 
     Parameters
     ----------
     rate : float
-        Learning rate of the replicas.
+        Learning rate of the local steps.
     window : int
-        Local steps of a round.
+        Number of local steps in a round.
     mu : float
-        Strength of the proximal term; 0 is federated averaging.
+        Strength of the proximal term; with 0 the algorithm is federated averaging.
     inner : str
-        The replicas' rule; see `Averaging`.
+        Rule of the local steps, any of `mpidl.rules`, with its other settings at their defaults. Its state stays on the
+        replica.
     """
 
     name: ClassVar[str] = "fedprox"
@@ -45,12 +46,12 @@ class Fedprox(Algorithm):
         return Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the device of the paper's algorithm 2; see `Algorithm.replica`."""
+        """Return the device in algorithm 2 of the paper; see `Algorithm.replica`."""
         local, adding = inner_steps(parameters, self.inner, self.rate, steps), Sgd()
         start = parameters.copy()
 
         def step(gradient: Any) -> None:
-            # The proximal term's gradient, mu (w - w_t).
+            # Add the gradient of the proximal term, mu (w - w_t).
             adding.update(gradient, (), parameters, 1, -self.mu)
             adding.update(gradient, (), start, 1, self.mu)
             local(gradient)
@@ -62,5 +63,5 @@ class Fedprox(Algorithm):
                 break
 
     def policy(self, replicas: int) -> Policy:
-        """Take the mean as it is."""
+        """Return the policy that takes the mean as it is."""
         return Assign()

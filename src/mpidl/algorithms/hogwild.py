@@ -14,10 +14,10 @@ from mpidl.rules import Rule
 
 @dataclass(frozen=True)
 class Hogwild(Algorithm):
-    """Replicas of one node update one vector of parameters in its memory, without locks and without a server.
+    """Replicas on one node update one vector of parameters in shared memory, without locks and without a server.
 
-    Each reads the parameters while others write them, and touches only what its gradient says: with sparse
-    gradients collisions are rare.
+    A replica reads the parameters while others write them, and changes only the elements whose gradient is not 0.
+    With sparse gradients collisions are rare.
     """
 
     name: ClassVar[str] = "hogwild"
@@ -28,7 +28,7 @@ class Hogwild(Algorithm):
         return Exchange.SHARED_MEMORY
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the processor of the paper's algorithm 1; see `Algorithm.replica`."""
+        """Return the processor in algorithm 1 of the paper; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()
             if batch is None:

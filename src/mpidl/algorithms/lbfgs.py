@@ -1,4 +1,4 @@
-"""The direction of L-BFGS from inner products alone."""
+"""The direction of L-BFGS, from inner products alone."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from numpy.typing import NDArray
 def direction(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the coefficients of the direction -H g in the basis s_0, ..., s_(k-1), y_0, ..., y_(k-1), g.
 
-    The two-loop recursion, whose every inner product is one of coefficients with the Gram matrix (W. Chen, Z. Wang,
-    J. Zhou 2014, Large-scale L-BFGS using MapReduce, algorithm 3). H_0 = s'y / y'y of the newest pair, or 1.
+    This is the two-loop recursion in the coordinates of that basis, where every inner product is a product of
+    coefficients with the Gram matrix (W. Chen, Z. Wang, J. Zhou 2014, Large-scale L-BFGS using MapReduce, algorithm 3).
+    H_0 is s'y / y'y of the newest pair, or 1 if there is none.
 
     Parameters
     ----------
-    gram : array (2k + 1, 2k + 1)
-        Inner products of the basis, the oldest pair first; s_i'y_i > 0.
+    gram : array (2k + 1, 2k + 1) of float64
+        Inner products of the basis vectors, the oldest pair first; s_i'y_i > 0.
 
     Returns
     -------
     array (2k + 1,) of float64
+        The coefficients.
     """
     k = len(gram) // 2
     curvature = np.diagonal(gram[:k, k : 2 * k])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Point(NamedTuple):
-    """A step along the direction, and the objective and its slope there."""
+    """A step along the direction, with the objective's value and slope there."""
 
     step: float
     value: float
@@ -18,20 +18,21 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class MoreThuente:
-    """Settings.
+    """The line search and its settings.
 
-    Attributes
+    Parameters
     ----------
     decrease, curvature : float
-        Of the strong Wolfe conditions: value <= value_0 + decrease step slope_0 and |slope| <= curvature |slope_0|.
+        Constants of the strong Wolfe conditions: value <= value_0 + decrease step slope_0 and
+        |slope| <= curvature |slope_0|.
     width : float
-        Relative width of the interval at which the search gives up narrowing it.
+        Relative width of the interval below which the search ends.
     most : int
-        Evaluations.
+        Largest number of evaluations.
 
     References
     ----------
-    J. Moré, D. Thuente (1994), Line search algorithms with guaranteed sufficient decrease; the settings are those of
+    J. Moré, D. Thuente (1994), Line search algorithms with guaranteed sufficient decrease. The defaults are those of
     L-BFGS-B (Zhu, Byrd, Lu, Nocedal 1997).
     """
 
@@ -41,19 +42,19 @@ class MoreThuente:
     most: int = 20
 
     def search(self, value: float, slope: float, step: float) -> Generator[float, tuple[float, float], Point | None]:
-        """Yield steps to evaluate, take (value, slope) of each, and return the accepted point.
+        """Yield steps to evaluate, receive (value, slope) at each, and return the accepted point.
 
         Parameters
         ----------
         value, slope : float
-            At step 0; the slope is negative.
+            Value and slope at step 0; the slope is negative.
         step : float
-            The first to try.
+            The first step to try.
 
         Returns
         -------
         Point or None
-            None if there is no step that decreases the objective enough.
+            None if no step was found that decreases the objective enough.
         """
         start = Point(0.0, value, slope)
         low, high = start, start
@@ -72,7 +73,7 @@ class MoreThuente:
             if first_stage and value <= enough and slope >= 0:
                 first_stage = False
             if first_stage and low.value >= value > enough:
-                # Of the function less what must be gained anyway: its minimum lies where both conditions hold.
+                # Subtract the required decrease: the minimum of the rest lies where both conditions hold.
                 gain = self.decrease * start.slope
                 low, high, step, bracketed = _next(
                     _less(low, gain), _less(high, gain), _less(here, gain), bracketed, least, largest
@@ -99,7 +100,7 @@ def _less(point: Point, gain: float) -> Point:
 def _next(
     low: Point, high: Point, here: Point, bracketed: bool, least: float, largest: float
 ) -> tuple[Point, Point, float, bool]:
-    """Return the new interval, the next step, and whether a minimum is bracketed (the paper's section 4; dcstep)."""
+    """Return the new interval, the next step, and whether a minimum is bracketed (section 4 of the paper; dcstep)."""
     opposite = here.slope * (low.slope / abs(low.slope)) < 0
     if here.value > low.value:
         cubic, quadratic = _cubic(low, here), _quadratic(low, here)
@@ -134,7 +135,7 @@ def _extrapolated(low: Point, high: Point, here: Point, bracketed: bool, least: 
 
 
 def _cubic(a: Point, b: Point, beyond: tuple[float, float] | None = None) -> float:
-    """Return the minimum of the cubic through both points; with `beyond`, a bound where it has none past b."""
+    """Return the minimum of the cubic through both points; with `beyond`, one of these bounds if none lies past b."""
     theta = 3 * (a.value - b.value) / (b.step - a.step) + a.slope + b.slope
     size = max(abs(theta), abs(a.slope), abs(b.slope))
     radicand = (theta / size) ** 2 - (a.slope / size) * (b.slope / size)

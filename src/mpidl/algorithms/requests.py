@@ -1,7 +1,7 @@
-"""What an algorithm may ask of the engine that runs it.
+"""The requests that a replica's generator makes of the engine that runs it.
 
-A replica's generator yields these and receives the answer as the value of the `yield`. Vectors are flat arrays as
-long as the model's parameters.
+The generator yields a request, and the value of the `yield` is the answer. Vectors are flat arrays with as many
+elements as the model has parameters.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
-    """Take the next minibatch. Answer: a handle for `Gradient`, or None when there is no more data for this replica."""
+    """Take the next minibatch. Answer: a handle for `Gradient`, or None when no data are left for this replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
     """Compute the gradient of a batch's mean loss at `parameters`.
 
-    Answer: a vector that the replica may change, valid until it is pushed or the next Gradient.
+    Answer: a vector that the replica may change. It is valid until it is pushed, or until the next `Gradient`.
     """
 
     parameters: Any
@@ -28,32 +28,32 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class WaitForEpoch:
-    """Wait until the replicas together have taken `epoch` (a float) epochs of data. Answer: None."""
+    """Wait until all replicas together have taken `epoch` epochs of data, a float. Answer: None."""
 
     epoch: float
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Say that one more step is done, its pushes applied, and wait until no replica is over `bound` steps behind.
+    """Count one more step when its pushes are applied, and wait until no replica is more than `bound` steps behind.
 
-    Replicas that have no more data hold nobody up. Answer: None.
+    Nobody waits for replicas that have no data left. Answer: None.
     """
 
     bound: int
 
 
-# Of algorithms that exchange through servers.
+# Requests of algorithms that exchange through servers.
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Bring the servers' parameters into `parameters`, this replica's own pushes included. Answer: None.
+    """Copy the servers' parameters, with all of this replica's own pushes, into `parameters`. Answer: None.
 
-    With `newer`, wait before until every shard has been updated since this replica's last fetch.
+    With `newer`, first wait until every shard has been updated since this replica's last fetch.
 
-    With `ahead`, bring what the previous such request began to fetch and begin the next fetch, which goes on while the
-    replica computes: what arrives is then one request old, and need not include the replica's latest pushes.
+    With `ahead`, copy what the previous such request began to fetch and begin the next fetch, which goes on while the
+    replica computes. The parameters are then one request old, and may lack the replica's latest pushes.
     """
 
     parameters: Any
@@ -63,20 +63,20 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send a vector to the servers. Answer: None, once it is on its way and the vector may be changed again."""
+    """Send a vector to the servers. Answer: None, once the vector is on its way and may be changed again."""
 
     vector: Any
 
 
-# Of algorithms that exchange by reduction among the replicas, which hold the shards.
+# Requests of algorithms that exchange by reduction. The replicas themselves have the shards.
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Meet all replicas: their vectors' mean (or sum) becomes one update, whose result is brought into `parameters`.
+    """Meet all replicas: the mean or the sum of their vectors is one update, whose result is copied to `parameters`.
 
-    Sums are taken in the order of the replicas. Who has nothing to give takes part with None; as long as any replica
-    gives something, all must go on to take part. `vector` may be `parameters`. Answer: how many gave something.
+    Vectors are added in the order of the replicas. A replica without a vector takes part with None. All replicas must
+    take part as long as any of them has a vector. `vector` may be `parameters`. Answer: the number of vectors.
     """
 
     vector: Any | None
@@ -84,32 +84,32 @@ class Reduce:
     mean: bool = True
 
 
-# Of algorithms whose replicas share one vector of parameters in memory.
+# Requests of algorithms whose replicas share one vector of parameters in memory.
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Let the rule change the shared parameters by a gradient, in place and without any lock.
+    """Update the shared parameters by the rule, in place and without any lock.
 
-    Elements whose gradient is 0 are not touched. Answer: None.
+    Elements whose gradient is 0 stay as they are. Answer: None.
     """
 
     gradient: Any
 
 
-# Of replicas that a coordinator tells what to compute.
+# Requests of replicas that compute for a coordinator.
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Consecutive portions of a batch, which are accrued together.
+    """Consecutive portions of a batch whose gradients are accrued together.
 
     Attributes
     ----------
     evaluation : int
-        Counts the coordinator's evaluations from 1.
+        The coordinator's evaluation, from 1.
     number : int
-        Of the units of this evaluation.
+        The unit in this evaluation, from 0.
     batches : tuple
         Handles for `Gradient`.
     """
@@ -121,14 +121,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class NextUnit:
-    """Take the next unit, waiting for one if there is none. Answer: a `Unit`, or None when training is over."""
+    """Take the next unit, and wait for one if there is none. Answer: a `Unit`, or None when training is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accrue:
-    """Have the servers add a vector, the sum of a unit's gradients, unless they have it already.
+    """Let the servers add the sum of a unit's gradients, unless they have already added this unit.
 
-    Answer: None, once it is on its way and the vector may be changed again.
+    Answer: None, once the vector is on its way and may be changed again.
     """
 
     unit: Unit

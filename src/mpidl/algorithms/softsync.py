@@ -15,18 +15,19 @@ from mpidl.shards.policies import Gather, Policy, inverse, unscaled
 
 @dataclass(frozen=True)
 class Softsync(Algorithm):
-    """Servers make an update of every floor(replicas / n) gradients, from any replicas.
+    """Servers make one update from every floor(replicas / n) gradients, whichever replicas they come from.
 
     Parameters
     ----------
     n : int
-        1 gathers as many gradients as there are replicas; as many as replicas gathers none, as Downpour.
+        Divisor of the number of replicas. With 1, an update gathers as many gradients as there are replicas; with the
+        number of replicas it gathers one, as in Downpour.
     modulate : bool
-        Divide a gradient's rate by its staleness: alpha_0 / max(staleness, 1). False: a fixed rate.
+        Whether the rate of each gradient is divided by its staleness: alpha_0 / max(staleness, 1).
 
     Notes
     -----
-    1-softsync is not synchronous SGD: a fast replica may give two of the gathered gradients.
+    1-softsync is not synchronous SGD: a fast replica may contribute two of the gathered gradients.
     """
 
     name: ClassVar[str] = "softsync"
@@ -35,7 +36,7 @@ class Softsync(Algorithm):
     modulate: bool = True
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the paper's learner, which pulls right after it pushed; see `Algorithm.replica`."""
+        """Return the learner of the paper, which fetches right after each push; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()
             if batch is None:
@@ -45,5 +46,5 @@ class Softsync(Algorithm):
             yield Push(gradient)
 
     def policy(self, replicas: int) -> Policy:
-        """Gather c = floor(lambda / n) gradients."""
+        """Return the policy that gathers floor(replicas / n) gradients, the paper's c."""
         return Gather(max(1, replicas // self.n), inverse if self.modulate else unscaled)

@@ -1,4 +1,4 @@
-"""Stale synchronous parallel (Ho et al. 2013, Petuum)."""
+"""Stale synchronous parallel, SSP (Ho et al. 2013)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mpidl.algorithms.steps import Steps
 
 @dataclass(frozen=True)
 class Ssp(Algorithm):
-    """Downpour whose fastest replica is never more than `bound` steps ahead of the slowest.
+    """Downpour in which the fastest replica is never more than `bound` steps ahead of the slowest.
 
     Parameters
     ----------
     bound : int
-        The paper's s; 0 lets all replicas step together.
+        Largest number of steps between the fastest and the slowest replica, s. With 0 all replicas step together.
     """
 
     name: ClassVar[str] = "ssp"

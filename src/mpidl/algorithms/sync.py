@@ -12,7 +12,7 @@ from mpidl.algorithms.steps import Steps
 
 @dataclass(frozen=True)
 class Sync(Algorithm):
-    """All replicas step together by the mean of their gradients: serial SGD on batches of replicas x batch."""
+    """All replicas step together by the mean of their gradients: serial SGD on batches of replicas x batch samples."""
 
     name: ClassVar[str] = "sync"
 
@@ -22,7 +22,7 @@ class Sync(Algorithm):
         return Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
-        """Return the learner; see `Algorithm.replica`."""
+        """Return the learner of the papers; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()
             gradient = None

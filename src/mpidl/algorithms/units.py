@@ -14,14 +14,14 @@ from mpidl.data.portions import Portions
 
 
 class UnitOf(NamedTuple):
-    """What a unit is made of.
+    """The data of a unit.
 
     Attributes
     ----------
     segment : int
-        Which of the evaluation's.
+        The segment of the evaluation, from 0.
     portions : range
-        Modulo the number of portions of the data.
+        The portions, modulo the number of portions of the data.
     """
 
     segment: int
@@ -29,7 +29,7 @@ class UnitOf(NamedTuple):
 
 
 def units(segments: Sequence[Segment], size: int) -> list[UnitOf]:
-    """Cut a batch's segments into units of at most `size` consecutive portions."""
+    """Cut the segments of a batch into units of at most `size` consecutive portions."""
     return [
         UnitOf(number, range(first, min(first + size, segment.first + segment.count)))
         for number, segment in enumerate(segments)
@@ -38,13 +38,13 @@ def units(segments: Sequence[Segment], size: int) -> list[UnitOf]:
 
 
 def targets(segments: Sequence[Segment], of: Sequence[UnitOf]) -> tuple[list[str], list[str]]:
-    """Return the vectors that an evaluation accrues in, and for each unit the one of its segment."""
+    """Return the names of the vectors in which an evaluation accrues, and for each unit that of its segment."""
     vectors = [segment.vector for segment in segments]
     return vectors, [vectors[unit.segment] for unit in of]
 
 
 def minibatches(unit: UnitOf, portions: Portions) -> tuple[Minibatch, ...]:
-    """Return the minibatches of a unit, in the order of the first epoch."""
+    """Return the minibatches of a unit; the portions are those of the first epoch."""
     of = (portions.minibatches(portion % portions.per_epoch) for portion in unit.portions)
     return tuple(minibatch for portion in of for minibatch in portion)
 
@@ -52,7 +52,7 @@ def minibatches(unit: UnitOf, portions: Portions) -> tuple[Minibatch, ...]:
 def of_segments(
     segments: Sequence[Segment], of: Sequence[UnitOf], losses: np.ndarray, portions: Portions
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Return the sum of the losses, and the number of samples, of each segment, given the losses of all units."""
+    """Return the sum of the losses and the number of samples of each segment, given the losses of all units."""
     sums, samples = [], []
     for number in range(len(segments)):
         own = [i for i, unit in enumerate(of) if unit.segment == number]

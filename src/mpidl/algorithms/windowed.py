@@ -1,4 +1,4 @@
-"""What the algorithms have in common whose replicas make a window of local steps between exchanges."""
+"""The parts of algorithms whose replicas make several local steps between two exchanges."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request
 from mpidl.algorithms.steps import Step, Steps
 from mpidl.rules import RULES, Sgd
 
-#: Names of the rules that replicas can make their own steps by.
+#: Names of the rules that local steps can use.
 Inner = Literal["adagrad", "adam", "adamw", "momentum", "nesterov", "rmsprop", "sgd"]
 
 
 def local_steps(parameters: Any, window: int, step: Callable[[Any], None]) -> Generator[Request, Any, int]:
-    """Make at most `window` steps, as many as there are batches, and return how many.
+    """Make `window` steps, or fewer if the data run out, and return their number.
 
     Parameters
     ----------
     parameters : array, shape (size,)
-        Where gradients are computed.
+        The replica's own; gradients are computed at them.
     window : int
+        Largest number of steps.
     step : callable
-        Changes the parameters by a gradient.
+        Takes a gradient, shape (size,), and changes the parameters by it.
     """
     for done in range(window):
         batch = yield NextBatch()
@@ -34,17 +35,18 @@ def local_steps(parameters: Any, window: int, step: Callable[[Any], None]) -> Ge
 
 
 def inner_steps(parameters: Any, name: str, rate: float, steps: Steps) -> Step:
-    """Return what makes a replica's own steps: a function of a gradient, by the rule of this name and rate.
+    """Return a function of a gradient that makes a replica's local steps.
 
     Parameters
     ----------
     parameters : array, shape (size,)
-        Changed at each step.
+        Changed by each step.
     name : str
-        In `mpidl.rules.RULES`.
+        Name of the rule in `mpidl.rules.RULES`.
     rate : float
+        Learning rate of the rule.
     steps : Steps
-        The replica's.
+        Makes the replica's own steps.
     """
     return steps.by(RULES[name](rate=rate), parameters)  # type: ignore[call-arg]
 
@@ -52,7 +54,7 @@ def inner_steps(parameters: Any, name: str, rate: float, steps: Steps) -> Step:
 def commit_windows(
     parameters: Any, rate: float, window: int, steps: Steps, weight: Callable[[int], float] = lambda done: 1.0
 ) -> Replica:
-    """Pull, make `window` steps of plain SGD, commit weight(how many) times the change, and again.
+    """Fetch, make `window` steps of plain SGD, push their weighted change, and repeat until the data run out.
 
     Parameters
     ----------
@@ -61,11 +63,11 @@ def commit_windows(
     rate : float
         Learning rate, eta.
     window : int
-        Steps between commits, lambda; the last commit of a run may have fewer.
+        Number of steps between pushes, lambda; the last push of a run may have fewer.
     steps : Steps
-        The replica's.
+        Makes the replica's own steps.
     weight : callable
-        Of the number of steps, what the change is multiplied by.
+        Takes the number of steps and returns the factor of their change.
     """
     local = steps.by(Sgd(rate), parameters)
     change = parameters.copy()

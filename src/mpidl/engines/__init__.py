@@ -1,1 +1,1 @@
-"""What carries out an algorithm's requests: over MPI windows, or in one process in virtual time."""
+"""The engines, which carry out the requests of algorithms: on MPI ranks, or in one process in virtual time."""

@@ -1,4 +1,4 @@
-"""A run's figures so far, added up over its ranks."""
+"""The running totals of a training run, over all of its ranks."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from mpidl.shards.staleness import BINS
 
 @dataclass
 class Totals:
-    """Running totals; what people see is derived from two of them.
+    """Running totals of a run. Rates, such as samples per second, are derived from two of them.
 
     Attributes
     ----------
     now : float
-        When they were taken (seconds since the epoch).
+        Time at which they were taken, in seconds since the epoch.
     samples, batches : int
-        Used for training by all replicas.
+        Number of samples and of batches that all replicas have trained on.
     loss : float
-        Sum of the training losses over the samples.
+        Sum of the training losses of these samples.
     pushes, fetches, bytes_pushed, bytes_fetched : int
-        Of whole vectors, by all replicas.
+        Number of pushes and fetches of whole vectors by all replicas, and their bytes.
     first_fetch, last_push : float
-        When training began and ended (seconds since the epoch); 0 if not yet.
+        Time at which training began and ended, in seconds since the epoch; 0 if it has not.
     evaluation_seconds, waiting_seconds : float
-        Mean over the replicas of the time spent on the test data during training, and waiting for servers.
+        Time that a replica spent on the test data during training, and waiting for servers; means over the replicas.
     busy_seconds : list of float
-        What each server worked.
+        Time that each server has worked.
     computing_seconds, overhead_seconds, fetching_seconds, pushing_seconds : float
-        What all replicas needed for gradients, for what else belongs to a step (batches, own arithmetic), for copying
-        parameters, and for copying pushes into mailboxes.
+        Time that all replicas together spent on gradients, on the other parts of a step (batches and their own
+        arithmetic), on copying parameters, and on copying pushes into mailboxes.
     computing_squares : float
-        Sum of the squares of the gradients' seconds.
+        Sum of the squares of the gradients' durations, in seconds squared.
     dropped : int
-        Pushes that shards left out.
+        Number of pushes that shards have dropped.
     staleness : array (BINS,) of int64
+        Number of pushes in each bin of `shards.staleness.Histogram`, over all shards.
     staleness_sum, staleness_max : int
+        Sum and maximum of the staleness of all pushes.
     """
 
     now: float
@@ -66,20 +68,23 @@ class Totals:
 
     @property
     def seconds(self) -> float:
-        """Training time so far: from the first fetch, evaluation left out."""
+        """Training time so far: since the first fetch, without evaluations."""
         return max(0.0, self.now - self.first_fetch - self.evaluation_seconds) if self.first_fetch else 0.0
 
     @property
     def trained_seconds(self) -> float:
-        """Training time of a finished run: from the first fetch to the last push, evaluation left out."""
+        """Training time of a finished run: from the first fetch to the last push, without evaluations."""
         return max(0.0, self.last_push - self.first_fetch - self.evaluation_seconds) if self.first_fetch else 0.0
 
     def timing(self) -> dict[str, float | None]:
-        """Return what a virtual cluster needs to know to play this run: seconds, and bytes per second.
+        """Return the durations by which a virtual cluster can simulate this run; empty if nothing was measured.
 
-        "compute" is the mean of a worker's step but for fetches and pushes, "compute_deviation" a gradient's standard
-        deviation relative to that; "service" a server's work on a push, "bandwidth" that of fetches and pushes, their
-        latency included.
+        Returns
+        -------
+        dict
+            "compute": mean seconds of a worker's step without fetches and pushes. "compute_deviation": standard
+            deviation of a gradient's duration, relative to "compute". "service": mean seconds of a server's work on a
+            push. "bandwidth": bytes per second of fetches and pushes, latency included; None if there were none.
         """
         if not self.batches or not self.computing_seconds:
             return {}
@@ -96,35 +101,31 @@ class Totals:
         }
 
 
+#: Totals that are sums over the workers.
+SUMS = (
+    "samples", "batches", "loss", "pushes", "fetches", "bytes_pushed", "bytes_fetched", "computing_seconds",
+    "overhead_seconds", "computing_squares", "fetching_seconds", "pushing_seconds",
+)  # fmt: skip
+
+
 def from_status(now: float, workers: Any, servers: Any) -> Totals:
-    """Add up the rows of the board.
+    """Add up the status of all ranks.
 
     Parameters
     ----------
     now : float
-        Seconds since the epoch.
+        Time at which the totals are taken, in seconds since the epoch.
     workers, servers : structured arrays
-        Of `rma.board.WORKER_STATUS` and `SERVER_STATUS`.
+        One row for each worker and each server; see `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
     """
     begun = workers["first_fetch"][workers["first_fetch"] > 0]
     return Totals(
         now=now,
-        samples=int(workers["samples"].sum()),
-        batches=int(workers["batches"].sum()),
-        loss=float(workers["loss"].sum()),
-        pushes=int(workers["pushes"].sum()),
-        fetches=int(workers["fetches"].sum()),
-        bytes_pushed=int(workers["bytes_pushed"].sum()),
-        bytes_fetched=int(workers["bytes_fetched"].sum()),
+        **{name: workers[name].sum().item() for name in SUMS},
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),
         waiting_seconds=float(workers["waiting_seconds"].mean()),
-        computing_seconds=float(workers["computing_seconds"].sum()),
-        overhead_seconds=float(workers["overhead_seconds"].sum()),
-        computing_squares=float(workers["computing_squares"].sum()),
-        fetching_seconds=float(workers["fetching_seconds"].sum()),
-        pushing_seconds=float(workers["pushing_seconds"].sum()),
         dropped=int(servers["dropped"].sum()),
         busy_seconds=servers["busy_seconds"].tolist(),
         staleness=servers["staleness"].sum(axis=0),

@@ -1,4 +1,4 @@
-"""What an engine in one process trains, whichever it is."""
+"""The parts of a run that every engine in one process needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cores that the ranks of a virtual node share."""
+"""Cores that all ranks of a virtual node share."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import simpy
 
 
 class Cores:
-    """Processor sharing: where jobs outnumber cores, all progress at the same share of full speed.
+    """Processor sharing: if there are more jobs than cores, all jobs run at the same fraction of full speed.
 
-    Urgent jobs, those of servers, which the kernel lets run when they wake, share with each other only. One that finds
-    no core free displaces another job, the longest, until it ends, even if a core becomes free before: for so short a
-    time the kernel doesn't move what was displaced.
+    Urgent jobs share the cores with each other only. They are those of servers, which the kernel runs as soon as they
+    wake up. An urgent job that finds no free core displaces the longest other job until the urgent job ends, even if a
+    core becomes free earlier: the kernel does not move a process for so short a time.
 
     Parameters
     ----------
     environment : simpy.Environment
     count : int
-        How many cores there are.
+        Number of cores.
     """
 
     def __init__(self, environment: simpy.Environment, count: int) -> None:
@@ -32,7 +32,7 @@ class Cores:
         self._first = self._others
 
     def work(self, seconds: float, urgent: bool = False) -> simpy.Event:
-        """Return the event of so much work's having been done, in seconds of a core of its own."""
+        """Return an event that occurs when a job is done that takes `seconds` on a core of its own."""
         event = self._environment.event()
         if not seconds:
             return event.succeed()
@@ -50,23 +50,23 @@ class Cores:
         self._plan()
 
     def _advance(self) -> None:
-        """Let the jobs progress to the present, and end those that are done."""
+        """Bring all jobs forward to the present, and end those that are done."""
         passed, self._now = self._environment.now - self._now, self._environment.now
         urgent, others = self._rates()
         self._urgent.advance(passed * urgent)
         self._others.advance(passed * others)
-        # The clock's rounding may leave a rest that is too short for time to pass: who is due now is done.
+        # Rounding of the clock may leave so little work that time cannot pass: the job that is due now is done.
         if self._now >= self._planned:
             self._first.end(self._end)
 
     def _rates(self) -> tuple[float, float]:
-        """Return the speed of each urgent job and of each other one, 1 being that of a core."""
+        """Return the speed of each urgent job and of each other job, as a fraction of a core's."""
         urgent, others = len(self._urgent), len(self._others)
         left = max(0, self._count - urgent)
         return (min(1.0, self._count / urgent) if urgent else 0.0, min(1.0, left / others) if others else 0.0)
 
     def _plan(self) -> None:
-        """Wake when the next job ends, at the present speeds; an earlier plan is void."""
+        """Wake up when the next job ends at the present speeds; this replaces the previous plan."""
         self._version += 1
         queues = zip((self._urgent, self._others), self._rates(), strict=True)
         waits = [(queue.wait(rate), queue) for queue, rate in queues if rate]
@@ -84,7 +84,7 @@ class Cores:
 
 
 class _Queue:
-    """Jobs that progress at one speed: each ends when the work that every one of them has got reaches its own end."""
+    """Jobs that run at the same speed; each ends when the work done for every one of them reaches the job's end."""
 
     def __init__(self) -> None:
         self._got = 0.0
@@ -98,18 +98,18 @@ class _Queue:
         heapq.heappush(self._ends, (self._got + seconds, next(self._ordinals), event))
 
     def take_longest(self) -> tuple[float, simpy.Event]:
-        """Remove the job that would end last; return the work that it lacks, and its event."""
+        """Remove the job that would end last; return the seconds of work that it lacks, and its event."""
         last = max(self._ends)
         self._ends.remove(last)
         heapq.heapify(self._ends)
         return last[0] - self._got, last[2]
 
     def first(self) -> float:
-        """Return the end of the first to end."""
+        """Return the end of the job that ends first."""
         return self._ends[0][0]
 
     def wait(self, rate: float) -> float:
-        """Return the seconds until then."""
+        """Return the seconds until the first job ends at this speed."""
         return (self.first() - self._got) / rate
 
     def advance(self, work: float) -> None:
@@ -117,6 +117,6 @@ class _Queue:
         self.end(self._got)
 
     def end(self, until: float) -> None:
-        """End the jobs whose ends are no later."""
+        """End all jobs whose end is not after `until`."""
         while self._ends and self._ends[0][0] <= until:
             heapq.heappop(self._ends)[2].succeed()

@@ -1,4 +1,4 @@
-"""What a caller of the virtual engine is told while it runs."""
+"""Functions by which the virtual engine tells its caller what happens."""
 
 from __future__ import annotations
 

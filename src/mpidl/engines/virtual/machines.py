@@ -1,4 +1,4 @@
-"""How long things take in a virtual cluster: draws durations and lets virtual time pass."""
+"""The machines of a virtual cluster: draw durations and let virtual time pass."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from mpidl.engines.virtual.times import Times
 
 
 class Machines:
-    """The machines of a virtual cluster.
+    """The machines on which virtual replicas and servers run.
 
     Parameters
     ----------
     environment : simpy.Environment
     times : Times
+        The durations.
     seed : int
+        Decides every duration that is drawn.
     replicas, servers : int
+        Number of replicas and of servers.
     """
 
     def __init__(self, environment: simpy.Environment, times: Times, seed: int, replicas: int, servers: int) -> None:
@@ -31,16 +34,16 @@ class Machines:
 
     @property
     def shares_cores(self) -> bool:
-        """Whether all replicas and servers share some cores."""
+        """Whether all replicas and servers share a number of cores."""
         return self._cores is not None
 
     def compute(self, replica: int) -> simpy.Event:
-        """Return the event of a replica's having computed a gradient."""
+        """Return an event that occurs when a replica has computed a gradient."""
         seconds = self._times.compute(self._replicas[replica]) * self._times.slow.get(replica, 1.0)
         return self._work(seconds)
 
     def serve(self, server: int) -> simpy.Event:
-        """Return the event of a server's having applied a push."""
+        """Return an event that occurs when a server has applied a push."""
         return self._work(self._times.service(self._servers[server]), urgent=True)
 
     def send(self, replica: int, size: float) -> Generator[simpy.Event, Any, None]:
@@ -50,14 +53,14 @@ class Machines:
         if self._cores is None:
             yield self._environment.timeout(latency + transfer)
             return
-        # Ranks that share a node's cores also copy by themselves.
+        # Ranks that share the cores of a node use them to copy.
         if latency:
             yield self._environment.timeout(latency)
         if transfer:
             yield self._cores.work(transfer)
 
     def all_reduce(self, replicas: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let the replicas reduce vectors of `size` bytes: each sends and receives all but its own part, twice."""
+        """Let the replicas reduce vectors of `size` bytes; each sends and receives all parts but its own, twice."""
         for _ in range(2):
             slowest = max(self._times.latency(random) for random in self._replicas[:replicas])
             transfer = (replicas - 1) / replicas * size / self._times.bandwidth

@@ -1,4 +1,4 @@
-"""How long things take in virtual time, as distributions."""
+"""Durations in virtual time, as distributions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mpidl.errors import UsageError
 
 
 class Distribution(Protocol):
-    """Draws durations in seconds."""
+    """A distribution of durations in seconds."""
 
     def __call__(self, random: np.random.Generator) -> float:
-        """Return one duration."""
+        """Draw one duration with a random generator."""
 
 
 def _check(low: float, high: float) -> None:
@@ -27,7 +27,7 @@ def _check(low: float, high: float) -> None:
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same."""
+    """Always the same duration."""
 
     seconds: float = 0.0
 
@@ -41,7 +41,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Between two bounds."""
+    """Uniform between two bounds."""
 
     low: float
     high: float
@@ -56,7 +56,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Memoryless."""
+    """Exponential, without memory."""
 
     mean: float
 
@@ -70,7 +70,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Jitter:
-    """Log-normal: around a mean, with a standard deviation of `deviation` times it."""
+    """Log-normal with the given mean, and a standard deviation of `deviation` times the mean."""
 
     mean: float
     deviation: float
@@ -98,7 +98,7 @@ def parse(text: str, key: str) -> Distribution:
     Raises
     ------
     UsageError
-        It describes none.
+        `text` describes none.
     """
     name, *words = text.split(":")
     try:
@@ -114,13 +114,16 @@ def parse(text: str, key: str) -> Distribution:
 
 @dataclass(frozen=True)
 class Death:
-    """A replica dies, and perhaps returns.
+    """A replica dies, and may return.
 
     Attributes
     ----------
     replica : int
-    at, returns : float
-        When, in seconds of virtual time; None: never.
+        The replica, from 0.
+    at : float
+        When it dies, in seconds of virtual time.
+    returns : float, optional
+        When it returns, in seconds of virtual time. By default it never does.
     """
 
     replica: Annotated[int, Meta(ge=0)]
@@ -134,23 +137,24 @@ class Death:
 
 @dataclass(frozen=True)
 class Times:
-    """What a virtual cluster takes for each kind of thing.
+    """The durations in a virtual cluster.
 
     Attributes
     ----------
     compute : Distribution
-        One gradient.
+        Duration of one gradient.
     latency : Distribution
-        One message between a replica and a server, whatever its size.
+        Duration of one message between a replica and a server, whatever its size.
     service : Distribution
-        A server's work on one push.
+        Duration of a server's work on one push.
     bandwidth : float
         Bytes per second of a link; infinite by default.
     cores : int, optional
-        All replicas and servers share so many cores; each has its own if not given.
+        Number of cores that all replicas and servers share. By default each has a core of its own.
     slow : dict of int to float
-        Replicas whose gradients take so many times as long.
+        For each slow replica, the factor by which its gradients take longer.
     deaths : tuple of Death
+        Replicas that die.
     """
 
     compute: Distribution = field(default_factory=Constant)
