@@ -167,7 +167,7 @@ def test_a_shard_on_a_device_goes_on_too(cupy, case, cut):
 def test_a_shard_on_a_device_goes_on_where_one_on_the_host_was_and_shows_it(cupy):
     host, device = make("gather", 21, 4, "float32"), make("gather", 21, 4, "float32", cupy)
     memory = np.zeros(21, np.float32)
-    device.bind(memory)
+    device.bind({"parameters": memory})
     pushes = Pushes()
     for action in fixed():
         pushes.act(host, *action)
@@ -179,12 +179,12 @@ def test_a_shard_on_a_device_goes_on_where_one_on_the_host_was_and_shows_it(cupy
 def test_vectors_are_the_shards_own_and_loading_keeps_them():
     shard = make("delay_compensated", 21, 4, "float64")
     memory = np.empty(21)
-    shard.bind(memory)
+    shard.bind({"parameters": memory})
     assert shard.state()["parameters"] is memory
     finish(shard, Pushes(), fixed())
     state, fresh = listed(shard), make("delay_compensated", 21, 4, "float64")
     other = np.empty(21)
-    fresh.bind(other)
+    fresh.bind({"parameters": other})
     fresh.load(state)
     assert fresh.parameters is other
     assert other.tobytes() == memory.tobytes()
