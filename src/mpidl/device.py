@@ -38,7 +38,7 @@ def choose(kind: str, number: int) -> Place:
     kind : str
         ``"cpu"``, ``"cuda"``, or ``"auto"``: on a GPU if there is one that works.
     number : int
-        Of this rank among those of its node that compute on GPUs, which take them in turn.
+        This rank's number among those of its node that compute on GPUs, which take the GPUs in turn.
 
     Raises
     ------

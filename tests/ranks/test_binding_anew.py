@@ -20,7 +20,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
     from mpidl.engines.mpi.through_servers import ThroughServers
     from mpidl.rma.transport import WindowTransport
     from mpidl.roles.server import Server
-    from mpidl.transport.interface import Capacity
+    from mpidl.transport.capacity import Capacity
     from mpidl.transport.protocol import Phase
 
     roles = assign([0] * comm.size, servers=1 if comm.size == 3 else 2)

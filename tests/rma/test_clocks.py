@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 def test_no_clock_is_more_than_the_bound_ahead(comm, bound):
     from mpidl.rma.transport import WindowTransport
     from mpidl.topology.roles import assign
-    from mpidl.transport.interface import Capacity
+    from mpidl.transport.capacity import Capacity
     from mpidl.transport.protocol import STOPPED
 
     roles = assign([0] * comm.size, 0)

@@ -47,7 +47,7 @@ def test_freed_memory_and_doorbells_raise(comm):
 def test_a_freed_transport_raises(comm):
     from mpidl.rma.transport import WindowTransport
     from mpidl.topology.roles import Roles
-    from mpidl.transport.interface import Capacity
+    from mpidl.transport.capacity import Capacity
 
     roles = Roles((), tuple((rank,) for rank in range(comm.size)))
     shards = [Range(rank, rank + 1) for rank in range(comm.size)]

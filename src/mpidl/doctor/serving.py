@@ -21,7 +21,7 @@ from mpidl.shards.policies import ApplyAtOnce, Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.topology.roles import Roles
-from mpidl.transport.interface import Capacity
+from mpidl.transport.capacity import Capacity
 from mpidl.transport.protocol import Phase, ShardClock
 
 #: Largest share of a core, and longest seconds to an answer, that are good for an idle server.
@@ -36,7 +36,7 @@ class ServerAndWorker:
     Parameters
     ----------
     comm : MPI.Intracomm
-        Of size 2: the worker, which is the coordinator too, and the server.
+        Two ranks: the worker, which is the coordinator too, and the server.
     size : int
         Number of parameters, float32.
     policy : Policy, optional

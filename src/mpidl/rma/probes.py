@@ -21,7 +21,7 @@ class WindowProbe(Owner):
     Parameters
     ----------
     comm : MPI.Intracomm
-        Of size 2.
+        Two ranks.
     size : int
         Number of int64 elements that each rank offers twice: data, and an answer.
     allocation : {"allocate", "create"}
@@ -65,7 +65,7 @@ class WindowProbe(Owner):
         Returns
         -------
         puts, gets : int
-            Of data put by rank 0, and of data that it got.
+            Rounds with wrong data put by rank 0, and with wrong data that it got.
         """
         turn = self._write if self._comm.rank == 0 else self._read
         gets, puts = self._comm.allgather(sum(turn(number) for number in range(1, rounds + 1)))

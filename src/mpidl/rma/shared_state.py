@@ -20,7 +20,7 @@ from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
 from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Roles
-from mpidl.transport.interface import Capacity
+from mpidl.transport.capacity import Capacity
 from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.transport.protocol import EVALUATION, NOTICE, SERVER_STATUS, WORKER_STATUS, Control, Order, ShardClock
 

@@ -35,7 +35,8 @@ from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage import checkpoint
 from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
 from mpidl.topology.roles import Roles, assign
-from mpidl.transport.interface import Capacity, Transport
+from mpidl.transport.capacity import Capacity
+from mpidl.transport.interface import Transport
 
 T = TypeVar("T")
 

@@ -7,48 +7,15 @@ elsewhere, so that it can be bound anew to another transport. `mpidl.rma.transpo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.parameters.ranges import Range
-from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.topology.roles import Roles
 from mpidl.transport.protocol import Message, Order, Phase
-from mpidl.wire import ErrorFeedback, Wire
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What a transport must have room for; the same on all ranks.
-
-    Attributes
-    ----------
-    shards : sequence of Range
-        What each server holds or, without servers, each worker.
-    dtype : dtype
-        The parameters' dtype.
-    wire : Wire, optional
-        How pushes are encoded.
-    evaluations : int
-        Number of epochs that can be evaluated.
-    units : int
-        Most units of a coordinator's evaluation; 0 without a coordinator that drives the algorithm.
-    shared_vectors : int
-        Vectors of parameters that the workers share in their node's memory; 0 for none.
-    chunk_bytes : int
-        Bytes of a chunk; see `mpidl.transport.mailbox_geometry.MailboxGeometry`.
-    """
-
-    shards: Sequence[Range]
-    dtype: Any
-    wire: Wire | None = None
-    evaluations: int = 1
-    units: int = 0
-    shared_vectors: int = 0
-    chunk_bytes: int = CHUNK_BYTES
+from mpidl.wire import ErrorFeedback
 
 
 class Backoff(Protocol):

@@ -34,7 +34,8 @@ class Conv2d(Weighted):
     activation
         A name in `ACTIVATIONS`.
     initialiser
-        A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (size, size, input channels / groups, channels), the bias (channels,).
+        A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (size, size, input
+        channels / groups, channels), the bias (channels,).
     stride
         Pixels between neighbouring positions of the kernel.
     padding

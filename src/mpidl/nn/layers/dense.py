@@ -22,7 +22,8 @@ class Dense(Weighted):
     activation
         A name in `ACTIVATIONS`.
     initialiser
-        A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (inputs, units), the bias (units,).
+        A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (inputs, units), the
+        bias (units,).
     """
 
     type: ClassVar[str] = "dense"
