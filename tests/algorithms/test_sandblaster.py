@@ -10,7 +10,7 @@ from mpidl.algorithms import ALGORITHMS
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.sandblaster import Sandblaster
-from mpidl.algorithms.units import targets, units
+from mpidl.algorithms.units import cut_units, targets
 from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards
 from mpidl.shards.accrual import Accrual
@@ -55,7 +55,7 @@ def test_only_sandblaster_has_a_coordinator(name):
 def test_no_evaluation_has_more_units_than_it_says(portions, unit, batch, overlap):
     algorithm = Sandblaster(unit=unit, batch=batch, overlap=overlap)
     request = next(algorithm.coordinator(portions))
-    assert 0 < len(units(request.segments, unit)) <= algorithm.units(portions)
+    assert 0 < len(cut_units(request.segments, unit)) <= algorithm.units(portions)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -172,7 +172,7 @@ def test_a_unit_is_accrued_once_chunk_by_chunk():
     vectors = Vectors({"parameters": np.zeros(10), "gradient": np.full(10, 7.0)})
     accrual = Accrual(vectors, [Range(0, 4), Range(4, 8), Range(8, 10)])
     segments = (Segment("gradient", 0, 3),)
-    accrual.begin(5, *targets(segments, units(segments, 2)))
+    accrual.begin(5, *targets(segments, cut_units(segments, 2)))
     values = np.arange(10.0)
     assert not accrual.add_chunk(5, 0, 0, values[:4], 1.5)
     # The worker dies; another sends the whole unit.

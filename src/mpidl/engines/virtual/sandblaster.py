@@ -13,7 +13,7 @@ import numpy as np
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
-from mpidl.algorithms.units import UnitOf, minibatches, of_segments, targets, units
+from mpidl.algorithms.units import UnitData, cut_units, minibatches, segment_sums, targets
 from mpidl.engines.training import Training
 from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
 from mpidl.engines.virtual.handler import Action
@@ -76,7 +76,7 @@ class VirtualSandblaster(ThroughServers):
             for vectors, server in zip(self._vectors, cluster.servers, strict=True)
         ]
         self._changed = Signal(cluster.environment)
-        self._units: list[UnitOf] = []
+        self._units: list[UnitData] = []
         self._waiting: Iterator[int] = iter(())
         self._takers: list[list[int]] = []  # for each unit, the replicas that have taken it
         self._single: deque[int] = deque()  # units without a backup, in the order in which they were handed out
@@ -110,7 +110,7 @@ class VirtualSandblaster(ThroughServers):
 
     def _evaluate(self, request: Evaluate) -> Process:
         self._evaluation += 1
-        self._units = units(request.segments, self._algorithm.unit)
+        self._units = cut_units(request.segments, self._algorithm.unit)
         self._takers = [[] for _ in self._units]
         self._single = deque(range(len(self._units)))
         self._waiting, self._backups, self._won = iter(range(len(self._units))), 0, 0
@@ -120,7 +120,7 @@ class VirtualSandblaster(ThroughServers):
         while any(accrual.complete < len(self._units) for accrual in self._accruals):
             yield self._updated.next
         self._messages += 3 * len(self._accruals)
-        losses, samples = of_segments(request.segments, self._units, self._accruals[0].losses, self._portions)
+        losses, samples = segment_sums(request.segments, self._units, self._accruals[0].losses, self._portions)
         return Evaluation(
             losses, samples, sum(len(unit.portions) for unit in self._units),
             self._backups, self._won, self._cluster.clock() - self._handed_out,

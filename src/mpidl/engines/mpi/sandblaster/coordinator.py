@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
 from mpidl.algorithms.drive import drive
-from mpidl.algorithms.units import of_segments, units
+from mpidl.algorithms.units import cut_units, segment_sums
 from mpidl.data.portions import Portions
 from mpidl.transport.interface import CoordinatorLink
 from mpidl.transport.protocol import Begin, Complete, Obeyed
@@ -90,23 +90,23 @@ class SandblasterCoordinator:
 
     def _evaluate(self, request: Evaluate) -> Steps:
         self._evaluation += 1
-        of = units(request.segments, self._algorithm.unit)
+        units = cut_units(request.segments, self._algorithm.unit)
         yield from self._call(Begin(self._evaluation, request.segments, self._algorithm.unit))
-        self._link.show_evaluation(self._evaluation, request.segments, len(of))
+        self._link.show_evaluation(self._evaluation, request.segments, len(units))
         complete: dict[int, Complete] = {}
         handed_out = time.perf_counter()
         while len(complete) < self._servers:
             for number, notice in self._link.notices():
                 if notice.evaluation == self._evaluation:
                     complete[number] = notice
-            if self._link.units_taken(self._evaluation) < len(of):
+            if self._link.units_taken(self._evaluation) < len(units):
                 handed_out = time.perf_counter()
             yield
         self._messages += len(complete)
-        losses, samples = of_segments(request.segments, of, complete[0].losses, self._portions)
-        portions = sum(len(unit.portions) for unit in of)
+        losses, samples = segment_sums(request.segments, units, complete[0].losses, self._portions)
+        portions = sum(len(unit.portions) for unit in units)
         waiting = time.perf_counter() - handed_out
-        return Evaluation(losses, samples, portions, self._link.copies_taken(len(of)), complete[0].won, waiting)
+        return Evaluation(losses, samples, portions, self._link.copies_taken(len(units)), complete[0].won, waiting)
 
     def _iterate(self, request: Iteration) -> Steps:
         counted = replace(request, operating=self._operating, messages=self._messages)

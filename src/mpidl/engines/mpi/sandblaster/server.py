@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mpidl.algorithms.coordinator_requests import Operate
-from mpidl.algorithms.units import targets, units
+from mpidl.algorithms.units import cut_units, targets
 from mpidl.shards.accrual import Accrual
 from mpidl.shards.operations import PARAMETERS, Dot
 from mpidl.shards.shard import Shard
@@ -49,10 +49,10 @@ class SandblasterServer:
                     self._shard.publish()
                 self._link.answer(results)
             case Begin(evaluation, segments, unit):
-                of = units(segments, unit)
-                self._accrual.begin(evaluation, *targets(segments, of))
-                self._units, self._won = len(of), 0
-                self._link.expect_units(len(of))
+                units = cut_units(segments, unit)
+                self._accrual.begin(evaluation, *targets(segments, units))
+                self._units, self._won = len(units), 0
+                self._link.expect_units(len(units))
                 self._link.answer(None)
             case Obeyed():
                 self._link.answer(self._obeyed())

@@ -11,7 +11,7 @@ import numpy as np
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit
-from mpidl.algorithms.units import UnitOf, minibatches, units
+from mpidl.algorithms.units import UnitData, cut_units, minibatches
 from mpidl.data.portions import Portions
 from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.parameters.ranges import Range
@@ -52,7 +52,7 @@ class SandblasterWorker(ThroughServers):
         self._notice = np.zeros(NOTICE, np.int64)
         self._done = np.zeros(algorithm.units(portions.per_epoch), np.uint8)
         self._known, self._tested = 0, 0
-        self._units: list[UnitOf] = []
+        self._units: list[UnitData] = []
         self._taken: set[int] = set()
         self._copy = False
         self._loss = 0.0
@@ -93,7 +93,7 @@ class SandblasterWorker(ThroughServers):
             self._known = evaluation
             count = int(self._notice[Notice.SEGMENTS])
             pairs = self._notice[len(Notice) :].reshape(-1, 2)[:count].tolist()
-            self._units = units([Segment("", first, of) for first, of in pairs], self._algorithm.unit)
+            self._units = cut_units([Segment("", first, of) for first, of in pairs], self._algorithm.unit)
             self._taken = set()
         self._copy = ticket >= len(self._units)
         if self._copy:
