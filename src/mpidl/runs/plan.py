@@ -15,8 +15,8 @@ from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
 from mpidl.parameters import Range, shards
 from mpidl.report.text import quantity, size, table
-from mpidl.rma.geometry import Geometry
 from mpidl.topology.roles import Roles, assign
+from mpidl.transport.mailbox_geometry import MailboxGeometry
 
 #: Operations of a gradient per operation of the forward pass: the backward pass takes as many again for the gradient
 #: of the inputs, and as many for that of the weights.
@@ -123,7 +123,7 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if not works:
-            memory["exchange"] += Geometry.of(shard, workers, job.dtype, wire.parse(job.algorithm.wire)).nbytes
+            memory["exchange"] += MailboxGeometry.of(shard, workers, job.dtype, wire.parse(job.algorithm.wire)).nbytes
         elif exchange is Exchange.REDUCTION:
             memory["exchange"] += own * workers  # the shard's part of each worker's vector
     if works:
