@@ -1,4 +1,4 @@
-"""Waiting without taking the core from those who compute, while MPI goes on making progress."""
+"""Waiting without taking a core from ranks that compute, while MPI makes progress."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from mpi4py import MPI
 
 from mpidl.rma.doorbells import Doorbells
 
-#: Longest sleep where everything that concerns a rank rings its doorbell, and where it does not (seconds).
+#: Longest sleep in seconds: of a rank that every other rank can ring, and of one that some can't ring.
 RUNG_SLEEP = 5e-3
 BLIND_SLEEP = 200e-6
 
 
 class Backoff:
-    """Between two looks at memory that others write: spin a little, then sleep until the doorbell rings.
+    """Waits between two looks at memory that other ranks write: spins a little, then sleeps until the doorbell rings.
 
-    Every `pause` enters MPI once, so that one-sided operations aimed at this rank and messages to it go on over
-    networks that have no progress of their own.
+    Every `pause` enters MPI once, so that one-sided operations on this rank and messages to it make progress over
+    networks without progress of their own.
 
     Parameters
     ----------
     comm : MPI.Comm
-        It is only probed.
+        Only probed.
     doorbells : Doorbells
     sleep : float
-        Longest sleep in seconds; `BLIND_SLEEP` if ranks that can't ring may want something.
+        Longest sleep in seconds: `BLIND_SLEEP` if some rank can't ring this one.
     spin : float
-        Seconds to spin after `reset` before the first sleep; 0 where ranks outnumber cores.
+        Seconds to spin after `reset` before the first sleep; 0 if the ranks outnumber the cores.
     """
 
     def __init__(self, comm: MPI.Comm, doorbells: Doorbells, sleep: float, spin: float = 0.0) -> None:
@@ -46,9 +46,12 @@ class Backoff:
         self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
     def pause(self) -> bool:
-        """Let MPI make progress and wait a moment; call it in a loop that looks for work each time.
+        """Let MPI make progress and wait a moment; to be called in a loop that looks for work each time.
 
-        Returns whether it slept the whole time, and nobody rang.
+        Returns
+        -------
+        bool
+            Whether this rank slept the whole time, because no rank rang.
         """
         self.progress()
         if self._spin and time.perf_counter() < self._spin_until:

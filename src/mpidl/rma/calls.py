@@ -18,7 +18,7 @@ class Caller:
     ----------
     comm : MPI.Intracomm
     servers : sequence of int
-        Their ranks.
+        Ranks of the servers.
     doorbells : Doorbells
     """
 
@@ -27,7 +27,7 @@ class Caller:
         self._answers: dict[int, Any] = {}
 
     def call(self, message: Any) -> None:
-        """Send a message to all servers; `answers` are then awaited."""
+        """Send a message to all servers, which answer it; see `answers`."""
         self._answers.clear()
         for rank in self._servers:
             self._comm.send(message, rank, Tag.CALL)
@@ -43,7 +43,7 @@ class Caller:
         return [self._answers[rank] for rank in self._servers]
 
     def notices(self) -> list[tuple[int, Any]]:
-        """Return what servers said by themselves: pairs of a server's number and the message."""
+        """Return what servers said without being asked: pairs of a server's number and the message."""
         found = []
         for number, rank in enumerate(self._servers):
             while self._comm.iprobe(rank, Tag.NOTICE):
@@ -75,7 +75,7 @@ class Callee:
         self._send(message, Tag.ANSWER)
 
     def notify(self, message: Any) -> None:
-        """Say something without being asked."""
+        """Tell the coordinator something that it has not asked for."""
         self._send(message, Tag.NOTICE)
 
     def _send(self, message: Any, tag: int) -> None:

@@ -1,8 +1,8 @@
-"""Waking a rank of the same node that sleeps until there is work.
+"""Waking a sleeping rank of the same node.
 
-A rank that only sleeps and looks again pays for every look: a wake-up costs a virtual machine 20 us, so that
-answering within 0.3 ms would take 7 % of a core. Ranks of one node therefore ring: one datagram on a Unix socket,
-about 2 us. Ranks of other nodes can't, and whoever waits for them looks again after a short time.
+A rank that sleeps and polls pays for every poll: on a virtual machine a wake-up costs 20 us, so that answering within
+0.3 ms would take 7 % of a core. Ranks of one node therefore ring each other by a datagram on a Unix socket, which costs
+about 2 us. Ranks of other nodes can't ring, and a rank that waits for them polls.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Doorbells(Owner):
         comm.Barrier()
 
     def ring(self, rank: int) -> None:
-        """Wake `rank` if it sleeps on this node; a full queue means that it has been rung already."""
+        """Wake `rank` if it is on this node. A full queue means that it has been rung already."""
         address = self._addresses.get(rank)
         if address is not None:
             with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
                 self._socket.sendto(b"!", address)
 
     def clear(self) -> None:
-        """Forget the rings so far. Look for work after this and before `sleep`, so that none is missed."""
+        """Forget the rings so far. To miss none, look for work after this and before `sleep`."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._socket.recv(1)

@@ -1,4 +1,4 @@
-"""Asking the system to run a rank at once when it has work: servers share cores with workers that always compute."""
+"""Asking the system to run servers promptly: they share cores with workers that compute all the time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import struct
 
 _PR_SET_TIMERSLACK = 29
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
-#: Seconds that a sleep may end late; Linux allows itself 50 us unless told otherwise.
+#: Seconds by which a sleep may end late; the default of Linux is 50 us.
 SLACK = 1e-6
-#: Seconds of processor time that a server asks for at a time: who asks for little is run sooner (Linux 6.12 and newer).
+#: Seconds of processor time that a server asks for at a time; Linux 6.12 and newer run short requests sooner.
 SLICE = 1e-4
 
 
 def sharpen_sleeps() -> None:
-    """Let this process' short sleeps end on time, where the system can."""
+    """Let short sleeps of this process end on time, where the system can do that."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, int(SLACK * 1e9), 0, 0, 0)
     except (AttributeError, OSError):

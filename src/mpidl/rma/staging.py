@@ -1,4 +1,4 @@
-"""What MPI reads and writes for arrays on a device: their own memory, or pinned memory of the host in between."""
+"""Moving arrays between a device and MPI, directly or through pinned host memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpidl.errors import UsageError
 
 
 def cuda_aware() -> bool:
-    """Tell whether the MPI library says that it takes pointers to a device's memory."""
+    """Return whether the MPI library says that it accepts pointers to device memory."""
     try:
         return bool(ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support())
     except AttributeError:
@@ -21,7 +21,7 @@ def cuda_aware() -> bool:
 
 
 def keeps_device_values(xp: Any) -> bool:
-    """Return whether a put and a get of a device's memory bring back the same values; a library may crash on it.
+    """Return whether values survive a put and a get of device memory; an MPI that isn't CUDA-aware may crash.
 
     Parameters
     ----------
@@ -43,17 +43,17 @@ def keeps_device_values(xp: Any) -> bool:
 
 
 def is_direct(transfer: str) -> bool:
-    """Tell whether MPI is to be given a device's memory, as ``device.transfer`` says.
+    """Return whether MPI is given device memory itself, as ``device.transfer`` asks for.
 
     Parameters
     ----------
     transfer : {"auto", "direct", "staged"}
-        "auto" is direct where MPI says that it is CUDA-aware.
+        "auto" is direct if the MPI library says that it is CUDA-aware.
 
     Raises
     ------
     UsageError
-        "direct", and it isn't.
+        `transfer` is "direct", and the MPI library is not CUDA-aware.
     """
     if transfer == "staged":
         return False
@@ -66,11 +66,11 @@ def is_direct(transfer: str) -> bool:
 
 
 class Staging:
-    """One window's ways between arrays on a device and MPI.
+    """Moves arrays between a device and the MPI operations of one window.
 
-    This is the one place where MPI waits for the device: the stream is synchronised before MPI is given anything that
-    the device may still write or read. Pinned memory is lent, the smallest piece that is large enough, until the rank
-    that it is for is flushed; then it can be lent again.
+    This is the only place where MPI waits for the device: the stream is synchronised before MPI gets memory that the
+    device may still read or write. A transfer through the host borrows the smallest free piece of pinned memory that is
+    large enough, and gives it back when its target is flushed.
 
     Parameters
     ----------

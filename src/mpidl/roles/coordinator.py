@@ -81,12 +81,12 @@ class Coordinator:
         self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.size
         self._roles, self._shards = transport.roles, transport.shards
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
-        if self._sandblaster is not None:
-            self._sandblaster.bind(self._link)
         self._link.set_tickets(NO_MORE if self._stopped else self._tickets)
         self._link.set_phase(self._phase)
         if self._saving is not None:
             self._link.order_save(self._order, self._saving.step)
+        if self._sandblaster is not None:
+            self._sandblaster.bind(self._link)
         if not self._started:
             # Ordered before any rank begins to work: servers obey before they look into their mailboxes.
             self._started = True

@@ -1,4 +1,4 @@
-"""A run on the ranks of an MPI job: agree that all can begin, give out the roles, and end together."""
+"""A run on the ranks of an MPI job: all agree to begin, take their roles, and end together."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     ----------
     config : Config
     build : callable
-        Puts the job together; called on every rank.
+        Makes the job; called on every rank.
     comm : MPI.Intracomm, optional
         MPI.COMM_WORLD by default.
 
@@ -60,7 +60,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     Raises
     ------
     MpidlError, UsageError
-        Something that a rank met before the work began: raised on every rank, so that all end alike.
+        A rank failed before the training began. Every rank raises the same error.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     nodes = _nodes(comm)
@@ -112,7 +112,7 @@ def _check_nodes(config: Config, nodes: list[int]) -> None:
 
 
 def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
-    """Do something on every rank; if it fails on any, raise the first rank's error on all of them."""
+    """Carry out an action on every rank; if it fails on some, raise the first one's error on all."""
     error: MpidlError | None = None
     with _failing_together(comm, roles):
         try:
@@ -129,9 +129,9 @@ def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None) -> Iterator[None]:
-    """End the whole job if this rank raises what the others don't know of, naming rank, role and cause once.
+    """End the whole job if this rank raises an error that the others don't know of; name rank, role and cause once.
 
-    With the run's directory, its events get the failure too, with a traceback.
+    If the run's directory is given, the failure is recorded in its events, with a traceback.
     """
     try:
         yield
@@ -143,13 +143,13 @@ def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None
             record_event(run, "failure", comm.rank, role, cause=cause, traceback=traceback.format_exc())
         if os.environ.get("MPIDL_DEBUG"):
             traceback.print_exc()
-        # Time for the line to pass through the launcher before it tears the job down.
+        # The line needs time to pass through the launcher before the launcher ends the job.
         time.sleep(0.2)
         comm.Abort(1)
 
 
 class _RankRole:
-    """What this rank does in its role, step by step, the same steps on every rank.
+    """The steps of this rank's role; every rank takes the same steps.
 
     Attributes
     ----------
@@ -169,14 +169,20 @@ class _RankRole:
         self.unbind: Callable[[], None] = lambda: None
 
     def choose_device(self, nodes: list[int]) -> None:
-        """Who computes on a GPU takes its place among those of its node; `nodes` has that of each rank."""
+        """Choose the device of a rank that computes; ranks of a node take its GPUs in turn.
+
+        Parameters
+        ----------
+        nodes : list of int
+            The node of each rank, as a number.
+        """
         job, device, servers = self._job, self._job.config.device, self._roles.servers
         workers = {rank for ranks in self._roles.replicas for rank in ranks}
         computing = workers | set(servers if device.shards else ())
         rank = self._comm.rank
         number = sum(nodes[other] == nodes[rank] for other in computing if other < rank)
         if rank in workers:
-            # Where there are servers, all that a replica does with its vectors is done where they lie.
+            # With servers, a replica's vectors stay on the device.
             self._place = job.place(number, mirrored=not servers)
             if servers and self._place is not None and self._place.xp is not np:
                 self.staging = Staging(self._place.xp, is_direct(device.transfer))
@@ -184,7 +190,7 @@ class _RankRole:
             self._place = choose(device.kind, number)
 
     def open_files(self) -> None:
-        """The coordinator opens the run's directory, says where all compute, and tells which directory it is."""
+        """On the coordinator, open the run's directory and report all devices; tell every rank the directory."""
         job = self._job
         places = self._comm.gather(self._place and str(self._place), root=self._roles.coordinator)
         directory: Path | None = None
@@ -208,7 +214,7 @@ class _RankRole:
         job.directory = directory
 
     def prepare(self, transport: Transport) -> None:
-        """Do what may fail or takes long before the clock starts."""
+        """Do before the training what may fail or takes long."""
         rank, job, roles = self._comm.rank, self._job, self._roles
         role: Coordinator | Server | Worker
         if self._reporter is not None:
@@ -256,7 +262,7 @@ class _RankRole:
         ).save(self._job.directory)
 
     def _warm(self, xp: Any = np) -> None:
-        """Compile, or load from the cache, what this rank may need, a server with its shard's vectors."""
+        """Compile, or load from the cache, what this rank may need; `xp` is where a server's shard lies."""
         warm(self._job, xp)
         encoding = wire.parse(self._job.algorithm.wire)
         if encoding is not None:

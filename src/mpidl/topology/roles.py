@@ -21,7 +21,7 @@ class Roles:
     replicas : tuple of tuple of int
         ``replicas[r][p]`` is the rank that holds partition p of replica r; all have as many partitions.
     standby : tuple of int
-        Ranks without work until a rank dies: those asked for, and those too few for one more replica.
+        Ranks without work: those held back, and those too few to form one more replica.
     coordinator : int
         Always rank 0.
     """
@@ -32,7 +32,7 @@ class Roles:
     coordinator: int = 0
 
     def role(self, rank: int) -> str:
-        """Return the role of world rank `rank` for people: ``"server 0"``, ``"worker 1"``, ``"worker 1.0"``.
+        """Return the role of world rank `rank` as text: ``"server 0"``, ``"worker 1"``, ``"worker 1.0"``.
 
         Raises
         ------
@@ -52,12 +52,12 @@ class Roles:
 
 
 def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standby: int = 0) -> Roles:
-    """Give every rank a role: servers spread over the nodes, the partitions of a replica kept together.
+    """Give every rank a role; servers are spread over the nodes, and the partitions of a replica stay together.
 
-    The coordinator is rank 0. Each server goes to the node with the fewest servers yet, among those to the
-    one with most ranks left (the first named, if equal), and takes that node's lowest rank. Each replica goes
-    to the node with most ranks left; where they are too few, it also takes those of the next such node, and so
-    spans few. Replicas are numbered by their lowest rank. What remains is standby.
+    The coordinator is rank 0. Each server takes the lowest free rank of the node with the fewest servers; among
+    several such nodes, of the one with the most free ranks; among several of these, of the first. Each replica takes
+    ranks of the node with the most free ranks and, if they don't suffice, of the next such node, so that it spans few
+    nodes. Replicas are numbered by their lowest rank. The remaining ranks are standby.
 
     Parameters
     ----------

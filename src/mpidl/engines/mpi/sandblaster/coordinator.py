@@ -9,7 +9,7 @@ from math import fsum
 from typing import Any, Protocol
 
 from mpidl.algorithms.algorithm import Algorithm
-from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
+from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate, Segment
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.units import cut_units, segment_sums
 from mpidl.data.portions import Portions
@@ -58,12 +58,20 @@ class SandblasterCoordinator:
 
     def __init__(self, algorithm: Algorithm, portions: Portions, state: dict[str, Any] | None, hooks: Hooks) -> None:
         self._algorithm, self._portions, self._state, self._hooks = algorithm, portions, state, hooks
-        self._evaluation = self._tests = 0
+        self._evaluation = self._tests = self._units = 0
+        self._segments: tuple[Segment, ...] = ()
+        self._over = False
         self._messages, self._operating = 0, 0.0
 
     def bind(self, link: CoordinatorLink) -> None:
-        """Reach the other ranks by `link` from now on."""
+        """Reach the other ranks by `link` from now on; workers take the units of the present evaluation again."""
         self._link, self._servers = link, len(link.servers)
+        if self._evaluation:
+            link.show_evaluation(self._evaluation, self._segments, self._units)
+        if self._tests:
+            link.show_test(self._tests)
+        if self._over:
+            link.show_over()
 
     def steps(self) -> Steps:
         """Return the whole of the training."""
@@ -72,6 +80,7 @@ class SandblasterCoordinator:
             Operate: self._operate, Evaluate: self._evaluate, Iteration: self._iterate,
         }  # fmt: skip
         yield from drive(coordinator, actions)
+        self._over = True
         self._link.show_over()
 
     def _operate(self, request: Operate) -> Steps:
@@ -89,10 +98,10 @@ class SandblasterCoordinator:
         return answers
 
     def _evaluate(self, request: Evaluate) -> Steps:
-        self._evaluation += 1
         units = cut_units(request.segments, self._algorithm.unit)
-        yield from self._call(Begin(self._evaluation, request.segments, self._algorithm.unit))
-        self._link.show_evaluation(self._evaluation, request.segments, len(units))
+        yield from self._call(Begin(self._evaluation + 1, request.segments, self._algorithm.unit))
+        self._evaluation, self._segments, self._units = self._evaluation + 1, request.segments, len(units)
+        self._link.show_evaluation(self._evaluation, self._segments, self._units)
         complete: dict[int, Complete] = {}
         handed_out = time.perf_counter()
         while len(complete) < self._servers:
