@@ -9,10 +9,10 @@ from mpidl.job.fill import fill
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Nesterov, Sgd
 from mpidl.shards.policies import (
-    Adag,
-    Add,
+    AddChange,
     ApplyAtOnce,
     Assign,
+    DampedChange,
     DelayCompensated,
     DelayedNesterov,
     DropStale,
@@ -52,7 +52,7 @@ def test_apply_at_once_scales_the_rate_by_staleness():
 
 
 def test_add_scales_the_change_by_staleness():
-    shard = make(Add(inverse_plus_one))
+    shard = make(AddChange(inverse_plus_one))
     expected = shard.parameters.copy()
     for staleness in (0, 3):
         push(shard, gradient(), fetched=shard.clock - staleness)
@@ -112,7 +112,7 @@ def test_delay_compensation_keeps_what_each_worker_fetched_last():
 
 
 def test_adag_divides_by_the_distance_moved():
-    shard = make(Adag(0.2))
+    shard = make(DampedChange(0.2))
     push(shard, gradient(1), worker=1)
     moved = shard.parameters - (np.arange(SIZE) - 4.0)
     expected = shard.parameters + gradient(2) / (moved**2 / 0.2 + 1)

@@ -5,7 +5,7 @@ import pytest
 
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.parameters import shards
-from mpidl.shards.policies import Add
+from mpidl.shards.policies import AddChange
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import assign
@@ -30,7 +30,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
     if comm.rank in roles.servers:
         number = roles.servers.index(comm.rank)
         part = ranges[number]
-        shard = Shard(part, np.zeros(part.size), ScheduledRule(None), Add(), 100)
+        shard = Shard(part, np.zeros(part.size), ScheduledRule(None), AddChange(), 100)
         server = Server(number, shard, tmp_path, workers=workers)
     elif comm.rank > 0:
         handler = ThroughServers(ranges, np.dtype(np.float64), parse(wire))

@@ -14,10 +14,10 @@ from mpidl.shards import policies
 from mpidl.shards.accrual import Accrual
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.policies import (
-    Adag,
-    Add,
+    AddChange,
     ApplyAtOnce,
     Assign,
+    DampedChange,
     DelayCompensated,
     DelayedNesterov,
     DropStale,
@@ -33,10 +33,10 @@ from mpidl.shards.vectors import Vectors
 WORKERS = 3
 CASES = {
     "apply": (Adam(0.1), lambda: ApplyAtOnce(inverse)),
-    "add": (Sgd(), lambda: Add(inverse_plus_one)),
+    "add": (Sgd(), lambda: AddChange(inverse_plus_one)),
     "assign": (Sgd(), Assign),
     "delay_compensated": (Adagrad(0.1), lambda: DelayCompensated(0.3)),
-    "adag": (Sgd(), lambda: Adag(0.2)),
+    "adag": (Sgd(), lambda: DampedChange(0.2)),
     "gather": (Adam(0.1), lambda: Gather(3, inverse)),
     "delayed_nesterov": (Nesterov(0.7, 0.9), lambda: DelayedNesterov(3)),
     "first_of_step": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS)),

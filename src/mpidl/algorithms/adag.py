@@ -11,8 +11,7 @@ from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.rules import Rule
-from mpidl.shards.policies import Adag as Scaled
-from mpidl.shards.policies import Policy
+from mpidl.shards.policies import DampedChange, Policy
 
 
 @dataclass(frozen=True)
@@ -41,4 +40,4 @@ class Adag(Algorithm):
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that scales each coordinate by how far it has moved since the worker's last commit."""
-        return Scaled(self.rate)
+        return DampedChange(self.rate)

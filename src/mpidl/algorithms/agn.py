@@ -11,7 +11,7 @@ from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.rules import Rule
-from mpidl.shards.policies import Add, Policy
+from mpidl.shards.policies import AddChange, Policy
 
 
 @dataclass(frozen=True)
@@ -41,4 +41,4 @@ class Agn(Algorithm):
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that adds the changes."""
-        return Add()
+        return AddChange()

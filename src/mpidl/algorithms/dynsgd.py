@@ -11,7 +11,7 @@ from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.steps import Steps
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.rules import Rule
-from mpidl.shards.policies import Add, Policy, inverse_plus_one
+from mpidl.shards.policies import AddChange, Policy, inverse_plus_one
 
 
 @dataclass(frozen=True)
@@ -38,4 +38,4 @@ class Dynsgd(Algorithm):
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that adds the changes, each divided by its staleness + 1."""
-        return Add(inverse_plus_one)
+        return AddChange(inverse_plus_one)

@@ -12,7 +12,7 @@ from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
 from mpidl.algorithms.steps import Steps
 from mpidl.rules import Rule, Sgd
-from mpidl.shards.policies import Add, Policy
+from mpidl.shards.policies import AddChange, Policy
 
 
 @dataclass(frozen=True)
@@ -78,4 +78,4 @@ class Easgd(Algorithm):
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that adds the elastic differences to the center."""
-        return Add()
+        return AddChange()

@@ -25,7 +25,7 @@ from mpidl.transport.protocol import STOPPED, State
 POST_EVERY = 0.1
 
 
-class Hooks(Protocol):
+class WorkerHooks(Protocol):
     """What the worker decides while the engine works."""
 
     def take_ticket(self) -> int:
@@ -56,11 +56,11 @@ class MpiEngine:
         Carries out the requests of the algorithm's exchange.
     steps : Steps
         The replica's own steps.
-    hooks : Hooks
+    hooks : WorkerHooks
     """
 
     def __init__(
-        self, model: Model, split: Split, schedule: Schedule, handler: RequestHandler, steps: Steps, hooks: Hooks
+        self, model: Model, split: Split, schedule: Schedule, handler: RequestHandler, steps: Steps, hooks: WorkerHooks
     ) -> None:
         self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
         self.steps, self._hooks = steps, hooks

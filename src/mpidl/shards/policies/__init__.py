@@ -1,9 +1,9 @@
 """Policies: what a shard does with a push, such as to apply it, gather several, or drop it."""
 
-from mpidl.shards.policies.add import Add
+from mpidl.shards.policies.add import AddChange
 from mpidl.shards.policies.apply import ApplyAtOnce
 from mpidl.shards.policies.assign import Assign
-from mpidl.shards.policies.compensate import Adag, DelayCompensated
+from mpidl.shards.policies.compensate import DampedChange, DelayCompensated
 from mpidl.shards.policies.drop import DropStale
 from mpidl.shards.policies.first import FirstOfStep
 from mpidl.shards.policies.gather import Gather
@@ -13,10 +13,10 @@ from mpidl.shards.policies.scales import Scale, inverse, inverse_plus_one, unsca
 from mpidl.shards.state import PushHeader
 
 __all__ = [
-    "Adag",
-    "Add",
+    "AddChange",
     "ApplyAtOnce",
     "Assign",
+    "DampedChange",
     "DelayCompensated",
     "DelayedNesterov",
     "DropStale",

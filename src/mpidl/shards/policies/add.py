@@ -10,7 +10,7 @@ from mpidl.shards.policies.scales import Scale, unscaled
 from mpidl.shards.state import PushHeader, ShardState
 
 
-class Add(Policy):
+class AddChange(Policy):
     """Add each push to the parameters: it is a change that the worker's own rule has made.
 
     Parameters

@@ -72,7 +72,7 @@ class DelayCompensated(_Compensating):
         self._keep(shard, chunk, push)
 
 
-class Adag(_Compensating):
+class DampedChange(_Compensating):
     """Add d / (moved^2 / rate + 1) per coordinate for a worker's change d, if the parameters have moved by `moved`.
 
     Parameters

@@ -20,7 +20,7 @@ from mpidl.transport.protocol import Begin, Complete, Obeyed
 Steps = Generator[None, None, Any]
 
 
-class Hooks(Protocol):
+class CoordinatorHooks(Protocol):
     """What the coordinator's role decides."""
 
     def iterated(self, iteration: Iteration) -> tuple[bool, bool, int]:
@@ -53,10 +53,12 @@ class SandblasterCoordinator:
     portions : Portions
     state : dict, optional
         What the algorithm's coordinator goes on from.
-    hooks : Hooks
+    hooks : CoordinatorHooks
     """
 
-    def __init__(self, algorithm: Algorithm, portions: Portions, state: dict[str, Any] | None, hooks: Hooks) -> None:
+    def __init__(
+        self, algorithm: Algorithm, portions: Portions, state: dict[str, Any] | None, hooks: CoordinatorHooks
+    ) -> None:
         self._algorithm, self._portions, self._state, self._hooks = algorithm, portions, state, hooks
         self._evaluation = self._tests = self._units = 0
         self._segments: tuple[Segment, ...] = ()
