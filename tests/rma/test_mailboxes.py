@@ -119,7 +119,7 @@ def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(co
 
 def test_a_chunk_that_is_not_the_next_is_an_error(comm):
     from mpidl.errors import MpidlError
-    from mpidl.transport.protocol import Header
+    from mpidl.rma.mailboxes import CHUNK, HEADER
 
     post = Post(comm, 10, 8)
     if comm.rank == 1:
@@ -128,7 +128,7 @@ def test_a_chunk_that_is_not_the_next_is_an_error(comm):
     comm.Barrier()
     if comm.rank == 0:
         post.window.sync()
-        post.window.local("headers").reshape(post.workers, -1, len(Header))[0, 0, Header.CHUNK] = 5
+        post.window.local("headers").reshape(post.workers, -1, HEADER)[0, 0, CHUNK] = 5
         with pytest.raises(MpidlError, match="worker 0's mailbox holds chunk 5 of push 0 where chunk 0"):
             post.inbox.head(0)
     post.close()

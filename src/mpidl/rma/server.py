@@ -12,6 +12,9 @@ from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import Order, ShardClock
 
+#: Plain integers, which index arrays faster than an enumeration's.
+CLOCK, RECEIVED = (int(number) for number in ShardClock)
+
 
 class WindowServerLink(WindowLink):
     """See `mpidl.transport.interface.ServerLink`.
@@ -42,8 +45,8 @@ class WindowServerLink(WindowLink):
 
     def show_clock(self, clock: int, received: int) -> None:
         """See `ServerLink.show_clock`."""
-        self._clock[ShardClock.RECEIVED] = received
-        self._clock[ShardClock.CLOCK] = clock
+        self._clock[RECEIVED] = received
+        self._clock[CLOCK] = clock
 
     def wake_workers(self) -> None:
         """See `ServerLink.wake_workers`."""

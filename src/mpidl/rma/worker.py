@@ -37,6 +37,7 @@ class WindowWorkerLink(WindowLink):
             Outbox(self._window, rank, number, geometry, self._doorbells, feedback[server] if feedback else None)
             for server, (rank, geometry) in enumerate(zip(self._servers, shared.geometries, strict=False))
         ]
+        self._parts = [slice(*shard) for shard in self.shards[: len(self._servers)]]
         self._undelivered: list[int] = []
         self._unended = list(self._outboxes)
         self._tickets = self._control(Control.TICKETS)
@@ -105,11 +106,11 @@ class WindowWorkerLink(WindowLink):
         while self._undelivered and sent:
             sent = False
             for number in tuple(self._undelivered):
-                shard, outbox = self.shards[number], self._outboxes[number]
-                before = outbox.sent
-                if outbox.send(vector[shard.start : shard.stop]):
+                outbox = self._outboxes[number]
+                before = outbox.bytes
+                if outbox.send(vector[self._parts[number]]):
                     self._undelivered.remove(number)
-                sent = sent or outbox.sent > before
+                sent = sent or outbox.bytes > before
         return not self._undelivered
 
     def end_pushes(self) -> bool:
@@ -124,14 +125,14 @@ class WindowWorkerLink(WindowLink):
 
     def read_clocks(self, clocks: np.ndarray) -> None:
         """See `WorkerLink.read_clocks`."""
-        for number, rank in enumerate(self._servers):
-            self._window.get(clocks[number], rank, "clock")
+        for rank, row in zip(self._servers, clocks, strict=True):
+            self._window.get(row, rank, "clock")
             self._window.flush(rank)
 
     def start_fetch(self, parameters: Any) -> None:
         """See `WorkerLink.start_fetch`."""
-        for rank, shard in zip(self._servers, self.shards, strict=True):
-            self._window.get(parameters[shard.start : shard.stop], rank, "parameters")
+        for rank, part in zip(self._servers, self._parts, strict=True):
+            self._window.get(parameters[part], rank, "parameters")
 
     def finish_fetch(self) -> None:
         """See `WorkerLink.finish_fetch`."""
