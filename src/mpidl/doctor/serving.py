@@ -14,6 +14,7 @@ from mpidl.doctor.examination import Finding, Verdict
 from mpidl.doctor.pair import ORIGIN, TARGET, Pair
 from mpidl.parameters.ranges import Range
 from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.ownership import Owner
 from mpidl.rma.transport import WindowTransport
 from mpidl.roles.server import Server
 from mpidl.rules import Adagrad
@@ -30,7 +31,7 @@ CHEAP, PROMPT = 0.05, 0.3e-3
 PAUSE = 4e-3
 
 
-class ServerAndWorker:
+class ServerAndWorker(Owner):
     """A server and its only worker, with the transport of every run; creation and `free` are collective.
 
     Parameters
@@ -116,7 +117,7 @@ class ServerAndWorker:
             self._backoff.pause()
 
     def free(self) -> None:
-        """Give everything back."""
+        """Give everything back; collective."""
         self._transport.free()
 
 
@@ -178,10 +179,9 @@ def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
 
 def idle_server(pair: Pair, allocation: str) -> Finding:
     """Measure what an idle server costs, and how soon it answers."""
-    served = ServerAndWorker(pair.comm, 1000, allocation=allocation)
-    share = idle_share(served, pair)
-    times = answers(served, pair, np.zeros(1000, np.float32))
-    served.free()
+    with ServerAndWorker(pair.comm, 1000, allocation=allocation) as served:
+        share = idle_share(served, pair)
+        times = answers(served, pair, np.zeros(1000, np.float32))
     found = f"{100 * share:.1f} % of a core; answers in {1e3 * median(times):.3f} ms"
     if pair.one_node and (share > CHEAP or median(times) > PROMPT):
         remedy = f"below {100 * CHEAP:.0f} % and {1e3 * PROMPT:g} ms is usual on one node with a core for each rank"

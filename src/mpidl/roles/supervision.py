@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.data.schedule import Schedule
 from mpidl.engines.totals import Totals
@@ -200,7 +199,7 @@ class Supervisor:
             now=now,
             every=job.config.checkpoint.every,
             resumed=job.checkpoint is not None,
-            coordinated=job.algorithm.exchange is Exchange.OPERATIONS,
+            coordinated=job.algorithm.coordinated,
             target_accuracy=job.config.run.target_accuracy,
         )
 
