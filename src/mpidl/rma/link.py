@@ -27,7 +27,7 @@ class WindowLink:
         return self._shared.backoff(longest)
 
     def signal(self) -> None:
-        """See `Link.signal`."""
+        """See `FollowerLink.signal`."""
         self._control(Control.SIGNALS).fetch_add()
 
     def _control(self, element: Control) -> Counter:

@@ -36,11 +36,11 @@ class WindowServerLink(WindowLink):
         self._callee = Callee(shared.comm, self._coordinator, self._doorbells)
 
     def order(self) -> Order:
-        """See `Link.order`."""
+        """See `FollowerLink.order`."""
         return Order._make(self._orders.tolist())
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
-        """See `Link.post`."""
+        """See `FollowerLink.post`."""
         self._post("servers", self._number, status, wake)
 
     def show_clock(self, clock: int, received: int) -> None:

@@ -68,14 +68,14 @@ class WindowWorkerLink(WindowLink):
         return int(self._clocks.min())
 
     def order(self) -> Order:
-        """See `Link.order`."""
+        """See `FollowerLink.order`."""
         self._window.get(self._numbers, self._coordinator, "control")
         self._window.flush(self._coordinator)
         numbers = self._numbers.tolist()
         return Order(numbers[Control.ORDER], numbers[Control.STEP], numbers[Control.PHASE])
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
-        """See `Link.post`."""
+        """See `FollowerLink.post`."""
         self._post("workers", self._number, status, wake)
 
     def post_shard(self, status: np.ndarray, wake: bool = False) -> None:
