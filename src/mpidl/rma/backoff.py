@@ -41,9 +41,9 @@ class Backoff:
         if self._spin:
             self._spin_until = time.perf_counter() + self._spin
 
-    def progress(self) -> None:
-        """Let MPI make progress without waiting."""
-        self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+    def progress(self) -> bool:
+        """Let MPI make progress without waiting; return whether a message has arrived that nobody has received."""
+        return self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
     def pause(self) -> bool:
         """Let MPI make progress and wait a moment; to be called in a loop that looks for work each time.
@@ -53,7 +53,9 @@ class Backoff:
         bool
             Whether this rank slept the whole time, because no rank rang.
         """
-        self.progress()
+        # A message may become visible only by the call that looked for it in vain.
+        if self.progress():
+            return False
         if self._spin and time.perf_counter() < self._spin_until:
             return False
         idle = self._cleared and not self._doorbells.sleep(self._sleep)

@@ -98,9 +98,8 @@ class WindowCoordinatorLink(WindowLink):
         """See `CoordinatorLink.notices`."""
         return self._caller.notices()
 
-    def show_evaluation(self, number: int, segments: Sequence[Segment], units: int) -> None:
+    def show_evaluation(self, number: int, segments: Sequence[Segment]) -> None:
         """See `CoordinatorLink.show_evaluation`."""
-        self._copies[:units] = 0
         self._notice[Notice.SEGMENTS] = len(segments)
         places = [place for segment in segments for place in (segment.first, segment.count)]
         self._notice[len(Notice) : len(Notice) + len(places)] = places
@@ -112,9 +111,9 @@ class WindowCoordinatorLink(WindowLink):
         """See `CoordinatorLink.units_taken`."""
         return self._tickets.read() - number * TICKETS
 
-    def copies_taken(self, units: int) -> int:
+    def copies_taken(self, number: int) -> int:
         """See `CoordinatorLink.copies_taken`."""
-        return int(np.count_nonzero(self._copies[:units]))
+        return int(np.count_nonzero(self._copies == number))
 
     def show_test(self, number: int) -> None:
         """See `CoordinatorLink.show_test`."""

@@ -41,6 +41,10 @@ class Counter:
         """Set the counter and return the value before."""
         return self._operate(value, MPI.REPLACE)
 
+    def raise_to(self, value: int) -> int:
+        """Set the counter unless it is greater already, and return the value before."""
+        return self._operate(value, MPI.MAX)
+
     def read(self) -> int:
         """Return the present value."""
         return self._operate(0, MPI.NO_OP)

@@ -150,9 +150,9 @@ class WindowWorkerLink(WindowLink):
         """See `WorkerLink.take_piece`."""
         return Counter(self._window, self._coordinator, "notice", Notice.PIECE).fetch_add()
 
-    def take_copy(self, unit: int) -> bool:
+    def take_copy(self, evaluation: int, unit: int) -> bool:
         """See `WorkerLink.take_copy`."""
-        return Counter(self._window, self._coordinator, "copies", unit).fetch_add() == 0
+        return Counter(self._window, self._coordinator, "copies", unit).raise_to(evaluation) < evaluation
 
     def read_done(self, done: np.ndarray) -> None:
         """See `WorkerLink.read_done`."""

@@ -24,8 +24,9 @@ class Backoff(Protocol):
     def reset(self) -> None:
         """Say that there was work: the next pauses are short."""
 
-    def progress(self) -> None:
-        """Let MPI make progress without waiting."""
+    def progress(self) -> bool:
+        """Let MPI make progress without waiting; return whether a message has arrived that nobody has received."""
+        ...
 
     def pause(self) -> bool:
         """Wait a moment. Return whether it slept the whole time and nobody woke it."""
@@ -164,8 +165,11 @@ class WorkerLink(FollowerLink, Protocol):
         """Take the next ticket for a piece of the test data."""
         ...
 
-    def take_copy(self, unit: int) -> bool:
-        """Return whether this worker is the first to take a unit for the second time."""
+    def take_copy(self, evaluation: int, unit: int) -> bool:
+        """Return whether this worker is the first to take a unit of an evaluation for the second time.
+
+        It may be True in an evaluation that is over, and changes nothing then for those that follow.
+        """
         ...
 
     def read_done(self, done: np.ndarray) -> None:
@@ -260,15 +264,15 @@ class CoordinatorLink(Link, Protocol):
         """Return what servers said without being asked: pairs of a server's number and the message."""
         ...
 
-    def show_evaluation(self, number: int, segments: Sequence[Segment], units: int) -> None:
+    def show_evaluation(self, number: int, segments: Sequence[Segment]) -> None:
         """Let workers take the units of an evaluation."""
 
     def units_taken(self, number: int) -> int:
         """Return how many tickets for units of evaluation `number` have been taken."""
         ...
 
-    def copies_taken(self, units: int) -> int:
-        """Return how many of the first `units` units have been taken a second time."""
+    def copies_taken(self, number: int) -> int:
+        """Return how many units of evaluation `number` have been taken a second time."""
         ...
 
     def show_test(self, number: int) -> None:

@@ -60,7 +60,7 @@ class SandblasterCoordinator:
         self, algorithm: Algorithm, portions: Portions, state: dict[str, Any] | None, hooks: CoordinatorHooks
     ) -> None:
         self._algorithm, self._portions, self._state, self._hooks = algorithm, portions, state, hooks
-        self._evaluation = self._tests = self._units = 0
+        self._evaluation = self._tests = 0
         self._segments: tuple[Segment, ...] = ()
         self._over = False
         self._messages, self._operating = 0, 0.0
@@ -69,7 +69,7 @@ class SandblasterCoordinator:
         """Reach the other ranks by `link` from now on; workers take the units of the present evaluation again."""
         self._link, self._servers = link, len(link.servers)
         if self._evaluation:
-            link.show_evaluation(self._evaluation, self._segments, self._units)
+            link.show_evaluation(self._evaluation, self._segments)
         if self._tests:
             link.show_test(self._tests)
         if self._over:
@@ -102,8 +102,8 @@ class SandblasterCoordinator:
     def _evaluate(self, request: Evaluate) -> Steps:
         units = cut_units(request.segments, self._algorithm.unit)
         yield from self._call(Begin(self._evaluation + 1, request.segments, self._algorithm.unit))
-        self._evaluation, self._segments, self._units = self._evaluation + 1, request.segments, len(units)
-        self._link.show_evaluation(self._evaluation, self._segments, self._units)
+        self._evaluation, self._segments = self._evaluation + 1, request.segments
+        self._link.show_evaluation(self._evaluation, self._segments)
         complete: dict[int, Complete] = {}
         handed_out = time.perf_counter()
         while len(complete) < self._servers:
@@ -117,7 +117,8 @@ class SandblasterCoordinator:
         losses, samples = segment_sums(request.segments, units, complete[0].losses, self._portions)
         portions = sum(len(unit.portions) for unit in units)
         waiting = time.perf_counter() - handed_out
-        return Evaluation(losses, samples, portions, self._link.copies_taken(len(units)), complete[0].won, waiting)
+        backups = self._link.copies_taken(self._evaluation)
+        return Evaluation(losses, samples, portions, backups, complete[0].won, waiting)
 
     def _iterate(self, request: Iteration) -> Steps:
         counted = replace(request, operating=self._operating, messages=self._messages)

@@ -87,24 +87,34 @@ class SandblasterWorker(ThroughServers):
     def _take(self) -> int | None:
         """Return a unit that nobody has taken; if there is none, and backups are on, a copy of an outstanding one."""
         evaluation, ticket = divmod(self._link.take_ticket(), TICKETS)
-        while self._notice[Notice.NUMBER] != evaluation:
-            self._link.read_notice(self._notice)
-        if evaluation != self._known:
-            self._known = evaluation
-            count = int(self._notice[Notice.SEGMENTS])
-            pairs = self._notice[len(Notice) :].reshape(-1, 2)[:count].tolist()
-            self._units = cut_units([Segment("", first, of) for first, of in pairs], self._algorithm.unit)
-            self._taken = set()
+        if evaluation != self._known and not self._begin(evaluation):
+            return None
         self._copy = ticket >= len(self._units)
         if self._copy:
             return self._take_copy() if self._algorithm.backups else None
         self._taken.add(ticket)
         return ticket
 
+    def _begin(self, evaluation: int) -> bool:
+        """Cut the units of an evaluation; return False if it is over, since this worker stood still for so long."""
+        self._link.read_notice(self._notice)
+        while self._notice[Notice.NUMBER] < evaluation:
+            self._backoff.progress()
+            self._link.read_notice(self._notice)
+        # The number says that the segments are there: they are read after it.
+        self._link.read_notice(self._notice)
+        if self._notice[Notice.NUMBER] > evaluation:
+            return False
+        count = int(self._notice[Notice.SEGMENTS])
+        pairs = self._notice[len(Notice) :].reshape(-1, 2)[:count].tolist()
+        self._known, self._taken = evaluation, set()
+        self._units = cut_units([Segment("", first, of) for first, of in pairs], self._algorithm.unit)
+        return True
+
     def _take_copy(self) -> int | None:
         self._link.read_done(self._done)
         for unit in np.flatnonzero(self._done[: len(self._units)] == 0).tolist():
-            if unit not in self._taken and self._link.take_copy(unit):
+            if unit not in self._taken and self._link.take_copy(self._known, unit):
                 self._taken.add(unit)
                 return int(unit)
         return None
