@@ -36,3 +36,23 @@ def test_no_clock_is_more_than_the_bound_ahead(comm, bound):
             transport.peers.Barrier()
             assert link.slowest_clock() == STOPPED
         comm.Barrier()
+
+
+def test_the_slowest_replica_wakes_those_that_wait_for_it(comm):
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.topology.roles import assign
+    from mpidl.transport.capacity import Capacity
+
+    shards = [Range(number, number + 1) for number in range(comm.size - 1)]
+    with WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32)) as transport:
+        if comm.rank > 0:
+            link = transport.worker(comm.rank - 1)
+            backoff, slept = link.backoff(5.0), 0
+            for clock in range(1, 4):
+                if comm.rank == 1:
+                    time.sleep(0.05)
+                link.set_clock(clock)
+                while link.slowest_clock() < clock:
+                    slept += backoff.pause()
+            assert slept == 0
+        comm.Barrier()

@@ -57,9 +57,13 @@ class WindowWorkerLink(WindowLink):
 
     def set_clock(self, clock: int) -> None:
         """See `WorkerLink.set_clock`."""
+        before = int(self._clock[0])
         self._clock[0] = clock
         self._window.put(self._clock, self._coordinator, "clocks", self._number)
         self._window.flush(self._coordinator)
+        if self.slowest_clock() > before:
+            for rank in self._shared.workers:
+                self._doorbells.ring(rank)
 
     def slowest_clock(self) -> int:
         """See `WorkerLink.slowest_clock`."""

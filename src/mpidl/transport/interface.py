@@ -122,7 +122,7 @@ class WorkerLink(FollowerLink, Protocol):
         ...
 
     def set_clock(self, clock: int) -> None:
-        """Show the other replicas this replica's clock."""
+        """Show the other replicas this replica's clock, and wake them if it was the slowest."""
 
     def slowest_clock(self) -> int:
         """Return the least of all replicas' clocks."""
