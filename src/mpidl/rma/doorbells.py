@@ -8,7 +8,6 @@ about 2 us. Ranks of other nodes can't ring, and a rank that waits for them poll
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import select
 import socket
@@ -62,8 +61,3 @@ class Doorbells(Owner):
         """Close this rank's socket."""
         self._socket.close()
         self._socket = Freed("the doorbell")
-
-
-def cores() -> int:
-    """Return the number of cores this process may run on."""
-    return len(os.sched_getaffinity(0))

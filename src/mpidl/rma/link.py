@@ -7,7 +7,7 @@ import numpy as np
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import Control
+from mpidl.transport.protocol import ANNOUNCING, Control
 
 
 class WindowLink:
@@ -21,6 +21,7 @@ class WindowLink:
     def __init__(self, shared: SharedState) -> None:
         self._shared, self._window, self._doorbells = shared, shared.window, shared.doorbells
         self._coordinator, self.crowded = shared.roles.coordinator, shared.crowded
+        self._announced: dict[str, list[int]] = {}
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""
@@ -34,8 +35,21 @@ class WindowLink:
         return Counter(self._window, self._coordinator, "control", element)
 
     def _post(self, region: str, number: int, status: np.ndarray, wake: bool) -> None:
-        """Write a rank's status into the coordinator's window."""
-        self._window.put(status, self._coordinator, region, number)
-        self._window.flush(self._coordinator)
+        """Write a rank's status into the coordinator's window: what announces other fields, after these."""
+        names = [name for name in ANNOUNCING if name in (status.dtype.names or ())]
+        announced = [int(status[name][0]) for name in names]
+        before = self._announced.get(region, [0] * len(names))
+        if announced != before:
+            for name, value in zip(names, before, strict=True):
+                status[name] = value
+            self._put(region, number, status)
+            for name, value in zip(names, announced, strict=True):
+                status[name] = value
+            self._announced[region] = announced
+        self._put(region, number, status)
         if wake:
             self._doorbells.ring(self._coordinator)
+
+    def _put(self, region: str, number: int, values: np.ndarray) -> None:
+        self._window.put(values, self._coordinator, region, number)
+        self._window.flush(self._coordinator)

@@ -1,10 +1,12 @@
-"""Asking the system to run servers promptly: they share cores with workers that compute all the time."""
+"""Sharing cores: servers run promptly beside workers that compute all the time."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import struct
+
+from mpi4py import MPI
 
 _PR_SET_TIMERSLACK = 29
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
@@ -33,3 +35,12 @@ def run_promptly() -> None:
         ctypes.CDLL(None).syscall(number, 0, attributes, 0)
     except (AttributeError, OSError):
         return
+
+
+def crowded(comm: MPI.Intracomm) -> bool:
+    """Return whether the ranks of this node outnumber the cores that they may run on; collective over `comm`."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cores = set().union(*node.allgather(os.sched_getaffinity(0)))
+    ranks = node.size
+    node.Free()
+    return ranks > len(cores)

@@ -13,9 +13,9 @@ from mpi4py import MPI
 
 from mpidl.rma import mailboxes
 from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
-from mpidl.rma.doorbells import Doorbells, cores
+from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.ownership import Freed, Owner
-from mpidl.rma.scheduling import run_promptly, sharpen_sleeps
+from mpidl.rma.scheduling import crowded, run_promptly, sharpen_sleeps
 from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
 from mpidl.rma.windows import Window, allocation_chosen
@@ -74,7 +74,7 @@ class SharedState(Owner):
         self.window = Window(self.comm, self._regions(), allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate"
-        self.crowded = self.size > cores()
+        self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
         self._shared: list[SharedVectors] = []
         if capacity.shared_vectors and self.peers is not None:

@@ -88,8 +88,9 @@ class WindowWorkerLink(WindowLink):
 
     def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
         """See `WorkerLink.post_evaluation`."""
-        self._post("evaluations", epoch - 1, result, False)
-        self._post("evaluated", epoch - 1, np.ones(1, np.int64), True)
+        self._put("evaluations", epoch - 1, result)
+        self._put("evaluated", epoch - 1, np.ones(1, np.int64))
+        self._doorbells.ring(self._coordinator)
 
     # Parameters, at the servers.
 

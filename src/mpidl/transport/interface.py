@@ -65,7 +65,7 @@ class Link(Protocol):
     Attributes
     ----------
     crowded : bool
-        Whether the ranks outnumber the cores.
+        Whether the ranks of this node outnumber the cores that they may run on.
     """
 
     @property
@@ -295,7 +295,7 @@ class Transport(Protocol):
     chunks : list of int
         Elements of a chunk, for each shard.
     crowded : bool
-        Whether the ranks outnumber the cores.
+        Whether the ranks of this node outnumber the cores that they may run on.
     """
 
     rank: int

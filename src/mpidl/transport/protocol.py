@@ -113,6 +113,10 @@ SERVER_STATUS = np.dtype(
     ]
 )
 
+#: Fields of a status that say of others that they are final. No transport writes a row whole at one moment, so that
+#: these are shown after the others.
+ANNOUNCING = ("state", "tests")
+
 EVALUATION = np.dtype(
     [
         ("loss", np.float64),

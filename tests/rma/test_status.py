@@ -1,0 +1,84 @@
+"""Status rows in the coordinator's window, on real ranks."""
+
+import os
+
+import numpy as np
+import pytest
+
+from mpidl.parameters import Range
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+def make(comm):
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.topology.roles import assign
+    from mpidl.transport.capacity import Capacity
+
+    shards = [Range(number, number + 1) for number in range(comm.size - 1)]
+    return WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32))
+
+
+class Torn:
+    """A window whose Put arrives in two halves, with a look of the coordinator between them."""
+
+    def __init__(self, window, first, look):
+        self._window, self._first, self._look = window, first, look
+
+    def __getattr__(self, name):
+        return getattr(self._window, name)
+
+    def put(self, values, rank, name, offset=0):
+        from mpi4py import MPI
+
+        row = values.view(np.uint8)
+        place = self._window.region(rank, name).displacement + offset * row.nbytes
+        pieces = [(0, row.nbytes // 2), (row.nbytes // 2, row.nbytes)]
+        for start, stop in pieces if self._first else pieces[::-1]:
+            self._window._window.Put((row[start:stop], MPI.BYTE), rank, (place + start, stop - start, MPI.BYTE))
+            self._window.flush(rank)
+            self._look()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_state_is_never_seen_before_what_it_announces(comm, first):
+    from mpidl.transport.protocol import WORKER_STATUS, State
+
+    with make(comm) as transport:
+        if comm.rank == 0:
+            link, seen = transport.coordinator(), set()
+            while comm.recv(source=1):
+                link.look()
+                row = link.workers[0]
+                if row["state"] == State.TRAINED:
+                    assert (row["samples"], row["last_push"]) == (100, 7.5)
+                if row["tests"] == 1:
+                    assert (row["test_loss"], row["test_samples"]) == (2.5, 10)
+                seen.add((int(row["state"]), int(row["tests"])))
+                comm.send(None, 1)
+            assert seen == {(0, 0), (State.TRAINED, 0), (State.TRAINED, 1)}
+        elif comm.rank == 1:
+            link = transport.worker(0)
+            link._window = Torn(link._window, first, lambda: (comm.send(True, 0), comm.recv(source=0)))
+            status = np.zeros(1, WORKER_STATUS)
+            status["state"], status["samples"], status["last_push"] = State.TRAINED, 100, 7.5
+            link.post(status)
+            status["tests"], status["test_loss"], status["test_samples"] = 1, 2.5, 10
+            link.post(status)
+            comm.send(False, 0)
+        comm.Barrier()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core is always crowded")
+def test_ranks_with_a_core_each_are_not_crowded(comm):
+    before = os.sched_getaffinity(0)
+    cores = sorted(before)[:2]
+    try:
+        os.sched_setaffinity(0, {cores[comm.rank % 2]})
+        with make(comm) as apart:
+            assert apart.crowded == (comm.size > 2)
+        os.sched_setaffinity(0, {cores[0]})
+        with make(comm) as together:
+            assert together.crowded
+    finally:
+        os.sched_setaffinity(0, before)
