@@ -15,8 +15,11 @@ from mpidl.errors import UsageError
 from mpidl.nn.model import CompleteModel, Model, PlacedModel, adapt
 from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.shards.scheduled_rule import ScheduledRule
-from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoint import Checkpoint, prune
+from mpidl.storage.files import scratch
+from mpidl.storage.index import save_index
 from mpidl.storage.position import Position
+from mpidl.version import VERSION
 
 
 class Job:
@@ -108,6 +111,12 @@ class Job:
     def checkpoints(self) -> Path:
         """Directory of the run's checkpoints."""
         return self.directory / "checkpoints"
+
+    def complete_checkpoint(self, position: Position, shards: int) -> None:
+        """Complete the checkpoint of a position, whose shards are on disk, and remove those not to be kept."""
+        directory = scratch(self.checkpoints, position.step)
+        save_index(directory, self.layout, shards, position, self.config.to_toml(), VERSION)
+        prune(self.checkpoints, self.config.checkpoint.keep)
 
     @property
     def units(self) -> int:

@@ -33,13 +33,9 @@ from mpidl.roles.supervision import (
     Test,
     Trained,
 )
-from mpidl.storage import checkpoint
-from mpidl.storage.files import scratch
-from mpidl.storage.index import save_index
 from mpidl.storage.position import Position
 from mpidl.transport.interface import Transport
 from mpidl.transport.protocol import NO_MORE, Phase, State
-from mpidl.version import VERSION
 
 #: Seconds between two looks at the other ranks' status.
 LOOK_EVERY = 0.05
@@ -176,11 +172,8 @@ class Coordinator:
         self._link.look()
         if not (self._link.servers["saved"] == self._order).all():
             return
-        job, position = self._job, self._saving
-        self._saving = None
-        directory = scratch(job.checkpoints, position.step)
-        save_index(directory, job.layout, len(self._shards), position, job.config.to_toml(), VERSION)
-        checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
+        position, self._saving = self._saving, None
+        self._job.complete_checkpoint(position, len(self._shards))
         self._tell(Saved(time.time()))
 
     # What the supervisor decides.

@@ -43,9 +43,7 @@ from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage import checkpoint
 from mpidl.storage.files import scratch
-from mpidl.storage.index import save_index
 from mpidl.storage.shard_writer import save_shard
-from mpidl.version import VERSION
 
 #: Seconds between two looks at the totals.
 LOOK_EVERY = 0.05
@@ -166,12 +164,11 @@ class OneProcess:
     # What the supervisor orders.
 
     def _save(self, save: Save) -> None:
-        job, directory = self._job, scratch(self._job.checkpoints, save.position.step)
+        directory = scratch(self._job.checkpoints, save.position.step)
         for number, shard in enumerate(self._shards):
             for _ in save_shard(directory, number, shard.range, shard.saved_vectors(), shard.clock):
                 pass
-        save_index(directory, job.layout, len(self._shards), save.position, job.config.to_toml(), VERSION)
-        checkpoint.prune(job.checkpoints, job.config.checkpoint.keep)
+        self._job.complete_checkpoint(save.position, len(self._shards))
         self._tell(Saved(self._engine.now))
 
     def _test(self, test: Test) -> None:
