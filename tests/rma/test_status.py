@@ -20,10 +20,10 @@ def make(comm):
 
 
 class Torn:
-    """A window whose Put arrives in two halves, with a look of the coordinator between them."""
+    """A window whose Put arrives number by number in some order, with a look of the coordinator after each."""
 
-    def __init__(self, window, first, look):
-        self._window, self._first, self._look = window, first, look
+    def __init__(self, window, order, look):
+        self._window, self._order, self._look = window, order, look
 
     def __getattr__(self, name):
         return getattr(self._window, name)
@@ -33,15 +33,21 @@ class Torn:
 
         row = values.view(np.uint8)
         place = self._window.region(rank, name).displacement + offset * row.nbytes
-        pieces = [(0, row.nbytes // 2), (row.nbytes // 2, row.nbytes)]
-        for start, stop in pieces if self._first else pieces[::-1]:
-            self._window._window.Put((row[start:stop], MPI.BYTE), rank, (place + start, stop - start, MPI.BYTE))
+        for start in self._order(range(0, row.nbytes, 8)):
+            self._window._window.Put((row[start : start + 8], MPI.BYTE), rank, (place + start, 8, MPI.BYTE))
             self._window.flush(rank)
             self._look()
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_state_is_never_seen_before_what_it_announces(comm, first):
+ORDERS = {
+    "forward": iter,
+    "backward": reversed,
+    "shuffled": lambda starts: np.random.default_rng(3).permutation(starts),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_state_is_never_seen_before_what_it_announces(comm, order):
     from mpidl.transport.protocol import WORKER_STATUS, State
 
     with make(comm) as transport:
@@ -52,19 +58,25 @@ def test_a_state_is_never_seen_before_what_it_announces(comm, first):
                 row = link.workers[0]
                 if row["state"] == State.TRAINED:
                     assert (row["samples"], row["last_push"]) == (100, 7.5)
-                if row["tests"] == 1:
-                    assert (row["test_loss"], row["test_samples"]) == (2.5, 10)
-                seen.add((int(row["state"]), int(row["tests"])))
+                if row["tests"]:
+                    assert row["test_samples"] >= 10 * row["tests"]
+                    assert row["test_loss"] >= row["test_samples"] / 4
+                if row["state"] == State.DONE:
+                    assert row["test_samples"] == 30
+                seen.add((int(row["state"]), int(row["tests"]), int(row["test_samples"])))
                 comm.send(None, 1)
-            assert seen == {(0, 0), (State.TRAINED, 0), (State.TRAINED, 1)}
+            trained, done = (State.TRAINED, 1), (State.DONE, 1)
+            assert {(State.TRAINED, 0, 0), (*trained, 10), (*trained, 20), (*done, 30)} <= seen
         elif comm.rank == 1:
             link = transport.worker(0)
-            link._window = Torn(link._window, first, lambda: (comm.send(True, 0), comm.recv(source=0)))
+            link._window = Torn(link._window, ORDERS[order], lambda: (comm.send(True, 0), comm.recv(source=0)))
             status = np.zeros(1, WORKER_STATUS)
             status["state"], status["samples"], status["last_push"] = State.TRAINED, 100, 7.5
             link.post(status)
-            status["tests"], status["test_loss"], status["test_samples"] = 1, 2.5, 10
-            link.post(status)
+            for samples in 10, 20, 30:
+                status["tests"], status["test_loss"], status["test_samples"] = 1, samples / 4, samples
+                status["state"] = State.DONE if samples == 30 else State.TRAINED
+                link.post(status)
             comm.send(False, 0)
         comm.Barrier()
 

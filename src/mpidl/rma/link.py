@@ -21,7 +21,7 @@ class WindowLink:
     def __init__(self, shared: SharedState) -> None:
         self._shared, self._window, self._doorbells = shared, shared.window, shared.doorbells
         self._coordinator, self.crowded = shared.roles.coordinator, shared.crowded
-        self._announced: dict[str, list[int]] = {}
+        self._posted: dict[str, np.ndarray] = {}
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""
@@ -36,17 +36,18 @@ class WindowLink:
 
     def _post(self, region: str, number: int, status: np.ndarray, wake: bool) -> None:
         """Write a rank's status into the coordinator's window: what announces other fields, after these."""
-        names = [name for name in ANNOUNCING if name in (status.dtype.names or ())]
-        announced = [int(status[name][0]) for name in names]
-        before = self._announced.get(region, [0] * len(names))
-        if announced != before:
-            for name, value in zip(names, before, strict=True):
-                status[name] = value
-            self._put(region, number, status)
-            for name, value in zip(names, announced, strict=True):
-                status[name] = value
-            self._announced[region] = announced
-        self._put(region, number, status)
+        row = self._posted.get(region)
+        if row is None:
+            row = self._posted[region] = np.zeros_like(status)
+        names = [name for name in ANNOUNCING if name in (status.dtype.names or ()) and status[name] != row[name]]
+        before = [int(row[name][0]) for name in names]
+        row[:] = status
+        for name, value in zip(names, before, strict=True):
+            row[name] = value
+        self._put(region, number, row)
+        for name in names:
+            row[name] = status[name]
+            self._put(region, number, row)
         if wake:
             self._doorbells.ring(self._coordinator)
 

@@ -179,7 +179,7 @@ class Worker:
         result["time"], result["loss"], result["accuracy"] = at, loss, accuracy
         self._link.post_evaluation(epoch, result)
 
-    def _evaluate_pieces(self, number: int) -> int:
+    def _evaluate_pieces(self) -> int:
         """Evaluate pieces of the test data, as many as others leave; see `SandblasterWorker`."""
         test, taken = self._job.dataset.test, 0
         status = self._engine.status

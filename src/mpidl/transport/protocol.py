@@ -114,8 +114,8 @@ SERVER_STATUS = np.dtype(
 )
 
 #: Fields of a status that say of others that they are final. No transport writes a row whole at one moment, so that
-#: these are shown after the others.
-ANNOUNCING = ("state", "tests")
+#: these are shown after all others, and one after the other in this order.
+ANNOUNCING = ("test_samples", "tests", "state")
 
 EVALUATION = np.dtype(
     [

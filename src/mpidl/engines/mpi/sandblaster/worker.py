@@ -32,8 +32,7 @@ class SandblasterWorker(ThroughServers):
     between : callable
         Called while the worker waits for a unit.
     test : callable
-        Called with how many times the test data are to have been evaluated. Evaluates pieces of them until none is
-        left, and returns how many times they have been.
+        Evaluates pieces of the test data until none is left, and returns how many times they have been evaluated.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class SandblasterWorker(ThroughServers):
         algorithm: Algorithm,
         portions: Portions,
         between: Callable[[], None],
-        test: Callable[[int], int],
+        test: Callable[[], int],
     ) -> None:
         super().__init__(shards, dtype)
         self.actions = {Fetch: self._fetch, NextUnit: self._next_unit, Accrue: self._accrue}
@@ -76,7 +75,7 @@ class SandblasterWorker(ThroughServers):
             if self._notice[Notice.OVER]:
                 return None
             if self._notice[Notice.TEST] != self._tested:
-                self._tested = self._test(int(self._notice[Notice.TEST]))
+                self._tested = self._test()
             number = self._take() if self._notice[Notice.NUMBER] else None
             if number is not None:
                 self.status.figures["waiting_seconds"] += time.perf_counter() - started
@@ -97,7 +96,6 @@ class SandblasterWorker(ThroughServers):
 
     def _begin(self, evaluation: int) -> bool:
         """Cut the units of an evaluation; return False if it is over, since this worker stood still for so long."""
-        self._link.read_notice(self._notice)
         while self._notice[Notice.NUMBER] < evaluation:
             self._backoff.progress()
             self._link.read_notice(self._notice)
