@@ -20,7 +20,7 @@ from mpidl.algorithms import (
     Ssp,
 )  # fmt: skip
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data import Batch, Portions
 from mpidl.data.dataset import ArraySplit
 from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
@@ -39,7 +39,7 @@ class Drive:
     def __init__(self, algorithm, gradients, center):
         self.center, self._gradients = np.array([center]), gradients
         self.x = [np.zeros(1) for _ in gradients]
-        self._replicas = [algorithm.replica(i, x, len(gradients), Steps()) for i, x in enumerate(self.x)]
+        self._replicas = [algorithm.replica(i, x, len(gradients), ReplicaState()) for i, x in enumerate(self.x)]
         self._requests = [next(replica) for replica in self._replicas]
 
     def step(self):

@@ -5,7 +5,7 @@ import pytest
 
 from mpidl.algorithms import Averaging, BackupSync, Diloco, Easgd, Fedprox, Sync
 from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.errors import UsageError
 from mpidl.rules import RULES, Adagrad, Adam, Adamw, Momentum, Nesterov, Sgd
@@ -136,7 +136,7 @@ def test_fedprox_on_a_quadratic_ends_a_round_at_the_proximal_minimum():
     """Argmin of (a / 2)(w - b)^2 + (mu / 2)(w - w_t)^2 is (a b + mu w_t) / (a + mu)."""
     a, b, mu, start = 2.0, 3.0, 0.5, -1.0
     w = np.array([start])
-    replica = Fedprox(rate=0.1, window=400, mu=mu, inner="sgd").replica(0, w, 1, Steps())
+    replica = Fedprox(rate=0.1, window=400, mu=mu, inner="sgd").replica(0, w, 1, ReplicaState())
     request = next(replica)
     while not isinstance(request, Reduce):
         answer = "batch" if isinstance(request, NextBatch) else a * (w - b)
@@ -191,7 +191,7 @@ class Quadratics:
     def __init__(self, algorithm, minima, a=1.0):
         self.minima, self.a = minima, a
         self.x = [np.zeros(1) for _ in minima]
-        self._replicas = [algorithm.replica(i, x, len(minima), Steps()) for i, x in enumerate(self.x)]
+        self._replicas = [algorithm.replica(i, x, len(minima), ReplicaState()) for i, x in enumerate(self.x)]
         self._requests = [next(replica) for replica in self._replicas]
         self.center = np.zeros(1)
 

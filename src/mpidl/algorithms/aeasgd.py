@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.rules import Rule, Sgd
 from mpidl.shards.policies import AddChange, Policy
 
@@ -38,26 +37,31 @@ class Aeasgd(Algorithm):
     window: Annotated[int, Meta(ge=1)] = 4
     rho: Annotated[float, Meta(ge=0)] | None = None
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the thesis; see `Algorithm.replica`."""
-        local = steps.by(Sgd(self.rate), parameters)
+        counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
         alpha = self.rate * self.rho if self.rho is not None else 0.9 / replicas
         elastic = parameters.copy()
         center = parameters.copy()
-        yield Fetch(parameters)
-        for step in count(1):
-            batch = yield NextBatch()
-            if batch is None:
-                break
-            gradient = yield Gradient(parameters, batch)
-            local(gradient)
-            if step % self.window == 0:
+        state.keep("parameters", parameters)
+        if not counts["fetched"]:
+            yield Fetch(parameters)
+            counts["fetched"] = 1
+        while True:
+            if counts["done"] == self.window:
                 yield Fetch(center)
                 elastic[:] = parameters
                 elastic -= center
                 elastic *= alpha
                 parameters -= elastic
                 yield Push(elastic)
+                counts["done"] = 0
+            batch = yield NextBatch()
+            if batch is None:
+                break
+            gradient = yield Gradient(parameters, batch)
+            local(gradient)
+            counts["done"] += 1
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that adds the elastic differences to the center."""

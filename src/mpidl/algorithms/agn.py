@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.rules import Rule
 from mpidl.shards.policies import AddChange, Policy
@@ -35,9 +35,9 @@ class Agn(Algorithm):
     rate: Annotated[float, Meta(gt=0)] = 0.5
     window: Annotated[int, Meta(ge=1)] = 4
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the thesis; see `Algorithm.replica`."""
-        return commit_windows(parameters, self.rate, self.window, steps, lambda done: 1 / done)
+        return commit_windows(parameters, self.rate, self.window, state, lambda done: 1 / done)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that adds the changes."""

@@ -12,7 +12,7 @@ from msgspec import Meta
 from mpidl import wire
 from mpidl.algorithms.coordinator_requests import CoordinatorRequest
 from mpidl.algorithms.requests import Request
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
@@ -87,7 +87,7 @@ class Algorithm:
         """How replicas exchange parameters."""
         return Exchange.SERVERS
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return what replica `number` does, as a generator of requests.
 
         Parameters
@@ -99,8 +99,8 @@ class Algorithm:
             exchange is by shared memory. Without servers it holds the present parameters at the start.
         replicas : int
             Number of replicas.
-        steps : Steps
-            Makes the replica's own steps, if it makes any.
+        state : ReplicaState
+            What the replica keeps between two steps, and the makings of its own steps.
         """
         raise NotImplementedError
 

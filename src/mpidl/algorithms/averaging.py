@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Reduce
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.rules import Rule
 from mpidl.shards.policies import Assign, Policy
@@ -42,11 +42,11 @@ class Averaging(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the replica; see `Algorithm.replica`."""
-        step = inner_steps(parameters, self.inner, self.rate, steps)
+        step = inner_steps(parameters, self.inner, self.rate, state)
         while True:
-            done = yield from local_steps(parameters, self.tau, step)
+            done = yield from local_steps(parameters, self.tau, step, state)
             if not (yield Reduce(parameters if done else None, parameters)):
                 break
 

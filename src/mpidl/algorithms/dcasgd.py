@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.shards.policies import DelayCompensated, Policy
 
 
@@ -28,7 +28,7 @@ class Dcasgd(Algorithm):
 
     variance: Annotated[float, Meta(ge=0)] = 0.04
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()

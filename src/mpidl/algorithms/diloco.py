@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Fetch, Push, Reduce
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.errors import UsageError
 from mpidl.rules import Nesterov, Rule
@@ -52,15 +52,16 @@ class Diloco(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the first paper (algorithm 1), or of the second; see `Algorithm.replica`."""
-        step = inner_steps(parameters, self.inner, self.rate, steps)
-        change = parameters.copy()
+        step = inner_steps(parameters, self.inner, self.rate, state)
+        change = state.keep("start", parameters.copy())
         while True:
-            if self.asynchronous:
-                yield Fetch(parameters)
-            change[:] = parameters
-            done = yield from local_steps(parameters, self.window, step)
+            if not state.counts["done"]:
+                if self.asynchronous:
+                    yield Fetch(parameters)
+                change[:] = parameters
+            done = yield from local_steps(parameters, self.window, step, state)
             change -= parameters
             if not self.asynchronous:
                 if not (yield Reduce(change if done else None, parameters)):

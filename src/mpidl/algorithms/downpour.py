@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.errors import UsageError
 from mpidl.rules import Rule, Sgd
 
@@ -48,36 +47,38 @@ class Downpour(Algorithm):
     warm_start: Annotated[float, Meta(ge=0)] = 0.0
     overlap: bool = False
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the client in algorithm 7.1 of the paper's appendix; see `Algorithm.replica`."""
         if number > 0 and self.warm_start > 0:
             yield WaitForEpoch(self.warm_start)
-        local = steps.by(Sgd(self.rate), parameters) if self.rate is not None else None
-        accrued = parameters.copy() if self.n_push > 1 else None
-        unpushed = 0
-        for step in count():
-            batch = yield NextBatch()
-            if batch is None:
-                break
+        counts = state.counts
+        local = state.step_by(Sgd(self.rate), parameters) if self.rate is not None else None
+        accrued = state.keep("accrued", parameters.copy()) if self.n_push > 1 else None
+        if self.n_fetch > 1:
+            state.keep("parameters", parameters)
+        while (batch := (yield NextBatch())) is not None:
+            step = counts["batches"]
             if step % self.n_fetch == 0:
                 yield Fetch(parameters, ahead=self.overlap)
             gradient = yield Gradient(parameters, batch)
+            counts["batches"] += 1
             # A local step before a fetch would be overwritten by it.
             if local is not None and (step + 1) % self.n_fetch:
                 local(gradient)
             if accrued is None:
                 yield Push(gradient)
                 continue
-            if unpushed:
+            if counts["unpushed"]:
                 accrued += gradient
             else:
                 accrued[:] = gradient
-            unpushed += 1
+            counts["unpushed"] += 1
             if self._pushes_after(step):
                 yield Push(accrued)
-                unpushed = 0
-        if unpushed:
+                counts["unpushed"] = 0
+        if counts["unpushed"]:
             yield Push(accrued)
+            counts["unpushed"] = 0
 
     def _pushes_after(self, step: int) -> bool:
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.windowed import commit_windows
 from mpidl.rules import Rule
 from mpidl.shards.policies import AddChange, Policy, inverse_plus_one
@@ -32,9 +32,9 @@ class Dynsgd(Algorithm):
     rate: Annotated[float, Meta(gt=0)] = 0.2
     window: Annotated[int, Meta(ge=1)] = 4
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the thesis; see `Algorithm.replica`."""
-        return commit_windows(parameters, self.rate, self.window, steps)
+        return commit_windows(parameters, self.rate, self.window, state)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that adds the changes, each divided by its staleness + 1."""

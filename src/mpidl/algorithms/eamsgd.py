@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -11,7 +10,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.rules import Momentum, Rule
 from mpidl.shards.policies import AddChange, Policy
 
@@ -40,20 +39,19 @@ class Eamsgd(Algorithm):
     alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
     delta: Annotated[float, Meta(ge=0, lt=1)] = 0.9
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper; see `Algorithm.replica`."""
         alpha = self.alpha if self.alpha is not None else 0.9 / replicas
         center, elastic = parameters.copy(), parameters.copy()
-        yield Fetch(parameters)
-        x = parameters.copy()
+        counts, x = state.counts, state.keep("x", parameters.copy())
         # The rule's velocity is -v / rate.
-        local = steps.by(Momentum(self.rate, self.delta), x)
+        local = state.step_by(Momentum(self.rate, self.delta), x)
         (velocity,) = local.state
-        for clock in count():
-            batch = yield NextBatch()
-            if batch is None:
-                break
-            exchange = clock % self.tau == 0
+        if not counts["fetched"]:
+            yield Fetch(x)
+            counts["fetched"] = 1
+        while (batch := (yield NextBatch())) is not None:
+            exchange = counts["steps"] % self.tau == 0
             if exchange:
                 yield Fetch(center)
                 elastic[:] = x

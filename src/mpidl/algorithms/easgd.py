@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.rules import Rule, Sgd
 from mpidl.shards.policies import AddChange, Policy
 
@@ -50,18 +49,17 @@ class Easgd(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper (algorithm 1, or equations 5 and 6); see `Algorithm.replica`."""
-        local = steps.by(Sgd(self.rate), parameters)
+        counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
         alpha = self.alpha if self.alpha is not None else 0.9 / replicas
         center, elastic = parameters.copy(), parameters.copy()
-        if self.asynchronous:
+        state.keep("parameters", parameters)
+        if self.asynchronous and not counts["fetched"]:
             yield Fetch(parameters)
-        for clock in count():
-            batch = yield NextBatch()
-            if batch is None:
-                break
-            exchange = clock % self.tau == 0
+            counts["fetched"] = 1
+        while (batch := (yield NextBatch())) is not None:
+            exchange = counts["steps"] % self.tau == 0
             if exchange:
                 if self.asynchronous:
                     yield Fetch(center)
@@ -74,7 +72,7 @@ class Easgd(Algorithm):
             if exchange:
                 parameters -= elastic
         while not self.asynchronous and (yield Reduce(None, center, mean=False)):
-            pass
+            yield NextBatch()
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that adds the elastic differences to the center."""

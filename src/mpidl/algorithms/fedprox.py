@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Reduce
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.rules import Rule, Sgd
 from mpidl.shards.policies import Assign, Policy
@@ -45,10 +45,10 @@ class Fedprox(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the device in algorithm 2 of the paper; see `Algorithm.replica`."""
-        local, adding = inner_steps(parameters, self.inner, self.rate, steps), Sgd()
-        start = parameters.copy()
+        local, adding = inner_steps(parameters, self.inner, self.rate, state), Sgd()
+        start = state.keep("start", parameters.copy())
 
         def step(gradient: Any) -> None:
             # Add the gradient of the proximal term, mu (w - w_t).
@@ -57,8 +57,9 @@ class Fedprox(Algorithm):
             local(gradient)
 
         while True:
-            start[:] = parameters
-            done = yield from local_steps(parameters, self.window, step)
+            if not state.counts["done"]:
+                start[:] = parameters
+            done = yield from local_steps(parameters, self.window, step, state)
             if not (yield Reduce(parameters if done else None, parameters)):
                 break
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Gradient, NextBatch, Update
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.errors import UsageError
 from mpidl.rules import Rule
 
@@ -27,7 +27,7 @@ class Hogwild(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.SHARED_MEMORY
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the processor in algorithm 1 of the paper; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()

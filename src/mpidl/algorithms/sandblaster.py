@@ -24,7 +24,7 @@ from mpidl.algorithms.downpour import Downpour
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.line_search import MoreThuente, Point
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
 from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
@@ -87,7 +87,7 @@ class Sandblaster(Algorithm):
         pairs = [f"{letter}{slot}" for letter in "sy" for slot in range(self.history + 1)]
         return (GRADIENT, PREVIOUS, ORIGIN, DIRECTION, *parts, *pairs)
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the paper's model replica (its algorithm 7.2); see `Algorithm.replica`."""
         accrued = parameters.copy()
         evaluation = None

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.shards.policies import Gather, Policy, inverse, unscaled
 
 
@@ -35,7 +35,7 @@ class Softsync(Algorithm):
     n: Annotated[int, Meta(ge=1)] = 1
     modulate: bool = True
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the learner of the paper, which fetches right after each push; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()

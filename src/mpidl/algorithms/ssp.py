@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Ssp(Algorithm):
 
     bound: Annotated[int, Meta(ge=0)] = 3
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker, which at clock c reads all updates up to c - s - 1; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()

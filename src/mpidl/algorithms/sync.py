@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Sync(Algorithm):
         """See `Algorithm.exchange`."""
         return Exchange.REDUCTION
 
-    def replica(self, number: int, parameters: Any, replicas: int, steps: Steps) -> Replica:
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the learner of the papers; see `Algorithm.replica`."""
         while True:
             batch = yield NextBatch()

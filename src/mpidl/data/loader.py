@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
@@ -20,6 +21,8 @@ class Loader:
         Takes a ticket: returns a value of the shared counter, each value to one worker only.
     on_epoch : callable
         Called with an epoch's number (from 1) by the worker that takes the first portion after it.
+    resumed : sequence of (int, int)
+        Portions that the worker has taken before, each with its next batch; they come first.
     prepare : bool
         Whether the split may prepare the next batch in the background; nothing else may use the split then.
 
@@ -32,7 +35,7 @@ class Loader:
     ahead : Assignment or None
         The portion that was taken in advance.
     tickets : int
-        Number of portions that this worker has taken.
+        Number of portions that this worker has taken, without those of `resumed`.
     """
 
     def __init__(
@@ -41,15 +44,19 @@ class Loader:
         split: Split,
         take: Callable[[], int],
         on_epoch: Callable[[int], None],
+        resumed: Sequence[tuple[int, int]] = (),
         prepare: bool = False,
     ) -> None:
         self._prepare = prepare
+        self._resumed = deque(schedule.part(*place) for place in resumed)
         self._schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
         self.current: Assignment | None = None
         self.ahead: Assignment | None = None
         self.done = 0
         self.tickets = 0
         self._batches: list[Minibatch] = []
+        # Parts of portions that lie behind the run's last step.
+        self._left: list[tuple[int, int]] = []
         self._stopped = False
 
     def stop(self) -> None:
@@ -60,7 +67,7 @@ class Loader:
         """Return the next batch, or None if there are no more."""
         if self._stopped:
             return None
-        if self.current is None or self.done >= self.current.last:
+        while self.current is None or self.done >= self.current.last:
             self._advance()
             if self.current is None:
                 return None
@@ -70,16 +77,26 @@ class Loader:
             self._split.prepare(following.indices, following.epoch)
         return self._batches[self.done - 1]
 
-    def unfinished(self) -> list[tuple[int, int]]:
-        """Return the unfinished portions, each with the number of its batches that are done."""
-        rest = []
-        if self.current is not None and self.done < self.current.last:
-            rest.append((self.current.portion, self.done))
-        if self.ahead is not None:
-            rest.append((self.ahead.portion, self.ahead.first))
-        return rest
+    def unfinished(self, unused: int = 0) -> list[tuple[int, int]]:
+        """Return the portions taken but not used up, each with its next batch.
+
+        Parameters
+        ----------
+        unused : int
+            Number of batches handed out last that do not count.
+        """
+        coming = [each for each in (self.ahead, *self._resumed) if each is not None]
+        return [*self._left, *self._rest(unused), *((each.portion, each.first) for each in coming)]
+
+    def _rest(self, unused: int = 0) -> list[tuple[int, int]]:
+        """Return the current portion with its next batch, unless it is used up."""
+        if self.current is None or self.done - unused >= self._schedule.batches(self.current.portion):
+            return []
+        return [(self.current.portion, self.done - unused)]
 
     def _assignment(self) -> Assignment | None:
+        if self._resumed:
+            return self._resumed.popleft()
         assignment = self._schedule.assignment(self._take())
         self.tickets += assignment is not None
         return assignment
@@ -89,6 +106,7 @@ class Loader:
             self._split.prefetch(self._schedule.portions.indices(assignment.portion))
 
     def _advance(self) -> None:
+        self._left += self._rest()
         if self.ahead is not None:
             self.current = self.ahead
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from mpidl.data.portions import Portions
@@ -49,12 +49,14 @@ class Schedule:
         whole, rest = divmod(self.steps, self.steps_per_epoch)
         self.end = whole * portions.per_epoch + -(-rest // self._per_portion)
 
-    def _batches(self, portion: int) -> int:
-        """Return the number of batches in a portion; an epoch's last portion and the run's last one may have fewer."""
+    def batches(self, portion: int) -> int:
+        """Return the number of batches in a portion; an epoch's last portion may have fewer."""
+        return min(self._per_portion, self.steps_per_epoch - portion % self.portions.per_epoch * self._per_portion)
+
+    def _last(self, portion: int) -> int:
+        """Return the number of batches that the run uses of a portion: not all of them if it ends in the portion."""
         epoch, place = divmod(portion, self.portions.per_epoch)
-        done = place * self._per_portion
-        left = min(self.steps_per_epoch - done, self.steps - epoch * self.steps_per_epoch - done)
-        return min(self._per_portion, left)
+        return min(self.batches(portion), self.steps - epoch * self.steps_per_epoch - place * self._per_portion)
 
     @property
     def tickets(self) -> int:
@@ -65,23 +67,51 @@ class Schedule:
         """Return the assignment of a ticket, or None if the run's data are used up."""
         if ticket < 0:
             return self._given_back[-1 - ticket]
+        portion, first = self._place(ticket)
+        return self.part(portion, first) if portion < self.end else None
+
+    def part(self, portion: int, first: int) -> Assignment:
+        """Return the batches of a portion from `first` on; there may be none left."""
+        return Assignment(portion, first, max(first, self._last(portion)))
+
+    def _place(self, ticket: int) -> tuple[int, int]:
+        """Return the portion of a ticket and its first batch; the run may be shorter."""
         if ticket < len(self._unfinished):
-            portion, first = self._unfinished[ticket]
-        else:
-            portion, first = self._next + ticket - len(self._unfinished), 0
-        if portion >= self.end:
-            return None
-        return Assignment(portion, first, self._batches(portion))
+            return self._unfinished[ticket]
+        return self._next + ticket - len(self._unfinished), 0
 
     def give_back(self, assignment: Assignment) -> int:
         """Return a ticket, which is negative, for batches that a replica took before it died."""
         self._given_back.append(assignment)
         return -len(self._given_back)
 
-    def position(self, taken: int) -> tuple[int, list[tuple[int, int]]]:
-        """Return the next portion, and the unfinished portions not taken again, after `taken` tickets."""
-        waiting = list(self._unfinished[taken:])
-        return min(self.end, self._next + max(0, taken - len(self._unfinished))), waiting
+    def position(self, taken: int, beyond: Collection[int] = ()) -> tuple[int, list[tuple[int, int]]]:
+        """Return where another schedule goes on that is to hand out what this one has not.
+
+        Parameters
+        ----------
+        taken : int
+            All tickets below it have been taken.
+        beyond : collection of int
+            Tickets from `taken` on that have been taken.
+
+        Returns
+        -------
+        next_portion : int
+        passed_over : list of (int, int)
+            Portions before it that are still to be handed out, each with its first batch.
+        """
+        known = len(self._unfinished)
+        end = max(known, min(self.tickets, max([taken, *(ticket + 1 for ticket in beyond)])))
+        passed_over = [self._place(ticket) for ticket in range(taken, end) if ticket not in beyond]
+        return self._next + end - known, passed_over
+
+    def samples(self, portion: int, first: int, last: int) -> int:
+        """Return the number of samples in batches [first, last) of a portion."""
+        batch = self.portions.batch
+        start = portion % self.portions.per_epoch * self.portions.portion
+        whole = min(self.portions.portion, self.portions.samples - start)
+        return min(last * batch, whole) - min(first * batch, whole)
 
     def tickets_before(self, epoch: float) -> int:
         """Return the number of tickets that have been taken when `epoch` epochs are over."""

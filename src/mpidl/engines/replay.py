@@ -13,7 +13,7 @@ from mpidl import wire
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.engines.training import Training
 from mpidl.errors import MpidlError
 from mpidl.shards.shard import Shard
@@ -71,8 +71,8 @@ class ReplayedReplica:
     ----------
     number : int
         The replica, from 0.
-    steps : Steps
-        Makes its own steps.
+    state : ReplicaState
+        What it keeps.
     batches : array (n, 2) of int64
     fetches : array (m, servers) of int64
         As recorded; see `storage.interleaving.WorkerRecord`.
@@ -95,8 +95,8 @@ class ReplayedReplica:
         The answer to its last reduction.
     """
 
-    def __init__(self, number: int, steps: Steps, batches: np.ndarray, fetches: np.ndarray) -> None:
-        self.number, self.steps = number, steps
+    def __init__(self, number: int, state: ReplicaState, batches: np.ndarray, fetches: np.ndarray) -> None:
+        self.number, self.state = number, state
         self.batches: deque[list[int]] = deque(batches.tolist())
         self.fetches: deque[list[int]] = deque(fetches.tolist())
         self.process: Process
@@ -138,14 +138,14 @@ class ReplayEngine:
         self._replicas = []
         self._gradients = self._progress = 0
         for number, records in enumerate(zip(interleaving.batches, interleaving.fetches, strict=True)):
-            replica = ReplayedReplica(number, training.steps(), *records)
+            replica = ReplayedReplica(number, training.replica_state(), *records)
             for received in replica.fetches:
                 for server, count in zip(self._servers, received, strict=True):
                     server.readers[count] += 1
             replica.feedback = [
                 ErrorFeedback(self._wire, s.range.size, s.parameters.dtype) for s in shards if self._wire
             ]
-            requests = algorithm.replica(number, self.parameters(), replicas, replica.steps)
+            requests = algorithm.replica(number, self.parameters(), replicas, replica.state)
             replica.process = self._play(replica, requests)
             self._replicas.append(replica)
 
@@ -185,7 +185,7 @@ class ReplayEngine:
         if not replica.batches:
             return None
         portion, number = replica.batches.popleft()
-        replica.steps.portion = portion
+        replica.state.portion = portion
         replica.portions = (portion if replica.portions is None else replica.portions[0], portion)
         return self._portions.minibatches(portion)[number]
 
@@ -237,7 +237,7 @@ class ReplayEngine:
         if not active or not all(isinstance(replica.request, Reduce) for replica in active):
             return
         given = [replica.request.vector for replica in active if replica.request.vector is not None]
-        portion = max((replica.steps.portion for replica in self._replicas), default=0)
+        portion = max((replica.state.portion for replica in self._replicas), default=0)
         if given:
             for server in self._servers:
                 parts = [vector[server.part] for vector in given]

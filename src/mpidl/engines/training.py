@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mpidl.algorithms.algorithm import Algorithm
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.dataset import Split
 from mpidl.data.schedule import Schedule
 from mpidl.nn.model import Model
@@ -26,9 +26,9 @@ class Training:
         The training data.
     schedule : Schedule
     rate_at : callable
-        Takes a portion's number and returns the factor of the replicas' own learning rates; see `Steps`.
+        Takes a portion's number and returns the factor of the replicas' own learning rates; see `ReplicaState`.
     statistics : sequence of Range
-        Parameters that rules leave alone; see `Steps`.
+        Parameters that rules leave alone; see `ReplicaState`.
     """
 
     algorithm: Algorithm
@@ -38,6 +38,6 @@ class Training:
     rate_at: Callable[[int], float] = lambda portion: 1.0
     statistics: Sequence[Range] = ()
 
-    def steps(self) -> Steps:
-        """Return what makes the own steps of one more replica."""
-        return Steps(self.rate_at, self.statistics)
+    def replica_state(self) -> ReplicaState:
+        """Return what one more replica keeps: nothing yet."""
+        return ReplicaState(self.rate_at, self.statistics)

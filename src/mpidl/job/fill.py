@@ -12,6 +12,7 @@ from mpidl.parameters import Range
 from mpidl.rules import Sgd
 from mpidl.shards.on_device import ShardOnDevice, rehearse
 from mpidl.shards.shard import Shard
+from mpidl.storage.checkpoint import Checkpoint
 
 
 def fill(
@@ -58,8 +59,25 @@ def fill(
     policy = job.algorithm.shard_policy(job.replicas)
     rule = job.scheduled_rule
     if xp is np:
-        return Shard(range, parameters, rule, policy, chunk, state=vectors, clock=clock)
-    return ShardOnDevice(range, parameters, rule, policy, chunk, xp=xp, state=vectors, clock=clock)
+        shard = Shard(range, parameters, rule, policy, chunk, state=vectors, clock=clock)
+    else:
+        shard = ShardOnDevice(range, parameters, rule, policy, chunk, xp=xp, state=vectors, clock=clock)
+    if job.checkpoint is not None and job.same_algorithm:
+        _load(shard, job.checkpoint, job.replicas_resume)
+    return shard
+
+
+def _load(shard: Shard, checkpoint: Checkpoint, same_workers: bool) -> None:
+    """Let a shard go on where those of a checkpoint were, unless an earlier version saved their vectors only."""
+    saved = checkpoint.shard_state(shard.range)
+    if "clock" not in saved:
+        return
+    if not same_workers:
+        of_workers = {name: values for name, values in shard.state().items() if name.startswith("policy/workers/")}
+        others = {name: values for name, values in saved.items() if not name.startswith("policy/workers/")}
+        saved = others | of_workers
+    shard.load(saved)
+    shard.policy.expect_all()
 
 
 def warm(job: Job, xp: Any = np) -> None:

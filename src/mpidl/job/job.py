@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.storage.checkpoint import Checkpoint, prune
 from mpidl.storage.files import scratch
 from mpidl.storage.index import save_index
-from mpidl.storage.position import Position
+from mpidl.storage.position import Position, ReplicaPosition
 from mpidl.version import VERSION
 
 
@@ -50,7 +52,7 @@ class Job:
     states : tuple of str
         Names of the vectors that a shard keeps beside the parameters: its rule's state and those of the algorithm.
     replicas : int
-        Number of replicas; set once the roles are known.
+        Number of replicas; `begin` is called again once the roles are known.
     directory : Path
         The run's directory; set anew once the recorder has made it.
     checkpoint : Checkpoint or None
@@ -74,13 +76,37 @@ class Job:
         self.statistics = self.original.statistics
         self.algorithm, self.rule = config.algorithm, config.rule
         self.states = (*(() if self.rule is None else self.rule.states), *self.algorithm.vectors())
-        self.replicas = 1
         self.directory = Path(run.dir) / run.name
         self._check()
         train = self.dataset.train
-        portions = Portions(train.samples, data.batch, data.portion, run.seed, train.contiguous)
-        self.position = checkpoint.position if checkpoint is not None else Position(0, 0, 0.0, 0, [])
-        self.schedule = Schedule(portions, run.epochs, run.steps, self.position.next_portion, self.position.unfinished)
+        self._portions = Portions(train.samples, data.batch, data.portion, run.seed, train.contiguous)
+        self.begin(1)
+
+    def begin(self, replicas: int) -> None:
+        """Settle where so many replicas begin: where those of the checkpoint were, if they are the same."""
+        self.replicas = replicas
+        self.position = self.checkpoint.position if self.checkpoint is not None else Position(0, 0, 0.0, 0, [])
+        self.schedule = self._schedule()
+        if self.replicas_resume:
+            self.position = self.position.with_replicas(self.schedule, self.config.run.deterministic)
+            self.schedule = self._schedule()
+
+    def _schedule(self) -> Schedule:
+        run, position = self.config.run, self.position
+        return Schedule(self._portions, run.epochs, run.steps, position.next_portion, position.unfinished)
+
+    @property
+    def same_algorithm(self) -> bool:
+        """Whether the checkpoint is of the same algorithm with the same settings."""
+        if self.checkpoint is None:
+            return False
+        saved, present = (tomllib.loads(text).get("algorithm") for text in (self.checkpoint.config, self.config.to_toml()))
+        return bool(saved == present)
+
+    @property
+    def replicas_resume(self) -> bool:
+        """Whether the replicas go on with what the checkpoint's replicas kept; else they begin at the parameters."""
+        return self.same_algorithm and len(self.checkpoint.position.replicas) == self.replicas
 
     def _check(self) -> None:
         self.original.check_classes(self.dataset.classes)
@@ -102,6 +128,10 @@ class Job:
             by = f"algorithm.name: {name}" if self.rule is None else f"server.rule: {self.rule.name}"
             raise UsageError(f"{by} keeps {needed}, {self.checkpoint.path} was saved with {saved}")
 
+    def replica_position(self, number: int) -> ReplicaPosition | None:
+        """Return where a replica goes on; None if it begins at the parameters."""
+        return self.position.replicas[number] if self.replicas_resume else None
+
     @property
     def resumes(self) -> bool:
         """Whether the algorithm resumes from the checkpoint, and doesn't just start from its parameters."""
@@ -112,9 +142,20 @@ class Job:
         """Directory of the run's checkpoints."""
         return self.directory / "checkpoints"
 
-    def complete_checkpoint(self, position: Position, shards: int) -> None:
-        """Complete the checkpoint of a position, whose shards are on disk, and remove those not to be kept."""
-        directory = scratch(self.checkpoints, position.step)
+    def complete_checkpoint(self, order: int, position: Position, shards: int, files: Sequence[str] = ()) -> None:
+        """Complete a checkpoint, whose other files are on disk, and remove those not to be kept.
+
+        Parameters
+        ----------
+        order : int
+            Ordinal of the order to save it.
+        position : Position
+        shards : int
+            Number of shards.
+        files : sequence of str
+            Names of the files beside those of the shards.
+        """
+        directory = scratch(self.checkpoints, order)
         save_index(directory, self.layout, shards, position, self.config.to_toml(), VERSION)
         prune(self.checkpoints, self.config.checkpoint.keep)
 

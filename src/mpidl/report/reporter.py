@@ -47,7 +47,7 @@ class Reporter:
 
     def __init__(self, job: Job, recorder: Recorder, terminal: bool) -> None:
         self._job, self.recorder = job, recorder
-        self._done_before = job.position.samples
+        self._done_before, self._seconds_before = job.position.samples, job.position.seconds
         self._samples_per_epoch = job.dataset.train.samples
         total = job.schedule.steps * job.config.data.batch
         model = size(job.layout.size, job.layout.size * job.dtype.itemsize)
@@ -125,7 +125,7 @@ class Reporter:
     def _report(self, totals: Totals) -> dict[str, Any]:
         self._rate(totals)
         return {
-            "time": totals.seconds,
+            "time": self._seconds_before + totals.seconds,
             "samples": self._done_before + totals.samples,
             "epoch": self.epoch(totals),
             **self._losses,
@@ -187,7 +187,7 @@ class Reporter:
         self._progress.close()
         if self._losses["train_loss"] is None and totals.samples:
             self._losses["train_loss"] = totals.loss / totals.samples
-        seconds = totals.trained_seconds
+        seconds, samples = self._seconds_before + totals.trained_seconds, self._done_before + totals.samples
         summary = {
             "algorithm": self._job.config.algorithm.name,
             "ranks": ranks,
@@ -196,9 +196,9 @@ class Reporter:
             "partitions": 1,
             "interrupted": interrupted,
             "epochs": self.epoch(totals),
-            "samples": totals.samples,
+            "samples": samples,
             "seconds": seconds,
-            "samples_per_second": totals.samples / seconds if seconds > 0 else 0.0,
+            "samples_per_second": samples / seconds if seconds > 0 else 0.0,
             "seconds_to_target": seconds_to_target,
             **self._losses,
             **self._counts(totals),

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.rma.calls import Caller
 from mpidl.rma.counters import Counter
 from mpidl.rma.link import WindowLink
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import TICKETS, Control, Notice, Order, Phase
+from mpidl.transport.protocol import ROUNDS, TICKETS, Control, Notice, Order, Phase, Saved, Tag
 
 
 class WindowCoordinatorLink(WindowLink):
@@ -53,19 +54,38 @@ class WindowCoordinatorLink(WindowLink):
         """See `CoordinatorLink.tickets_taken`."""
         return self._tickets.read()
 
+    def show_taken(self, taken: int) -> None:
+        """See `CoordinatorLink.show_taken`."""
+        self._numbers[Control.TAKEN] = taken
+
     def set_tickets(self, taken: int) -> int:
         """See `CoordinatorLink.set_tickets`."""
         return self._tickets.swap(taken)
 
-    def order_save(self, number: int, step: int) -> None:
+    def order_save(self, number: int, last: int) -> None:
         """See `CoordinatorLink.order_save`."""
-        self._numbers[Control.STEP] = step
+        self._numbers[Control.LAST] = last
         self._window.sync()
         self._numbers[Control.ORDER] = number
-        # The number says that the step is there: it is written when the step has arrived.
-        self._tell_servers(Order._fields.index("step"), step)
+        self._window.sync()
+        self._tell_servers(Order._fields.index("last"), last)
         self._tell_servers(Order._fields.index("number"), number)
         self._wake(self._shared.roles.servers)
+
+    def decide_round(self, number: int) -> None:
+        """See `CoordinatorLink.decide_round`."""
+        # Whoever begins a round from now on sees the order; whoever had begun one before is counted here.
+        pushes = self._control(Control.BEGUN).fetch_add(0)
+        self._numbers[Control.ROUND] = number * ROUNDS + pushes
+        self._window.sync()
+
+    def saved(self) -> list[Saved]:
+        """See `CoordinatorLink.saved`."""
+        found: list[Saved] = []
+        status = MPI.Status()
+        while self._shared.comm.iprobe(MPI.ANY_SOURCE, Tag.SAVED, status):
+            found.append(self._shared.comm.recv(source=status.source, tag=Tag.SAVED))
+        return found
 
     def set_phase(self, phase: Phase) -> None:
         """See `CoordinatorLink.set_phase`."""

@@ -7,7 +7,7 @@ import numpy as np
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ANNOUNCING, Control
+from mpidl.transport.protocol import ANNOUNCING, Control, Saved, Tag
 
 
 class WindowLink:
@@ -30,6 +30,11 @@ class WindowLink:
     def signal(self) -> None:
         """See `FollowerLink.signal`."""
         self._control(Control.SIGNALS).fetch_add()
+
+    def report_saved(self, saved: Saved) -> None:
+        """See `FollowerLink.report_saved`."""
+        self._shared.comm.send(saved, self._coordinator, Tag.SAVED)
+        self._doorbells.ring(self._coordinator)
 
     def _control(self, element: Control) -> Counter:
         return Counter(self._window, self._coordinator, "control", element)

@@ -18,7 +18,7 @@ from mpidl.errors import MpidlError
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.windows import Window
 from mpidl.transport.mailbox_geometry import MailboxGeometry
-from mpidl.transport.protocol import END, Header, Message
+from mpidl.transport.protocol import END, MARK, Header, Message
 from mpidl.wire import ErrorFeedback
 
 #: Plain integers, which index arrays faster than an enumeration's.
@@ -144,6 +144,14 @@ class Outbox:
         self._publish(self._headers[:1], None)
         return True
 
+    def mark(self, order: int) -> bool:
+        """Mark an order behind the pushes sent so far; False if there is no free slot yet."""
+        if not self._room(1):
+            return False
+        self._headers[0] = (self.pushes, MARK, 0, 0, order, -1)
+        self._publish(self._headers[:1], None)
+        return True
+
     def applied(self) -> bool:
         """Return whether the server has applied everything that was sent."""
         return self._read_consumed() == int(self._published[0])
@@ -203,6 +211,8 @@ class Inbox:
         # What `published` was when nothing was waiting; a worker may have published before this end exists.
         self._seen = bytes(self._published.nbytes)
         self._expected = [(0, 0)] * workers
+        # The chunk at each head.
+        self._chunk = [0] * workers
 
     def waiting(self) -> list[int]:
         """Return the workers that have chunks waiting; nearly free if nothing has arrived."""
@@ -230,8 +240,8 @@ class Inbox:
         """
         slot = self._taken[worker] % self._geometry.slots
         push, chunk, fetched, count, first, last = self._headers[worker][slot].tolist()
-        expected = self._expected[worker]
-        if (push, chunk) != expected and (chunk != END or push != expected[0]):
+        expected, self._chunk[worker] = self._expected[worker], chunk
+        if (push, chunk) != expected and (chunk not in (END, MARK) or (push, 0) != expected):
             raise MpidlError(
                 f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
                 f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
@@ -252,6 +262,8 @@ class Inbox:
         """Free the slot of the oldest waiting chunk of `worker`, which has been applied."""
         self._taken[worker] += 1
         push, chunk = self._expected[worker]
+        if self._chunk[worker] < 0:
+            return
         self._expected[worker] = (push, chunk + 1) if chunk + 1 < self._geometry.chunks else (push + 1, 0)
 
     def acknowledge(self, worker: int) -> None:

@@ -13,7 +13,7 @@ from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import Order, ShardClock
 
 #: Plain integers, which index arrays faster than an enumeration's.
-CLOCK, RECEIVED = (int(number) for number in ShardClock)
+CLOCK, RECEIVED, CUT = (int(number) for number in ShardClock)
 
 
 class WindowServerLink(WindowLink):
@@ -47,6 +47,11 @@ class WindowServerLink(WindowLink):
         """See `ServerLink.show_clock`."""
         self._clock[RECEIVED] = received
         self._clock[CLOCK] = clock
+
+    def show_cut(self, order: int) -> None:
+        """See `ServerLink.show_cut`."""
+        self._clock[CUT] = order
+        self._window.sync()
 
     def wake_workers(self) -> None:
         """See `ServerLink.wake_workers`."""

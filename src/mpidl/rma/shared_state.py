@@ -22,7 +22,17 @@ from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
 from mpidl.transport.mailbox_geometry import MailboxGeometry
-from mpidl.transport.protocol import EVALUATION, NOTICE, SERVER_STATUS, WORKER_STATUS, Control, Order, ShardClock
+from mpidl.transport.protocol import (
+    EVALUATION,
+    NOTICE,
+    PLACES,
+    SERVER_STATUS,
+    WORKER_STATUS,
+    Control,
+    Order,
+    Row,
+    ShardClock,
+)
 
 #: Seconds that a rank spins before it sleeps, if it has a core of its own.
 SPIN = 50e-6
@@ -80,7 +90,7 @@ class SharedState(Owner):
         if capacity.shared_vectors and self.peers is not None:
             size = capacity.shards[-1].stop
             self._shared.append(SharedVectors(self.peers, capacity.shared_vectors, size, capacity.dtype))
-            self._shared.append(SharedVectors(self.peers, 1, len(self.workers), np.int64))
+            self._shared.append(SharedVectors(self.peers, len(self.workers) + 1, len(Row) + 2 * PLACES, np.int64))
         sharpen_sleeps()
         if self.rank == roles.coordinator or self.rank in roles.servers:
             run_promptly()
@@ -129,7 +139,12 @@ class SharedState(Owner):
     @property
     def shared_vectors(self) -> list[np.ndarray]:
         """See `WorkerLink.shared_vectors`."""
-        return [vector for shared in self._shared for vector in shared.vectors]
+        return list(self._shared[0].vectors) if self._shared else []
+
+    @property
+    def shared_rows(self) -> np.ndarray:
+        """See `WorkerLink.shared_rows`."""
+        return np.array(0) if not self._shared else self._shared[1].vectors
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""

@@ -26,7 +26,7 @@ class SharedVectors(Owner):
         length = count * size * np.dtype(dtype).itemsize
         self._window: Any = MPI.Win.Allocate_shared(length if comm.rank == 0 else 0, 1, comm=comm)
         memory: Any = self._window.Shared_query(0)[0]
-        self.vectors: Any = list(np.frombuffer(memory, dtype, count * size).reshape(count, size))
+        self.vectors: Any = np.frombuffer(memory, dtype, count * size).reshape(count, size)
 
     def free(self) -> None:
         """Give the memory back; the vectors are invalid afterwards."""

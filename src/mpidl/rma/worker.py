@@ -12,7 +12,7 @@ from mpidl.rma.counters import Counter
 from mpidl.rma.link import WindowLink
 from mpidl.rma.mailboxes import Outbox
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import Control, Notice, Order
+from mpidl.transport.protocol import ROUNDS, Control, Notice, Order
 from mpidl.wire import ErrorFeedback
 
 
@@ -32,7 +32,8 @@ class WindowWorkerLink(WindowLink):
         super().__init__(shared)
         self._number, self._servers = number, shared.roles.servers
         self.shards: Sequence[Range] = shared.shards
-        self.peers, self.shared_vectors = shared.peers, shared.shared_vectors
+        self.peers, self.shared_vectors, self.shared_rows = shared.peers, shared.shared_vectors, shared.shared_rows
+        self._order_taken = 0
         self._outboxes = [
             Outbox(self._window, rank, number, geometry, self._doorbells, feedback[server] if feedback else None)
             for server, (rank, geometry) in enumerate(zip(self._servers, shared.geometries, strict=False))
@@ -40,7 +41,8 @@ class WindowWorkerLink(WindowLink):
         self._parts = [slice(*shard) for shard in self.shards[: len(self._servers)]]
         self._undelivered: list[int] = []
         self._unended = list(self._outboxes)
-        self._tickets = self._control(Control.TICKETS)
+        self._unmarked: list[Outbox] = []
+        self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
         self._numbers = np.zeros(len(Control), np.int64)
         self._clock = np.zeros(1, np.int64)
         self._clocks = np.zeros(len(shared.workers), np.int64)
@@ -54,6 +56,23 @@ class WindowWorkerLink(WindowLink):
     def tickets_taken(self) -> int:
         """See `WorkerLink.tickets_taken`."""
         return self._tickets.read()
+
+    def taken(self) -> int:
+        """See `WorkerLink.taken`."""
+        return int(self._numbers[Control.TAKEN])
+
+    def fence(self) -> None:
+        """See `WorkerLink.fence`."""
+        self._window.sync()
+
+    def take_order(self, order: int) -> bool:
+        """See `WorkerLink.take_order`."""
+        if self._order_taken < order:
+            copied = Counter(self._window, self._coordinator, "control", Control.COPIED)
+            if copied.raise_to(order) >= order:
+                return False
+            self._order_taken = order
+        return self._order_taken == order
 
     def set_clock(self, clock: int) -> None:
         """See `WorkerLink.set_clock`."""
@@ -76,7 +95,14 @@ class WindowWorkerLink(WindowLink):
         self._window.get(self._numbers, self._coordinator, "control")
         self._window.flush(self._coordinator)
         numbers = self._numbers.tolist()
-        return Order(numbers[Control.ORDER], numbers[Control.STEP], numbers[Control.PHASE])
+        return Order(numbers[Control.ORDER], numbers[Control.LAST], numbers[Control.PHASE])
+
+    def begin_round(self, pushes: int) -> tuple[Order, int | None]:
+        """See `WorkerLink.begin_round`."""
+        self._begun.raise_to(pushes)
+        order = self.order()
+        decided, pushes = divmod(int(self._numbers[Control.ROUND]), ROUNDS)
+        return order, pushes if decided == order.number else None
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
         """See `FollowerLink.post`."""
@@ -98,6 +124,14 @@ class WindowWorkerLink(WindowLink):
     def bytes_pushed(self) -> int:
         """See `WorkerLink.bytes_pushed`."""
         return sum(outbox.bytes for outbox in self._outboxes)
+
+    def mark(self, order: int) -> bool:
+        """See `WorkerLink.mark`."""
+        if not self._unmarked:
+            self._unmarked = list(self._outboxes)
+        while self._unmarked and self._unmarked[0].mark(order):
+            del self._unmarked[0]
+        return not self._unmarked
 
     def begin_push(self, fetched: Sequence[int], portions: tuple[int, int]) -> None:
         """See `WorkerLink.begin_push`."""

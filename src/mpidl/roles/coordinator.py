@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import MpidlError
 from mpidl.job.job import Job
 from mpidl.report.reporter import Reporter
+from mpidl.roles.saving import Saving
 from mpidl.roles.supervision import (
     Evaluated,
     Event,
@@ -33,7 +35,6 @@ from mpidl.roles.supervision import (
     Test,
     Trained,
 )
-from mpidl.storage.position import Position
 from mpidl.transport.interface import Transport
 from mpidl.transport.protocol import NO_MORE, Phase, State
 
@@ -65,8 +66,8 @@ class Coordinator:
         if job.algorithm.coordinated:
             portions, state = job.schedule.portions, job.position.state
             self._sandblaster = SandblasterCoordinator(job.algorithm, portions, state, self)
-        self._order = 0
-        self._saving: Position | None = None
+        shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
+        self._saving = Saving(job, 1 if shared else job.config.servers or job.replicas)
         self._tickets, self._phase = 0, Phase.TRAIN
         self._started = self._signalled = self._stopped = False
         self._trained = Totals(0.0)
@@ -75,12 +76,11 @@ class Coordinator:
     def bind(self, transport: Transport) -> None:
         """Coordinate the ranks of a transport from now on."""
         self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.size
-        self._roles, self._shards = transport.roles, transport.shards
+        self._roles = transport.roles
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
         self._link.set_tickets(NO_MORE if self._stopped else self._tickets)
         self._link.set_phase(self._phase)
-        if self._saving is not None:
-            self._link.order_save(self._order, self._saving.step)
+        self._saving.bind(self._link)
         if self._sandblaster is not None:
             self._sandblaster.bind(self._link)
         if not self._started:
@@ -100,7 +100,7 @@ class Coordinator:
     def run(self) -> dict[str, Any]:
         """See the run through and return its summary."""
         self._trained = self._watch()
-        self._tell(Trained(self._trained, self._tickets_taken(), self._unfinished()))
+        self._tell(Trained(self._trained))
         while self._summary is None:
             self._complete_checkpoint()
             self._backoff.pause()
@@ -134,7 +134,7 @@ class Coordinator:
                 looked = time.perf_counter()
             totals = self._look()
             self._complete_checkpoint()
-            self._tell(Looked(totals, self._tickets_taken(), self._unfinished()))
+            self._tell(Looked(totals))
             states = (self._link.workers["state"], self._link.servers["state"])
             if all((state >= State.TRAINED).all() for state in states):
                 return self._look()
@@ -143,6 +143,7 @@ class Coordinator:
     def _look(self) -> Totals:
         """Report the totals, and what has been evaluated since the last look."""
         self._link.look()
+        self._link.show_taken(self._tickets_taken())
         totals = from_status(time.time(), self._link.workers, self._link.servers)
         for epoch, result in self._link.evaluations():
             then = replace(totals, now=float(result["time"]))
@@ -156,31 +157,21 @@ class Coordinator:
         while time.perf_counter() < until:
             self._backoff.pause()
 
-    def _tickets_taken(self) -> int | list[int]:
-        if self._job.config.run.deterministic:
-            return [int(tickets) for tickets in self._link.workers["tickets"]]
+    def _tickets_taken(self) -> int:
         return self._tickets if self._stopped else self._link.tickets_taken()
 
-    def _unfinished(self) -> list[tuple[int, int]]:
-        rows = self._link.workers["unfinished"].reshape(-1, 2).tolist()
-        return [(portion, done) for portion, done in rows if portion >= 0]
-
     def _complete_checkpoint(self) -> None:
-        """Write the index of the checkpoint that has been ordered, once the shards' files are on disk."""
-        if self._saving is None:
-            return
-        self._link.look()
-        if not (self._link.servers["saved"] == self._order).all():
-            return
-        position, self._saving = self._saving, None
-        self._job.complete_checkpoint(position, len(self._shards))
-        self._tell(Saved(time.time()))
+        """Go on with the checkpoint that has been ordered."""
+        position = self._saving.completed()
+        if position is not None:
+            self._tell(Saved(time.time(), position.step))
 
     # What the supervisor decides.
 
     def _save(self, save: Save) -> None:
-        self._saving, self._order = save.position, self._order + 1
-        self._link.order_save(self._order, save.position.step)
+        totals = from_status(time.time(), self._link.workers, self._link.servers)
+        seconds = self._job.position.seconds + totals.seconds
+        self._saving.order(save.last, self._tickets_taken(), seconds, save.position)
 
     def _stop(self, stop: Stop) -> None:
         """Hand out no more portions; an iteration of an algorithm's coordinator is completed first."""
@@ -226,7 +217,7 @@ class Coordinator:
         totals = self._look()
         self._reporter.iterated(totals, iteration)
         told = self._tell(Iterated(totals, iteration))
-        return self._stopped, Test in told, self._order if Save in told else 0
+        return self._stopped, Test in told, self._saving.number if Save in told else 0
 
     def tested(self, number: int) -> bool:
         """Report an evaluation on the test data, once workers have done all pieces of it; return whether they have."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 from mpidl.engines.mpi.sandblaster.server import SandblasterServer
 from mpidl.engines.mpi.waiting import timer
 from mpidl.report.recorder import record_event
 from mpidl.roles.supervision import dropped
+from mpidl.shards.cut import Cut
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PushHeader
+from mpidl.storage.files import scratch
 from mpidl.storage.interleaving import ServerRecord
-from mpidl.storage.shard_writer import ShardWriter
+from mpidl.storage.writer import BackgroundTask, save_shard
 from mpidl.transport.interface import Transport
-from mpidl.transport.protocol import END, Message, Order, Phase, State
+from mpidl.transport.protocol import END, MARK, Message, Order, Phase, Saved, State
 from mpidl.transport.status import ShardStatus
 
 #: Seconds between two posts of a server's status.
@@ -61,14 +64,16 @@ class Server:
         self.number, self.shard, self._directory = number, shard, directory
         self.record: ServerRecord | None = None
         shard.on_drop = self._log_drop
-        self._writer = ShardWriter(shard, number, directory / "checkpoints")
-        self._sandblaster = SandblasterServer(shard, lambda: self._writer.obeyed) if coordinated else None
+        self._cut, self._order = Cut(shard), 0
+        self._writing = BackgroundTask()
+        self._sandblaster = SandblasterServer(shard, lambda: self._order) if coordinated else None
         self._status = ShardStatus(shard)
         self._training = set(range(workers))
         self._round = self._lockstep_round if deterministic else self._free_round
         self._turn = 0
+        self._unwritten = False
         self._posted = 0.0
-        self._quiescing = self._interrupted = False
+        self._interrupted = False
 
     def bind(self, transport: Transport) -> None:
         """Serve the ranks of a transport from now on; the parameters move into its memory."""
@@ -77,6 +82,7 @@ class Server:
         self._timer, self._crowded = timer(transport.crowded), transport.crowded
         self.shard.bind({PARAMETERS: self._link.parameters})
         self._link.show_clock(self.shard.clock, self.shard.received)
+        self._link.show_cut(self._order)
         if self._sandblaster is not None:
             self._sandblaster.bind(self._link)
         self._link.post(self._status.taken())
@@ -96,7 +102,7 @@ class Server:
         started = self._timer()
         while (order := self._link.order()).phase != Phase.EXIT:
             now = time.perf_counter()
-            self._save_some(order)
+            self._save(order)
             worked = self._round()
             if self._sandblaster is not None:
                 worked |= self._sandblaster.obey()
@@ -108,9 +114,6 @@ class Server:
                 started = self._timer()
                 self._backoff.reset()
                 self._backoff.progress()
-            elif self._writer.active:
-                self._backoff.progress()
-                started = self._timer()
             # To fall asleep and to be woken are part of the work that a core shared with others does.
             elif self._backoff.pause() or not self._crowded:
                 started = self._timer()
@@ -126,8 +129,6 @@ class Server:
         for i in range(len(ready)):
             # Whoever comes first in one round comes last in another.
             worker = ready[(i + self._turn) % len(ready)]
-            if self._quiescing and not self.shard.is_open(worker):
-                continue
             for message in self._inbox.drain(worker, GROUP):
                 self._apply(message)
             worked = True
@@ -138,8 +139,9 @@ class Server:
         workers = sorted(self._training)
         if not workers or not all(self._inbox.pending(worker) for worker in workers):
             return False
-        if self._quiescing and self.shard.at_rest:
-            return False
+        # A mark is no part of a round: not every worker makes one.
+        marked = [worker for worker in workers if self._inbox.head(worker).chunk == MARK]
+        workers = marked or workers
         for worker in workers:
             self._apply(self._inbox.head(worker))
             self._inbox.release(worker)
@@ -152,10 +154,14 @@ class Server:
         before = shard.clock
         if message.chunk == END:
             self._remove_worker(message.worker)
+        elif message.chunk == MARK:
+            self._mark(message.worker, message.portions[0])
         elif self._sandblaster is not None:
             self._sandblaster.accrue(message)
         else:
-            shard.receive_chunk(message.worker, message.chunk, message.fetched, message.values, message.portions)
+            received = (message.worker, message.chunk, message.fetched, message.values, message.portions)
+            shard.receive_chunk(*received)
+            self._cut.receive_chunk(*received)
             if record is not None:
                 record.received(message.worker)
         self._link.show_clock(shard.clock, shard.received)
@@ -163,6 +169,7 @@ class Server:
             self._link.wake_workers()
 
     def _remove_worker(self, worker: int) -> None:
+        self._cut.mark(worker)
         self.shard.remove_worker(worker)
         if self.record is not None:
             self.record.left(worker)
@@ -176,13 +183,30 @@ class Server:
         log = dropped(push)
         record_event(self._directory, log.kind, self._rank, f"server {self.number}", **log.details)
 
-    def _save_some(self, order: Order) -> None:
-        """Take up the coordinator's order to save, and carry a piece of it out; when all is on disk, say so."""
-        if not self._writer.active and order.number > self._writer.obeyed:
-            self._quiescing = not self.shard.at_rest
-            if self._quiescing:
-                return
-            self._writer.obey(order.number, order.step)
-        if self._writer.advance():
-            self._status.figures["saved"] = self._writer.obeyed
-            self._link.post(self._status.taken(), wake=True)
+    # Checkpoints.
+
+    def _mark(self, worker: int, order: int) -> None:
+        """Take no more pushes of a worker into the checkpoint of an order; the first mark begins that."""
+        if order > self._order:
+            self._begin_cut(order)
+        if order == self._order:
+            self._cut.mark(worker)
+
+    def _begin_cut(self, order: int) -> None:
+        # What is still being written of an earlier order is of no use any more.
+        self._order, self._unwritten, self._writing = order, True, BackgroundTask()
+        self._cut.begin(() if self._sandblaster is not None else self._training)
+        if self._sandblaster is None:
+            self._link.show_cut(order)
+
+    def _save(self, order: Order) -> None:
+        """Write the cut once it is complete, and report when it is on disk."""
+        # Workers that push no more make no marks; a coordinator's iterations end before its orders.
+        if order.number > self._order and (not self._training or self._sandblaster is not None):
+            self._begin_cut(order.number)
+        if self._unwritten and self._cut.complete:
+            self._unwritten = False
+            shard, directory = self._cut.copy, scratch(self._directory / "checkpoints", self._order)
+            self._writing.begin(partial(save_shard, directory, self.number, shard.range, shard.on_host()))
+        if self._writing.ended():
+            self._link.report_saved(Saved(self._order, shards=[self.number]))

@@ -6,7 +6,6 @@ instructions that it returns. The supervisor itself reads no clock and touches n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,15 +34,9 @@ class Looked:
     Attributes
     ----------
     totals : Totals
-    tickets : int or sequence of int
-        Number of portions taken so far; in a deterministic run, the number that each worker has taken.
-    unfinished : sequence of (int, int)
-        The portions taken but not used up, each with the number of its batches that are done.
     """
 
     totals: Totals
-    tickets: int | Sequence[int]
-    unfinished: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +70,18 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The checkpoint that was ordered last is on disk; `now` is the time in seconds since the epoch."""
+    """The checkpoint that was ordered last is on disk.
+
+    Attributes
+    ----------
+    now : float
+        The time in seconds since the epoch.
+    step : int
+        The checkpoint's step.
+    """
 
     now: float
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,18 @@ Event = Started | Looked | Trained | Iterated | Evaluated | Saved | Signalled
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Write a checkpoint; tell `Saved` when it is on disk."""
+    """Cut and write a checkpoint; tell `Saved` when it is on disk. If one is being written, give that up.
 
-    position: Position
+    Attributes
+    ----------
+    last : bool
+        Whether replicas stop where they are cut.
+    position : Position or None
+        Where the run is, if an algorithm's coordinator drives it; else the replicas know.
+    """
+
+    last: bool = False
+    position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +158,8 @@ def dropped(push: PushHeader) -> Log:
 class Supervisor:
     """Decides what happens in one run.
 
-    At most one checkpoint is being written at a time, and no step is saved twice. After `Trained` come the last
-    checkpoint, the final evaluation unless a signal interrupted the run, and `Finish`; nothing follows `Finish`.
+    At most one checkpoint is being written at a time. After `Trained` come the last checkpoint, unless a signal has
+    asked for it before, the final evaluation unless there was a signal, and `Finish`; nothing follows `Finish`.
 
     Parameters
     ----------
@@ -182,12 +193,14 @@ class Supervisor:
     ) -> None:
         self._schedule, self._start, self._every = schedule, position, every
         self._coordinated, self._target = coordinated, target_accuracy
-        self._saved_at, self._saved_step = now, position.step if resumed else None
-        self._saving: Position | None = None
-        self._last: Position | None = None
+        self._saved_at, self._resumed = now, resumed
+        # Batches that had been computed when the last checkpoint was ordered.
+        self._saved_batches = 0
+        self._trained: Totals | None = None
         self._iteration: Iteration | None = None
         self._epoch = position.epoch
         self._seconds_to_target: float | None = None
+        self._saving = self._last_ordered = False
         self._interrupted = self._stopped = self._testing = self._finished = False
 
     @classmethod
@@ -209,18 +222,18 @@ class Supervisor:
             return []
         match event:
             case Started():
-                return self._save(self._start)
+                return [] if self._resumed else self._save(Totals(self._saved_at))
             case Trained():
-                self._stopped, self._last = True, self._position(event.totals, event.tickets, event.unfinished)
+                self._stopped, self._trained = True, event.totals
                 return self._end()
             case Looked():
-                return [] if self._coordinated else self._save_if_due(event.totals, event.tickets, event.unfinished)
+                return [] if self._coordinated else self._save_if_due(event.totals)
             case Iterated():
                 return self._iterated(event.totals, event.iteration)
             case Evaluated():
                 return self._evaluated(event)
             case Saved():
-                return self._saved(event.now)
+                return self._saved(event)
             case Signalled():
                 return self._signalled()
 
@@ -250,8 +263,10 @@ class Supervisor:
         if self._interrupted:
             return []
         self._interrupted = True
-        # A coordinator's iteration is completed first.
-        return [*([] if self._coordinated else self._stop()), Log("interrupted")]
+        if self._coordinated or self._last_ordered:
+            return [Log("interrupted")]  # A coordinator's iteration is completed first.
+        self._saving = self._last_ordered = True
+        return [Save(last=True), Log("interrupted")]
 
     def _stop(self) -> list[Instruction]:
         if self._stopped:
@@ -261,52 +276,45 @@ class Supervisor:
 
     # Checkpoints.
 
-    def _save_if_due(
-        self, totals: Totals, tickets: int | Sequence[int] = 0, unfinished: Sequence[tuple[int, int]] = ()
-    ) -> list[Instruction]:
-        if self._saving is not None or totals.now - self._saved_at < self._every:
+    def _save_if_due(self, totals: Totals) -> list[Instruction]:
+        due = totals.now - self._saved_at >= self._every and totals.batches != self._saved_batches
+        if self._saving or self._last_ordered or not due:
             return []
-        self._saved_at = totals.now
-        return self._save(self._position(totals, tickets, unfinished))
+        return self._save(totals)
 
-    def _save(self, position: Position) -> list[Instruction]:
-        """Save a position, unless there is a checkpoint of its step."""
-        if position.step == self._saved_step:
-            return []
-        self._saving = position
-        return [Save(position)]
+    def _save(self, totals: Totals) -> list[Instruction]:
+        self._saving, self._saved_at, self._saved_batches = True, totals.now, totals.batches
+        return [Save(position=self._position(totals) if self._coordinated else None)]
 
-    def _saved(self, now: float) -> list[Instruction]:
-        assert self._saving is not None, "no checkpoint was ordered"
-        self._saved_at, self._saved_step, self._saving = now, self._saving.step, None
-        return [Log("checkpoint", {"step": self._saved_step}), *(self._end() if self._last is not None else [])]
+    def _saved(self, event: Saved) -> list[Instruction]:
+        assert self._saving, "no checkpoint was ordered"
+        self._saving, self._saved_at = False, event.now
+        return [Log("checkpoint", {"step": event.step}), *(self._end() if self._trained is not None else [])]
 
-    def _position(
-        self, totals: Totals, tickets: int | Sequence[int] = 0, unfinished: Sequence[tuple[int, int]] = ()
-    ) -> Position:
-        """Return where the run is; what is unfinished is resumed from its next batch."""
-        step, schedule, iteration = self._start.step + totals.batches, self._schedule, self._iteration
-        if self._coordinated:
-            # Workers compute some samples twice: those count that have been accrued.
-            samples = self._start.samples + (iteration.samples if iteration is not None else 0)
-            state = iteration.state if iteration is not None else None
-            return Position(step, samples, samples / schedule.portions.samples, 0, [], state)
-        taken, missed = (tickets, []) if isinstance(tickets, int) else _taken_in_turn(tickets)
-        next_portion, waiting = schedule.position(taken)
-        passed_over = [(part.portion, part.first) for part in map(schedule.assignment, missed) if part is not None]
-        samples = self._start.samples + totals.samples
-        rest = sorted([*waiting, *passed_over, *unfinished])
-        return Position(step, samples, samples / schedule.portions.samples, next_portion, rest)
+    def _position(self, totals: Totals) -> Position:
+        """Return where an algorithm's coordinator is. Workers compute some samples twice: those count that are accrued."""
+        start, iteration = self._start, self._iteration
+        samples = start.samples + (iteration.samples if iteration is not None else 0)
+        return Position(
+            step=start.step + totals.batches,
+            samples=samples,
+            epoch=samples / self._schedule.portions.samples,
+            next_portion=0,
+            unfinished=[],
+            state=start.state if iteration is None else iteration.state,
+            seconds=start.seconds + totals.seconds,
+        )
 
     # The end.
 
     def _end(self) -> list[Instruction]:
         """Return what comes next once the replicas have ended: last checkpoint, final evaluation, summary."""
-        if self._saving is not None:
+        if self._saving:
             return []
-        assert self._last is not None, "the replicas have not ended"
-        if save := self._save(self._last):
-            return save
+        if not self._last_ordered:
+            assert self._trained is not None, "the replicas have not ended"
+            self._last_ordered = True
+            return self._save(self._trained)
         if self._interrupted:
             return self._finish()
         self._testing = True
@@ -315,14 +323,3 @@ class Supervisor:
     def _finish(self) -> list[Instruction]:
         self._finished = True
         return [Finish(self._interrupted, self._seconds_to_target)]
-
-
-def _taken_in_turn(tickets: Sequence[int]) -> tuple[int, list[int]]:
-    """Return one more than the last ticket taken and the tickets before it that were not, in a deterministic run.
-
-    Worker w's i-th ticket is w + i * workers, and some workers have taken more of theirs than others.
-    """
-    workers = len(tickets)
-    taken = {worker + i * workers for worker, count in enumerate(tickets) for i in range(count)}
-    end = max(taken, default=-1) + 1
-    return end, sorted(set(range(end)) - taken)

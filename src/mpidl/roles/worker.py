@@ -10,11 +10,11 @@ import numpy as np
 
 from mpidl import wire
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.in_memory import InMemory
-from mpidl.engines.mpi.own_shard import OwnShard
+from mpidl.engines.mpi.marking import Marking
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.through_servers import ThroughServers
@@ -24,7 +24,6 @@ from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters.ranges import Range, split
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage.interleaving import WorkerRecord
-from mpidl.storage.shard_writer import ShardWriter
 from mpidl.transport.interface import Transport
 from mpidl.transport.protocol import EVALUATION, NO_MORE, TICKETS, Phase, State
 
@@ -60,18 +59,34 @@ class Worker:
         self._interrupted = self._reported = False
         self._handler = self._make_handler(shards)
         self._handler.record = self.record = WorkerRecord() if job.config.run.record else None
-        steps = Steps(job.rate_at, job.statistics)
-        self._engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, steps, self)
+        self._engine = self._make_engine()
         self._delay = job.config.debug.delay(number)
-        self._own_tickets = iter(range(number, NO_MORE, workers))
         # Reading the data and the first sight of them are no part of training.
         job.dataset.train.load()
         job.dataset.test.load()
 
+    def _make_engine(self) -> MpiEngine:
+        """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""
+        job, number, in_turn = self._job, self._number, self._job.config.run.deterministic
+        state, working, tickets = ReplicaState(job.rate_at, job.statistics), [], 0
+        position = job.replica_position(number)
+        if position is not None:
+            assert job.checkpoint is not None
+            vectors = job.checkpoint.replica_vectors(number)
+            state.load(vectors, position.counts)
+            self._handler.load(position, vectors)
+            working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
+        engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)
+        marking = Marking(number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets)
+        marking.clock = 0 if position is None else position.clock
+        engine.marking = marking
+        self._own_tickets = iter(range(number + tickets * self._workers, NO_MORE, self._workers))
+        return engine
+
     def _make_handler(self, shards: list[Range]) -> RequestHandler:
         job, algorithm = self._job, self._job.algorithm
         if algorithm.exchange is Exchange.SERVERS:
-            return ThroughServers(shards, job.dtype, wire.parse(algorithm.wire))
+            return ThroughServers(shards, job.dtype, wire.parse(algorithm.wire), job.config.run.deterministic)
         if algorithm.coordinated:
             return SandblasterWorker(
                 shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,
@@ -80,10 +95,9 @@ class Worker:
         part, reduces = shards[self._number], algorithm.exchange is Exchange.REDUCTION
         chunk = CHUNK_BYTES // job.dtype.itemsize if reduces else part.size
         shard = fill(job, part, np.empty(part.size, job.dtype), chunk)
-        writer = ShardWriter(shard, self._number, job.checkpoints)
         if reduces:
-            return ByReduction(shard, writer, shards, self._evaluate_together)
-        return InMemory(self._number, job.model, shard, writer, job.scheduled_rule)
+            return ByReduction(shard, shards, self._evaluate_together)
+        return InMemory(self._number, job.model, shard)
 
     def bind(self, transport: Transport) -> None:
         """Train with the ranks of a transport from now on."""
@@ -96,15 +110,14 @@ class Worker:
         self._handler.unbind()
 
     def interrupt(self) -> None:
-        """Finish the batch in work and take no more."""
+        """Tell the coordinator that a signal asked to stop."""
         self._interrupted = True
-        self._engine.loader.stop()
 
     def run(self) -> None:
         """Run the replica to its end, and stay until the coordinator says to exit."""
         algorithm, parameters = self._job.algorithm, self._job.model.parameters
         self._handler.start(parameters)
-        self._engine.run(algorithm.replica(self._number, parameters, self._workers, self._engine.steps))
+        self._engine.run(algorithm.replica(self._number, parameters, self._workers, self._engine.state))
         self._report_interruption()
         self._engine.announce_end()
         self._follow_orders()
@@ -119,10 +132,8 @@ class Worker:
         return max(next(self._own_tickets), self._link.tickets_taken())
 
     def between_batches(self) -> None:
-        """Report a signal, and go on with a checkpoint."""
+        """Report a signal."""
         self._report_interruption()
-        if isinstance(self._handler, OwnShard):
-            self._handler.save_some()
 
     def delay(self, seconds: float) -> float:
         """Return how long to sleep after a gradient that took so many seconds."""
@@ -215,13 +226,11 @@ class Worker:
         done = Phase.TRAIN
         while done != Phase.EXIT:
             order = self._link.order()
-            saving = False
-            if isinstance(self._handler, OwnShard):
-                self._handler.obey(order.number, order.step)
-                self._handler.save_some()
-                saving = self._handler.saving
+            if not self._job.algorithm.coordinated:
+                self._engine.marking.obey_at_the_end(order)
+            self._report_interruption()
             if order.phase == Phase.EVALUATE and done != Phase.EVALUATE:
                 self._evaluate_part()
-            elif order.phase == done and not saving:
+            elif order.phase == done:
                 time.sleep(LOOK_EVERY)
             done = Phase(order.phase)

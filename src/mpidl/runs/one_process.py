@@ -42,8 +42,9 @@ from mpidl.runs.signals import stopping
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage import checkpoint
-from mpidl.storage.files import scratch
-from mpidl.storage.shard_writer import save_shard
+from mpidl.storage.files import replica_file, scratch
+from mpidl.storage.position import Position, ReplicaPosition, cut_position
+from mpidl.storage.writer import save_shard, write_file
 
 #: Seconds between two looks at the totals.
 LOOK_EVERY = 0.05
@@ -64,7 +65,7 @@ class OneProcess:
         self._job, self._virtual = job, times is not None
         if job.config.device.shards and not self._virtual:
             raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
-        job.replicas = replicas
+        job.begin(replicas)
         place = job.place()
         self._recorder = Recorder(job.config, resume=job.checkpoint is not None)
         job.directory = self._recorder.directory
@@ -84,6 +85,8 @@ class OneProcess:
             time=VirtualTime(times, job.config.run.seed, clock, start=time.time()),
             hooks=Hooks(self._evaluate_epoch, self._watch, self._log, self._iterated),
             state=job.position.state,
+            resumed=self._resumed(),
+            taken=self._tickets_before(),
         )
         for number, shard in enumerate(self._shards):
             shard.on_drop = partial(self._log_drop, number)
@@ -92,9 +95,22 @@ class OneProcess:
             Save: self._save, Test: self._test, Stop: self._stop, Log: self._record, Finish: self._finish,
         }  # fmt: skip
         self._signalled = self._stopped = False
+        self._order = 0
         self._looked_at = 0.0
         self._trained = Totals(0.0)
         self._summary: dict[str, Any] = {}
+
+    def _resumed(self) -> dict[int, tuple[ReplicaPosition, dict[str, np.ndarray]]]:
+        """Return where the replica of a real run goes on, and what it kept."""
+        job = self._job
+        if self._virtual or not job.replicas_resume:
+            return {}
+        assert job.checkpoint is not None
+        return {0: (job.position.replicas[0], job.checkpoint.replica_vectors(0))}
+
+    def _tickets_before(self) -> int:
+        position = self._job.position
+        return position.replicas[0].tickets if position.beginning is not None else 0
 
     def _ranges(self) -> list[Range]:
         size = self._job.layout.size
@@ -109,7 +125,7 @@ class OneProcess:
             self._tell(Started())
             self._trained = engine.run()
             self._job.model.parameters[:] = engine.parameters()
-            self._tell(Trained(self._trained, engine.tickets, engine.unfinished()))
+            self._tell(Trained(self._trained))
         return self._summary
 
     def _interrupt(self) -> None:
@@ -134,7 +150,7 @@ class OneProcess:
         self._looked_at = time.time()
         totals = self._engine.look()
         self._reporter.look(totals)
-        self._tell(Looked(totals, self._engine.tickets, self._engine.unfinished()))
+        self._tell(Looked(totals))
 
     def _iterated(self, iteration: Iteration) -> bool:
         """Report an iteration of the algorithm's coordinator; return whether to stop."""
@@ -164,12 +180,27 @@ class OneProcess:
     # What the supervisor orders.
 
     def _save(self, save: Save) -> None:
-        directory = scratch(self._job.checkpoints, save.position.step)
+        self._order += 1
+        directory, files = scratch(self._job.checkpoints, self._order), []
         for number, shard in enumerate(self._shards):
-            for _ in save_shard(directory, number, shard.range, shard.saved_vectors(), shard.clock):
-                pass
-        self._job.complete_checkpoint(save.position, len(self._shards))
-        self._tell(Saved(self._engine.now))
+            save_shard(directory, number, shard.range, shard.on_host())
+        # The replicas of a virtual cluster begin anew.
+        for number, replica in enumerate(self._engine.replicas[:0] if self._virtual else self._engine.replicas):
+            if vectors := replica.vectors():
+                files.append(replica_file(number))
+                write_file(directory / files[-1], {}, vectors)
+        position = save.position or self._position()
+        self._job.complete_checkpoint(self._order, position, len(self._shards), files)
+        self._stopped |= save.last
+        self._tell(Saved(self._engine.now, position.step))
+
+    def _position(self) -> Position:
+        job, engine = self._job, self._engine
+        seconds = job.position.seconds + engine.look().seconds
+        in_turn = job.config.run.deterministic and not self._virtual
+        taken = None if in_turn else engine.tickets
+        position = cut_position(job.position, engine.positions(), job.schedule, taken=taken, seconds=seconds)
+        return position._replace(replicas=()) if self._virtual else position
 
     def _test(self, test: Test) -> None:
         if test.final:

@@ -67,7 +67,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     roles = assign(nodes, config.servers)
     job = _agree(comm, roles, build)
     _check_nodes(config, nodes)
-    job.replicas = len(roles.replicas)
+    job.begin(len(roles.replicas))
     ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
     role = _RankRole(comm, roles, job, ranges)
     _agree(comm, roles, lambda: role.choose_device(nodes))

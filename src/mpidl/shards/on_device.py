@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,9 +79,21 @@ class ShardOnDevice(Shard):
         """See `Shard.publish`."""
         self.parameters.get(out=self._published)
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """See `Shard.snapshot`."""
-        return {name: vector.get() for name, vector in self.saved_vectors().items()}
+    def copy(self) -> ShardOnDevice:
+        """See `Shard.copy`; the copy lies on the device too."""
+        published = np.empty_like(self._published)
+        state = {name: np.empty_like(published) for name in self.vectors if name != PARAMETERS}
+        twin = ShardOnDevice(
+            self.range, published, self.scheduled_rule, copy(self.policy), self.chunk_size, xp=self._xp, state=state
+        )
+        twin.load(self.state())
+        return twin
+
+    def on_host(self) -> dict[str, np.ndarray]:
+        """See `Shard.on_host`."""
+        return {
+            name: values if isinstance(values, np.ndarray) else values.get() for name, values in self.state().items()
+        }
 
     def receive_chunk(
         self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)

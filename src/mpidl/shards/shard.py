@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 from mpidl.parameters.ranges import Range
+from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.policies import Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.state import PushHeader, ShardState, prefixed, selected
@@ -51,6 +53,18 @@ class Shard(ShardState):
         """See `ShardState.load`."""
         super().load(state)
         self.policy.load(selected("policy", state))
+
+    def copy(self) -> Shard:
+        """Return another shard in the same state, with memory of its own."""
+        vectors = {name: np.empty_like(vector) for name, vector in self.vectors.items()}
+        parameters = vectors.pop(PARAMETERS)
+        twin = Shard(self.range, parameters, self.scheduled_rule, copy(self.policy), self.chunk_size, state=vectors)
+        twin.load(self.state())
+        return twin
+
+    def on_host(self) -> dict[str, np.ndarray]:
+        """Return `state` in the host's memory; not a copy where it lies there."""
+        return self.state()
 
     def bring(self, values: np.ndarray) -> Any:
         """Return `values`, an array of the host's, where the shard's vectors lie; valid until the next call."""

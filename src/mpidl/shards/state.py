@@ -69,8 +69,8 @@ class ShardState:
         "parameters" and the vectors of `state` by their names, as they are now; `bind` replaces entries.
     pieces : list of Range
         The chunks, within the shard.
-    chunks : int
-        Number of chunks.
+    chunk_size, chunks : int
+        Elements of a chunk, and number of chunks.
     begun, pushes, dropped : int
         Number of pushes that have begun to arrive, have arrived whole, and have been left out by the policy.
     received : int
@@ -97,7 +97,8 @@ class ShardState:
         state: Mapping[str, Any] | None = None,
         clock: int = 0,
     ) -> None:
-        self.range, self.rule, self._rate_at = range, rule.rule, rule.rate_at
+        self.range, self.scheduled_rule = range, rule
+        self.rule, self._rate_at = rule.rule, rule.rate_at
         if state is None:
             state = {} if rule.rule is None else dict(zip(rule.rule.states, rule.rule.init(parameters), strict=True))
         self.vectors: dict[str, Any] = {PARAMETERS: parameters, **state}
@@ -106,7 +107,7 @@ class ShardState:
         self.portion = -1
         self.staleness = Histogram()
         self.on_drop: Callable[[PushHeader], None] = lambda push: None
-        self.pieces = chunks(Range(0, range.size), chunk)
+        self.chunk_size, self.pieces = chunk, chunks(Range(0, range.size), chunk)
         self.chunks = len(self.pieces)
         self._slices = [slice(*piece) for piece in self.pieces]
         statistics = [shared for each in rule.statistics if (shared := each.intersect(range))]
@@ -255,12 +256,8 @@ class ShardState:
         self.on_drop(push)
 
     def saved_vectors(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: "parameters" and "rule/NAME", each of shape (range.size,)."""
+        """Return the vectors by the names that they have in a checkpoint: "parameters" and "rule/NAME"."""
         return {name if name == PARAMETERS else f"rule/{name}": vector for name, vector in self.vectors.items()}
-
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """Return a copy of `saved_vectors` in the host's memory."""
-        return {name: np.array(vector) for name, vector in self.saved_vectors().items()}
 
 
 def moved(vector: np.ndarray, memory: np.ndarray) -> np.ndarray:

@@ -8,7 +8,6 @@ whatever the number of shards. Every dataset of a shard carries its CRC-32, whic
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import zlib
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Range, transfers
-from mpidl.storage.files import describe, shard_file
+from mpidl.storage.files import describe, replica_file, shard_file
 from mpidl.storage.position import Position
 
 
@@ -55,14 +54,7 @@ class Checkpoint:
             shards = [describe(path / shard_file(k)) for k in range(int(attributes["shards"]))]
         except (OSError, KeyError) as error:
             raise UsageError(f"{path}: not a readable checkpoint: {error}") from error
-        self.position = Position(
-            int(attributes["step"]),
-            int(attributes["samples"]),
-            float(attributes["epoch"]),
-            int(attributes["next_portion"]),
-            [(int(portion), int(done)) for portion, done in attributes["unfinished"]],
-            json.loads(attributes["coordinator"]) if "coordinator" in attributes else None,
-        )
+        self.position = Position.of(attributes)
         self.config = str(attributes["config"])
         self._ranges = [part for part, _ in shards]
         self.states = tuple(name.removeprefix("rule/") for name in shards[0][1] if name != "parameters")
@@ -102,6 +94,46 @@ class Checkpoint:
         if result is None:
             raise MpidlError(f"{self.path}: has no parameters {range.start} to {range.stop}")
         return result
+
+    def shard_state(self, range: Range) -> dict[str, np.ndarray]:
+        """Return what the shards kept: their vectors' parts of a range, and the counters of the first of them.
+
+        Parameters
+        ----------
+        range : Range
+            Elements of the flat vector.
+
+        Returns
+        -------
+        dict of str to array
+            See `mpidl.shards.state.ShardState.state`. Earlier versions saved the vectors only.
+        """
+        first = transfers(self._ranges, range)[0].source
+        state: dict[str, np.ndarray] = {}
+        with h5py.File(self.path / shard_file(first)) as file:
+            size = self._ranges[first].size
+
+            def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
+                if isinstance(item, h5py.Dataset):
+                    whole = item.shape == (size,) and item.dtype.kind == "f"
+                    state[name] = self.read(name, range) if whole else item[...]
+
+            file.visititems(take)
+        return state
+
+    def replica_vectors(self, number: int) -> dict[str, np.ndarray]:
+        """Return the vectors that a replica kept: those of its state, and what its wire format had left out."""
+        vectors: dict[str, np.ndarray] = {}
+
+        def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
+            if isinstance(item, h5py.Dataset):
+                vectors[name] = item[...]
+
+        path = self.path / replica_file(number)
+        if path.exists():
+            with h5py.File(path) as file:
+                file.visititems(take)
+        return vectors
 
     def clock(self, range: Range) -> int:
         """Return the largest clock of the shards that had a part of `range`."""

@@ -12,14 +12,19 @@ from mpidl.errors import MpidlError
 from mpidl.parameters import Range
 
 
-def scratch(checkpoints: Path, step: int) -> Path:
-    """Return the directory in which checkpoint `step` is written."""
-    return checkpoints / f".{step}"
+def scratch(checkpoints: Path, order: int) -> Path:
+    """Return the directory in which a checkpoint is written, given the ordinal of the order to save it."""
+    return checkpoints / f".{order}"
 
 
 def shard_file(number: int) -> str:
     """Return the name of a shard's file."""
     return f"shard-{number}.h5"
+
+
+def replica_file(number: int) -> str:
+    """Return the name of the file of a replica's vectors."""
+    return f"replica-{number}.h5"
 
 
 def describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,7 @@ def save_index(directory: Path, layout: Layout, shards: int, position: Position,
     try:
         sources = [describe(directory / shard_file(number)) for number in range(shards)]
         with h5py.File(path, "w") as file:
-            file.attrs.update(
-                step=position.step, samples=position.samples, epoch=position.epoch, config=config, version=version,
-                next_portion=position.next_portion, shards=shards,
-            )  # fmt: skip
-            if position.state is not None:
-                file.attrs["coordinator"] = json.dumps(position.state)
-            file.attrs["unfinished"] = np.array(position.unfinished, np.int64).reshape(-1, 2)
+            file.attrs.update(config=config, version=version, shards=shards, **position.attributes())
             for vector, dtype in sources[0][1].items():
                 for tensor in layout:
                     virtual = h5py.VirtualLayout(tensor.shape, dtype)

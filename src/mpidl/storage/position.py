@@ -2,26 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from mpidl.data.schedule import Schedule
+
+
+class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one replica was when it marked a checkpoint; its vectors are in a file of their own, if it keeps any.
+
+    Attributes
+    ----------
+    batches, samples : int
+        Minibatches and samples that it had computed since the run began or was resumed.
+    unpushed : list of (int, int, int)
+        Those of its batches that were in no push yet: a portion, its first such batch, and the batch after the last.
+    working : list of (int, int)
+        Portions that it had taken and not used up, each with its next batch.
+    tickets : int
+        Number of portions that it had taken in turn; counted on when it is resumed.
+    recent : list of int
+        Tickets that it had taken since it last looked for an order, and maybe some before.
+    portion : int
+        The portion of its last batch; -1 before the first.
+    clock : int
+        Steps that it had counted; see `mpidl.algorithms.requests.Clock`.
+    fetched : list of list of int
+        What it had read of each shard's clock at its last fetch.
+    counts : dict of str to int
+        See `mpidl.algorithms.replica_state.ReplicaState`.
+    """
+
+    batches: int
+    samples: int
+    unpushed: list[tuple[int, int, int]] = []
+    working: list[tuple[int, int]] = []
+    tickets: int = 0
+    recent: list[int] = []
+    portion: int = -1
+    clock: int = 0
+    fetched: list[list[int]] = []
+    counts: dict[str, int] = {}
 
 
 class Position(NamedTuple):
-    """Where in the data and in the run a checkpoint was taken.
+    """Where in the data and in the run a checkpoint was taken: the pushes that are in it, and what is left.
 
     Attributes
     ----------
     step : int
-        Number of minibatches that all replicas together have computed.
+        Number of minibatches whose gradients have been pushed.
     samples : int
-        Number of training samples used.
+        Number of training samples in them.
     epoch : float
         `samples` over the size of the training data.
     next_portion : int
         First portion that no replica has taken.
     unfinished : list of (int, int)
-        Portions in work, each with the number of its batches that are done.
+        Portions before it that are not used up, each with its first batch that was in no push.
     state : dict, optional
         What a coordinator resumes from; None if the run has no coordinator or it has not iterated yet.
+    seconds : float
+        Training time so far.
+    replicas : list of ReplicaPosition
+        From which the same replicas go on, with the batches that they had computed and not pushed.
+    passed_over : list of (int, int)
+        The portions of `unfinished` that no replica had taken.
+    beginning : (int, list of (int, int)) or None
+        The `next_portion` and `unfinished` that the replicas' tickets count from, in a deterministic run.
     """
 
     step: int
@@ -30,3 +81,123 @@ class Position(NamedTuple):
     next_portion: int
     unfinished: list[tuple[int, int]]
     state: dict[str, Any] | None = None
+    seconds: float = 0.0
+    replicas: Sequence[ReplicaPosition] = ()
+    passed_over: list[tuple[int, int]] | None = None
+    beginning: tuple[int, list[tuple[int, int]]] | None = None
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the position as attributes of a checkpoint's index."""
+        found = {
+            "step": self.step,
+            "samples": self.samples,
+            "epoch": self.epoch,
+            "next_portion": self.next_portion,
+            "unfinished": np.array(self.unfinished, np.int64).reshape(-1, 2),
+            "seconds": self.seconds,
+        }
+        more = {"replicas": self.replicas, "passed_over": self.passed_over, "beginning": self.beginning}
+        if self.state is not None:
+            more["coordinator"] = self.state
+        return found | {name: msgspec.json.encode(value).decode() for name, value in more.items()}
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Position:
+        """Return the position of a checkpoint, given its index's attributes; earlier versions wrote fewer of them.
+
+        Raises
+        ------
+        KeyError, ValueError
+            An attribute is missing or is not what `attributes` returns.
+        """
+
+        def decoded(name: str, kind: Any) -> Any:
+            return msgspec.json.decode(attributes.get(name, "null"), type=kind | None)
+
+        places = list[tuple[int, int]]
+        return cls(
+            int(attributes["step"]),
+            int(attributes["samples"]),
+            float(attributes["epoch"]),
+            int(attributes["next_portion"]),
+            [(int(portion), int(done)) for portion, done in attributes["unfinished"]],
+            decoded("coordinator", dict),
+            float(attributes.get("seconds", 0.0)),
+            decoded("replicas", list[ReplicaPosition]) or (),
+            decoded("passed_over", places),
+            decoded("beginning", tuple[int, places]),
+        )
+
+    def with_replicas(self, schedule: Schedule, in_turn: bool) -> Position:
+        """Return where the same replicas go on: what they had computed and not pushed is done.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            Knows the size of batches.
+        in_turn : bool
+            Whether replicas take portions in turn, as in a deterministic run.
+        """
+        unpushed = [part for replica in self.replicas for part in replica.unpushed]
+        samples = self.samples + sum(schedule.samples(*part) for part in unpushed)
+        beginning = self.beginning if in_turn else None
+        next_portion, unfinished = beginning or (self.next_portion, self.passed_over or [])
+        return self._replace(
+            step=self.step + sum(last - first for _, first, last in unpushed),
+            samples=samples,
+            epoch=samples / schedule.portions.samples,
+            next_portion=next_portion,
+            unfinished=unfinished,
+            beginning=beginning,
+        )
+
+
+def cut_position(
+    start: Position,
+    replicas: Sequence[ReplicaPosition],
+    schedule: Schedule,
+    *,
+    taken: int | None,
+    seconds: float,
+    state: dict[str, Any] | None = None,
+) -> Position:
+    """Return the position of a checkpoint that all replicas have marked.
+
+    Parameters
+    ----------
+    start : Position
+        Where the run began or was resumed, and where `schedule` begins.
+    replicas : sequence of ReplicaPosition
+    schedule : Schedule
+    taken : int or None
+        Tickets below it had been taken when the checkpoint was ordered; None in a deterministic run, where worker w's
+        i-th ticket is w + i * workers.
+    seconds : float
+        Training time so far.
+    state : dict, optional
+        What a coordinator resumes from.
+    """
+    beyond = {ticket for replica in replicas for ticket in replica.recent}
+    beginning = None
+    if taken is None:
+        workers = len(replicas)
+        taken = min(number + replica.tickets * workers for number, replica in enumerate(replicas))
+        beyond = {
+            number + i * workers
+            for number, replica in enumerate(replicas)
+            for i in range((taken - number) // workers, replica.tickets)
+        }
+        beginning = (start.next_portion, list(start.unfinished))
+    next_portion, passed_over = schedule.position(taken, {ticket for ticket in beyond if ticket >= taken})
+    firsts: dict[int, int] = {}
+    parts = [part for replica in replicas for part in (*replica.working, *((p, a) for p, a, _ in replica.unpushed))]
+    for portion, first in [*passed_over, *parts]:
+        firsts[portion] = min(first, firsts.get(portion, first))
+    unpushed = [part for replica in replicas for part in replica.unpushed]
+    samples = start.samples + sum(replica.samples for replica in replicas)
+    samples -= sum(schedule.samples(*part) for part in unpushed)
+    step = start.step + sum(replica.batches for replica in replicas) - sum(last - first for _, first, last in unpushed)
+    epoch = samples / schedule.portions.samples
+    return Position(
+        step, samples, epoch, next_portion, sorted(firsts.items()), state, seconds, replicas, passed_over, beginning
+    )

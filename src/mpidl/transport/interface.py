@@ -14,7 +14,7 @@ import numpy as np
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.parameters.ranges import Range
 from mpidl.topology.roles import Roles
-from mpidl.transport.protocol import Message, Order, Phase
+from mpidl.transport.protocol import Message, Order, Phase, Saved
 from mpidl.wire import ErrorFeedback
 
 
@@ -89,6 +89,9 @@ class FollowerLink(Link, Protocol):
     def post(self, status: np.ndarray, wake: bool = False) -> None:
         """Post this rank's status, shape (1,); `wake` makes the coordinator look at once."""
 
+    def report_saved(self, saved: Saved) -> None:
+        """Tell the coordinator that a part of a checkpoint is on disk."""
+
 
 class WorkerLink(FollowerLink, Protocol):
     """A worker's ways to the coordinator, to the servers and to the other workers.
@@ -101,7 +104,9 @@ class WorkerLink(FollowerLink, Protocol):
     peers : MPI.Intracomm or None
         The workers of a job without servers.
     shared_vectors : list of array
-        The parameters, the rule's state, and one count for each worker, where workers share memory.
+        The parameters and the rule's state, where workers share memory.
+    shared_rows : array (workers + 1, n) of int64
+        There, a row for the gate and one for each worker; see `protocol.Row`.
     """
 
     @property
@@ -112,6 +117,8 @@ class WorkerLink(FollowerLink, Protocol):
     def peers(self) -> Any: ...
     @property
     def shared_vectors(self) -> list[np.ndarray]: ...
+    @property
+    def shared_rows(self) -> np.ndarray: ...
 
     def take_ticket(self) -> int:
         """Take the next ticket for a portion; each is given to one worker only."""
@@ -119,6 +126,17 @@ class WorkerLink(FollowerLink, Protocol):
 
     def tickets_taken(self) -> int:
         """Return how many tickets have been taken."""
+        ...
+
+    def taken(self) -> int:
+        """Return a number below which all tickets had been taken when `order` was called last."""
+        ...
+
+    def fence(self) -> None:
+        """Let what this worker has written to shared memory be seen before it reads what others write."""
+
+    def take_order(self, order: int) -> bool:
+        """Return whether this worker is the one that takes the copy for an order, where workers share memory."""
         ...
 
     def set_clock(self, clock: int) -> None:
@@ -133,6 +151,21 @@ class WorkerLink(FollowerLink, Protocol):
 
     def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
         """Post an evaluation after `epoch` (from 1), shape (1,) of `protocol.EVALUATION`."""
+
+    def begin_round(self, pushes: int) -> tuple[Order, int | None]:
+        """Say how many pushes this worker may make before it looks for an order again.
+
+        Returns
+        -------
+        order : Order
+        pushes : int or None
+            How many of each worker's pushes are in that order's checkpoint; None while that is not decided.
+        """
+        ...
+
+    def mark(self, order: int) -> bool:
+        """Mark an order at all servers: later pushes are not in its checkpoint. False while one of them has no room."""
+        ...
 
     def begin_push(self, fetched: Sequence[int], portions: tuple[int, int]) -> None:
         """Begin a push, with each shard's clock at the last fetch and the first and last portion in its headers."""
@@ -150,7 +183,7 @@ class WorkerLink(FollowerLink, Protocol):
         ...
 
     def read_clocks(self, clocks: np.ndarray) -> None:
-        """Read clock and received chunks of every shard into an int64 array (servers, 2)."""
+        """Read the `protocol.ShardClock` of every shard into an int64 array (servers, len(ShardClock))."""
 
     def start_fetch(self, parameters: Any) -> None:
         """Start reading all shards into a vector."""
@@ -193,6 +226,9 @@ class ServerLink(FollowerLink, Protocol):
 
     def show_clock(self, clock: int, received: int) -> None:
         """Show workers how many updates have been applied and how many chunks received."""
+
+    def show_cut(self, order: int) -> None:
+        """Show workers that pushes from now on may not be in the checkpoint of an order."""
 
     def wake_workers(self) -> None:
         """Wake all workers, which may be waiting for an update."""
@@ -243,12 +279,22 @@ class CoordinatorLink(Link, Protocol):
         """Return how many tickets for portions have been taken."""
         ...
 
+    def show_taken(self, taken: int) -> None:
+        """Show workers that all tickets below a number have been taken."""
+
     def set_tickets(self, taken: int) -> int:
         """Let tickets go on from a number, and return the number before."""
         ...
 
-    def order_save(self, number: int, step: int) -> None:
-        """Order all shards to be saved as checkpoint `step`; orders are numbered from 1."""
+    def order_save(self, number: int, last: int) -> None:
+        """Order a checkpoint; orders are numbered from 1, and all stop after order `last` unless that is 0."""
+
+    def decide_round(self, number: int) -> None:
+        """Decide how many pushes of each worker are in the checkpoint of an order, where they begin rounds."""
+
+    def saved(self) -> list[Saved]:
+        """Return what other ranks have reported to be on disk since the last call."""
+        ...
 
     def set_phase(self, phase: Phase) -> None:
         """Tell all ranks what to do that have no more portions."""

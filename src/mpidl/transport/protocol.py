@@ -6,7 +6,8 @@ less often. Counters and the numbers of orders only grow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from mpidl.algorithms.coordinator_requests import SEGMENTS, Segment
 from mpidl.shards.staleness import BINS
+from mpidl.storage.position import ReplicaPosition
 
 #: A ticket beyond every run: taking it means that there are no more portions.
 NO_MORE = 1 << 60
@@ -44,24 +46,32 @@ class Control(IntEnum):
     PHASE = 1
     SIGNALS = 2  # ranks that a signal asked to stop
     ORDER = 3  # ordinal of the last order to save a checkpoint, from 1
-    STEP = 4  # the step of that checkpoint
+    LAST = 4  # ordinal of the order after which all stop; 0 for none
+    ROUND = 5  # in a deterministic run: that order, times `ROUNDS`, plus the pushes that are in its checkpoint
+    TAKEN = 6  # all tickets below it had been taken a while ago
+    COPIED = 7  # where workers share memory: ordinal of the last order that a worker takes the copy for
+    BEGUN = 8  # in a deterministic run: most pushes that a worker may make before it looks for an order
+
+
+#: More than the pushes of any worker.
+ROUNDS = 1 << 40
 
 
 class Order(NamedTuple):
-    """What the coordinator has told a server, or a worker that holds a shard.
+    """What the coordinator has told a worker or a server.
 
     Attributes
     ----------
     number : int
         Ordinal of the last order to save a checkpoint, from 1.
-    step : int
-        The step of that checkpoint.
+    last : int
+        Ordinal of the order after whose checkpoint all stop; 0 for none.
     phase : Phase
         Servers know ``TRAIN`` and ``EXIT``.
     """
 
     number: int
-    step: int
+    last: int
     phase: int
 
 
@@ -70,6 +80,7 @@ class ShardClock(IntEnum):
 
     CLOCK = 0  # updates applied
     RECEIVED = 1  # chunks received
+    CUT = 2  # ordinal of the last order that a worker has marked: later pushes are in no checkpoint ordered so far
 
 
 WORKER_STATUS = np.dtype(
@@ -82,8 +93,6 @@ WORKER_STATUS = np.dtype(
         ("fetches", np.int64),
         ("bytes_pushed", np.int64),
         ("bytes_fetched", np.int64),
-        ("tickets", np.int64),  # portions taken
-        ("unfinished", np.int64, (2, 2)),  # portions in work and taken ahead, each with its batches done; -1 for none
         ("first_fetch", np.float64),  # seconds since the epoch
         ("last_push", np.float64),
         ("evaluation_seconds", np.float64),
@@ -106,7 +115,6 @@ SERVER_STATUS = np.dtype(
         ("pushes", np.int64),
         ("dropped", np.int64),
         ("busy_seconds", np.float64),
-        ("saved", np.int64),  # ordinal of the last order whose checkpoint is on disk
         ("staleness_sum", np.float64),
         ("staleness_max", np.int64),
         ("staleness", np.int64, (BINS,)),
@@ -127,18 +135,18 @@ EVALUATION = np.dtype(
 
 # A push, chunk by chunk.
 
-#: Chunk number of the message that says that a worker pushes no more.
-END = -1
+#: Chunk numbers of the messages that say that a worker pushes no more, and that its pushes so far are in a checkpoint.
+END, MARK = -1, -2
 
 
 class Header(IntEnum):
     """Numbers that travel with each chunk of a push."""
 
     PUSH = 0  # ordinal of the worker's push, from 0
-    CHUNK = 1  # number of the chunk within the shard, or END
+    CHUNK = 1  # number of the chunk within the shard, END or MARK
     FETCHED = 2  # the shard's clock when the worker fetched
     COUNT = 3  # elements
-    FIRST = 4  # first portion that the push was computed on
+    FIRST = 4  # first portion that the push was computed on; a mark's order
     LAST = 5  # last portion
 
 
@@ -151,13 +159,13 @@ class Message(NamedTuple):
     push : int
         Ordinal of the worker's push, from 0.
     chunk : int
-        Number of the chunk within the shard, or `END`.
+        Number of the chunk within the shard, `END` or `MARK`.
     fetched : int
         The shard's clock when the worker fetched what the gradient was computed on.
     values : array (count,)
         Valid until the chunk is released.
     portions : (int, int)
-        First and last portion that the push was computed on.
+        First and last portion that the push was computed on; the first is the order where this is a mark.
     """
 
     worker: int
@@ -168,14 +176,57 @@ class Message(NamedTuple):
     portions: tuple[int, int]
 
 
+class Row(IntEnum):
+    """Numbers of a worker's row, where workers share memory; places follow, each a portion and its next batch."""
+
+    UPDATES = 0  # its updates of the parameters
+    CHANGING = 1  # whether it is changing the parameters or the row
+    BATCHES = 2  # see `mpidl.storage.position.ReplicaPosition`
+    SAMPLES = 3
+    TICKETS = 4
+    PLACES = 5  # number of places
+
+
+#: How many places a row has room for.
+PLACES = 8
+
+
 class Meeting(IntEnum):
     """What each worker tells all others before a reduction."""
 
     GIVES = 0  # whether it gives a vector
     EPOCH = 1  # an epoch that is over and that nobody has evaluated, or 0
     ORDER = 2  # the first worker's: Control.ORDER
-    STEP = 3  # and Control.STEP
+    LAST = 3  # and Control.LAST
     PORTION = 4  # the portion of its last batch
+
+
+# Checkpoints.
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Worker or server to coordinator: a part of a checkpoint is on disk.
+
+    Attributes
+    ----------
+    order : int
+        Ordinal of the order.
+    shards : sequence of int
+        Numbers of the shards whose files are complete.
+    replicas : dict of int to ReplicaPosition
+        Where replicas were, by their numbers; the files of those that keep vectors are complete.
+    files : sequence of str
+        Names of the files beside the shards'.
+    taken : int or None
+        Tickets below it had been taken, if the order itself doesn't say so.
+    """
+
+    order: int
+    shards: Sequence[int] = ()
+    replicas: Mapping[int, ReplicaPosition] = field(default_factory=dict)
+    files: Sequence[str] = ()
+    taken: int | None = None
 
 
 # Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.
@@ -196,11 +247,12 @@ class Notice(IntEnum):
 
 
 class Tag(IntEnum):
-    """Kinds of messages between the coordinator and servers."""
+    """Kinds of messages between the coordinator and other ranks."""
 
     CALL = 1
     ANSWER = 2
     NOTICE = 3
+    SAVED = 4
 
 
 #: How many numbers a notice has.

@@ -10,11 +10,13 @@ from mpi4py import MPI
 
 from mpidl.algorithms.requests import Reduce
 from mpidl.engines.mpi.own_shard import OwnShard
+from mpidl.engines.mpi.request_handler import Part
 from mpidl.parameters.ranges import Range
+from mpidl.shards.cut import Cut
 from mpidl.shards.shard import Shard
-from mpidl.storage.shard_writer import ShardWriter
+from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface import WorkerLink
-from mpidl.transport.protocol import Meeting
+from mpidl.transport.protocol import Meeting, Order, Phase
 
 
 class ByReduction(OwnShard):
@@ -27,8 +29,6 @@ class ByReduction(OwnShard):
     ----------
     shard : Shard
         What this worker holds.
-    writer : ShardWriter
-        Writes the shard's checkpoints.
     shards : sequence of Range
         What each worker holds.
     evaluate : callable
@@ -40,14 +40,15 @@ class ByReduction(OwnShard):
         An epoch that is to be evaluated at the next reduction; 0 for none.
     """
 
+    together = True
+
     def __init__(
         self,
         shard: Shard,
-        writer: ShardWriter,
         shards: Sequence[Range],
         evaluate: Callable[[int, np.ndarray], None],
     ) -> None:
-        super().__init__(shard, writer)
+        super().__init__(shard)
         self.actions = {Reduce: self._reduce}
         self._evaluate = evaluate
         self._sizes = [part.size for part in shards]
@@ -57,7 +58,8 @@ class ByReduction(OwnShard):
         self._all = np.zeros((len(shards), len(Meeting)), np.int64)
         self._type = MPI.Datatype.fromcode(shard.parameters.dtype.char)
         self._latest = shard.parameters
-        self._portion = -1
+        self._cut = Cut(shard)
+        self._order = Order(0, 0, Phase.TRAIN)
         self.epoch_over = 0
 
     def bind(self, link: WorkerLink) -> None:
@@ -65,14 +67,20 @@ class ByReduction(OwnShard):
         super().bind(link)
         self._peers = link.peers
 
-    def took(self, portion: int, batch: int) -> None:
-        """See `RequestHandler.took`."""
-        super().took(portion, batch)
-        self._portion = portion
-
     def start(self, parameters: np.ndarray) -> None:
-        """See `RequestHandler.start`."""
+        """See `RequestHandler.start`: the initial state is saved before the first reduction."""
         self._gather(parameters)
+        self._agree(False)
+
+    def order(self, marked: int) -> Order:
+        """See `RequestHandler.order`: that of the last reduction, so that all obey it after the same one."""
+        self._link.order()
+        return self._order
+
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
+        """See `RequestHandler.cut`: the shard as the last reduction has left it."""
+        self._cut.begin(())
+        return Part({number: position}, {number: (self._shard.range, self._cut.copy.on_host())})
 
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`: the last reduction's result."""
@@ -93,6 +101,8 @@ class ByReduction(OwnShard):
             return 0
         self._update(request, given)
         self._gather(request.parameters)
+        if request.vector is not None:
+            self.unpushed.clear()
         figures["pushes"] += request.vector is not None
         figures["bytes_pushed"] += request.parameters.nbytes if request.vector is not None else 0
         figures["fetches"] += 1
@@ -106,14 +116,14 @@ class ByReduction(OwnShard):
 
     def _agree(self, gives: bool) -> np.ndarray:
         """Tell all who gives a vector, which epoch is over and what is to be saved; return who gives."""
-        self._says[:] = gives, self.epoch_over, 0, 0, self._portion
+        self._says[:] = gives, self.epoch_over, 0, 0, self.portion
         if self._peers.rank == 0:
             order = self._link.order()
-            self._says[[Meeting.ORDER, Meeting.STEP]] = order.number, order.step
+            self._says[[Meeting.ORDER, Meeting.LAST]] = order.number, order.last
         started = time.perf_counter()
         self._peers.Allgather(self._says, self._all)
         self.status.figures["waiting_seconds"] += time.perf_counter() - started
-        self.obey(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.STEP]))
+        self._order = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)
         return self._all[:, Meeting.GIVES].astype(bool)
 
     def _update(self, request: Reduce, given: np.ndarray) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
+from mpidl.engines.mpi.marking import Marking, Stopped
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.nn.model import Model
@@ -54,19 +55,34 @@ class MpiEngine:
     schedule : Schedule
     handler : RequestHandler
         Carries out the requests of the algorithm's exchange.
-    steps : Steps
-        The replica's own steps.
+    state : ReplicaState
+        What the replica keeps.
     hooks : WorkerHooks
+    resumed : sequence of (int, int)
+        Portions that the replica has taken before, each with its next batch.
+
+    Attributes
+    ----------
+    marking : Marking
+        The worker's part in checkpoints; set before `bind`.
     """
 
+    marking: Marking
+
     def __init__(
-        self, model: Model, split: Split, schedule: Schedule, handler: RequestHandler, steps: Steps, hooks: WorkerHooks
+        self,
+        model: Model,
+        split: Split,
+        schedule: Schedule,
+        handler: RequestHandler,
+        state: ReplicaState,
+        hooks: WorkerHooks,
+        resumed: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
-        self.steps, self._hooks = steps, hooks
-        self.loader = Loader(schedule, split, hooks.take_ticket, self._epoch_over, prepare=True)
+        self.state, self._hooks = state, hooks
+        self.loader = Loader(schedule, split, self._take_ticket, self._epoch_over, resumed, prepare=True)
         self.status = handler.status
-        self._clock = 0
         self._posted = 0.0
         self._actions: dict[type, Callable[[Any], Any]] = {
             Gradient: self._gradient,
@@ -80,10 +96,11 @@ class MpiEngine:
         self._link, self._waiting = link, Waiting(link, self.status)
         self._timer = timer(link.crowded)
         self.handler.bind(link)
-        link.set_clock(self._clock)
+        self.marking.bind(link, self._waiting.until)
+        link.set_clock(self.marking.clock)
 
     def run(self, replica: Replica) -> None:
-        """Carry out everything that a replica asks for, until all that it pushed has been applied."""
+        """Carry out what a replica asks for until it ends or is to stop, and all that it pushed has been applied."""
         answer, figures = None, self.status.figures
         figures["state"] = State.WORKING
         try:
@@ -93,44 +110,43 @@ class MpiEngine:
                 batch = self._next_batch(request) if isinstance(request, NextBatch) else None
                 figures["overhead_seconds"] += self._timer() - started
                 answer = batch if isinstance(request, NextBatch) else self._actions[type(request)](request)
-        except StopIteration:
-            pass
+        except (StopIteration, Stopped):
+            replica.close()
         self._waiting.until(self.handler.applied)
 
     def announce_end(self) -> None:
         """Tell the other ranks that this replica is done."""
         self.handler.end_pushes()
-        self._note_unfinished()
-        self._set_clock(STOPPED)
+        self._link.set_clock(STOPPED)
         self.status.figures["state"] = State.TRAINED
         self._link.post(self.status.row, wake=True)
 
     def _next_batch(self, request: NextBatch) -> Minibatch | None:
         self._hooks.between_batches()
+        self.marking.look()
         now = time.perf_counter()
         if now - self._posted > POST_EVERY:
             self._posted = now
-            self._note_unfinished()
             self._link.post(self.status.row)
             self.handler.post()
-        batch = self.loader.next()
+        with self.handler.changing:
+            batch = self.loader.next()
+            self.marking.unused = int(batch is not None)
         if batch is not None:
             assert self.loader.current is not None
-            self.steps.portion = self.loader.current.portion
+            self.state.portion = self.loader.current.portion
             self.handler.took(self.loader.current.portion, self.loader.done - 1)
         return batch
+
+    def _take_ticket(self) -> int:
+        ticket = self._hooks.take_ticket()
+        self.marking.took(ticket)
+        return ticket
 
     def _epoch_over(self, epoch: int) -> None:
         started = self._timer()
         self._hooks.epoch_over(epoch)
         self.status.figures["overhead_seconds"] -= self._timer() - started
-
-    def _note_unfinished(self) -> None:
-        self.status.figures["tickets"] = self.loader.tickets
-        noted = self.status.figures["unfinished"]
-        noted[:] = -1
-        for i, pair in enumerate(self.loader.unfinished()):
-            noted[i] = pair
 
     def _gradient(self, request: Gradient) -> np.ndarray:
         # What a gradient takes: its samples too, unless they were made ready before.
@@ -152,18 +168,17 @@ class MpiEngine:
         figures["samples"] += samples
         figures["batches"] += 1
         figures["loss"] += float(loss) * samples
+        self.marking.unused = 0
         self.handler.computed(float(loss) * samples)
         return gradient
 
     def _wait_for_epoch(self, request: WaitForEpoch) -> None:
         taken = self.schedule.tickets_before(request.epoch)
-        self._waiting.until(lambda: self._link.tickets_taken() >= taken)
+        # What the replica keeps is complete as long as it waits.
+        self._waiting.until(lambda: self.marking.look() or self._link.tickets_taken() >= taken)
 
     def _wait_for_clock(self, request: Clock) -> None:
         self._waiting.until(self.handler.applied)
-        self._set_clock(self._clock + 1)
-        self._waiting.until(lambda: self._link.slowest_clock() >= self._clock - request.bound)
-
-    def _set_clock(self, clock: int) -> None:
-        self._clock = clock
-        self._link.set_clock(clock)
+        self.marking.clock += 1
+        self._link.set_clock(self.marking.clock)
+        self._waiting.until(lambda: self._link.slowest_clock() >= self.marking.clock - request.bound)

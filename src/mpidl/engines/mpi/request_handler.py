@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from mpidl.parameters.ranges import Range
 from mpidl.storage.interleaving import WorkerRecord
+from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface import WorkerLink
-from mpidl.transport.protocol import WORKER_STATUS
+from mpidl.transport.protocol import WORKER_STATUS, Order
 from mpidl.transport.status import Status
 from mpidl.wire import ErrorFeedback
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one worker contributes to a checkpoint.
+
+    Attributes
+    ----------
+    replicas : dict of int to ReplicaPosition
+        Where replicas are, by their numbers.
+    shards : dict of int to (Range, dict)
+        Ranges and states of the shards that this worker writes, by their numbers.
+    taken : int or None
+        See `mpidl.transport.protocol.Saved`.
+    """
+
+    replicas: dict[int, ReplicaPosition]
+    shards: dict[int, tuple[Range, dict[str, np.ndarray]]] = field(default_factory=dict)
+    taken: int | None = None
 
 
 class RequestHandler:
@@ -26,18 +49,37 @@ class RequestHandler:
     actions : dict of request to callable
     feedback : sequence of ErrorFeedback
         What the wire format has left out so far, for each server.
+    portion : int
+        The portion of the last batch; -1 before the first.
+    unpushed : list of [int, int, int]
+        The batches computed since the last push: a portion, its first such batch, and the batch after the last.
+    together : bool
+        Whether all workers obey an order after the same push or reduction.
+    where : callable
+        Returns where the replica is.
+    cut_seen : callable
+        Called with the ordinal of an order that others may have marked, before values that they have changed since
+        are used.
+    changing : context manager
+        The replica's position changes while it is entered.
     """
 
     record: WorkerRecord | None = None
     actions: dict[type, Callable[[Any], Any]]
     feedback: Sequence[ErrorFeedback] = ()
+    together = False
+    where: Callable[[], ReplicaPosition]
+    cut_seen: Callable[[int], None]
+    changing: AbstractContextManager[None] = nullcontext()
 
     def __init__(self) -> None:
         self.status = Status(WORKER_STATUS)
+        self.unpushed: list[list[int]] = []
+        self.portion, self._batch = -1, -1
 
     def bind(self, link: WorkerLink) -> None:
         """Reach the other ranks by `link` from now on."""
-        raise NotImplementedError
+        self._link = link
 
     def unbind(self) -> None:
         """Let go of the transport's memory, which is about to be freed."""
@@ -47,15 +89,47 @@ class RequestHandler:
 
     def took(self, portion: int, batch: int) -> None:
         """Note the batch that the next vector will come from."""
+        self.portion, self._batch = portion, batch
         if self.record is not None:
             self.record.took(portion, batch)
 
     def computed(self, loss: float) -> None:
-        """Note the sum of the losses of a gradient's samples."""
+        """Note that a gradient has been computed, and the sum of the losses of its samples."""
+        if self.unpushed and self.unpushed[-1][0] == self.portion:
+            self.unpushed[-1][2] = self._batch + 1
+        else:
+            self.unpushed.append([self.portion, self._batch, self._batch + 1])
 
     def applied(self) -> bool:
         """Return whether all that this worker pushed has been applied."""
         return True
+
+    # Checkpoints.
+
+    def order(self, marked: int) -> Order:
+        """Return the coordinator's order, as far as this worker may obey it now; it has marked the order `marked`."""
+        return self._link.order()
+
+    def mark(self, order: int) -> bool:
+        """Mark an order, so that what this worker pushes from now on is not in its checkpoint; False: call again."""
+        return True
+
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part | None:
+        """Return what worker `number` contributes to a checkpoint; None if that can't be had at this moment."""
+        return Part({number: position})
+
+    def last_fetched(self) -> list[list[int]]:
+        """Return what was read of each shard's clock at the last fetch."""
+        return []
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """Return a copy of the vectors that are kept beside the replica's."""
+        return {}
+
+    def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray]) -> None:
+        """Go on where another worker was, whose `vectors` these are."""
+        self.unpushed = [list(part) for part in position.unpushed]
+        self.portion = position.portion
 
     def fetch(self, parameters: np.ndarray) -> None:
         """Bring the present parameters, with all of this worker's own pushes, into a vector."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.parameters.ranges import Range
+from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface import WorkerLink
-from mpidl.transport.protocol import ShardClock
+from mpidl.transport.protocol import Order, ShardClock
 from mpidl.wire import ErrorFeedback, Wire
 
 
@@ -28,15 +29,20 @@ class ThroughServers(RequestHandler):
         The parameters' dtype.
     wire : Wire, optional
         How pushes are encoded.
+    in_rounds : bool
+        Whether servers apply pushes in rounds, as in a deterministic run.
 
     Attributes
     ----------
-    fetched : array (servers, 2) of int64
-        Clock of each shard, and chunks that it had received, at the last fetch.
+    fetched : array (servers, len(ShardClock)) of int64
+        What each shard's server showed at the last fetch.
     """
 
-    def __init__(self, shards: Sequence[Range], dtype: Any, wire: Wire | None = None) -> None:
+    def __init__(
+        self, shards: Sequence[Range], dtype: Any, wire: Wire | None = None, in_rounds: bool = False
+    ) -> None:
         super().__init__()
+        self.together = in_rounds
         self.actions = {Fetch: self._fetch, Push: self._push}
         if wire is not None:
             self.feedback = [ErrorFeedback(wire, shard.size, dtype) for shard in shards]
@@ -48,7 +54,7 @@ class ThroughServers(RequestHandler):
 
     def bind(self, link: WorkerLink) -> None:
         """See `RequestHandler.bind`."""
-        self._link = link
+        super().bind(link)
         self._waiting, self._timer = Waiting(link, self.status), timer(link.crowded)
 
     def unbind(self) -> None:
@@ -63,6 +69,47 @@ class ThroughServers(RequestHandler):
     def applied(self) -> bool:
         """See `RequestHandler.applied`."""
         return self._link.applied()
+
+    # Checkpoints.
+
+    def order(self, marked: int) -> Order:
+        """See `RequestHandler.order`: in rounds, an order is obeyed after as many pushes as it says."""
+        if not self.together:
+            return self._link.order()
+        pushes = int(self.status.figures["pushes"])
+        self._waiting.until(lambda: self._begin_round(pushes + 1))
+        order, decided = self._round
+        return order if order.number == marked or pushes == decided else order._replace(number=marked)
+
+    def _begin_round(self, pushes: int) -> bool:
+        self._round = self._link.begin_round(pushes)
+        return self._round[1] is not None
+
+    def mark(self, order: int) -> bool:
+        """See `RequestHandler.mark`."""
+        return self._link.mark(order)
+
+    def last_fetched(self) -> list[list[int]]:
+        """See `RequestHandler.last_fetched`."""
+        fetched: list[list[int]] = self.fetched.tolist()
+        return fetched
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """See `RequestHandler.vectors`: the residual of the wire format."""
+        return {"residual": np.concatenate([each.residual for each in self.feedback])} if self.feedback else {}
+
+    def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray]) -> None:
+        """See `RequestHandler.load`."""
+        super().load(position, vectors)
+        if self.unpushed:
+            self._portions = (self.unpushed[0][0], self.unpushed[-1][0])
+        # No push has arrived in part, so that all clocks are those of any shard.
+        self.fetched[:, ShardClock.CLOCK] = max(clocks[ShardClock.CLOCK] for clocks in position.fetched)
+        start = 0
+        for feedback in self.feedback:
+            size = feedback.residual.size
+            feedback.residual[:] = vectors["residual"][start : start + size]
+            start += size
 
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`."""
@@ -90,20 +137,27 @@ class ThroughServers(RequestHandler):
             if request.newer:
                 self._waiting.until(self._all_newer)
             started = self._timer()
-            self._start_fetch(request.parameters, self.fetched)
+            self._start_fetch(request.parameters, self._now)
             self._link.finish_fetch()
             figures["fetching_seconds"] += self._timer() - started
+            self._look_for_cut(self._now)
+            self.fetched[:] = self._now
             return
         if self._spare is None:
             self._spare = np.empty_like(request.parameters)
             self._start_fetch(self._spare, self._spare_fetched)
         self._link.finish_fetch()
+        self._look_for_cut(self._spare_fetched)
         np.copyto(request.parameters, self._spare)
         self.fetched[:] = self._spare_fetched
         self._start_fetch(self._spare, self._spare_fetched)
 
+    def _look_for_cut(self, clocks: np.ndarray) -> None:
+        self.cut_seen(max(clocks[:, ShardClock.CUT].tolist()))
+
     def _all_newer(self) -> bool:
         self._link.read_clocks(self._now)
+        self._look_for_cut(self._now)
         return bool((self._now[:, ShardClock.CLOCK] > self.fetched[:, ShardClock.CLOCK]).all())
 
     def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
@@ -114,6 +168,7 @@ class ThroughServers(RequestHandler):
     def _push(self, request: Push) -> None:
         portions, self._portions = self._portions or (-1, -1), None
         self._send(request.vector, self.fetched[:, ShardClock.CLOCK].tolist(), portions)
+        self.unpushed.clear()
 
     def _send(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int]) -> None:
         """Send a vector with what goes into its headers: a clock for each server, and two numbers."""

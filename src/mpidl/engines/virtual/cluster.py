@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import numpy as np
 import simpy
 
-from mpidl.algorithms.steps import Steps
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.batch import Minibatch
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Assignment
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.machines import Machines
 from mpidl.shards.shard import Shard
+from mpidl.storage.position import ReplicaPosition
 from mpidl.wire import ErrorFeedback, Wire
 
 #: A process of SimPy: yields the events that it waits for.
@@ -74,8 +76,8 @@ class VirtualReplica:
         The vector at which it computes gradients.
     loader : Loader
         Its supply of minibatches.
-    steps : Steps
-        Makes its own steps.
+    state : ReplicaState
+        What it keeps.
 
     Attributes
     ----------
@@ -101,8 +103,8 @@ class VirtualReplica:
         Batches taken since the last push.
     """
 
-    def __init__(self, number: int, parameters: np.ndarray, loader: Loader, steps: Steps) -> None:
-        self.number, self.parameters, self.loader, self.steps = number, parameters, loader, steps
+    def __init__(self, number: int, parameters: np.ndarray, loader: Loader, state: ReplicaState) -> None:
+        self.number, self.parameters, self.loader, self.state = number, parameters, loader, state
         self.active = True
         self.process: simpy.Process
         self.fetched: list[int] = []
@@ -113,14 +115,44 @@ class VirtualReplica:
         self.clock: float = 0
         self.loss = 0.0
         self.unpushed: list[Assignment] = []
+        self._tickets_before = 0
         self._feedback: list[ErrorFeedback] = []
+        self._residual: np.ndarray | None = None
+
+    def position(self, batches: int, samples: int) -> ReplicaPosition:
+        """Return where the replica is, which has computed so many batches and samples."""
+        return ReplicaPosition(
+            batches=batches,
+            samples=samples,
+            unpushed=[tuple(part) for part in self.unpushed],
+            working=self.loader.unfinished(),
+            tickets=self._tickets_before + self.loader.tickets,
+            portion=self.state.portion,
+            clock=int(self.clock) if self.clock < math.inf else 0,
+            fetched=[[clock] for clock in self.fetched],
+            counts=dict(self.state.counts),
+        )
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """Return a copy of all vectors that the replica keeps."""
+        residual = {"residual": np.concatenate([each.residual for each in self._feedback])} if self._feedback else {}
+        return self.state.vectors() | residual
+
+    def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray], in_turn: bool) -> None:
+        """Go on where another replica was, whose `vectors` these are; it has been given the portions in work."""
+        self.state.load(vectors, position.counts)
+        self.state.portion, self.clock = position.portion, position.clock
+        self.fetched = [clocks[0] for clocks in position.fetched]
+        self.unpushed = [Assignment(*part) for part in position.unpushed]
+        self._tickets_before = position.tickets if in_turn else 0
+        self._residual = vectors.get("residual")
 
     def next_batch(self) -> Minibatch | None:
         """Return the next batch, or None if there is none, and note that its gradient is not pushed yet."""
         batch = self.loader.next()
         current = self.loader.current
         if current is not None:
-            self.steps.portion = current.portion
+            self.state.portion = current.portion
             if batch is not None:
                 self.unpushed.append(Assignment(current.portion, self.loader.done - 1, self.loader.done))
         return batch
@@ -150,6 +182,9 @@ class VirtualReplica:
         """
         if not self._feedback:
             self._feedback = [ErrorFeedback(wire, server.shard.range.size, vector.dtype) for server in servers]
+            for server, feedback in zip(servers, self._feedback, strict=True):
+                if self._residual is not None:
+                    feedback.residual[:] = self._residual[server.part]
         return sum(
             feedback.round_trip(vector[server.part], server.shard.pieces[0].size, decoded[server.part])
             for server, feedback in zip(servers, self._feedback, strict=True)

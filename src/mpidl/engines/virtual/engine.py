@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import simpy
 
@@ -33,6 +34,7 @@ from mpidl.engines.virtual.sandblaster import VirtualSandblaster
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.times import Death, VirtualTime
 from mpidl.shards.shard import Shard
+from mpidl.storage.position import ReplicaPosition
 
 
 class VirtualEngine:
@@ -52,6 +54,10 @@ class VirtualEngine:
         What to call while it runs.
     state : dict, optional
         State of an earlier coordinator's `Iteration`, to resume from.
+    resumed : mapping of int to (ReplicaPosition, mapping), optional
+        Where replicas go on, and the vectors that they kept.
+    taken : int
+        Tickets that have been taken before.
 
     Attributes
     ----------
@@ -67,6 +73,8 @@ class VirtualEngine:
         time: VirtualTime | None = None,
         hooks: Hooks | None = None,
         state: dict[str, Any] | None = None,
+        resumed: Mapping[int, tuple[ReplicaPosition, Mapping[str, np.ndarray]]] | None = None,
+        taken: int = 0,
     ) -> None:
         time, self._hooks = time or VirtualTime(), hooks or Hooks()
         self.shards = shards
@@ -78,7 +86,8 @@ class VirtualEngine:
         servers = [VirtualServer(environment, shard) for shard in shards]
         clock = time.clock or (lambda: time.start + float(environment.now))
         self._cluster = VirtualCluster(environment, machines, servers, self._model.parameters, clock)
-        self._tickets = 0
+        self._tickets, self._in_turn = taken, taken > 0
+        self._resumed = dict(resumed or {})
         self._given_back: deque[int] = deque()
         self._epochs: set[int] = set()
         self._taken, self._advanced = Signal(environment), Signal(environment)
@@ -122,13 +131,17 @@ class VirtualEngine:
         if self._algorithm.exchange is Exchange.REDUCTION:
             # It has no servers to fetch the parameters from.
             self._cluster.collect(vector)
-        replica = VirtualReplica(number, vector, self._loader(), self._training.steps())
+        position, kept = self._resumed.pop(number, (None, {}))
+        loader = self._loader(() if position is None else position.working)
+        replica = VirtualReplica(number, vector, loader, self._training.replica_state())
+        if position is not None:
+            replica.load(position, kept, self._in_turn)
         replica.process = self._environment.process(self._live(replica))
         return replica
 
-    def _loader(self) -> Loader:
+    def _loader(self, resumed: Sequence[tuple[int, int]] = ()) -> Loader:
         alone = self._cluster.machines is None
-        return Loader(self._schedule, self._training.split, self._take, self._announce_epoch, prepare=alone)
+        return Loader(self._schedule, self._training.split, self._take, self._announce_epoch, resumed, prepare=alone)
 
     @property
     def totals(self) -> Totals:
@@ -150,11 +163,14 @@ class VirtualEngine:
         """Number of portions taken so far."""
         return min(self._tickets, self._schedule.tickets)
 
-    def unfinished(self) -> list[tuple[int, int]]:
-        """Return the portions taken but not used up, each with the number of its batches that are done."""
-        rest = [pair for replica in self.replicas for pair in replica.loader.unfinished()]
-        waiting = [self._schedule.assignment(ticket) for ticket in self._given_back]
-        return sorted(rest + [(part.portion, part.first) for part in waiting if part is not None])
+    def positions(self) -> list[ReplicaPosition]:
+        """Return where the replicas are; the first stands for what all of them have computed."""
+        totals, first = self.totals, self.replicas[0]
+        positions = [first.position(totals.batches, totals.samples)]
+        positions += [replica.position(0, 0) for replica in self.replicas[1:]]
+        waiting = [part for part in map(self._schedule.assignment, self._given_back) if part is not None]
+        working = positions[0].working + [(part.portion, part.first) for part in waiting]
+        return [msgspec.structs.replace(positions[0], working=working), *positions[1:]]
 
     def stop(self) -> None:
         """Let every replica end after its present batch."""
@@ -207,7 +223,7 @@ class VirtualEngine:
         try:
             # A process begins at its first event, so that all replicas exist before the first of them runs.
             yield self._environment.timeout(0)
-            requests = self._algorithm.replica(replica.number, replica.parameters, len(self.replicas), replica.steps)
+            requests = self._algorithm.replica(replica.number, replica.parameters, len(self.replicas), replica.state)
             yield from drive(requests, {kind: partial(action, replica) for kind, action in self._actions.items()})
         except simpy.Interrupt:
             self._give_back(replica)

@@ -34,12 +34,13 @@ class _Compensating(Policy):
 
     def state(self) -> dict[str, Any]:
         """See `Policy.state`."""
-        return {"first": self._first} | {f"kept/{worker}": kept for worker, kept in self._kept.items()}
+        return {"workers/first": self._first} | {f"workers/{worker}": kept for worker, kept in self._kept.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """See `Policy.load`."""
-        self._first[...] = state["first"]
-        self._kept = {int(name.removeprefix("kept/")): state[name].copy() for name in state if name != "first"}
+        self._first[...] = state["workers/first"]
+        kept = {name.removeprefix("workers/"): values for name, values in state.items()}
+        self._kept = {int(name): values.copy() for name, values in kept.items() if name != "first"}
 
     def _keep(self, shard: ShardState, chunk: int, push: PushHeader) -> None:
         np.copyto(shard.part(self._kept[push.worker], chunk), shard.chunk(chunk))

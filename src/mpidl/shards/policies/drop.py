@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ class DropStale(Policy):
         self._policy, self._bound = policy, bound
         self.awaited = policy.awaited
 
+    def __copy__(self) -> DropStale:
+        return DropStale(copy(self._policy), self._bound)
+
     def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
         self._policy.attach(shard)
@@ -33,6 +37,10 @@ class DropStale(Policy):
     def remove_worker(self, shard: ShardState, worker: int) -> None:
         """See `Policy.remove_worker`."""
         self._policy.remove_worker(shard, worker)
+
+    def expect_all(self) -> None:
+        """See `Policy.expect_all`."""
+        self._policy.expect_all()
 
     def apply_rest(self, shard: ShardState) -> None:
         """See `Policy.apply_rest`."""

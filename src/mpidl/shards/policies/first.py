@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.shards.policies.gathering import for_chunks
 from mpidl.shards.policies.policy import Policy
 from mpidl.shards.state import PushHeader, ShardState
 
@@ -64,6 +65,10 @@ class FirstOfStep(Policy):
             if givers:
                 self._apply_if_complete(shard, chunk)
 
+    def expect_all(self) -> None:
+        """See `Policy.expect_all`."""
+        self._active = set(range(self._workers))
+
     def _apply_if_complete(self, shard: ShardState, chunk: int) -> None:
         givers = self._givers[chunk]
         if len(givers) < self._count and not self._active <= givers:
@@ -90,7 +95,12 @@ class FirstOfStep(Policy):
     def load(self, state: Mapping[str, Any]) -> None:
         """See `Policy.load`."""
         self._sum[...] = state["sum"]
-        self._active = set(np.flatnonzero(state["active"]).tolist())
-        self._givers = [set(np.flatnonzero(givers).tolist()) for givers in state["givers"]]
-        self._clocks = state["clocks"].tolist()
-        self._taken = {worker: taken for worker, taken in enumerate(state["taken"].tolist()) if taken}
+        chunks, workers = len(self._clocks), len(state["active"])
+        # If the workers are others, those that have given are none of them.
+        first = 0 if workers == self._workers else self._workers
+        givers = for_chunks(state["givers"], chunks)
+        self._givers = [set((first + np.flatnonzero(each)).tolist()) for each in givers]
+        self._clocks = for_chunks(state["clocks"], chunks).tolist()
+        if workers == self._workers:
+            self._active = set(np.flatnonzero(state["active"]).tolist())
+            self._taken = {worker: taken for worker, taken in enumerate(state["taken"].tolist()) if taken}

@@ -35,7 +35,7 @@ class Gather(Gathering):
         gathered = shard.part(self._sum, chunk)
         self._adding.update(gathered, (), values, 1, -self._scale(push.staleness) / self._count)
         self._gathered[chunk] += 1
-        if self._gathered[chunk] == self._count:
+        if self._gathered[chunk] >= self._count:
             self._apply(shard, chunk)
 
     def apply_rest(self, shard: ShardState) -> None:
@@ -46,5 +46,5 @@ class Gather(Gathering):
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """See `Policy.end_push`: the clock counts updates, not pushes."""
-        if (shard.pushes - shard.dropped) % self._count == 0:
+        if not self._gathered[-1]:
             shard.clock += 1

@@ -11,6 +11,11 @@ from mpidl.shards.policies.policy import Policy
 from mpidl.shards.state import ShardState
 
 
+def for_chunks(counts: np.ndarray, chunks: int) -> np.ndarray:
+    """Return what was counted for each chunk, for another number of chunks: at rest all chunks have the same counts."""
+    return counts if len(counts) == chunks else np.repeat(counts[:1], chunks, axis=0)
+
+
 class Gathering(Policy):
     """Keeps a sum of gradients and, for each chunk, the number of gradients in it and of the updates before."""
 
@@ -36,4 +41,5 @@ class Gathering(Policy):
     def load(self, state: Mapping[str, Any]) -> None:
         """See `Policy.load`."""
         self._sum[...] = state["sum"]
-        self._gathered, self._updates = state["gathered"].tolist(), state["updates"].tolist()
+        chunks = len(self._gathered)
+        self._gathered, self._updates = (for_chunks(state[name], chunks).tolist() for name in ("gathered", "updates"))

@@ -25,7 +25,7 @@ class Policy:
     awaited: bool = False
 
     def attach(self, shard: ShardState) -> None:
-        """Allocate what the policy keeps. The shard calls this once, when its parameters have their first values."""
+        """Allocate what the policy keeps, anew if it is called again; the shard's parameters have their first values."""
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """Act on one chunk of a push; `values` has the chunk's shape."""
@@ -38,11 +38,17 @@ class Policy:
     def remove_worker(self, shard: ShardState, worker: int) -> None:
         """Expect no more pushes of a worker."""
 
+    def expect_all(self) -> None:
+        """Expect pushes of all workers again, also of those that had left."""
+
     def apply_rest(self, shard: ShardState) -> None:
         """Apply what has been gathered; no more pushes follow."""
 
     def state(self) -> dict[str, Any]:
-        """Return all that the policy keeps between two chunks, as `ShardState.state` does."""
+        """Return all that the policy keeps between two chunks, as `ShardState.state` does.
+
+        What holds only as long as the workers are the same has names that begin with "workers/".
+        """
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -52,5 +58,6 @@ class Policy:
         ----------
         state : mapping of str to array
             The state of a policy with the same arguments, attached to a shard of the same range and chunk. It is
-            copied; its vectors lie where those of this policy's shard do.
+            copied; its vectors lie where those of this policy's shard do. The number of chunks or of workers may differ
+            if the shard was at rest.
         """

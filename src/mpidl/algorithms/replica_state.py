@@ -1,0 +1,128 @@
+"""What a replica keeps between two steps, which a checkpoint holds, and the steps that it makes by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpidl.parameters.ranges import Range
+from mpidl.rules import Rule
+
+
+class ReplicaState:
+    """The vectors and counts that a replica keeps, and the makings of its own steps.
+
+    Whenever a replica asks for a batch or for a fetch, a checkpoint may be cut: all that it goes on from must then be in
+    the vectors that it keeps and in `counts`. Between the request of a batch and a fetch that follows it nothing of
+    that may change, since the replica that is resumed asks for the batch again.
+
+    Parameters
+    ----------
+    rate_at : callable
+        Takes a portion's number and returns the factor of learning rates for gradients of that portion.
+    statistics : sequence of Range
+        Parameters that rules leave alone, such as running means; see `sparing` of `mpidl.rules.Rule.update`.
+
+    Attributes
+    ----------
+    portion : int
+        The portion of the present batch; the engine sets it.
+    counts : Counter
+        Numbers by name, 0 at first.
+    """
+
+    def __init__(self, rate_at: Callable[[int], float] = lambda portion: 1.0, statistics: Sequence[Range] = ()) -> None:
+        self._rate_at, self._statistics = rate_at, statistics
+        self.portion = 0
+        self.counts: Counter[str] = Counter()
+        self._vectors: dict[str, Any] = {}
+        self._loaded: dict[str, np.ndarray] = {}
+
+    def keep(self, name: str, vector: Any) -> Any:
+        """Let checkpoints hold a vector, and return it; a resumed replica's has the values that it had.
+
+        Parameters
+        ----------
+        name : str
+        vector : array, shape (size,)
+            The replica's own memory, the host's or a device's.
+        """
+        self._vectors[name] = vector
+        if (values := self._loaded.pop(name, None)) is not None:
+            if isinstance(vector, np.ndarray):
+                np.copyto(vector, values)
+            else:
+                vector.set(values)
+        return vector
+
+    def step_by(self, rule: Rule, parameters: Any) -> Step:
+        """Return a function of a gradient that changes `parameters`, shape (size,), by `rule`; its state is kept."""
+        step = Step(rule, parameters, lambda: self._rate_at(self.portion), self._statistics, self.counts)
+        for name, vector in zip(rule.states, step.state, strict=True):
+            self.keep(f"rule/{name}", vector)
+        return step
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there are vectors to hold."""
+        return bool(self._vectors)
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """Return a copy of the vectors in the host's memory."""
+        return {
+            name: vector.copy() if isinstance(vector, np.ndarray) else vector.get()
+            for name, vector in self._vectors.items()
+        }
+
+    def load(self, vectors: Mapping[str, np.ndarray], counts: Mapping[str, int]) -> None:
+        """Let the replica, which has not begun, go on where another was when its `vectors` and `counts` were taken."""
+        self._loaded = dict(vectors)
+        self.counts.update(counts)
+
+
+class Step:
+    """A function that changes a replica's parameters by a gradient.
+
+    Parameters
+    ----------
+    rule : Rule
+    parameters : array, shape (size,)
+        Changed in place.
+    scale : callable
+        Returns the present factor of the rule's learning rate.
+    statistics : sequence of Range
+        Parameters that the rule leaves alone.
+    counts : Counter
+        Has the number of steps, as "steps".
+
+    Attributes
+    ----------
+    state : tuple of array
+        The rule's state.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        parameters: Any,
+        scale: Callable[[], float],
+        statistics: Sequence[Range],
+        counts: Counter[str],
+    ) -> None:
+        self._rule, self._parameters, self._scale, self._statistics = rule, parameters, scale, statistics
+        self.state = rule.init(parameters)
+        self._counts = counts
+
+    @property
+    def rate(self) -> float:
+        """The present learning rate."""
+        return self._rule.rate * self._scale()
+
+    def __call__(self, gradient: Any) -> None:
+        """Make one step by `gradient`, shape (size,)."""
+        self._counts["steps"] += 1
+        count = self._counts["steps"]
+        self._rule.update(self._parameters, self.state, gradient, count, self.rate, sparing=self._statistics)

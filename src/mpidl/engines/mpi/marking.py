@@ -1,0 +1,159 @@
+"""A worker's part in checkpoints: it marks orders, and saves what its replica keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.data.loader import Loader
+from mpidl.engines.mpi.request_handler import Part, RequestHandler
+from mpidl.storage.files import replica_file, scratch
+from mpidl.storage.position import ReplicaPosition
+from mpidl.storage.writer import BackgroundTask, save_shard, write_file
+from mpidl.transport.interface import WorkerLink
+from mpidl.transport.protocol import Order, Saved
+
+#: Seconds between two looks for an order.
+LOOK_EVERY = 0.02
+
+
+class Stopped(Exception):
+    """The replica is to stop where it is: a checkpoint has been marked there."""
+
+
+class Marking:
+    """Obeys the coordinator's orders to save, at moments at which the replica's state is complete.
+
+    Parameters
+    ----------
+    number : int
+        The worker's number.
+    handler : RequestHandler
+    state : ReplicaState
+        What the replica keeps.
+    loader : Loader
+    checkpoints : Path
+        Directory of the run's checkpoints.
+    in_turn : bool
+        Whether replicas take portions in turn, as in a deterministic run.
+    tickets : int
+        Number of portions that the replica had taken in turn before.
+
+    Attributes
+    ----------
+    unused : int
+        Batches that the replica has been given and no gradient was computed of: 0 or 1.
+    clock : int
+        The replica's clock.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        handler: RequestHandler,
+        state: ReplicaState,
+        loader: Loader,
+        checkpoints: Path,
+        in_turn: bool = False,
+        tickets: int = 0,
+    ) -> None:
+        self._number, self._handler, self._state, self._loader = number, handler, state, loader
+        self._checkpoints, self._in_turn, self._tickets_before = checkpoints, in_turn, tickets
+        self.unused = self.clock = 0
+        self._marked = 0
+        self._looked = 0.0
+        self._recent: list[int] = []
+        handler.where, handler.cut_seen = lambda: self.position, self.obey_cut
+        self._writing, self._report = BackgroundTask(), Saved(0)
+
+    def bind(self, link: WorkerLink, wait: Callable[[Callable[[], bool]], None]) -> None:
+        """Reach the other ranks by `link` from now on; `wait` waits until something is true."""
+        self._link, self._wait = link, wait
+
+    def took(self, ticket: int) -> None:
+        """Note a ticket that has been taken; where portions are taken in turn, their number says all."""
+        if not self._in_turn:
+            self._recent.append(ticket)
+
+    @property
+    def position(self) -> ReplicaPosition:
+        """Where the replica is."""
+        figures, handler = self._handler.status.figures, self._handler
+        return ReplicaPosition(
+            batches=int(figures["batches"]),
+            samples=int(figures["samples"]),
+            unpushed=[(portion, first, last) for portion, first, last in handler.unpushed],
+            working=self._loader.unfinished(self.unused),
+            tickets=self._tickets_before + self._loader.tickets,
+            recent=list(self._recent),
+            portion=handler.portion,
+            clock=self.clock,
+            fetched=handler.last_fetched(),
+            counts=dict(self._state.counts),
+        )
+
+    def look(self) -> None:
+        """Obey an order, now and then.
+
+        Raises
+        ------
+        Stopped
+            The order was the last.
+        """
+        now = time.perf_counter()
+        if self._writing.ended():
+            self._link.report_saved(self._report)
+        if now - self._looked >= LOOK_EVERY or self._handler.together:
+            self._looked = now
+            self.obey()
+
+    def obey(self) -> None:
+        """Obey the coordinator's order; see `look`."""
+        order = self._handler.order(self._marked)
+        if order.number > self._marked:
+            self._obey(order, ended=False)
+        else:
+            taken = self._link.taken()
+            self._recent = [ticket for ticket in self._recent if ticket >= taken]
+        if 0 < order.last <= self._marked:
+            raise Stopped
+
+    def obey_cut(self, cut: int) -> None:
+        """Obey the order that others have marked, before what they pushed since can become a part of this replica."""
+        if cut > self._marked and not self._handler.together:
+            self.obey()
+
+    def obey_at_the_end(self, order: Order) -> None:
+        """Obey an order after the last push."""
+        if order.number > self._marked:
+            self._obey(order, ended=True)
+        if self._writing.ended():
+            self._link.report_saved(self._report)
+
+    def _obey(self, order: Order, ended: bool) -> None:
+        if not ended:
+            self._wait(lambda: self._handler.mark(order.number))
+        part = self._handler.cut(order.number, self._number, self.position)
+        if part is None:
+            return
+        self._marked = order.number
+        self._save(order.number, part)
+
+    def _save(self, order: int, part: Part) -> None:
+        """Write what there is to write, and report it; a file that is still being written is of no use any more."""
+        directory, name = scratch(self._checkpoints, order), replica_file(self._number)
+        vectors = {**self._state.vectors(), **self._handler.vectors()}
+        files = [name] if vectors else []
+        self._report = Saved(order, list(part.shards), part.replicas, files, part.taken)
+        if not files and not part.shards:
+            if part.replicas:
+                self._link.report_saved(self._report)
+            return
+        actions = [partial(save_shard, directory, number, *shard) for number, shard in part.shards.items()]
+        if files:
+            actions.append(partial(write_file, directory / name, {}, vectors))
+        self._writing = BackgroundTask()
+        self._writing.begin(lambda: [action() for action in actions])

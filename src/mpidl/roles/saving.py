@@ -1,0 +1,125 @@
+"""The coordinator's part in checkpoints: order them, collect what the other ranks report, and complete them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mpidl.job.job import Job
+from mpidl.storage.position import Position, ReplicaPosition, cut_position
+from mpidl.storage.writer import BackgroundTask
+from mpidl.transport.interface import CoordinatorLink
+from mpidl.transport.protocol import Saved
+
+
+@dataclass
+class _Checkpoint:
+    """A checkpoint that has been ordered.
+
+    Attributes
+    ----------
+    taken : int
+        Number of tickets taken when it was ordered.
+    seconds : float
+        Training time until then.
+    position : Position or None
+        Where the run is, if that is known beforehand.
+    """
+
+    taken: int
+    seconds: float
+    position: Position | None
+    shards: set[int] = field(default_factory=set)
+    replicas: dict[int, ReplicaPosition] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+
+    def add(self, saved: Saved) -> None:
+        self.shards.update(saved.shards)
+        self.replicas.update(saved.replicas)
+        self.files.extend(saved.files)
+        self.taken = self.taken if saved.taken is None else saved.taken
+
+
+class Saving:
+    """Sees checkpoints through, one at a time. Files are written in a thread, so that MPI goes on meanwhile.
+
+    Parameters
+    ----------
+    job : Job
+    shards : int
+        Number of shards' files in a checkpoint.
+    """
+
+    def __init__(self, job: Job, shards: int) -> None:
+        self._job, self._shards = job, shards
+        self._order = self._last = 0
+        self._checkpoint: _Checkpoint | None = None
+        self._completing = BackgroundTask()
+        self._position: Position | None = None
+
+    @property
+    def number(self) -> int:
+        """Ordinal of the last order."""
+        return self._order
+
+    def bind(self, link: CoordinatorLink) -> None:
+        """Reach the other ranks by `link` from now on."""
+        self._link = link
+        if self._order:
+            self._show()
+
+    def order(self, last: bool, taken: int, seconds: float, position: Position | None) -> None:
+        """Order a checkpoint; what is still missing of an earlier one is given up.
+
+        Parameters
+        ----------
+        last : bool
+            Whether all stop after it.
+        taken : int
+            Tickets below it have been taken.
+        seconds : float
+            Training time so far.
+        position : Position or None
+            Where the run is; None if the replicas are to say so.
+        """
+        self._order += 1
+        self._last = self._order if last else 0
+        self._checkpoint = _Checkpoint(taken, seconds, position)
+        self._completing, self._position = BackgroundTask(), None
+        self._show()
+
+    def _show(self) -> None:
+        self._link.order_save(self._order, self._last)
+        self._link.decide_round(self._order)
+
+    def completed(self) -> Position | None:
+        """Collect what has been reported; return the position of a checkpoint that has just been completed."""
+        if self._checkpoint is None:
+            return None
+        if self._completing.active:
+            if self._completing.ended():
+                self._checkpoint = None
+                return self._position
+            return None
+        for saved in self._link.saved():
+            if saved.order == self._order:
+                self._checkpoint.add(saved)
+        found, job = self._checkpoint, self._job
+        replicas = 0 if found.position is not None else job.replicas
+        if len(found.shards) == self._shards and len(found.replicas) == replicas:
+            position = self._position = self._where(found)
+            order, files = self._order, sorted(found.files)
+            self._completing.begin(lambda: job.complete_checkpoint(order, position, self._shards, files))
+        return None
+
+    def _where(self, found: _Checkpoint) -> Position:
+        if found.position is not None:
+            return found.position
+        job = self._job
+        in_turn = job.config.run.deterministic
+        return cut_position(
+            job.position,
+            [found.replicas[number] for number in range(job.replicas)],
+            job.schedule,
+            taken=None if in_turn else found.taken,
+            seconds=found.seconds,
+        )

@@ -1,0 +1,57 @@
+"""A cut through the pushes to one shard, which holds up nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from mpidl.shards.shard import Shard
+
+
+class Cut:
+    """A copy of a shard that has each worker's pushes up to the worker's mark and none after it.
+
+    The copy is taken at the first mark (K. M. Chandy, L. Lamport 1985, Distributed snapshots: determining global states
+    of distributed systems). What other workers push before their marks is applied to the shard and to the copy.
+
+    Parameters
+    ----------
+    shard : Shard
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._awaited: set[int] = set()
+        # Kept for the next cut: to get this memory from the system takes longer than to fill it.
+        self._copy: Shard | None = None
+
+    @property
+    def copy(self) -> Shard:
+        """The copy that was taken last."""
+        assert self._copy is not None, "there is no cut"
+        return self._copy
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker has made its mark."""
+        return not self._awaited
+
+    def begin(self, workers: Iterable[int]) -> None:
+        """Copy the shard as it is, and await the marks of workers; a copy that is not complete is given up."""
+        self._awaited = set(workers)
+        if self._copy is None:
+            self._copy = self._shard.copy()
+        else:
+            self._copy.load(self._shard.state())
+
+    def mark(self, worker: int) -> None:
+        """Take no more pushes of a worker."""
+        self._awaited.discard(worker)
+
+    def receive_chunk(
+        self, worker: int, chunk: int, fetched: int, values: np.ndarray, portions: tuple[int, int]
+    ) -> None:
+        """Apply a chunk that the shard has received to the copy, if the worker has not made its mark."""
+        if worker in self._awaited:
+            self.copy.receive_chunk(worker, chunk, fetched, values, portions)

@@ -1,0 +1,114 @@
+"""Writing the files of a checkpoint beside other work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from mpidl.errors import MpidlError
+from mpidl.parameters import Range
+from mpidl.storage.files import cannot_write, shard_file, sync
+
+#: Bytes that are written at a time.
+SLICE = 1 << 20
+
+
+class BackgroundTask:
+    """Carries out an action in a thread, one at a time; what it raises is raised where its end is asked for."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._errors: list[Exception] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether an action has begun whose end nobody has been told."""
+        return self._thread is not None
+
+    def begin(self, action: Callable[[], object]) -> None:
+        """Begin an action. Nobody is told the end of the one before, if that is still going on."""
+        errors = self._errors = []
+
+        def run() -> None:
+            try:
+                action()
+            except Exception as error:
+                errors.append(error)
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    def ended(self) -> bool:
+        """Return whether the action has ended since the last call."""
+        if self._thread is None or self._thread.is_alive():
+            return False
+        self._thread = None
+        if self._errors:
+            raise self._errors[0]
+        return True
+
+
+def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an HDF5 file and wait until it is on disk.
+
+    Parameters
+    ----------
+    path : Path
+        Its directory is made if it doesn't exist.
+    attributes : mapping
+        Attributes of the file's root.
+    arrays : mapping of str to array
+        Datasets by name. They must not change meanwhile.
+
+    Raises
+    ------
+    MpidlError
+        The file can't be written, for example because the disk is full.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(path, "w") as file:
+            file.attrs.update(attributes)
+            for name, array in arrays.items():
+                _write(file.create_dataset(name, array.shape, array.dtype), array)
+        sync(path)
+    except (OSError, RuntimeError) as error:
+        raise cannot_write(path, error) from error
+
+
+def _write(dataset: h5py.Dataset, array: np.ndarray) -> None:
+    """Write an array slice by slice: HDF5 lets no other thread of the process in meanwhile."""
+    if array.ndim != 1:
+        dataset[...] = array
+        return
+    step = max(1, SLICE // array.itemsize)
+    for start in range(0, array.size, step):
+        dataset[start : start + step] = array[start : start + step]
+
+
+def save_shard(directory: Path, number: int, range: Range, state: Mapping[str, np.ndarray]) -> None:
+    """Write a shard's file.
+
+    Parameters
+    ----------
+    directory : Path
+        See `mpidl.storage.files.scratch`.
+    number : int
+        The shard's number.
+    range : Range
+        The shard's elements of the flat parameter vector.
+    state : mapping of str to array
+        See `mpidl.shards.state.ShardState.state`.
+
+    Raises
+    ------
+    MpidlError
+        The file can't be written.
+    """
+    attributes = {"start": range.start, "stop": range.stop, "clock": int(state["clock"])}
+    write_file(directory / shard_file(number), attributes, state)
