@@ -116,7 +116,7 @@ class Job:
         """Complete the checkpoint of a position, whose shards are on disk, and remove those not to be kept."""
         directory = scratch(self.checkpoints, position.step)
         save_index(directory, self.layout, shards, position, self.config.to_toml(), VERSION)
-        prune(self.checkpoints, self.config.checkpoint.keep)
+        prune(self.checkpoints, self.config.checkpoint.keep, position.step)
 
     @property
     def units(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import numpy as np
 
 from mpidl.parameters import Range
 from mpidl.shards.shard import Shard
-from mpidl.storage.files import cannot_write, scratch, shard_file, sync
+from mpidl.storage.files import cannot_write, scratch, shard_file
+from mpidl.storage.seal import create, seal
 
 #: Bytes that are written at a time, which takes about a millisecond.
 SLICE = 1 << 20
@@ -107,25 +107,22 @@ def save_shard(directory: Path, number: int, range: Range, vectors: dict[str, np
     path = directory / shard_file(number)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with h5py.File(path, "w") as file:
+        with create(path) as file:
             file.attrs.update(start=range.start, stop=range.stop, clock=clock)
             for name, vector in vectors.items():
                 yield from _write(file, name, vector)
-        yield from _in_background(lambda: sync(path))
+        yield from _in_background(lambda: seal(path))
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, error) from error
 
 
 def _write(file: h5py.File, name: str, vector: np.ndarray) -> Writing:
-    """Write a vector and its checksum, slice by slice."""
-    dataset = file.create_dataset(name, vector.shape, vector.dtype)
-    checksum, per_slice = 0, SLICE // vector.itemsize
+    """Write a vector slice by slice."""
+    dataset, per_slice = file.create_dataset(name, vector.shape, vector.dtype), SLICE // vector.itemsize
     for start in range(0, vector.size, per_slice):
         piece = vector[start : start + per_slice]
         dataset[start : start + piece.size] = piece
-        checksum = zlib.crc32(piece.data, checksum)
         yield
-    dataset.attrs["crc32"] = np.uint32(checksum)
 
 
 def _in_background(action: Callable[[], None]) -> Writing:
