@@ -40,7 +40,8 @@ def replay(run: Path) -> dict[str, Any]:
         One of these checkpoints is damaged, or the run was deterministic, and its replay differs.
     """
     interleaving, config = Interleaving.load(run), load(run / "config.toml")
-    beginning, end = (_undamaged(run, step) for step in (interleaving.step, max(steps(run / "checkpoints"), default=0)))
+    last = max(steps(run / "checkpoints"), default=interleaving.step)
+    beginning, end = _undamaged(run, interleaving.step), _undamaged(run, last)
     job = build(config, beginning)
     job.place()
     job.replicas = len(interleaving.batches)

@@ -36,7 +36,7 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     Raises
     ------
     DamagedError
-        A byte has changed; a file is missing, half-written, another checkpoint's or one too many.
+        A byte has changed; a file is missing, half-written, of another checkpoint or one too many.
     MpidlError
         A file can't be read, for example because permission is denied.
     """
@@ -49,7 +49,9 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     if block != found.block():
         raise _damaged(index, "checksum")
     with _reading(index), h5py.File(index) as file:
-        seals = {name.decode(): Seal(int(size), checksum.decode()) for name, size, checksum in file["files"]}
+        if "files" not in file:
+            raise DamagedError(f"{path}: {INDEX} is no index")
+        seals = {name.decode(): Seal(size, sum.decode()) for name, size, sum in file["files"][()].tolist()}
     if rank == 0:
         _find_strangers(path, {INDEX, *seals})
     for name in list(seals)[rank::size]:
@@ -65,7 +67,7 @@ def _verify_file(path: Path, expected: Seal) -> None:
     if block != found.block():
         raise _damaged(path, "checksum")
     if found != expected:
-        raise DamagedError(f"{path.parent}: {path.name} is another checkpoint's")
+        raise DamagedError(f"{path.parent}: {path.name} and {INDEX} are of different checkpoints")
 
 
 def _verify_earlier(path: Path, rank: int, size: int) -> None:
