@@ -14,11 +14,18 @@ LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale
 POSITION = Position(42, 1337, 1.5, 9, [(7, 2), (8, 0)])
 
 
-def save(directory, layout=LAYOUT, servers=3, position=POSITION, dtype="float32", seed=0):
-    """Write a checkpoint of which every value is known; return the vectors."""
-    random = np.random.default_rng(seed)
-    vectors = {name: random.normal(size=layout.size).astype(dtype) for name in ("parameters", "rule/sum")}
+def save(directory, layout=LAYOUT, servers=3, position=POSITION, seed=0):
+    """Save a checkpoint; return its vectors."""
     unfinished = scratch(directory, position.step)
+    vectors = save_files(unfinished, layout, servers, seed)
+    save_index(unfinished, layout, servers, position, "[run]\n", "1.2.3", [OTHER])
+    return vectors
+
+
+def save_files(unfinished, layout=LAYOUT, servers=3, seed=0):
+    """Write all files but the index; return the vectors."""
+    random = np.random.default_rng(seed)
+    vectors = {name: random.normal(size=layout.size).astype(np.float32) for name in ("parameters", "rule/sum")}
     for number, part in enumerate(shards(layout.size, servers)):
         held = {name: vector[part.start : part.stop] for name, vector in vectors.items()}
         for _ in save_shard(unfinished, number, part, held, clock=100 + number):
@@ -26,5 +33,4 @@ def save(directory, layout=LAYOUT, servers=3, position=POSITION, dtype="float32"
     with create(unfinished / OTHER) as file:
         file["local"] = vectors["parameters"] * 2
     seal(unfinished / OTHER)
-    save_index(unfinished, layout, servers, position, "[run]\n", "1.2.3", [OTHER])
     return vectors
