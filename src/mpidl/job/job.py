@@ -100,8 +100,8 @@ class Job:
         """Whether the checkpoint is of the same algorithm with the same settings."""
         if self.checkpoint is None:
             return False
-        saved, present = (tomllib.loads(text).get("algorithm") for text in (self.checkpoint.config, self.config.to_toml()))
-        return bool(saved == present)
+        present = tomllib.loads(self.config.to_toml())["algorithm"]
+        return bool(self.checkpoint.algorithm == present)
 
     @property
     def replicas_resume(self) -> bool:
@@ -156,8 +156,8 @@ class Job:
             Names of the files beside those of the shards.
         """
         directory = scratch(self.checkpoints, order)
-        save_index(directory, self.layout, shards, position, self.config.to_toml(), VERSION)
-        prune(self.checkpoints, self.config.checkpoint.keep)
+        save_index(directory, self.layout, shards, position, self.config.to_toml(), VERSION, files)
+        prune(self.checkpoints, self.config.checkpoint.keep, position.step)
 
     @property
     def units(self) -> int:

@@ -15,7 +15,7 @@ from mpidl.storage.checkpoint import latest
 
 
 def evaluate(run: str | Path) -> dict[str, Any]:
-    """Evaluate the model of a run's newest checkpoint on the test data.
+    """Evaluate the model of a run's newest undamaged checkpoint on the test data.
 
     Parameters
     ----------
@@ -30,7 +30,9 @@ def evaluate(run: str | Path) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        There is no checkpoint, or its data or model can't be loaded.
+        There is no good checkpoint, or its data or model can't be loaded.
+    MpidlError
+        A checkpoint can't be read for another reason than damage.
     """
     run = Path(run)
     checkpoint = latest(run)

@@ -13,7 +13,8 @@ from mpidl.errors import MpidlError
 from mpidl.job.build import build
 from mpidl.job.fill import fill
 from mpidl.parameters import Range, shards
-from mpidl.storage.checkpoint import Checkpoint, latest
+from mpidl.storage.checkpoint import Checkpoint, steps
+from mpidl.storage.integrity import verify
 from mpidl.storage.interleaving import Interleaving
 
 
@@ -34,12 +35,13 @@ def replay(run: Path) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        There is no record, or the checkpoint at its beginning or at its end is missing.
+        There is no record, or it is damaged.
     MpidlError
-        The run was deterministic, and its replay differs.
+        One of these checkpoints is damaged, or the run was deterministic, and its replay differs.
     """
     interleaving, config = Interleaving.load(run), load(run / "config.toml")
-    beginning, end = Checkpoint(run / "checkpoints" / str(interleaving.step)), latest(run)
+    last = max(steps(run / "checkpoints"), default=interleaving.step)
+    beginning, end = _undamaged(run, interleaving.step), _undamaged(run, last)
     job = build(config, beginning)
     job.place()
     job.replicas = len(interleaving.batches)
@@ -58,3 +60,10 @@ def replay(run: Path) -> dict[str, Any]:
         "difference": difference,
         "equal": equal,
     }
+
+
+def _undamaged(run: Path, step: int) -> Checkpoint:
+    """Return a checkpoint that no older one can stand in for."""
+    path = run / "checkpoints" / str(step)
+    verify(path)
+    return Checkpoint(path)

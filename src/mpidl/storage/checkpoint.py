@@ -2,22 +2,26 @@
 
 A checkpoint is written in ``checkpoints/.STEP`` and renamed to ``checkpoints/STEP`` when every file is on disk: it
 appears whole or not at all. ``index.h5`` is written last. Its virtual datasets give each tensor in its own shape,
-whatever the number of shards. Every dataset of a shard carries its CRC-32, which reading checks.
+whatever the number of shards; its table has the checksums of the other files. Reading checks none: see `newest_good`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import zlib
+import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Range, transfers
-from mpidl.storage.files import describe, replica_file, shard_file
+from mpidl.storage.files import INDEX, cannot_read, describe, replica_file, shard_file
+from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.position import Position
 
 
@@ -35,6 +39,8 @@ class Checkpoint:
     position : Position
     config : str
         The run's resolved configuration as TOML text.
+    algorithm : dict or None
+        The configuration's section ``[algorithm]``.
     states : tuple of str
         Names of the vectors beside the parameters.
     size : int
@@ -49,7 +55,7 @@ class Checkpoint:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with h5py.File(path / "index.h5") as file:
+            with h5py.File(path / INDEX) as file:
                 attributes = dict(file.attrs)
             shards = [describe(path / shard_file(k)) for k in range(int(attributes["shards"]))]
         except (OSError, KeyError) as error:
@@ -57,6 +63,7 @@ class Checkpoint:
         self.position = Position.of(attributes)
         self.config = str(attributes["config"])
         self._ranges = [part for part, _ in shards]
+        self.algorithm: dict[str, Any] | None = tomllib.loads(self.config).get("algorithm")
         self.states = tuple(name.removeprefix("rule/") for name in shards[0][1] if name != "parameters")
         self.size = self._ranges[-1].stop
 
@@ -77,20 +84,19 @@ class Checkpoint:
         Raises
         ------
         MpidlError
-            The stored data fail their checksum, or the checkpoint has nothing of the range.
+            A file can't be read, or the checkpoint has nothing of the range.
         """
         result: np.ndarray | None = None
         for transfer in transfers(self._ranges, range):
-            path = self.path / shard_file(transfer.source)
-            with h5py.File(path) as file:
-                dataset = file[vector]
-                values = dataset[...]
-                if zlib.crc32(values.data) != int(dataset.attrs["crc32"]):
-                    raise MpidlError(f"{path}: {vector} fails its checksum: the file is damaged; use an older one")
-            if result is None:
-                result = np.empty(range.size, values.dtype)
-            source, target = transfer.source_range, transfer.target_range
-            result[target.start : target.stop] = values[source.start : source.stop]
+            path, source, target = self.path / shard_file(transfer.source), transfer.source_range, transfer.target_range
+            try:
+                with h5py.File(path) as file:
+                    dataset = file[vector]
+                    if result is None:
+                        result = np.empty(range.size, dataset.dtype)
+                    dataset.read_direct(result, np.s_[source.start : source.stop], np.s_[target.start : target.stop])
+            except (OSError, KeyError) as error:
+                raise cannot_read(path, error) from error
         if result is None:
             raise MpidlError(f"{self.path}: has no parameters {range.start} to {range.stop}")
         return result
@@ -145,36 +151,127 @@ class Checkpoint:
 
 
 def steps(checkpoints: Path) -> list[int]:
-    """Return the steps of the checkpoints in a run's directory, ascending."""
-    if not checkpoints.is_dir():
+    """Return the steps of the checkpoints in a run's directory, ascending.
+
+    Raises
+    ------
+    MpidlError
+        The directory can't be read.
+    """
+    try:
+        return sorted(int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal())
+    except FileNotFoundError:
         return []
-    return sorted(int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdigit())
+    except OSError as error:
+        raise cannot_read(checkpoints, error) from error
 
 
-def latest(run: Path) -> Checkpoint:
-    """Return a run's newest checkpoint.
+def newest_good(
+    run: Path, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda value: [value]
+) -> tuple[Path, list[str]]:
+    """Find a run's newest checkpoint that is as it was saved; collective over the ranks that share the work.
+
+    The first rank lists the checkpoints; each rank verifies its part of the files.
+
+    Parameters
+    ----------
+    run : Path
+        ``runs/NAME``.
+    rank : int
+        This rank.
+    gather : callable
+        Returns the values of all ranks on every rank, as ``comm.allgather`` does.
+
+    Returns
+    -------
+    path : Path
+        The checkpoint, on every rank.
+    lines : list of str
+        A line about each newer one that was passed over because it is damaged.
 
     Raises
     ------
     UsageError
         There is none.
+    MpidlError
+        A file can't be read for another reason than damage. Every rank raises the same error.
     """
-    found = steps(run / "checkpoints")
-    if not found:
-        raise UsageError(f"{run}: no checkpoint to read in {run / 'checkpoints'}")
-    return Checkpoint(run / "checkpoints" / str(found[-1]))
+    checkpoints = run / "checkpoints"
+    listings = gather(_outcome(steps, checkpoints) if rank == 0 else None)
+    if isinstance(listings[0], MpidlError):
+        raise listings[0]
+    damaged: list[MpidlError] = []
+    for step in reversed(listings[0]):
+        path = checkpoints / str(step)
+        errors = [error for error in gather(_outcome(verify, path, rank, len(listings))) if error is not None]
+        for error in errors:
+            if not isinstance(error, DamagedError):
+                raise error
+        if not errors:
+            return path, [f"{error}; taking {step} instead" for error in damaged]
+        damaged.append(errors[0])
+    if damaged:
+        raise UsageError(f"{checkpoints}: every checkpoint is damaged; {damaged[0]}")
+    raise UsageError(f"{run}: no checkpoint to read in {checkpoints}")
 
 
-def prune(checkpoints: Path, keep: int) -> None:
-    """Remove all checkpoints but the initial state and the `keep` newest."""
+def _outcome(action: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what an action returns, or the error that it raises."""
+    try:
+        return action(*arguments)
+    except MpidlError as error:
+        return error
+
+
+def latest(run: Path) -> Checkpoint:
+    """Return a run's newest checkpoint that is as it was saved; stderr names those passed over.
+
+    Raises
+    ------
+    UsageError, MpidlError
+        See `newest_good`.
+    """
+    path, lines = newest_good(run)
+    for line in lines:
+        print(f"mpidl: {line}", file=sys.stderr, flush=True)
+    return Checkpoint(path)
+
+
+def prune(checkpoints: Path, keep: int, newest: int) -> None:
+    """Remove all checkpoints but the initial state, the one that the run saved last, and the `keep` - 1 before it.
+
+    Parameters
+    ----------
+    checkpoints : Path
+    keep : int
+        From 1.
+    newest : int
+        Step of the checkpoint saved last. Those of later steps were damaged and passed over when the run resumed.
+    """
     found = [step for step in steps(checkpoints) if step > 0]
-    for step in found[: max(0, len(found) - keep)]:
+    kept = [step for step in found if step <= newest][-keep:]
+    for step in set(found) - set(kept):
+        path, removed = checkpoints / str(step), checkpoints / f".{step}.removed"
+        # Remove none in part: what is under its name is whole.
         with contextlib.suppress(OSError):
-            shutil.rmtree(checkpoints / str(step))
+            path.rename(removed)
+            shutil.rmtree(removed)
 
 
 def sweep(checkpoints: Path) -> None:
-    """Remove the half-written checkpoints of a run that died."""
-    if checkpoints.is_dir():
-        for entry in checkpoints.glob(".*"):
-            shutil.rmtree(entry, ignore_errors=True)
+    """Remove what a run that died left half-written; give a whole checkpoint its name, unless there is one of its step.
+
+    A run that resumes sweeps before it looks for its newest checkpoint.
+
+    Raises
+    ------
+    MpidlError
+        A file can't be read.
+    """
+    for entry in sorted(checkpoints.glob(".*"), key=lambda entry: entry.suffix == ".replaced"):
+        with contextlib.suppress(DamagedError):
+            verify(entry)
+            target = checkpoints / str(Checkpoint(entry).position.step)
+            if not target.exists():
+                entry.rename(target)
+        shutil.rmtree(entry, ignore_errors=True)

@@ -11,6 +11,9 @@ import numpy as np
 from mpidl.errors import MpidlError
 from mpidl.parameters import Range
 
+#: Name of the file that shows the others as one model.
+INDEX = "index.h5"
+
 
 def scratch(checkpoints: Path, order: int) -> Path:
     """Return the directory in which a checkpoint is written, given the ordinal of the order to save it."""
@@ -51,7 +54,15 @@ def sync(path: Path) -> None:
 
 def cannot_write(path: Path, error: Exception) -> MpidlError:
     """Return the one-line error for a file that can't be written."""
+    return MpidlError(f"{path}: can't be written: {_reason(error)}")
+
+
+def cannot_read(path: Path, error: Exception) -> MpidlError:
+    """Return the one-line error for a file that can't be read."""
+    return MpidlError(f"{path}: can't be read: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     # HDF5 puts the system's reason into the middle of a long message.
-    numbered = reason.partition("error message = '")[2].partition("'")[0]
-    return MpidlError(f"{path}: can't be written: {numbered or reason}")
+    return reason.partition("error message = '")[2].partition("'")[0] or reason

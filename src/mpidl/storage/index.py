@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,24 @@ import h5py
 import numpy as np
 
 from mpidl.parameters import Layout, Range, boxes
-from mpidl.storage.files import cannot_write, describe, shard_file, sync
+from mpidl.storage.files import INDEX, cannot_write, describe, shard_file, sync
 from mpidl.storage.position import Position
+from mpidl.storage.seal import create, recorded, seal
 
 
-def save_index(directory: Path, layout: Layout, shards: int, position: Position, config: str, version: str) -> None:
-    """Write the index over the shards' files in `directory`, then rename that to the checkpoint's final name.
+def save_index(
+    directory: Path,
+    layout: Layout,
+    shards: int,
+    position: Position,
+    config: str,
+    version: str,
+    others: Sequence[str] = (),
+) -> None:
+    """Write the index over the files in `directory`, then rename that to the checkpoint's final name.
+
+    The files must be sealed (`mpidl.storage.seal.seal`). They are named here because a directory's listing may be
+    older than its files where ranks of several nodes write.
 
     Parameters
     ----------
@@ -29,29 +43,51 @@ def save_index(directory: Path, layout: Layout, shards: int, position: Position,
         The run's resolved configuration as TOML text.
     version : str
         The package's version.
+    others : sequence of str
+        Names of the checkpoint's files beside the index and the shards.
 
     Raises
     ------
     MpidlError
-        A file can't be written or read.
+        A file can't be written or read, or isn't sealed.
     """
-    path = directory / "index.h5"
+    path, names = directory / INDEX, [shard_file(number) for number in range(shards)]
     try:
-        sources = [describe(directory / shard_file(number)) for number in range(shards)]
-        with h5py.File(path, "w") as file:
+        sources = [describe(directory / name) for name in names]
+        with create(path) as file:
             file.attrs.update(config=config, version=version, shards=shards, **position.attributes())
+            file["files"] = _table(directory, [*names, *others])
             for vector, dtype in sources[0][1].items():
                 for tensor in layout:
                     virtual = h5py.VirtualLayout(tensor.shape, dtype)
                     for number, (part, _) in enumerate(sources):
                         _map(virtual, tensor.shape, tensor.range, part, shard_file(number), vector)
                     file.create_virtual_dataset(f"{vector}/{tensor.name}", virtual)
-        sync(path)
+        seal(path)
         sync(directory)
-        directory.rename(directory.parent / str(position.step))
-        sync(directory.parent)
+        _rename(directory, directory.parent / str(position.step))
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, error) from error
+
+
+def _table(directory: Path, names: list[str]) -> np.ndarray:
+    """Return names, sizes and checksums of files, as their seals have them."""
+    rows = [(name.encode(), *recorded(directory / name)) for name in names]
+    return np.array(rows, [("name", f"S{max(map(len, names))}"), ("size", np.int64), ("xxh3_128", "S32")])
+
+
+def _rename(directory: Path, target: Path) -> None:
+    """Give a complete checkpoint its final name, in place of an earlier one of the same step.
+
+    Between the two renamings there is no checkpoint of this step; `mpidl.storage.checkpoint.sweep` brings it back.
+    """
+    replaced = target.with_name(f".{target.name}.replaced")
+    if target.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        target.rename(replaced)
+    directory.rename(target)
+    sync(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _map(virtual: Any, shape: tuple[int, ...], tensor: Range, shard: Range, file: str, dataset: str) -> None:

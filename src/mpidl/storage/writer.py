@@ -12,7 +12,8 @@ import numpy as np
 
 from mpidl.errors import MpidlError
 from mpidl.parameters import Range
-from mpidl.storage.files import cannot_write, shard_file, sync
+from mpidl.storage.files import cannot_write, shard_file
+from mpidl.storage.seal import create, seal
 
 #: Bytes that are written at a time.
 SLICE = 1 << 20
@@ -54,7 +55,7 @@ class BackgroundTask:
 
 
 def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an HDF5 file and wait until it is on disk.
+    """Write and seal an HDF5 file, and wait until it is on disk.
 
     Parameters
     ----------
@@ -72,11 +73,11 @@ def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, n
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(path, "w") as file:
+        with create(path) as file:
             file.attrs.update(attributes)
             for name, array in arrays.items():
                 _write(file.create_dataset(name, array.shape, array.dtype), array)
-        sync(path)
+        seal(path)
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, error) from error
 

@@ -1,0 +1,86 @@
+"""Files that show any change of their bytes: HDF5 after a line of text that has the checksum of all that follows.
+
+HDF5 leaves the first `BLOCK` bytes of a file to its writer and begins after them: h5py and h5dump read a sealed file
+as any other. ``head -1`` shows the seal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import xxhash
+
+#: Bytes before the HDF5 part of a file.
+BLOCK = 512
+
+
+class Seal(NamedTuple):
+    """What follows the first `BLOCK` bytes of a file.
+
+    Attributes
+    ----------
+    size : int
+        Number of bytes.
+    checksum : str
+        Their XXH3 checksum of 128 bits, as hexadecimal digits.
+    """
+
+    size: int
+    checksum: str
+
+    def block(self) -> bytes:
+        """Return the first `BLOCK` bytes of the sealed file."""
+        return f"xxh3_128 of the {self.size} bytes from byte {BLOCK} on: {self.checksum}\n".encode().ljust(BLOCK, b"\0")
+
+
+_BLOCK = re.compile(rb"xxh3_128 of the (\d+) bytes from byte \d+ on: (\w+)\n\0*")
+
+
+def create(path: Path) -> h5py.File:
+    """Return a new HDF5 file with room for a seal."""
+    return h5py.File(path, "w", userblock_size=BLOCK)
+
+
+def seal(path: Path) -> None:
+    """Seal a file that `create` began and that is complete and closed, and wait until it is on disk.
+
+    It reads the whole file, and rarely holds the GIL meanwhile.
+
+    Raises
+    ------
+    OSError
+        The file can't be read or written.
+    """
+    with path.open("r+b") as file:
+        _, found = examine(path)
+        file.write(found.block())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def examine(path: Path) -> tuple[bytes, Seal]:
+    """Read a whole file; return its first `BLOCK` bytes and the seal that they should hold."""
+    with path.open("rb", buffering=0) as file:
+        block = file.read(BLOCK)
+        checksum = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        return block, Seal(file.tell() - len(block), checksum)
+
+
+def recorded(path: Path) -> Seal:
+    """Return the seal that a file bears, which need not be right.
+
+    Raises
+    ------
+    OSError
+        The file can't be read or isn't sealed.
+    """
+    with path.open("rb", buffering=0) as file:
+        match = _BLOCK.fullmatch(file.read(BLOCK))
+    if match is None:
+        raise OSError(f"{path.name} isn't sealed")
+    return Seal(int(match[1]), match[2].decode())

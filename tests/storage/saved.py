@@ -1,0 +1,36 @@
+"""A small checkpoint of which every value is known."""
+
+import numpy as np
+
+from mpidl.parameters import Layout, shards
+from mpidl.storage.files import scratch
+from mpidl.storage.index import save_index
+from mpidl.storage.position import Position
+from mpidl.storage.seal import create, seal
+from mpidl.storage.shard_writer import save_shard
+
+OTHER = "replica-0.h5"
+LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale", ()), ("1-dense/weight", (11, 3))])
+POSITION = Position(42, 1337, 1.5, 9, [(7, 2), (8, 0)])
+
+
+def save(directory, layout=LAYOUT, servers=3, position=POSITION, seed=0):
+    """Save a checkpoint; return its vectors."""
+    unfinished = scratch(directory, position.step)
+    vectors = save_files(unfinished, layout, servers, seed)
+    save_index(unfinished, layout, servers, position, "[run]\n", "1.2.3", [OTHER])
+    return vectors
+
+
+def save_files(unfinished, layout=LAYOUT, servers=3, seed=0):
+    """Write all files but the index; return the vectors."""
+    random = np.random.default_rng(seed)
+    vectors = {name: random.normal(size=layout.size).astype(np.float32) for name in ("parameters", "rule/sum")}
+    for number, part in enumerate(shards(layout.size, servers)):
+        held = {name: vector[part.start : part.stop] for name, vector in vectors.items()}
+        for _ in save_shard(unfinished, number, part, held, clock=100 + number):
+            pass
+    with create(unfinished / OTHER) as file:
+        file["local"] = vectors["parameters"] * 2
+    seal(unfinished / OTHER)
+    return vectors
