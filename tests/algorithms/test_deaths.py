@@ -31,7 +31,7 @@ def test_every_gradient_counts_exactly_once_whoever_dies(lab, tally, algorithm, 
     engine, _, _ = run(lab, (model, split), algorithm, deaths, seed)
     # Who dies when all others are done leaves something behind.
     batches = lab.batches((model, split), EPOCHS)
-    left = sum(np.sum(batches[portion] + 1.0) for portion, _ in engine.unfinished())
+    left = sum(np.sum(batches[portion] + 1.0) for each in engine.positions() for portion, _ in each.working)
     assert np.array_equal(engine.parameters(), (1.0 + np.arange(13)) * left - model.total(SAMPLES, EPOCHS))
 
 
@@ -46,7 +46,7 @@ def test_if_all_die_the_rest_is_known(lab, tally):
     model, split = tally()
     engine, totals, _ = run(lab, (model, split), Downpour(), tuple(Death(r, 5.0 + r) for r in range(3)))
     assert totals.samples < EPOCHS * SAMPLES
-    assert engine.unfinished()
+    assert any(position.working for position in engine.positions())
 
 
 def test_who_is_done_cannot_die(lab, tally):

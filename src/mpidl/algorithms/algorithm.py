@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from mpidl import wire
 from mpidl.algorithms.coordinator_requests import CoordinatorRequest
-from mpidl.algorithms.requests import Request
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Request
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy

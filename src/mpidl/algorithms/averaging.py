@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
-from mpidl.algorithms.requests import Reduce
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Reduce
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.rules import Rule
 from mpidl.shards.policies import Assign, Policy

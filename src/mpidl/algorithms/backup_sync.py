@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.shards.policies import FirstOfStep, Policy
 
 

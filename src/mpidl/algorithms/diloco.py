@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
-from mpidl.algorithms.requests import Fetch, Push, Reduce
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Fetch, Push, Reduce
 from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
 from mpidl.errors import UsageError
 from mpidl.rules import Nesterov, Rule

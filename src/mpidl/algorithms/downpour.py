@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
 from mpidl.errors import UsageError
 from mpidl.rules import Rule, Sgd
 

@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.rules import Momentum, Rule
 from mpidl.shards.policies import AddChange, Policy
 

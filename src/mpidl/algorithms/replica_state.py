@@ -15,9 +15,9 @@ from mpidl.rules import Rule
 class ReplicaState:
     """The vectors and counts that a replica keeps, and the makings of its own steps.
 
-    Whenever a replica asks for a batch or for a fetch, a checkpoint may be cut: all that it goes on from must then be in
-    the vectors that it keeps and in `counts`. Between the request of a batch and a fetch that follows it nothing of
-    that may change, since the replica that is resumed asks for the batch again.
+    Whenever a replica asks for a batch or for a fetch, a checkpoint may be cut: all that it goes on from must then be
+    in the vectors that it keeps and in `counts`. Between the request of a batch and a fetch that follows it, nothing
+    of that may change, since the replica that is resumed asks for the batch again.
 
     Parameters
     ----------

@@ -23,8 +23,8 @@ from mpidl.algorithms.coordinator_requests import (
 from mpidl.algorithms.downpour import Downpour
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.line_search import MoreThuente, Point
-from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
 from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
-from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
 
 
 @dataclass(frozen=True)

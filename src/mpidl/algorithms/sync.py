@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
-from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from typing import Any, Literal
 
 from mpidl.algorithms.algorithm import Replica
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request
 from mpidl.algorithms.replica_state import ReplicaState, Step
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request
 from mpidl.rules import RULES, Sgd
 
 #: Names of the rules that local steps can use.

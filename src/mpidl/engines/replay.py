@@ -12,8 +12,8 @@ import numpy as np
 from mpidl import wire
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.drive import drive
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
 from mpidl.engines.training import Training
 from mpidl.errors import MpidlError
 from mpidl.shards.shard import Shard

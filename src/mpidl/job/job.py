@@ -106,7 +106,8 @@ class Job:
     @property
     def replicas_resume(self) -> bool:
         """Whether the replicas go on with what the checkpoint's replicas kept; else they begin at the parameters."""
-        return self.same_algorithm and len(self.checkpoint.position.replicas) == self.replicas
+        found = self.checkpoint.position.replicas if self.checkpoint is not None else ()
+        return self.same_algorithm and len(found) == self.replicas
 
     def _check(self) -> None:
         self.original.check_classes(self.dataset.classes)

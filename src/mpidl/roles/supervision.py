@@ -292,7 +292,7 @@ class Supervisor:
         return [Log("checkpoint", {"step": event.step}), *(self._end() if self._trained is not None else [])]
 
     def _position(self, totals: Totals) -> Position:
-        """Return where an algorithm's coordinator is. Workers compute some samples twice: those count that are accrued."""
+        """Return where an algorithm's coordinator is; samples that workers compute twice count once."""
         start, iteration = self._start, self._iteration
         samples = start.samples + (iteration.samples if iteration is not None else 0)
         return Position(

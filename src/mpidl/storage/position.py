@@ -96,7 +96,7 @@ class Position(NamedTuple):
             "unfinished": np.array(self.unfinished, np.int64).reshape(-1, 2),
             "seconds": self.seconds,
         }
-        more = {"replicas": self.replicas, "passed_over": self.passed_over, "beginning": self.beginning}
+        more: dict[str, Any] = {"replicas": self.replicas, "passed_over": self.passed_over, "beginning": self.beginning}
         if self.state is not None:
             more["coordinator"] = self.state
         return found | {name: msgspec.json.encode(value).decode() for name, value in more.items()}

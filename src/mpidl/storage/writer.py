@@ -10,7 +10,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-from mpidl.errors import MpidlError
 from mpidl.parameters import Range
 from mpidl.storage.files import cannot_write, shard_file
 from mpidl.storage.seal import create, seal

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpidl.algorithms.algorithm import Replica
-from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
@@ -174,8 +174,13 @@ class MpiEngine:
 
     def _wait_for_epoch(self, request: WaitForEpoch) -> None:
         taken = self.schedule.tickets_before(request.epoch)
-        # What the replica keeps is complete as long as it waits.
-        self._waiting.until(lambda: self.marking.look() or self._link.tickets_taken() >= taken)
+
+        def over() -> bool:
+            # What the replica keeps is complete as long as it waits.
+            self.marking.look()
+            return self._link.tickets_taken() >= taken
+
+        self._waiting.until(over)
 
     def _wait_for_clock(self, request: Clock) -> None:
         self._waiting.until(self.handler.applied)

@@ -38,9 +38,7 @@ class ThroughServers(RequestHandler):
         What each shard's server showed at the last fetch.
     """
 
-    def __init__(
-        self, shards: Sequence[Range], dtype: Any, wire: Wire | None = None, in_rounds: bool = False
-    ) -> None:
+    def __init__(self, shards: Sequence[Range], dtype: Any, wire: Wire | None = None, in_rounds: bool = False) -> None:
         super().__init__()
         self.together = in_rounds
         self.actions = {Fetch: self._fetch, Push: self._push}

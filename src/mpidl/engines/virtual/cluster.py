@@ -124,7 +124,7 @@ class VirtualReplica:
         return ReplicaPosition(
             batches=batches,
             samples=samples,
-            unpushed=[tuple(part) for part in self.unpushed],
+            unpushed=[(part.portion, part.first, part.last) for part in self.unpushed],
             working=self.loader.unfinished(),
             tickets=self._tickets_before + self.loader.tickets,
             portion=self.state.portion,

@@ -25,7 +25,7 @@ class Policy:
     awaited: bool = False
 
     def attach(self, shard: ShardState) -> None:
-        """Allocate what the policy keeps, anew if it is called again; the shard's parameters have their first values."""
+        """Allocate what the policy keeps; the shard's parameters have their first values. A copy is attached anew."""
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """Act on one chunk of a push; `values` has the chunk's shape."""
