@@ -67,7 +67,7 @@ def test_pushes_change_it_as_they_do_a_shard_on_the_host(cupy, algorithm, rule, 
         shard.apply_rest()
     assert published.tobytes() == host.parameters.tobytes()
     assert not np.array_equal(published, before)
-    kept, expected = device.snapshot(), host.snapshot()
+    kept, expected = device.copy().on_host(), host.copy().on_host()
     assert kept.keys() == expected.keys()
     for name, vector in kept.items():
         assert type(vector) is np.ndarray

@@ -7,7 +7,7 @@ from mpidl.storage.files import scratch
 from mpidl.storage.index import save_index
 from mpidl.storage.position import Position
 from mpidl.storage.seal import create, seal
-from mpidl.storage.shard_writer import save_shard
+from mpidl.storage.writer import save_shard
 
 OTHER = "replica-0.h5"
 LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale", ()), ("1-dense/weight", (11, 3))])
@@ -28,8 +28,7 @@ def save_files(unfinished, layout=LAYOUT, servers=3, seed=0):
     vectors = {name: random.normal(size=layout.size).astype(np.float32) for name in ("parameters", "rule/sum")}
     for number, part in enumerate(shards(layout.size, servers)):
         held = {name: vector[part.start : part.stop] for name, vector in vectors.items()}
-        for _ in save_shard(unfinished, number, part, held, clock=100 + number):
-            pass
+        save_shard(unfinished, number, part, held | {"clock": np.array(100 + number)})
     with create(unfinished / OTHER) as file:
         file["local"] = vectors["parameters"] * 2
     seal(unfinished / OTHER)

@@ -1,5 +1,7 @@
 """Checkpoints: written by any number of shards, read by any other, whole or not at all."""
 
+import threading
+import time
 import tracemalloc
 
 import h5py
@@ -15,11 +17,11 @@ from mpidl.job.build import build
 from mpidl.job.fill import fill
 from mpidl.parameters import Layout, Range, shards
 from mpidl.runs.start import run
-from mpidl.storage import checkpoint, shard_writer
+from mpidl.storage import checkpoint, writer
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import scratch
 from mpidl.storage.index import save_index
-from mpidl.storage.shard_writer import save_shard
+from mpidl.storage.writer import BackgroundTask, save_shard
 
 
 @settings(max_examples=25, deadline=None)
@@ -68,18 +70,16 @@ def test_nothing_appears_before_everything_is_written(tmp_path):
     save(tmp_path)
     unfinished = scratch(tmp_path, 43)
     vector = np.zeros(LAYOUT.size, np.float32)
-    for _ in save_shard(unfinished, 0, Range(0, LAYOUT.size), {"parameters": vector}, 1):
-        assert checkpoint.steps(tmp_path) == [42]
+    save_shard(unfinished, 0, Range(0, LAYOUT.size), {"parameters": vector, "clock": np.array(1)})
     assert checkpoint.steps(tmp_path) == [42]
     checkpoint.sweep(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["42"]
 
 
-def test_large_shards_are_written_in_small_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_writer, "SLICE", 64)
+def test_large_shards_are_written_slice_by_slice(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "SLICE", 64)
     vector = np.arange(1001, dtype=np.float32)
-    steps = sum(1 for _ in save_shard(tmp_path, 0, Range(0, 1001), {"parameters": vector}, 1))
-    assert steps >= 1001 * 4 / 64
+    save_shard(tmp_path, 0, Range(0, 1001), {"parameters": vector, "clock": np.array(1)})
     with h5py.File(tmp_path / "shard-0.h5") as file:
         assert np.array_equal(file["parameters"][...], vector)
 
@@ -113,7 +113,24 @@ def test_a_missing_or_broken_file_is_one_line(tmp_path, missing):
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(MpidlError, match=r"shard-0.h5: can't be written: Not a directory$"):
-        next(save_shard(tmp_path / "file" / ".1", 0, Range(0, 1), {"parameters": np.zeros(1)}, 0))
+        save_shard(tmp_path / "file" / ".1", 0, Range(0, 1), {"parameters": np.zeros(1), "clock": np.array(0)})
+
+
+def test_a_task_in_the_background_ends_once_and_passes_its_error_on():
+    task, begin, ended = BackgroundTask(), threading.Event(), []
+    assert not task.ended()
+    task.begin(lambda: (begin.wait(), ended.append(1)))
+    assert task.active
+    assert not task.ended()
+    begin.set()
+    while not task.ended():
+        time.sleep(1e-3)
+    assert (ended, task.active, task.ended()) == ([1], False, False)
+    task.begin(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        while not task.ended():
+            time.sleep(1e-3)
+    assert not task.active
 
 
 def test_the_initial_state_and_the_newest_stay(tmp_path):
@@ -182,8 +199,7 @@ def test_a_checkpoint_of_other_vectors_is_one_line(tmp_path, algorithm, line):
     directory = scratch(tmp_path, 42)
     layout = Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))])
     vectors = dict.fromkeys(("parameters", "rule/gradient"), np.zeros(650, np.float32))
-    for _ in save_shard(directory, 0, Range(0, 650), vectors, 1):
-        pass
+    save_shard(directory, 0, Range(0, 650), vectors | {"clock": np.array(1)})
     save_index(directory, layout, 1, POSITION, "", "1.2.3")
     values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
     with pytest.raises(UsageError) as error:

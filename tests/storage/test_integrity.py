@@ -20,7 +20,7 @@ from mpidl.storage.files import scratch
 from mpidl.storage.index import save_index
 from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.seal import BLOCK, create
-from mpidl.storage.shard_writer import save_shard
+from mpidl.storage.writer import save_shard
 
 FILES = ["index.h5", "shard-0.h5", "shard-1.h5", "shard-2.h5", OTHER]
 EARLIER = Path(__file__).parents[1] / "config" / "run_of_0.1.0" / "checkpoints" / "20"
@@ -215,8 +215,9 @@ def test_every_rank_raises_the_error_of_one(run):
 
 def test_an_index_is_not_written_over_a_file_without_seal(tmp_path):
     unfinished = scratch(tmp_path, 42)
-    for _ in save_shard(unfinished, 0, Range(0, LAYOUT.size), {"parameters": np.zeros(LAYOUT.size)}, 1):
-        pass
+    save_shard(
+        unfinished, 0, Range(0, LAYOUT.size), {"parameters": np.zeros(LAYOUT.size), "clock": np.array(1)}
+    )
     create(unfinished / OTHER).close()
     with pytest.raises(MpidlError, match=r"replica-0.h5 isn't sealed"):
         save_index(unfinished, LAYOUT, 1, POSITION, "", "1.2.3", [OTHER])

@@ -69,13 +69,13 @@ class RequestHandler:
     feedback: Sequence[ErrorFeedback] = ()
     together = False
     where: Callable[[], ReplicaPosition]
-    cut_seen: Callable[[int], None]
     changing: AbstractContextManager[None] = nullcontext()
 
     def __init__(self) -> None:
         self.status = Status(WORKER_STATUS)
         self.unpushed: list[list[int]] = []
         self.portion, self._batch = -1, -1
+        self.cut_seen: Callable[[int], None] = lambda order: None
 
     def bind(self, link: WorkerLink) -> None:
         """Reach the other ranks by `link` from now on."""
