@@ -92,3 +92,9 @@ def pinned(xp: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def to_host(values: Any) -> np.ndarray:
+    """Return a device's array copied to the host, and an array of the host's as it is."""
+    on_host: np.ndarray = values.get() if hasattr(values, "get") else values
+    return on_host

@@ -19,8 +19,8 @@ from mpidl.algorithms import (
     Softsync,
     Ssp,
 )  # fmt: skip
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.data import Batch, Portions
 from mpidl.data.dataset import ArraySplit
 from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import Averaging, BackupSync, Diloco, Easgd, Fedprox, Sync
-from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
 from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.errors import UsageError
 from mpidl.rules import RULES, Adagrad, Adam, Adamw, Momentum, Nesterov, Sgd

@@ -52,8 +52,9 @@ def test_pushes_change_it_as_they_do_a_shard_on_the_host(cupy, algorithm, rule, 
         for chunk, piece in enumerate(host.pieces):
             values = slot[: piece.size]
             values[:] = gradient[slice(*piece)]
+            fetched = max(0, host.clock - number % 2)
             completed = [
-                shard.receive_chunk(number % WORKERS, chunk, max(0, host.clock - number % 2), values, (number, number))
+                shard.receive_chunk(number % WORKERS, chunk, fetched, values, (number, number))
                 for shard in (host, device)
             ]
             assert completed[0] == completed[1]
@@ -71,7 +72,7 @@ def test_pushes_change_it_as_they_do_a_shard_on_the_host(cupy, algorithm, rule, 
     assert kept.keys() == expected.keys()
     for name, vector in kept.items():
         assert type(vector) is np.ndarray
-        assert vector.tobytes() == expected[name].tobytes()
+        assert vector.tobytes() == expected[name].tobytes(), name
     assert device.dropped == host.dropped
 
 

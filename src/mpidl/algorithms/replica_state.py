@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.device import to_host
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Rule
 
@@ -52,10 +53,10 @@ class ReplicaState:
         """
         self._vectors[name] = vector
         if (values := self._loaded.pop(name, None)) is not None:
-            if isinstance(vector, np.ndarray):
-                np.copyto(vector, values)
-            else:
+            if hasattr(vector, "set"):
                 vector.set(values)
+            else:
+                vector[:] = values
         return vector
 
     def step_by(self, rule: Rule, parameters: Any) -> Step:
@@ -72,10 +73,7 @@ class ReplicaState:
 
     def vectors(self) -> dict[str, np.ndarray]:
         """Return a copy of the vectors in the host's memory."""
-        return {
-            name: vector.copy() if isinstance(vector, np.ndarray) else vector.get()
-            for name, vector in self._vectors.items()
-        }
+        return {name: to_host(vector.copy()) for name, vector in self._vectors.items()}
 
     def load(self, vectors: Mapping[str, np.ndarray], counts: Mapping[str, int]) -> None:
         """Let the replica, which has not begun, go on where another was when its `vectors` and `counts` were taken."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mpidl.device import to_host
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Rule
 from mpidl.shards.operations import PARAMETERS
@@ -91,9 +92,7 @@ class ShardOnDevice(Shard):
 
     def on_host(self) -> dict[str, np.ndarray]:
         """See `Shard.on_host`."""
-        return {
-            name: values if isinstance(values, np.ndarray) else values.get() for name, values in self.state().items()
-        }
+        return {name: to_host(values) for name, values in self.state().items()}
 
     def receive_chunk(
         self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)

@@ -48,7 +48,8 @@ class InMemory(OwnShard):
         self.actions = {Update: self._update}
         self.changing = self
         self._number, self._model = number, model
-        self._own, self._row = model.parameters, np.zeros(NUMBERS, np.int64)
+        self._own = model.parameters
+        self._row: np.ndarray | None = None
         self._copies: dict[str, np.ndarray] = {}
         self._read, self._tried = 0, 0.0
 
@@ -58,7 +59,8 @@ class InMemory(OwnShard):
         self._gate, self._rows = link.shared_rows[0], link.shared_rows[1:]
         shared = dict(zip(self._shard.vectors, link.shared_vectors, strict=True))
         self._shard.bind({name: vector[slice(*self._shard.range)] for name, vector in shared.items()})
-        self._rows[self._number] = self._row
+        if self._row is not None:
+            self._rows[self._number] = self._row
         parameters, *states = shared.values()
         whole = Range(0, parameters.size)
         state = dict(zip(list(shared)[1:], states, strict=True))
