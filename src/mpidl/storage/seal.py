@@ -33,12 +33,29 @@ class Seal(NamedTuple):
     size: int
     checksum: str
 
+    def __str__(self) -> str:
+        return f"xxh3_128 of the {self.size} bytes from byte {BLOCK} on: {self.checksum}"
+
     def block(self) -> bytes:
         """Return the first `BLOCK` bytes of the sealed file."""
-        return f"xxh3_128 of the {self.size} bytes from byte {BLOCK} on: {self.checksum}\n".encode().ljust(BLOCK, b"\0")
+        return f"{self}\n".encode().ljust(BLOCK, b"\0")
+
+    @classmethod
+    def parse(cls, text: str) -> Seal:
+        """Return the seal that a text begins with.
+
+        Raises
+        ------
+        ValueError
+            It begins with none.
+        """
+        match = _TEXT.match(text)
+        if match is None:
+            raise ValueError(f"no seal: {text!r}")
+        return cls(int(match[1]), match[2])
 
 
-_BLOCK = re.compile(rb"xxh3_128 of the (\d+) bytes from byte \d+ on: (\w+)\n\0*")
+_TEXT = re.compile(rf"xxh3_128 of the (\d+) bytes from byte {BLOCK} on: (\w+)")
 
 
 def create(path: Path) -> h5py.File:
@@ -80,7 +97,8 @@ def recorded(path: Path) -> Seal:
         The file can't be read or isn't sealed.
     """
     with path.open("rb", buffering=0) as file:
-        match = _BLOCK.fullmatch(file.read(BLOCK))
-    if match is None:
-        raise OSError(f"{path.name} isn't sealed")
-    return Seal(int(match[1]), match[2].decode())
+        block = file.read(BLOCK)
+    try:
+        return Seal.parse(block.decode())
+    except ValueError as error:
+        raise OSError(f"{path.name} isn't sealed") from error
