@@ -98,9 +98,10 @@ def test_a_sweep_may_be_killed_too(killed_everywhere, template, tmp_path, monkey
     shutil.copytree(template, run)
     # The state between the two renamings of a replacement.
     checkpoints = run / "checkpoints"
-    (checkpoints / "42").rename(checkpoints / ".42.replaced")
+    (checkpoints / "42").rename(checkpoints / "old")
     complete(run)
     (checkpoints / "42").rename(checkpoints / ".7")
+    (checkpoints / "old").rename(checkpoints / ".42.replaced")
     for swept in killed_everywhere(run, lambda copy: sweep(copy / "checkpoints")):
         sweep(swept / "checkpoints")
         assert os.listdir(swept / "checkpoints") == ["42"]
