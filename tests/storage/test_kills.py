@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from saved import LAYOUT, OTHER, POSITION, save, save_files
@@ -88,15 +89,19 @@ def test_a_checkpoint_is_replaced_by_one_of_the_same_step(killed_everywhere, tem
     assert found == sorted(found)
 
 
-@pytest.mark.parametrize("order", range(6))
-def test_a_sweep_may_be_killed_too(killed_everywhere, template, tmp_path, order):
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_sweep_may_be_killed_too(killed_everywhere, template, tmp_path, monkeypatch, reverse):
+    """The newer of two checkpoints of one step is kept, however a directory is listed."""
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda *arguments: sorted(glob(*arguments), reverse=reverse))
     run = tmp_path / "run"
     shutil.copytree(template, run)
     # The state between the two renamings of a replacement.
     checkpoints = run / "checkpoints"
-    (checkpoints / "42").rename(checkpoints / ".42.replaced")
+    (checkpoints / "42").rename(checkpoints / "old")
     complete(run)
-    (checkpoints / "42").rename(checkpoints / f".{order}")
+    (checkpoints / "42").rename(checkpoints / ".7")
+    (checkpoints / "old").rename(checkpoints / ".42.replaced")
     for swept in killed_everywhere(run, lambda copy: sweep(copy / "checkpoints")):
         sweep(swept / "checkpoints")
         assert os.listdir(swept / "checkpoints") == ["42"]

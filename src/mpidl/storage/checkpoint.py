@@ -2,7 +2,8 @@
 
 A checkpoint is written in ``checkpoints/.STEP`` and renamed to ``checkpoints/STEP`` when every file is on disk: it
 appears whole or not at all. ``index.h5`` is written last. Its virtual datasets give each tensor in its own shape,
-whatever the number of shards; its table has the checksums of the other files. Reading checks none: see `newest_good`.
+whatever the number of shards; its group ``files`` has the checksums of the other files. Reading checks none, but
+`newest_good` does.
 """
 
 from __future__ import annotations
@@ -268,7 +269,7 @@ def sweep(checkpoints: Path) -> None:
     MpidlError
         A file can't be read.
     """
-    for entry in sorted(checkpoints.glob(".*"), key=lambda entry: entry.suffix == ".replaced"):
+    for entry in sorted(checkpoints.glob(".*"), key=lambda entry: entry.suffix):
         with contextlib.suppress(DamagedError):
             verify(entry)
             target = checkpoints / str(Checkpoint(entry).position.step)

@@ -56,7 +56,9 @@ def save_index(
         sources = [describe(directory / name) for name in names]
         with create(path) as file:
             file.attrs.update(config=config, version=version, shards=shards, **position.attributes())
-            file["files"] = _table(directory, [*names, *others])
+            seals = file.create_group("files").attrs
+            for name in (*names, *others):
+                seals[name] = str(recorded(directory / name))
             for vector, dtype in sources[0][1].items():
                 for tensor in layout:
                     virtual = h5py.VirtualLayout(tensor.shape, dtype)
@@ -68,12 +70,6 @@ def save_index(
         _rename(directory, directory.parent / str(position.step))
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, error) from error
-
-
-def _table(directory: Path, names: list[str]) -> np.ndarray:
-    """Return names, sizes and checksums of files, as their seals have them."""
-    rows = [(name.encode(), *recorded(directory / name)) for name in names]
-    return np.array(rows, [("name", f"S{max(map(len, names))}"), ("size", np.int64), ("xxh3_128", "S32")])
 
 
 def _rename(directory: Path, target: Path) -> None:

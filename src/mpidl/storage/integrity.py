@@ -51,7 +51,7 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     with _reading(index), h5py.File(index) as file:
         if "files" not in file:
             raise DamagedError(f"{path}: {INDEX} is no index")
-        seals = {name.decode(): Seal(size, sum.decode()) for name, size, sum in file["files"][()].tolist()}
+        seals = {name: Seal.parse(text) for name, text in file["files"].attrs.items()}
     if rank == 0:
         _find_strangers(path, {INDEX, *seals})
     for name in list(seals)[rank::size]:
