@@ -64,6 +64,7 @@ def test_the_summary_has_what_it_promises_and_evaluate_agrees(mpidl, digits, tmp
         "bytes_pushed", "bytes_fetched", "failures", "recoveries", "run_dir",
     } <= summary.keys()  # fmt: skip
     assert summary["staleness"].keys() == {"mean", "p50", "p99", "max"}
+    assert summary["tearing"].keys() == {"mean", "max", "fetches"}
     assert (summary["ranks"], summary["servers"], summary["replicas"]) == (4, 1, 2)
     assert summary["test_accuracy"] >= 0.5
     assert summary["epochs"] < 50

@@ -25,5 +25,12 @@ def test_durations_of_two_workers_and_two_servers():
     assert timing["bandwidth"] == pytest.approx(600 / 1.5)
 
 
+def test_tearing_of_two_workers():
+    workers, servers = np.zeros(2, WORKER_STATUS), np.zeros(1, SERVER_STATUS)
+    workers["sampled_fetches"], workers["tearing_sum"], workers["tearing_max"] = [3, 5], [4, 2], [4, 1]
+    assert from_status(0.0, workers, servers).tearing() == {"mean": 6 / 8, "max": 4, "fetches": 8}
+    assert Totals(now=0.0).tearing() == {"mean": 0.0, "max": 0, "fetches": 0}
+
+
 def test_nothing_is_known_before_the_first_gradient():
     assert Totals(now=0.0).timing() == {}

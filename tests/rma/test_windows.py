@@ -44,7 +44,16 @@ def test_regions_are_aligned_and_apart():
 
     regions, size = place({"a": (np.int8, 3), "b": (np.float64, 700), "c": (np.int64, 1)})
     assert [r.displacement for r in regions.values()] == [0, 4096, 4096 + 5632]
-    assert size == regions["c"].displacement + 8
+    assert regions["c"].displacement + 8 <= size == 3 * 4096
+
+
+def test_counters_of_every_rank_are_aligned(comm, allocation):
+    from mpidl.rma.windows import Window
+
+    shapes = {"bytes": (np.uint8, 3 + comm.rank), "count": (np.int64, 1), "end": (np.uint8, 1)}
+    with Window(comm, shapes, allocation) as window:
+        addresses = comm.allgather(window.local("count").ctypes.data)
+    assert not any(address % 8 for address in addresses)
 
 
 def test_long_messages_are_cut(comm, allocation, monkeypatch):
@@ -96,3 +105,41 @@ def test_counters_give_each_value_once(comm, allocation):
     comm.Barrier()
     assert counter.read() == -5
     window.free()
+
+
+class CountedWindow:
+    """A window that counts its atomic operations."""
+
+    def __init__(self, window):
+        self.atomic, self._window = 0, window
+
+    def fetch_and_op(self, *arguments):
+        self.atomic += 1
+        self._window.fetch_and_op(*arguments)
+
+    def __getattr__(self, name):
+        return getattr(self._window, name)
+
+
+@pytest.mark.parametrize("holder", [0, -1])
+def test_a_counter_is_read_whole_and_without_atomic_operations_while_others_add(comm, allocation, holder):
+    from mpidl.rma.counters import Counter
+
+    # What is added changes both halves of the number, so that a value read in halves is no multiple of it.
+    amount, adds = (1 << 32) - 1, 300
+    with make(comm, allocation) as window:
+        counted = CountedWindow(window)
+        counter = Counter(counted, holder % comm.size, "count", 1)
+        comm.Barrier()
+        seen = []
+        for _ in range(adds):
+            if comm.rank % 2:
+                counter.fetch_add(amount)
+            seen.append(counter.read())
+        comm.Barrier()
+        seen.append(counter.read())
+        comm.Barrier()
+    assert counted.atomic == (adds if comm.rank % 2 else 0)
+    assert seen == sorted(seen)
+    assert not any(value % amount for value in seen)
+    assert seen[-1] == amount * adds * (comm.size // 2)

@@ -11,6 +11,8 @@ from mpidl.rma.windows import Window
 class Counter:
     """One int64 of an int64 region, read and changed atomically by any rank.
 
+    An aligned int64 is copied whole, so that reading it needs no atomic operation; see `place`.
+
     Parameters
     ----------
     window : Window
@@ -46,5 +48,7 @@ class Counter:
         return self._operate(value, MPI.MAX)
 
     def read(self) -> int:
-        """Return the present value."""
-        return self._operate(0, MPI.NO_OP)
+        """Return the present value: by a Get, since other ranks' atomic operations don't hold it up."""
+        self._window.get(self._value, self._rank, self._name, self._offset)
+        self._window.flush(self._rank)
+        return int(self._value[0])

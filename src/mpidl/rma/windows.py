@@ -49,7 +49,7 @@ def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int
     -------
     regions : dict of name to Region
     size : int
-        Bytes that the window needs.
+        Bytes that the window needs, whole pages: MPI may place one rank's memory right behind another's.
     """
     regions, end = {}, 0
     for name, (kind, count) in shapes.items():
@@ -58,7 +58,7 @@ def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int
         start = -(-end // alignment) * alignment
         regions[name] = Region(dtype, start, dtype.itemsize * count)
         end = start + dtype.itemsize * count
-    return regions, end
+    return regions, -(-end // PAGE) * PAGE
 
 
 class Window(Owner):

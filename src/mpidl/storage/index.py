@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 
 from mpidl.parameters import Layout, Range, boxes
 from mpidl.storage.files import INDEX, cannot_write, describe, shard_file, sync

@@ -102,6 +102,9 @@ WORKER_STATUS = np.dtype(
         ("computing_squares", np.float64),
         ("fetching_seconds", np.float64),
         ("pushing_seconds", np.float64),
+        ("sampled_fetches", np.int64),  # fetches whose tearing was counted; see `ThroughServers`
+        ("tearing_sum", np.int64),
+        ("tearing_max", np.int64),
         ("test_loss", np.float64),  # sums over this worker's part of the test data
         ("test_correct", np.float64),
         ("test_samples", np.int64),

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from mpi4py import MPI
 
 from mpidl.algorithms.requests import Reduce
 from mpidl.engines.mpi.own_shard import OwnShard
 from mpidl.engines.mpi.request_handler import Part
+from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
 from mpidl.shards.cut import Cut
 from mpidl.shards.shard import Shard
@@ -51,12 +51,10 @@ class ByReduction(OwnShard):
         super().__init__(shard)
         self.actions = {Reduce: self._reduce}
         self._evaluate = evaluate
-        self._sizes = [part.size for part in shards]
-        self._starts = [part.start for part in shards]
+        self._shards = shards
         self._received = np.empty((len(shards), shard.range.size), shard.parameters.dtype)
         self._says = np.zeros(len(Meeting), np.int64)
         self._all = np.zeros((len(shards), len(Meeting)), np.int64)
-        self._type = MPI.Datatype.fromcode(shard.parameters.dtype.char)
         self._latest = shard.parameters
         self._cut = Cut(shard)
         self._order = Order(0, 0, Phase.TRAIN)
@@ -66,6 +64,11 @@ class ByReduction(OwnShard):
         """See `RequestHandler.bind`."""
         super().bind(link)
         self._peers = link.peers
+        self._collectives = ShardCollectives(link.peers, self._shards, self._shard.parameters.dtype)
+
+    def unbind(self) -> None:
+        """See `RequestHandler.unbind`."""
+        self._collectives.free()
 
     def start(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.start`: the initial state is saved before the first reduction."""
@@ -128,20 +131,11 @@ class ByReduction(OwnShard):
 
     def _update(self, request: Reduce, given: np.ndarray) -> None:
         """Sum this shard's part of all vectors, and update the shard."""
-        own = self._shard.range.size
-        gives = request.vector is not None
-        sends = self._sizes if gives else [0] * len(self._sizes)
-        receives = np.where(given, own, 0).tolist()
-        ordinals = (np.cumsum(receives) - receives).tolist()
-        vector = request.vector if gives else self._received[:0]
-        self._peers.Alltoallv(
-            [vector, sends, self._starts if gives else sends, self._type],
-            [self._received, receives, ordinals, self._type],
-        )
+        self._collectives.scatter(request.vector, given, self._received)
         portion = int(self._all[:, Meeting.PORTION].max())
         self._shard.receive_sum(self._received[: int(given.sum())], request.mean, (portion, portion))
 
     def _gather(self, parameters: np.ndarray) -> None:
         """Bring all shards into a vector."""
-        self._peers.Allgatherv(self._shard.parameters, [parameters, self._sizes, self._starts, self._type])
+        self._collectives.gather(self._shard.parameters, parameters)
         self._latest = parameters

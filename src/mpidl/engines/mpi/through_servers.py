@@ -17,6 +17,10 @@ from mpidl.transport.interface import WorkerLink
 from mpidl.transport.protocol import Order, ShardClock
 from mpidl.wire import ErrorFeedback, Wire
 
+#: One in so many fetches has its tearing counted: that is one more read of every server's clock, as many round trips
+#: as a fetch begins with.
+SAMPLED = 100
+
 
 class ThroughServers(RequestHandler):
     """A worker's ways to the servers.
@@ -49,6 +53,7 @@ class ThroughServers(RequestHandler):
         self._spare_fetched = self.fetched.copy()
         self._now = self.fetched.copy()
         self._portions: tuple[int, int] | None = None
+        self._started, self._arrived = 0, self.fetched.copy()
 
     def bind(self, link: WorkerLink) -> None:
         """See `RequestHandler.bind`."""
@@ -162,6 +167,19 @@ class ThroughServers(RequestHandler):
         # A clock read before the parameters never makes them look fresher than they are.
         self._link.read_clocks(clocks)
         self._link.start_fetch(parameters)
+        if self._started % SAMPLED == 0:
+            self._count_tearing(clocks)
+        self._started += 1
+
+    def _count_tearing(self, clocks: np.ndarray) -> None:
+        """Count the updates that any one shard completed while it was fetched."""
+        self._link.finish_fetch()
+        self._link.read_clocks(self._arrived)
+        tearing = int((self._arrived - clocks)[:, ShardClock.CLOCK].max())
+        figures = self.status.figures
+        figures["sampled_fetches"] += 1
+        figures["tearing_sum"] += tearing
+        figures["tearing_max"] = max(figures["tearing_max"], tearing)
 
     def _push(self, request: Push) -> None:
         portions, self._portions = self._portions or (-1, -1), None
