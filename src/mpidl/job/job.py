@@ -56,6 +56,8 @@ class Job:
     directory : Path
         The run's directory; set anew once the recorder has made it.
     checkpoint : Checkpoint or None
+    continues : bool
+        Whether the run goes on in the directory that the configuration names; else it makes one of its own.
     position : Position
         Where the run starts or resumes.
     schedule : Schedule
@@ -77,6 +79,7 @@ class Job:
         self.algorithm, self.rule = config.algorithm, config.rule
         self.states = (*(() if self.rule is None else self.rule.states), *self.algorithm.vectors())
         self.directory = Path(run.dir) / run.name
+        self.continues = checkpoint is not None
         self._check()
         train = self.dataset.train
         self._portions = Portions(train.samples, data.batch, data.portion, run.seed, train.contiguous)

@@ -24,7 +24,7 @@ class Recorder:
     """Writes the files of one run.
 
     A new run makes its own directory: NAME, or NAME-2, NAME-3, ... if that exists, so that no run overwrites another.
-    A resumed run continues in its directory.
+    A resumed run continues in its directory, where its last summary holds no longer.
 
     Parameters
     ----------
@@ -47,6 +47,8 @@ class Recorder:
         parent, name = Path(config.run.dir), config.run.name
         try:
             self.directory = parent / name if resume else _new_directory(parent, name)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            (self.directory / "summary.json").unlink(missing_ok=True)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
             _write_file(self.directory / "config.toml", resolved.to_toml().encode())
             self._metrics = _open_append(self.directory / "metrics.jsonl")

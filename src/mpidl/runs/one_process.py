@@ -41,7 +41,6 @@ from mpidl.roles.supervision import (
 from mpidl.runs.signals import stopping
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES
-from mpidl.storage import checkpoint
 from mpidl.storage.files import replica_file, scratch
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import save_shard, write_file
@@ -67,9 +66,8 @@ class OneProcess:
             raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
         job.begin(replicas)
         place = job.place()
-        self._recorder = Recorder(job.config, resume=job.checkpoint is not None)
+        self._recorder = Recorder(job.config, resume=job.continues)
         job.directory = self._recorder.directory
-        checkpoint.sweep(job.checkpoints)
         chunk = CHUNK_BYTES // job.dtype.itemsize
         self._shards = [fill(job, range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
         warm(job)

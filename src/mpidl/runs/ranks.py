@@ -32,7 +32,6 @@ from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
 from mpidl.runs.signals import stopping
 from mpidl.shards.shard import CHUNK_BYTES
-from mpidl.storage import checkpoint
 from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
 from mpidl.topology.roles import Roles, assign
 from mpidl.transport.capacity import Capacity
@@ -197,8 +196,7 @@ class _RankRole:
         error: MpidlError | None = None
         if self._comm.rank == self._roles.coordinator:
             try:
-                recorder = Recorder(job.config, resume=job.checkpoint is not None)
-                checkpoint.sweep(recorder.directory / "checkpoints")
+                recorder = Recorder(job.config, resume=job.continues)
                 self._reporter = Reporter(job, recorder, on_terminal())
                 assert places is not None
                 servers = [places[rank] for rank in self._roles.servers if places[rank]]

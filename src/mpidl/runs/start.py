@@ -11,8 +11,9 @@ from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.launch import environment
+from mpidl.runs.resuming import choose, finished
 from mpidl.runs.signals import defer
-from mpidl.storage.checkpoint import Checkpoint, latest
+from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.position import Position
 
 
@@ -23,7 +24,8 @@ def run(config: Config, resume: Path | None = None) -> dict[str, Any]:
     ----------
     config : Config
     resume : Path, optional
-        Directory of a run, ``runs/NAME``, to resume from its newest checkpoint.
+        Directory of a run, ``runs/NAME``, to resume from its newest checkpoint. A run without one begins anew there; of
+        a finished run, the summary is returned.
 
     Returns
     -------
@@ -56,15 +58,19 @@ def start(
     dict
         See `run`; the summary of the warm start if a signal ended that.
     """
+    defer()
     config = _in_directory(config, resume)
-    first = warm_start(config, None if resume is None else latest(resume).position)
+    if resume is not None and (done := finished(config, resume)) is not None:
+        return done
+    checkpoint = None if resume is None else choose(resume)
+    first = warm_start(config, None if checkpoint is None else checkpoint.position)
     if first is not None:
-        summary = _start(first, make, resume)
+        summary = _start(first, make, checkpoint, continues=resume is not None)
         if summary["interrupted"]:
             return summary
         resume = Path(summary["run_dir"])
-        config = _in_directory(config, resume)
-    return _start(config, make, resume)
+        config, checkpoint = _in_directory(config, resume), choose(resume)
+    return _start(config, make, checkpoint, continues=resume is not None)
 
 
 def warm_start(config: Config, position: Position | None) -> Config | None:
@@ -93,11 +99,17 @@ def _in_directory(config: Config, directory: Path | None) -> Config:
     )
 
 
-def _start(config: Config, make: Callable[[Config, Checkpoint | None], Job], resume: Path | None) -> dict[str, Any]:
+def _start(
+    config: Config,
+    make: Callable[[Config, Checkpoint | None], Job],
+    checkpoint: Checkpoint | None,
+    continues: bool,
+) -> dict[str, Any]:
     def build_job() -> Job:
-        return make(config, None if resume is None else latest(resume))
+        job = make(config, checkpoint)
+        job.continues = continues
+        return job
 
-    defer()
     if environment.world().size == 1:
         from mpidl.runs.one_process import OneProcess
 

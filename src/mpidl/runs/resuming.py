@@ -1,0 +1,104 @@
+"""What a run is resumed from: one rank looks, and tells the others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from mpidl.config import Config, load
+from mpidl.errors import MpidlError
+from mpidl.launch import environment
+from mpidl.storage.checkpoint import Checkpoint, newest_good, steps, sweep
+
+T = TypeVar("T")
+
+
+def choose(run: Path) -> Checkpoint | None:
+    """Return the newest checkpoint of a run that is as it was saved, the same one on every rank; None if there is none.
+
+    A line on stderr names each newer one that is passed over.
+
+    Parameters
+    ----------
+    run : Path
+        ``runs/NAME``.
+
+    Raises
+    ------
+    MpidlError
+        There are only damaged ones, or a file can't be read.
+    """
+    rank, gather = _ranks()
+
+    def look() -> bool:
+        sweep(run / "checkpoints")
+        return bool(steps(run / "checkpoints"))
+
+    if not _by_first_rank(look):
+        _say(f"{run}: no checkpoint yet, beginning anew")
+        return None
+    path, lines = newest_good(run, rank, gather)
+    for line in lines:
+        _say(line)
+    return Checkpoint(path)
+
+
+def finished(config: Config, run: Path) -> dict[str, Any] | None:
+    """Return the summary of a run that has been trained to its end; None if something is left to do.
+
+    Parameters
+    ----------
+    config : Config
+        What is asked for now. A run that is to be longer than it was is not at its end.
+    run : Path
+    """
+
+    def look() -> dict[str, Any] | None:
+        try:
+            summary: dict[str, Any] = msgspec.json.decode((run / "summary.json").read_bytes())
+            before = load(run / "config.toml").run
+        except (OSError, ValueError, MpidlError):
+            return None
+        asked = (config.algorithm.name, config.run.epochs, config.run.steps, config.run.target_accuracy)
+        done = (summary.get("algorithm"), before.epochs, before.steps, before.target_accuracy)
+        return summary if asked == done and not summary.get("interrupted") else None
+
+    summary = _by_first_rank(look)
+    if summary is not None:
+        _say(f"{run}: finished, {summary['epochs']:.4g} epochs; nothing is left to train")
+    return summary
+
+
+def _ranks() -> tuple[int, Callable[[Any], list[Any]]]:
+    """Return this rank, and a function that gathers the values of all ranks on each."""
+    if environment.world().size == 1:
+        return 0, lambda value: [value]
+    from mpi4py import MPI
+
+    environment.check_world(MPI.COMM_WORLD.size)
+    return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allgather
+
+
+def _by_first_rank(look: Callable[[], T]) -> T:
+    """Return what the first rank finds, or raise the error that it meets, on every rank."""
+    rank, gather = _ranks()
+    found: Any = None
+    if rank == 0:
+        try:
+            found = look()
+        except MpidlError as error:
+            found = error
+    found = gather(found)[0]
+    if isinstance(found, MpidlError):
+        raise found
+    result: T = found
+    return result
+
+
+def _say(line: str) -> None:
+    if environment.world().rank == 0:
+        print(f"mpidl: {line}", file=sys.stderr, flush=True)
