@@ -21,6 +21,7 @@ from mpidl.device import Place, choose
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
+from mpidl.launch import marks
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
 from mpidl.report.recorder import Recorder, record_event
@@ -64,6 +65,8 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     nodes = _nodes(comm)
+    if comm.rank == 0:
+        marks.tell(marks.READY)
     roles = assign(nodes, config.servers)
     job = _agree(comm, roles, build)
     _check_nodes(config, nodes)

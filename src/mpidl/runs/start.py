@@ -11,7 +11,6 @@ from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.launch import environment
-from mpidl.runs.signals import defer
 from mpidl.storage.checkpoint import Checkpoint, latest
 from mpidl.storage.position import Position
 
@@ -97,7 +96,6 @@ def _start(config: Config, make: Callable[[Config, Checkpoint | None], Job], res
     def build_job() -> Job:
         return make(config, None if resume is None else latest(resume))
 
-    defer()
     if environment.world().size == 1:
         from mpidl.runs.one_process import OneProcess
 
