@@ -17,7 +17,7 @@ READY = "ready"
 BEGIN, END = b"\x02mpidl:", b"\x03"
 MARK = re.compile(re.escape(BEGIN) + rb"([a-z0-9 ]{1,16})" + END)
 #: The beginning of a mark at the end of a text.
-PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::[a-z0-9 ]{0,16})?)?)?)?)?)?$")
+PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::[a-z0-9 ]{0,16})?)?)?)?)?)?\Z")
 
 
 def saved(code: int) -> str:
