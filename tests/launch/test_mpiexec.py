@@ -30,7 +30,7 @@ sys.exit(code)
 
 
 #: How a shell script says what the first rank says.
-READY, SAVED = "printf '\\002mpidl:ready\\003' >&2", "printf '\\002mpidl:saved 75\\003' >&2"
+READY, SAVED = "printf '\\002mpidl:ready\\003\\n' >&2", "printf '\\002mpidl:saved 75\\003\\n' >&2"
 
 #: A job that counts SIGUSR1 and ends after the first.
 COUNTS = "trap 'n=$((n+1))' USR1; echo ready; while [ -z $n ]; do sleep 0.02; done; sleep 0.2"

@@ -14,10 +14,11 @@ VARIABLE = "MPIDL_LAUNCHER"
 #: All ranks hold the signals that ask to stop, and will take them up.
 READY = "ready"
 
-BEGIN, END = b"\x02mpidl:", b"\x03"
+#: Launchers may keep a line that has not ended.
+BEGIN, END = b"\x02mpidl:", b"\x03\n"
 MARK = re.compile(re.escape(BEGIN) + rb"([a-z0-9 ]{1,16})" + END)
 #: The beginning of a mark at the end of a text.
-PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::[a-z0-9 ]{0,16})?)?)?)?)?)?\Z")
+PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::[a-z0-9 ]{0,16}\x03?)?)?)?)?)?)?\Z")
 
 
 def saved(code: int) -> str:
