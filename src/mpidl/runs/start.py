@@ -10,7 +10,7 @@ from typing import Any
 from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
-from mpidl.launch import environment
+from mpidl.launch import environment, leftovers
 from mpidl.storage.checkpoint import Checkpoint, latest
 from mpidl.storage.position import Position
 
@@ -100,8 +100,11 @@ def _start(config: Config, make: Callable[[Config, Checkpoint | None], Job], res
         from mpidl.runs.one_process import OneProcess
 
         return OneProcess(build_job()).run()
+    leftovers.sweep()
+    leftovers.note()
     from mpi4py import MPI
 
+    leftovers.note()
     from mpidl.runs import ranks
 
     environment.check_world(MPI.COMM_WORLD.size)
