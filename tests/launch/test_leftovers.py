@@ -49,6 +49,8 @@ def rank(memory, bare_environment):
             env=bare_environment | variables,
         )  # fmt: skip
         assert process.stdout.readline() == "noted\n"
+        notes = [json.loads(note.read_text())["processes"] for note in memory.glob("mpidl.*")]
+        process.identities = next(note for note in notes if note[1][0] == process.pid)
         started.append(process)
         return process
 
@@ -64,7 +66,9 @@ def kill(process):
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        process.stdout.read()  # ends when the rank has
+        until = time.monotonic() + 10
+        while any(map(leftovers._lives, process.identities)) and time.monotonic() < until:
+            time.sleep(0.01)
 
 
 def names(memory):
