@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from jobs_apart import EPOCHS, SAMPLES, parameters, parent, processes_of_ranks, trains, wait_for
 
-from mpidl.launch.signals import STOPPING
-
 RANKS = 4
 
 #: Runs when Python starts. Ranks stay for a while at a phase that the environment names, and say that they are there.
@@ -73,8 +71,15 @@ def assert_resumes(start, tmp_path):
     assert np.array_equal(parameters(tmp_path), expected)
 
 
-@pytest.mark.parametrize("number", STOPPING)
-@pytest.mark.parametrize("phase", ["interpreter", "importing", "initialised"])
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("interpreter", signal.SIGTERM),
+        ("interpreter", signal.SIGUSR1),
+        ("importing", signal.SIGHUP),
+        ("initialised", signal.SIGINT),
+    ],
+)
 def test_while_ranks_start(start, paused, reached, tmp_path, phase, number):
     process = paused(phase)
     reached()
@@ -95,8 +100,10 @@ def test_right_after_the_start_of_the_launcher(start, job, tmp_path):
     assert (summary, processes_of_ranks(tmp_path)) == (None, {})
 
 
-@pytest.mark.parametrize("number", STOPPING)
-@pytest.mark.parametrize("phase", ["importing", "initialised"])
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [("importing", signal.SIGTERM), ("importing", signal.SIGHUP), ("initialised", signal.SIGINT)],
+)
 def test_a_signal_to_a_rank_that_starts(paused, reached, tmp_path, phase, number):
     process = paused(phase)
     reached()
@@ -116,7 +123,7 @@ def test_a_rank_that_dies_before_it_can_hold_a_signal_loses_nothing(paused, reac
     assert (summary, trains(tmp_path)) == (None, False)
 
 
-@pytest.mark.parametrize("numbers", [[each] for each in STOPPING] + [[signal.SIGINT, signal.SIGINT]])
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGHUP], [signal.SIGINT] * 2])
 def test_after_all_is_written(paused, reached, tmp_path, numbers):
     process = paused("ending")
     reached()
@@ -133,7 +140,6 @@ def test_after_all_is_written(paused, reached, tmp_path, numbers):
 TWO = [
     (signal.SIGTERM, signal.SIGTERM),
     (signal.SIGTERM, signal.SIGUSR1),
-    (signal.SIGUSR1, signal.SIGINT),
     (signal.SIGINT, signal.SIGHUP),
 ]
 
@@ -167,7 +173,7 @@ def test_a_second_signal_after_the_first_has_saved(start, paused, reached, tmp_p
     assert_resumes(start, tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_every_process_of_the_job(start, job, tmp_path, number):
     """Schedulers send it to all; mpirun does not kill the ranks because of it."""
     process = start("train", job, "-n", RANKS, "--json", TALLY_SECONDS="0.02")

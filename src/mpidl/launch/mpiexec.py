@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from mpidl.errors import UsageError
 from mpidl.launch import marks
+from mpidl.launch.room import check_room
 from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import quieten
 
@@ -24,6 +25,9 @@ __all__ = ["command", "launch"]
 OWN_CODES = (0, 1, 2, 75)
 STOPPED = 75
 NOTHING_LOST = "stopped before the training began; nothing is lost"
+
+#: Bytes that mpirun may need in the temporary directory; it dies of SIGBUS where there are none.
+TEMPORARY = 1 << 20
 
 #: Seconds that mpirun has to end its ranks after a second Ctrl-C.
 PATIENCE = 3.0
@@ -60,6 +64,8 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     ------
     UsageError
         There is no mpirun.
+    MpidlError
+        The temporary directory is full.
     """
     forwarding = _Forwarding()
     with handled(forwarding.handle), forwarding:
@@ -68,6 +74,9 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         if os.isatty(2):
             environment["MPIDL_TERMINAL"] = str(os.get_terminal_size(2).columns or 80)
         environment[marks.VARIABLE] = "1"
+        check_room(
+            environment.get("TMPDIR", "/tmp"), TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory"
+        )
         if forwarding.received:
             _say(NOTHING_LOST)
             return STOPPED
