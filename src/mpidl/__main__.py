@@ -1,7 +1,18 @@
-"""``python -m mpidl``."""
+"""The command ``mpidl``, also as ``python -m mpidl``."""
 
 import sys
 
-from mpidl.cli import main
+from mpidl.launch import signals
 
-sys.exit(main())
+
+def main() -> None:
+    """Run a command, and end the process with its exit code."""
+    # Nothing is imported before: a signal that asks to stop ends a process that doesn't hold it.
+    signals.hold()
+    from mpidl import cli
+
+    sys.exit(cli.main())
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 import traceback
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import MpidlError, UsageError
-from mpidl.launch import environment
+from mpidl.launch import environment, marks, signals
 from mpidl.report import results
 from mpidl.version import VERSION
 
@@ -40,9 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         Exit code: 0 done; 1 failed; 2 wrong arguments or configuration; 75 stopped by a signal after saving.
     """
+    command: Callable[[argparse.Namespace], int] | None = None
     try:
         arguments = _parser().parse_args(argv)
-        command: Callable[[argparse.Namespace], int] = arguments.command
+        command = arguments.command
+        if command not in (_train, _simulate):
+            signals.release()
+        elif environment.world().size == 1:
+            # Before a run begins nothing has to be saved, and who waits at a terminal may break off.
+            signals.release({signal.SIGINT})
         return command(arguments)
     except MpidlError as error:
         if _first_rank():
@@ -51,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if _first_rank():
             _complain("interrupted")
-        return 1
+        return INTERRUPTED if command in (_train, _simulate) else 1
     except BrokenPipeError:
         # The reader of stdout is gone; nothing may be flushed into its pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -202,12 +209,14 @@ def _train(arguments: argparse.Namespace) -> int:
     from mpidl.runs.start import run
 
     summary = run(config, resume=arguments.resume)
+    code = INTERRUPTED if summary.get("interrupted") else 0
     if started.rank == 0:
+        marks.tell(marks.saved(code))
         if started.size > 1:
             # The end of the progress bar is still on its way through the launcher.
             time.sleep(0.2)
         _show(summary, arguments.json, results.summary)
-    return INTERRUPTED if summary.get("interrupted") else 0
+    return code
 
 
 def _launch(arguments: argparse.Namespace, ranks: int) -> int:

@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+import h5py
+
 SAMPLES = 101
 EPOCHS = 6
 
@@ -19,14 +21,33 @@ def wait_for(condition, seconds=60):
 
 def process_of_rank(rank, directory):
     """Return the process number of a rank of the job that runs in a directory."""
+    return processes_of_ranks(directory).get(rank)
+
+
+def processes_of_ranks(directory):
+    """Return the process numbers of the ranks of the job that runs in a directory, by rank."""
+    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            if f"OMPI_COMM_WORLD_RANK={rank}".encode() in variables and (entry / "cwd").resolve() == directory:
-                return int(entry.name)
+            variables = dict(each.partition(b"=")[::2] for each in (entry / "environ").read_bytes().split(b"\0"))
+            if b"OMPI_COMM_WORLD_RANK" in variables and (entry / "cwd").resolve() == directory:
+                found[int(variables[b"OMPI_COMM_WORLD_RANK"])] = int(entry.name)
         except OSError:
             continue
-    return None
+    return found
+
+
+def parent(process):
+    """Return the process number of a process's parent."""
+    return int((Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+def parameters(directory):
+    """Return the parameters of the tally's last checkpoint."""
+    checkpoints = directory / "runs" / "tally" / "checkpoints"
+    newest = max(checkpoints.iterdir(), key=lambda path: int(path.name))
+    with h5py.File(newest / "index.h5") as index:
+        return index["parameters/parameters"][...]
 
 
 def trains(directory):

@@ -7,18 +7,11 @@ import subprocess
 import sys
 import time
 
-import h5py
 import numpy as np
 import pytest
-from jobs_apart import EPOCHS, SAMPLES, process_of_rank, trains, wait_for
+from jobs_apart import EPOCHS, SAMPLES, parameters, process_of_rank, trains, wait_for
 
-
-def parameters(directory):
-    """Return the parameters of the tally's last checkpoint."""
-    checkpoints = directory / "runs" / "tally" / "checkpoints"
-    newest = max(checkpoints.iterdir(), key=lambda path: int(path.name))
-    with h5py.File(newest / "index.h5") as index:
-        return index["parameters/parameters"][...]
+from mpidl.launch.signals import STOPPING
 
 
 def test_three_workers_lose_no_update(job, start, tmp_path):
@@ -54,7 +47,7 @@ def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank):
     assert process_of_rank(2, tmp_path) is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, start, tmp_path, number):
     process = start("train", job, "-n", 4, "--json", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))

@@ -11,15 +11,29 @@ import pytest
 
 from mpidl.errors import UsageError
 from mpidl.launch.mpiexec import _find, launch
+from mpidl.launch.signals import STOPPING
 
 #: Calls `launch` as the command does, with a launcher of the test's own.
 CALL = """
-import sys
+from mpidl.launch import signals
+signals.hold()
+import os, signal, sys
 from pathlib import Path
 from mpidl.launch import mpiexec
 mpiexec._find = lambda: Path(sys.argv[1])
-sys.exit(mpiexec.launch(3, sys.argv[2:]))
+mpiexec.START_PATIENCE = float(sys.argv[2])
+exec(sys.argv[3])
+code = mpiexec.launch(3, sys.argv[5:])
+exec(sys.argv[4])
+sys.exit(code)
 """
+
+
+#: How a shell script says what the first rank says.
+READY, SAVED = "printf '\\002mpidl:ready\\003\\n' >&2", "printf '\\002mpidl:saved 75\\003\\n' >&2"
+
+#: A job that counts SIGUSR1 and ends after the first.
+COUNTS = "trap 'n=$((n+1))' USR1; echo ready; while [ -z $n ]; do sleep 0.02; done; sleep 0.2"
 
 
 @pytest.fixture
@@ -27,12 +41,12 @@ def started(bare_environment, tmp_path):
     """Starts ``launch`` with a launcher that is a shell script; returns the process, with pipes."""
     processes = []
 
-    def start(script, *arguments, version="HYDRA build details:", **variables):
+    def start(script, *arguments, version="HYDRA build details:", patience=60, prelude="", epilogue="", **variables):
         launcher = tmp_path / "mpiexec"
         launcher.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{version}"; exit; fi\n{script}\n')
         launcher.chmod(0o755)
         process = subprocess.Popen(
-            [sys.executable, "-c", CALL, str(launcher), *arguments],
+            [sys.executable, "-c", CALL, str(launcher), str(patience), prelude, epilogue, *arguments],
             env=bare_environment | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -105,9 +119,9 @@ def test_exit_codes(started, code, expected):
     assert err == "why\n" + ("" if code == expected else f"mpidl: a rank died; mpiexec returned {code}\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", STOPPING)
 def test_signals_reach_the_job_as_one(started, number):
-    process = started("trap 'n=$((n+1))' USR1; echo ready; while [ -z $n ]; do sleep 0.02; done; sleep 0.2; exit 7$n")
+    process = started(f"{READY}; {COUNTS}; exit 7$n")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     assert number.name in process.stderr.readline()
@@ -116,13 +130,70 @@ def test_signals_reach_the_job_as_one(started, number):
     assert "ended without saving" in process.stderr.read()
 
 
-def test_a_second_ctrl_c_ends_a_job_that_does_not_listen(started, monkeypatch):
-    process = started("trap '' USR1 TERM; echo $$; while :; do sleep 0.1; done")
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_waits_until_ranks_can_take_it(started, number):
+    process = started(f"echo up; sleep 0.5; trap 'n=$((n+1))' USR1; {READY}; {COUNTS}; [ $n = 1 ] && exit 75")
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 75
+    assert len(err.splitlines()) == 1
+    assert number.name in err
+
+
+def test_ranks_that_never_say_that_they_can_take_a_signal_get_it_all_the_same(started):
+    process = started(f"{COUNTS}; exit 75", patience=0.3)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.wait(timeout=10) == 75
+
+
+@pytest.mark.parametrize("code", [128 + signal.SIGTERM, 128 + signal.SIGUSR1, signal.SIGUSR1, 128 + signal.SIGHUP])
+def test_a_rank_that_a_signal_ended_before_it_could_hold_it_loses_nothing(started, code):
+    process = started(f"exit {code}")
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 75
+    assert err == "mpidl: stopped before the training began; nothing is lost\n"
+    process = started(f"{READY}; exit {code}")
+    assert process.wait(timeout=10) == 1
+
+
+def test_a_signal_before_the_job_is_started_starts_none(started):
+    process = started("echo started; exit 0", prelude="os.kill(os.getpid(), signal.SIGTERM)")
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 75
+    assert out == ""
+    assert err.splitlines()[-1] == "mpidl: stopped before the training began; nothing is lost"
+
+
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGTERM], [signal.SIGUSR1, signal.SIGTERM], [signal.SIGINT, signal.SIGINT]]
+)
+def test_a_signal_after_all_is_saved_does_nothing(started, numbers):
+    process = started(f"trap 'exit 99' USR1 TERM INT; {READY}; {SAVED}; echo saved; sleep 0.1; sleep 0.5; exit 75")
+    assert process.stdout.readline() == "saved\n"
+    time.sleep(0.1)
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.05)
+    _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (75, "")
+
+
+def test_a_signal_on_the_way_out_does_nothing(started):
+    process = started(f"{READY}; {SAVED}; exit 75", epilogue="os.kill(os.getpid(), signal.SIGTERM)")
+    assert process.wait(timeout=10) == 75
+
+
+def test_a_second_ctrl_c_ends_a_job_that_does_not_listen(started):
+    process = started(f"trap '' USR1 TERM INT; {READY}; echo $$; while :; do sleep 0.1; done")
     job = int(process.stdout.readline())
+    time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     assert "Ctrl-C again" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=10) == 1
+    assert process.stderr.read() == "mpidl: ended without saving\n"
     assert gone(job)
 
 

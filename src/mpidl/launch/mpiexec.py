@@ -14,15 +14,27 @@ from pathlib import Path
 from typing import IO, Any
 
 from mpidl.errors import UsageError
+from mpidl.launch import marks
+from mpidl.launch.room import check_room
+from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import quieten
 
 __all__ = ["command", "launch"]
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, 75)
+STOPPED = 75
+NOTHING_LOST = "stopped before the training began; nothing is lost"
+
+#: Bytes that mpirun may need in the temporary directory; it dies of SIGBUS where there are none.
+TEMPORARY = 1 << 20
 
 #: Seconds that mpirun has to end its ranks after a second Ctrl-C.
 PATIENCE = 3.0
+#: Seconds that ranks have to start after a signal that asks to stop, before it is passed on to them all the same.
+START_PATIENCE = 60.0
+#: The signal that makes mpirun end a job at once; those that would too, and that schedulers send to every process.
+END, KEPT_OUT = signal.SIGINT, (signal.SIGTERM, signal.SIGHUP)
 
 ROOT_PERMISSIONS = tuple(
     f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")
@@ -32,8 +44,9 @@ ROOT_PERMISSIONS = tuple(
 def launch(ranks: int, arguments: Sequence[str]) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
-    SIGINT, SIGTERM and SIGUSR1 ask the ranks to save and stop: each rank gets SIGUSR1. A second SIGINT ends them at
-    once. No process of the job outlives this call or this process.
+    The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1, as soon as all have started and can
+    take it. A job that is not yet started is not started. When the run has saved, the signals do nothing. A second
+    SIGINT ends the ranks at once. No process of the job outlives this call or this process.
 
     Parameters
     ----------
@@ -51,12 +64,22 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     ------
     UsageError
         There is no mpirun.
+    MpidlError
+        The temporary directory is full.
     """
-    words, environment = command(ranks, ["-P", "-m", "mpidl", *arguments])
-    environment.pop("MPIDL_TERMINAL", None)
-    if os.isatty(2):
-        environment["MPIDL_TERMINAL"] = str(os.get_terminal_size(2).columns or 80)
-    with _Forwarding() as forwarding:
+    forwarding = _Forwarding()
+    with handled(forwarding.handle), forwarding:
+        words, environment = command(ranks, ["-P", "-m", "mpidl", *arguments])
+        environment.pop("MPIDL_TERMINAL", None)
+        if os.isatty(2):
+            environment["MPIDL_TERMINAL"] = str(os.get_terminal_size(2).columns or 80)
+        environment[marks.VARIABLE] = "1"
+        check_room(
+            environment.get("TMPDIR", "/tmp"), TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory"
+        )
+        if forwarding.received:
+            _say(NOTHING_LOST)
+            return STOPPED
         process = subprocess.Popen(
             words,
             env=environment,
@@ -64,21 +87,18 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=_end_with_parent(),
+            preexec_fn=_prepare_child(),
         )
         assert process.stderr is not None
         with process.stderr:
             try:
                 forwarding.to(process)
-                for text in quieten(_chunks(process.stderr)):
+                for text in quieten(marks.listen(_chunks(process.stderr), forwarding.hear)):
                     os.write(2, text)
                 code = process.wait()
             finally:
                 _end_session(process.pid)
-    if code in OWN_CODES:
-        return code
-    _say("ended without saving" if forwarding.received else f"a rank died; {Path(words[0]).name} returned {code}")
-    return 1
+        return forwarding.verdict(code, words[0])
 
 
 def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -137,15 +157,26 @@ def _permit_root(environment: dict[str, str]) -> None:
         _say("running as root, and telling mpirun that it may (OMPI_ALLOW_RUN_AS_ROOT)")
 
 
-def _end_with_parent() -> Callable[[], Any] | None:
-    """Return a function that makes a child get SIGTERM when its parent dies; None where there is none."""
+def _prepare_child() -> Callable[[], Any]:
+    """Return what mpirun's process does before it becomes mpirun: it ends with its parent, and only when asked to.
+
+    Open MPI's mpirun kills its ranks half a second after SIGTERM, SIGHUP or SIGINT, and has no setting for that; of
+    these it gets only what `END` stands for.
+    """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     set_death_signal = 1  # PR_SET_PDEATHSIG
-    return prctl and (lambda: prctl(set_death_signal, signal.SIGTERM))
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_OUT)
+        if prctl is not None:
+            prctl(set_death_signal, END)
+
+    return prepare
 
 
 class _Forwarding:
-    """Forwards to a job the signals that ask this process to stop, while the context is entered.
+    """Forwards to a job the signals that ask this process to stop, when the job can take them.
 
     Attributes
     ----------
@@ -156,17 +187,15 @@ class _Forwarding:
     def __init__(self) -> None:
         self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+        self._saved: int | None = None
 
-    def __enter__(self) -> _Forwarding:
-        handlers: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), self._handle)
-        handlers[signal.SIGALRM] = self._lose_patience
-        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        return self
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGALRM, self._lose_patience)
 
     def __exit__(self, *error: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGALRM, self._before)
 
     def to(self, process: subprocess.Popen[bytes]) -> None:
         """Set the job's launcher, and forward to it what was received before."""
@@ -174,25 +203,61 @@ class _Forwarding:
         if self.received:
             self._forward()
 
-    def _handle(self, number: int, frame: Any) -> None:
+    def hear(self, word: str) -> None:
+        """Take note of what the first rank says."""
+        if word == marks.READY:
+            self._ready = True
+            if self.received:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                self._forward()
+        else:
+            self._saved = int(word.rpartition(" ")[2])
+
+    def handle(self, number: int, frame: Any) -> None:
+        """Handle a signal that asks to stop."""
         self.received.append(number)
-        if len(self.received) == 1:
+        if len(self.received) == 1 and self._saved is None:
             hint = "; Ctrl-C again to end at once" if number == signal.SIGINT else ""
             _say(f"{signal.Signals(number).name}, saving and stopping{hint}")
         self._forward()
 
+    @property
+    def _forced(self) -> bool:
+        return self.received.count(signal.SIGINT) > 1
+
     def _forward(self) -> None:
         if self._process is None:
             return
-        if self.received.count(signal.SIGINT) > 1:
-            self._process.terminate()
+        if self._forced:
+            if self._saved is None:
+                self._process.send_signal(END)
             signal.setitimer(signal.ITIMER_REAL, PATIENCE)
-        else:
+        elif not self._ready:
+            signal.setitimer(signal.ITIMER_REAL, START_PATIENCE)
+        elif self._saved is None:
             self._process.send_signal(signal.SIGUSR1)
 
     def _lose_patience(self, number: int, frame: Any) -> None:
         assert self._process is not None
-        _end_session(self._process.pid)
+        if self._forced:
+            _end_session(self._process.pid)
+        else:
+            self._ready = True
+            self._forward()
+
+    def verdict(self, code: int, launcher: str) -> int:
+        """Return the exit code of a job whose launcher returned `code`, and say how it ended if nobody has."""
+        if self._saved is not None and self.received and code not in OWN_CODES:
+            return self._saved
+        # What a launcher returns when a rank, or itself, died of a signal: it may have come before it could be held.
+        early = {form for number in STOPPING[1:] for form in (128 + number, -number, number)} - {*OWN_CODES}
+        if not self._ready and (self._forced or code in early):
+            _say(NOTHING_LOST)
+            return STOPPED
+        if code in OWN_CODES and not (code == 1 and self._forced):
+            return code
+        _say("ended without saving" if self.received else f"a rank died; {Path(launcher).name} returned {code}")
+        return 1
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:

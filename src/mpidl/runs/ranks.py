@@ -21,10 +21,12 @@ from mpidl.device import Place, choose
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
+from mpidl.launch import marks
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
 from mpidl.report.recorder import Recorder, record_event
 from mpidl.report.reporter import Reporter
+from mpidl.rma.room import check_windows
 from mpidl.rma.staging import Staging, is_direct
 from mpidl.rma.transport import WindowTransport
 from mpidl.roles.coordinator import Coordinator
@@ -63,6 +65,8 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     nodes = _nodes(comm)
+    if comm.rank == 0:
+        marks.tell(marks.READY)
     roles = assign(nodes, config.servers)
     job = _agree(comm, roles, build)
     _check_nodes(config, nodes)
@@ -70,9 +74,11 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
     role = _RankRole(comm, roles, job, ranges)
     _agree(comm, roles, lambda: role.choose_device(nodes))
+    capacity = _capacity(job, ranges)
+    _agree(comm, roles, lambda: check_windows(comm, roles, capacity))
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
-        transport = WindowTransport(comm, roles, _capacity(job, ranges), staging=role.staging)
+        transport = WindowTransport(comm, roles, capacity, staging=role.staging)
     _agree(comm, roles, lambda: role.prepare(transport))
     with _failing_together(comm, roles, job.directory), transport:
         summary: dict[str, Any] = comm.bcast(role.work(), root=roles.coordinator)

@@ -1,33 +1,33 @@
-"""Signals that ask a run to save and stop."""
+"""Signals that ask a run to save and stop, while it trains."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
-#: Ctrl-C, a scheduler's notice that time is up, and the signal that schedulers can be told to send before it.
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+from mpidl.launch.signals import handled
 
-
-def defer() -> None:
-    """Block the scheduler's signal, which would end a process that is still starting, until `stopping` handles it."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+#: Seconds in which a second SIGINT counts as the first: a terminal and a launcher may both send one for a Ctrl-C.
+SAME = 0.5
 
 
 @contextmanager
 def stopping(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` at each of the `STOPPING` signals; a second Ctrl-C ends the process at once."""
+    """Call `interrupt` at each signal that asks to stop; a second Ctrl-C ends the process at once."""
+    first: float | None = None
 
     def handle(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        nonlocal first
+        if number == signal.SIGINT:
+            if first is None:
+                first = monotonic()
+            elif monotonic() - first > SAME:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
         interrupt()
 
-    before = {number: signal.signal(number, handle) for number in STOPPING}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-    try:
+    with handled(handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

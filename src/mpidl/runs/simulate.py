@@ -7,7 +7,6 @@ from typing import Any
 from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.runs.one_process import OneProcess
-from mpidl.runs.signals import defer
 
 
 def simulate(config: Config, replicas: int) -> dict[str, Any]:
@@ -29,5 +28,4 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     MpidlError
         The run failed; the message is one line.
     """
-    defer()
     return OneProcess(build(config), replicas, config.virtual.times(replicas)).run()

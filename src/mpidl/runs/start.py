@@ -10,9 +10,8 @@ from typing import Any
 from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
-from mpidl.launch import environment
+from mpidl.launch import environment, leftovers
 from mpidl.runs.resuming import choose, finished
-from mpidl.runs.signals import defer
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.position import Position
 
@@ -58,7 +57,8 @@ def start(
     dict
         See `run`; the summary of the warm start if a signal ended that.
     """
-    defer()
+    if environment.world().size > 1:
+        _begin_mpi()
     config = _in_directory(config, resume)
     if resume is not None and (done := finished(config, resume)) is not None:
         return done
@@ -114,9 +114,16 @@ def _start(
         from mpidl.runs.one_process import OneProcess
 
         return OneProcess(build_job()).run()
-    from mpi4py import MPI
-
     from mpidl.runs import ranks
 
-    environment.check_world(MPI.COMM_WORLD.size)
     return ranks.run(config, build_job)
+
+
+def _begin_mpi() -> None:
+    """Begin MPI once what a killed job has left on this node is gone."""
+    leftovers.sweep()
+    leftovers.note()
+    from mpi4py import MPI
+
+    leftovers.note()
+    environment.check_world(MPI.COMM_WORLD.size)

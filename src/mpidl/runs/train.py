@@ -14,6 +14,7 @@ from mpidl.data import Augmentation, Dataset, Normalisation, Source
 from mpidl.errors import UsageError
 from mpidl.job.build import PYTHON_MODEL, build_model
 from mpidl.job.job import Job
+from mpidl.launch.signals import held
 from mpidl.nn.model import Model
 from mpidl.rules import RateSchedule, Rule
 from mpidl.runs.start import start
@@ -153,7 +154,8 @@ def train(
         dataset = data if isinstance(data, Dataset) else config.data_source.open()
         return Job(config, dataset, build_model(config, dataset) if model is None else model, checkpoint)
 
-    return start(resolved, make, Path(resolved.run.dir) / resolved.run.name if resume else None)
+    with held():
+        return start(resolved, make, Path(resolved.run.dir) / resolved.run.name if resume else None)
 
 
 def _plain(section: Any) -> Any:

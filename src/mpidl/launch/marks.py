@@ -1,0 +1,55 @@
+"""What the first rank tells the launcher `mpidl train -n`, as marks in its stderr, which comes from any node."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["READY", "VARIABLE", "listen", "saved", "tell"]
+
+#: Environment variable of ranks whose launcher listens.
+VARIABLE = "MPIDL_LAUNCHER"
+
+#: All ranks hold the signals that ask to stop, and will take them up.
+READY = "ready"
+
+#: Launchers may keep a line that has not ended.
+BEGIN, END = b"\x02mpidl:", b"\x03\n"
+MARK = re.compile(re.escape(BEGIN) + rb"([a-z0-9 ]{1,16})" + END)
+#: The beginning of a mark at the end of a text.
+PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::[a-z0-9 ]{0,16}\x03?)?)?)?)?)?)?\Z")
+
+
+def saved(code: int) -> str:
+    """Return the word for a run that has written all it has to write, and ends with exit code `code`."""
+    return f"saved {code}"
+
+
+def tell(word: str) -> None:
+    """Tell the launcher a word of small letters, digits and blanks, if it listens."""
+    if VARIABLE in os.environ:
+        os.write(2, BEGIN + word.encode() + END)
+
+
+def listen(chunks: Iterable[bytes], hear: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield a job's stderr without its marks, and call `hear` with each mark's word."""
+    pending = b""
+    for chunk in chunks:
+        *before, rest = _split(pending + chunk, hear)
+        part = PART.search(rest)
+        pending = b"" if part is None else part[0]
+        text = b"".join(before) + rest[: len(rest) - len(pending)]
+        if text:
+            yield text
+    if pending:
+        yield pending
+
+
+def _split(text: bytes, hear: Callable[[str], None]) -> Iterator[bytes]:
+    start = 0
+    for mark in MARK.finditer(text):
+        yield text[start : mark.start()]
+        hear(mark[1].decode())
+        start = mark.end()
+    yield text[start:]

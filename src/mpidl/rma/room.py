@@ -1,0 +1,53 @@
+"""Whether a node's shared memory has room for the windows of its ranks."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.launch.room import SHARED_MEMORY, check_room
+from mpidl.rma.windows import allocation_chosen
+from mpidl.topology.roles import Roles
+from mpidl.transport.capacity import Capacity
+from mpidl.transport.mailbox_geometry import MailboxGeometry
+
+#: Bytes for what is small: counters, status, and what MPI keeps beside a window.
+SMALL = 1 << 18
+#: Open MPI wants this much more than it uses.
+MARGIN = 1.05
+
+
+def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity) -> None:
+    """Check that window memory fits into each node's shared memory; collective.
+
+    Raises
+    ------
+    MpidlError
+        It doesn't, on this rank's node. MPI libraries die of SIGBUS when they write to memory that is not there.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    needed, alone = node.allreduce(_needed(comm.rank, roles, capacity)), node.size == 1
+    node.Free()
+    if alone:
+        return  # MPI then takes private memory
+    directory = os.environ.get("OMPI_MCA_osc_sm_backing_directory", SHARED_MEMORY)  # noqa: SIM112
+    remedy = (
+        "remove what others have left there, or give it more (a container: --shm-size), use more nodes, or set "
+        "MPIDL_WINDOWS=create"
+    )
+    check_room(directory, int(needed * MARGIN), "memory of the windows", remedy)
+
+
+def _needed(rank: int, roles: Roles, capacity: Capacity) -> int:
+    """Return the bytes of shared memory that a rank takes."""
+    itemsize, workers = np.dtype(capacity.dtype).itemsize, [replica[0] for replica in roles.replicas]
+    needed = SMALL
+    if rank in roles.servers and allocation_chosen() == "allocate":
+        shard = capacity.shards[roles.servers.index(rank)]
+        mailboxes = MailboxGeometry.of(shard, len(workers), capacity.dtype, capacity.wire, capacity.chunk_bytes)
+        needed += shard.size * itemsize + mailboxes.nbytes
+    if not roles.servers and rank == workers[0]:
+        needed += capacity.shared_vectors * capacity.shards[-1].stop * itemsize
+    return needed

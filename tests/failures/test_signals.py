@@ -1,0 +1,187 @@
+"""Signals that ask a job to stop, at each of its phases: it saves, ends with 75, and can be resumed."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from jobs_apart import EPOCHS, SAMPLES, parameters, parent, processes_of_ranks, trains, wait_for
+
+RANKS = 4
+
+#: Runs when Python starts. Ranks stay for a while at a phase that the environment names, and say that they are there.
+PAUSES = """
+import atexit, os, sys, time
+
+PHASE, RANK = os.environ.get("PAUSE"), os.environ.get("OMPI_COMM_WORLD_RANK")
+
+def pause():
+    open(f"at-{PHASE}-{RANK}", "w").close()
+    time.sleep(1.0)
+
+class At:
+    def find_spec(self, name, path=None, target=None):
+        if name == MODULES.get(PHASE):
+            sys.meta_path.remove(self)
+            pause()
+
+#: Imported before NumPy, and after MPI_Init.
+MODULES = {"importing": "mpidl.cli", "initialised": "mpidl.runs.ranks"}
+if RANK is not None:
+    sys.meta_path.insert(0, At())
+    if PHASE == "interpreter":
+        pause()
+    if PHASE == "ending":
+        atexit.register(pause)
+"""
+
+
+@pytest.fixture
+def paused(start, job, tmp_path):
+    """Start the job so that its ranks pause at a phase."""
+    (tmp_path / "sitecustomize.py").write_text(PAUSES)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+
+    def run(phase, **variables):
+        return start("train", job, "-n", RANKS, "--json", PAUSE=phase, PYTHONPATH=path, **variables)
+
+    return run
+
+
+@pytest.fixture
+def reached(tmp_path):
+    """Wait until all ranks are at the phase where they pause."""
+    return lambda: wait_for(lambda: len(list(tmp_path.glob("at-*"))) == RANKS)
+
+
+def finish(process):
+    """Wait for a job's end; return its summary, if it printed one, and its stderr."""
+    output, errors = process.communicate(timeout=60)
+    return json.loads(output.splitlines()[-1]) if output else None, errors
+
+
+def assert_resumes(start, tmp_path):
+    """Check that the run goes on, and that in the end no sample is lost or doubled."""
+    process = start("train", "--resume", "runs/tally", "-n", RANKS - 1, "--json")
+    _, errors = finish(process)
+    assert process.returncode == 0, errors
+    expected = -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2
+    assert np.array_equal(parameters(tmp_path), expected)
+
+
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("interpreter", signal.SIGTERM),
+        ("interpreter", signal.SIGUSR1),
+        ("importing", signal.SIGHUP),
+        ("initialised", signal.SIGINT),
+    ],
+)
+def test_while_ranks_start(start, paused, reached, tmp_path, phase, number):
+    process = paused(phase)
+    reached()
+    process.send_signal(number)
+    summary, errors = finish(process)
+    assert process.returncode == 75, errors
+    assert summary["interrupted"]
+    assert summary["samples"] < EPOCHS * SAMPLES
+    assert_resumes(start, tmp_path)
+
+
+def test_right_after_the_start_of_the_launcher(start, job, tmp_path):
+    process = start("train", job, "-n", RANKS, "--json")
+    time.sleep(0.1)
+    process.terminate()
+    summary, errors = finish(process)
+    assert process.returncode == 75, errors
+    assert (summary, processes_of_ranks(tmp_path)) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [("importing", signal.SIGTERM), ("importing", signal.SIGHUP), ("initialised", signal.SIGINT)],
+)
+def test_a_signal_to_a_rank_that_starts(paused, reached, tmp_path, phase, number):
+    process = paused(phase)
+    reached()
+    os.kill(processes_of_ranks(tmp_path)[2], number)
+    summary, errors = finish(process)
+    assert process.returncode == 75, errors
+    assert summary["interrupted"]
+
+
+def test_a_rank_that_dies_before_it_can_hold_a_signal_loses_nothing(paused, reached, tmp_path):
+    process = paused("interpreter")
+    reached()
+    os.kill(processes_of_ranks(tmp_path)[1], signal.SIGTERM)
+    summary, errors = finish(process)
+    assert process.returncode == 75, errors
+    assert "nothing is lost" in errors
+    assert (summary, trains(tmp_path)) == (None, False)
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGHUP], [signal.SIGINT] * 2])
+def test_after_all_is_written(paused, reached, tmp_path, numbers):
+    process = paused("ending")
+    reached()
+    for number in numbers:
+        for each in (process.pid, *processes_of_ranks(tmp_path).values()):
+            os.kill(each, number)
+        time.sleep(0.1)
+    summary, errors = finish(process)
+    assert process.returncode == 0, errors
+    assert not summary["interrupted"]
+    assert "saving" not in errors
+
+
+TWO = [
+    (signal.SIGTERM, signal.SIGTERM),
+    (signal.SIGTERM, signal.SIGUSR1),
+    (signal.SIGINT, signal.SIGHUP),
+]
+
+
+@pytest.mark.parametrize("numbers", TWO)
+def test_two_signals(start, job, tmp_path, numbers):
+    process = start("train", job, "-n", RANKS, "--json", TALLY_SECONDS="0.02")
+    wait_for(lambda: trains(tmp_path))
+    for number in numbers:
+        time.sleep(0.1)
+        for each in (process.pid, *processes_of_ranks(tmp_path).values()):
+            os.kill(each, number)
+    _, errors = finish(process)
+    assert process.returncode == 75, errors
+    assert "without saving" not in errors
+    assert_resumes(start, tmp_path)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_after_the_first_has_saved(start, paused, reached, tmp_path, second):
+    process = paused("ending", TALLY_SECONDS="0.02")
+    wait_for(lambda: trains(tmp_path))
+    process.send_signal(signal.SIGINT)
+    reached()
+    for each in (process.pid, *processes_of_ranks(tmp_path).values()):
+        os.kill(each, second)
+    summary, errors = finish(process)
+    assert process.returncode == 75, errors
+    assert summary["interrupted"]
+    assert "without saving" not in errors
+    assert_resumes(start, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_every_process_of_the_job(start, job, tmp_path, number):
+    """Schedulers send it to all; mpirun does not kill the ranks because of it."""
+    process = start("train", job, "-n", RANKS, "--json", TALLY_SECONDS="0.02")
+    wait_for(lambda: trains(tmp_path))
+    ranks = processes_of_ranks(tmp_path).values()
+    (mpirun,) = {parent(rank) for rank in ranks}
+    for each in (mpirun, process.pid, *ranks):
+        os.kill(each, number)
+    _, errors = finish(process)
+    assert process.returncode == 75, errors
+    assert_resumes(start, tmp_path)

@@ -1,0 +1,60 @@
+"""Signals are held from a process's start to its end, and handled in between."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mpidl.launch.signals import STOPPING
+
+#: A process that says what it does and gets a signal before, during and after `handled`.
+PHASES = """
+import os, signal, sys
+from mpidl.launch import signals
+number, phase = int(sys.argv[1]), sys.argv[2]
+received = []
+def now(name):
+    if phase == name:
+        os.kill(os.getpid(), number)
+signals.hold()
+now("before")
+with signals.handled(lambda number, frame: received.append(number)):
+    now("during")
+now("after")
+print(received)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("number", STOPPING)
+@pytest.mark.parametrize(("phase", "handled"), [("before", True), ("during", True), ("after", False)])
+def test_a_signal_in_each_phase(number, phase, handled):
+    call = [sys.executable, "-c", PHASES, str(int(number)), phase]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 3
+    assert done.stdout == f"{[int(number)] if handled else []}\n"
+
+
+def test_nohup_is_respected():
+    call = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + PHASES
+    done = subprocess.run(
+        [sys.executable, "-c", call, str(int(signal.SIGHUP)), "during"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "[]\n")
+
+
+def test_the_command_holds_signals_before_it_imports_anything(bare_environment, tmp_path):
+    """A module that takes its time while it is imported stands for NumPy on a slow file system."""
+    (tmp_path / "argparse.py").write_text(
+        "import time\nprint('importing', flush=True)\ntime.sleep(1)\nraise SystemExit(3)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mpidl", "train"],
+        cwd=tmp_path, env=bare_environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "importing\n"
+    for number in STOPPING:
+        process.send_signal(number)
+    assert process.wait(timeout=20) == 3
+    process.stdout.close()
