@@ -81,7 +81,7 @@ class Case:
     algorithm : dict
         Its section; the algorithm applies every gradient once, as it is.
     servers, replicas : tuple of int
-        Numbers to choose from at each start.
+        Numbers to choose from at each start; without both the run is in one process.
     moves : bool
         See `Counting`; False where replicas that share memory would write one element at the same time.
     samples, epochs, padding : int
@@ -136,9 +136,40 @@ class Case:
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
             "COUNTING_PADDING": str(self.padding),
             "COUNTING_MOVES": str(int(self.moves)),
-            "COUNTING_SECONDS": str(self.pace * replicas),
+            "COUNTING_SECONDS": str(self.pace * max(1, replicas)),
             "COUNTING_STARTED": str(directory / "started"),
         }
+
+
+LARGE: dict[str, Any] = {
+    "samples": 60,
+    "epochs": 4,
+    "padding": int(os.environ.get("COUNTING_LARGE", 4_000_000)),
+    "pace": 0.1,
+}
+ALONE: dict[str, Any] = {"replicas": (1,)}
+APART: dict[str, Any] = {"servers": (0,)}
+#: What applies each gradient once, as it is. Where a mean is taken, or changes are weighed, there is one replica.
+CASES = (
+    Case("downpour"),
+    Case("downpour, n_push 3", {"name": "downpour", "n_push": 3}),
+    Case("downpour, n_fetch 2", {"name": "downpour", "n_fetch": 2}),
+    Case("downpour, literal 3, 2", {"name": "downpour", "n_push": 3, "n_fetch": 2, "schedule": "literal"}),
+    Case("downpour, overlap", {"name": "downpour", "overlap": True}),
+    Case("downpour, bf16", {"name": "downpour", "n_push": 2, "wire": "bf16"}),
+    Case("downpour, topk", {"name": "downpour", "n_push": 2, "wire": "topk:0.5"}, moves=False),
+    Case("downpour, one process", servers=(0,), replicas=(0,)),
+    Case("ssp", {"name": "ssp", "bound": 1}),
+    Case("softsync", {"name": "softsync", "n": 100, "modulate": False}),
+    Case("dcasgd", {"name": "dcasgd", "variance": 0.0}),
+    Case("dynsgd, window 3", {"name": "dynsgd", "rate": 1.0, "window": 3}, **ALONE),
+    Case("hogwild", {"name": "hogwild"}, moves=False, **APART),
+    Case("sync", {"name": "sync"}, **APART, **ALONE),
+    Case("averaging, tau 3", {"name": "averaging", "rate": 1.0, "tau": 3, "inner": "sgd"}, **APART, **ALONE),
+    Case("downpour, large", **LARGE),
+    Case("downpour, n_push 3, large", {"name": "downpour", "n_push": 3}, **LARGE),
+    Case("hogwild, large", {"name": "hogwild"}, moves=False, **APART, **LARGE),
+)
 
 
 def used(index: h5py.File, samples: int) -> np.ndarray:

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -54,6 +55,17 @@ class RunningJob:
                     found.append(int(entry.name))
         return found
 
+    def shared_files(self) -> set[Path]:
+        """Return the files in shared memory and in the directory of temporary files that the job's processes map."""
+        places, found = ("/dev/shm/", f"{tempfile.gettempdir()}/"), set()
+        for process in self.processes():
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{process}/maps").read_text().splitlines():
+                    path = line.partition("/")[1] + line.partition("/")[2]
+                    if path.startswith(places) and not path.startswith(f"{self.output.parent}/"):
+                        found.add(Path(path))
+        return found
+
     def wait_for(self, condition: Callable[[], object], seconds: float = LIMIT) -> bool:
         """Wait until something is true; return False if the job ends before."""
         until = time.monotonic() + seconds
@@ -96,6 +108,8 @@ class Report:
         `checkpoints` were looked at.
     lost, doubled : int
         Applications of samples at the ends of runs.
+    left : int
+        Files in shared memory and among the temporary ones that killed jobs left, and the starts after them too.
     wrong : list of str
         Checkpoints with a fault.
     failed : list of str
@@ -109,13 +123,14 @@ class Report:
     checkpoints: int = 0
     lost: int = 0
     doubled: int = 0
+    left: int = 0
     wrong: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
         """Whether nothing went wrong."""
-        return not (self.lost or self.doubled or self.wrong or self.failed)
+        return not (self.lost or self.doubled or self.left or self.wrong or self.failed)
 
 
 class Run:
@@ -132,6 +147,11 @@ class Run:
         Decides all that is random.
     report : Report
         Added to.
+
+    Attributes
+    ----------
+    shared : set of Path
+        What jobs mapped when they were killed.
     """
 
     def __init__(
@@ -142,6 +162,7 @@ class Run:
         self._config = case.write(directory)
         self._run = directory / "runs" / NAME
         self._looked: set[tuple[str, int]] = set()
+        self.shared: set[Path] = set()
         self._said = ""
         report.runs += 1
 
@@ -157,9 +178,10 @@ class Run:
             if code not in allowed:
                 fate = "hangs" if code is None else f"exit code {code}"
                 self.report.failed.append(f"{self._said}: {fate}: {job.last_words()}")
-                return
             if code == 0:
                 self._end()
+            if code == 0 or code == 2 or strike is None:
+                self._clear()
                 return
 
     def said(self, text: str) -> None:
@@ -204,6 +226,13 @@ class Run:
         self.report.lost += found.lost
         self.report.doubled += found.doubled
 
+    def _clear(self) -> None:
+        """Count and remove what killed jobs left, if there was a start after them."""
+        left = {path for path in self.shared if path.exists()}
+        self.report.left += len(left)
+        for path in left:
+            path.unlink()
+
     def _checkpoints(self) -> list[Path]:
         found = (self._run / "checkpoints").glob("[0-9]*")
         return sorted(found, key=lambda path: int(path.name))
@@ -235,6 +264,7 @@ def kill(run: Run, job: RunningJob) -> set[int]:
     phase = run.chance.choice(["start", "training", "training", "writing"])
     run.wait_for_phase(job, phase)
     done = job.launcher.poll() is not None
+    run.shared |= job.shared_files()
     job.kill(run.chance)
     run.report.kills += 1
     run.said("killed")
