@@ -84,6 +84,7 @@ class Case:
         Numbers to choose from at each start; without both the run is in one process.
     moves : bool
         See `Counting`; False where replicas that share memory would write one element at the same time.
+    deterministic : bool
     samples, epochs, padding : int
     pace : float
         Seconds of a batch, over all replicas.
@@ -94,6 +95,7 @@ class Case:
     servers: tuple[int, ...] = (1, 2)
     replicas: tuple[int, ...] = (1, 2, 3)
     moves: bool = True
+    deterministic: bool = False
     samples: int = 101
     epochs: int = 10
     padding: int = 300
@@ -114,7 +116,7 @@ class Case:
         path.write_text(
             toml.dump(
                 {
-                    "run": {"name": NAME, "epochs": self.epochs},
+                    "run": {"name": NAME, "epochs": self.epochs, "deterministic": self.deterministic},
                     "data": {"source": "hdf5", "path": "numbers.h5", "batch": BATCH, "portion": PORTION},
                     "model": {"factory": "counting:make"},
                     "algorithm": self.algorithm or {"name": "downpour"},
@@ -158,6 +160,7 @@ CASES = (
     Case("downpour, overlap", {"name": "downpour", "overlap": True}),
     Case("downpour, bf16", {"name": "downpour", "n_push": 2, "wire": "bf16"}),
     Case("downpour, topk", {"name": "downpour", "n_push": 2, "wire": "topk:0.5"}, moves=False),
+    Case("downpour, deterministic", {"name": "downpour", "n_push": 2}, deterministic=True),
     Case("downpour, one process", servers=(0,), replicas=(0,)),
     Case("ssp", {"name": "ssp", "bound": 1}),
     Case("softsync", {"name": "softsync", "n": 100, "modulate": False}),

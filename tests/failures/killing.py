@@ -19,6 +19,8 @@ from counting import NAME, Case, Found, examine
 
 #: Seconds after which a job that doesn't go on is said to hang.
 LIMIT = 60.0
+#: Starts of a case that may go wrong before no more are made.
+PATIENCE = 5
 #: Signals that ask a run to save and stop.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
@@ -254,7 +256,7 @@ class Run:
             job.wait_for(lambda: any(checkpoints.glob(".*")))
             pause = self.chance.uniform(0, 0.02 + 1e-8 * self.case.padding)
         else:
-            job.wait_for((checkpoints / str(self.case.steps)).exists)
+            job.wait_for(lambda: any(int(path.name) >= self.case.steps for path in checkpoints.glob("[0-9]*")))
             pause = self.chance.uniform(0, 0.3)
         time.sleep(pause)
 
@@ -263,12 +265,13 @@ def kill(run: Run, job: RunningJob) -> set[int]:
     """Kill the whole job at a random moment; return the exit codes that may follow."""
     phase = run.chance.choice(["start", "training", "training", "writing"])
     run.wait_for_phase(job, phase)
-    done = job.launcher.poll() is not None
+    if job.launcher.poll() is not None:
+        return {0}
     run.shared |= job.shared_files()
     job.kill(run.chance)
     run.report.kills += 1
     run.said("killed")
-    return {0} if done else {-signal.SIGKILL, 0}
+    return {-signal.SIGKILL, 0}
 
 
 def signal_twice(run: Run, job: RunningJob) -> set[int]:
@@ -279,6 +282,8 @@ def signal_twice(run: Run, job: RunningJob) -> set[int]:
     chance = run.chance
     number, phase = chance.choice(STOPPING), chance.choice(["start", "training", "training", "writing", "end"])
     run.wait_for_phase(job, phase)
+    if job.launcher.poll() is not None:
+        return {0}
     ranks = [process for rank in range(6) for process in job.processes(rank)]
     if ranks and chance.random() < 0.6:
         target, name = chance.choice(ranks), "a rank"
@@ -328,7 +333,7 @@ def strike_runs(
         Largest number of strikes for one run.
     """
     report = Report()
-    while len(report.failed) <= 3 and (report.kills < kills or report.signals < signals):
+    while len(report.failed) < PATIENCE and (report.kills < kills or report.signals < signals):
         strikes = [kill] * (kills - report.kills) + [signal_twice] * (signals - report.signals)
         chance.shuffle(strikes)
         Run(case, place(), environment, chance, report).finish(strikes[:each])
