@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 from killing import RunningJob
 
 from mpidl.config import toml
@@ -177,7 +178,9 @@ def _vectors(checkpoint: Path) -> dict[str, bytes]:
 
     def take(name: str, item: h5py.Group | h5py.Dataset) -> None:
         if isinstance(item, h5py.Dataset):
-            vectors[name] = item[...].tobytes()
+            values = item[...]
+            assert np.isfinite(values).all(), f"{name} diverges: its bits say nothing"
+            vectors[name] = values.tobytes()
 
     with h5py.File(checkpoint / "index.h5") as index:
         index.visititems(take)

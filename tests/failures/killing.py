@@ -19,6 +19,8 @@ from counting import NAME, Case, Found, examine
 
 #: Seconds after which a job that doesn't go on is said to hang.
 LIMIT = 60.0
+#: Seconds that processes may outlive the launcher.
+OUTLIVING = 10.0
 #: Starts of a case that may go wrong before no more are made.
 PATIENCE = 5
 #: Signals that ask a run to save and stop.
@@ -78,12 +80,18 @@ class RunningJob:
         return False
 
     def wait(self) -> int | None:
-        """Return the exit code, or None for a job that hangs, which is killed."""
+        """Return the exit code, or None for a job that hangs or leaves processes behind, which are killed."""
         try:
-            return self.launcher.wait(LIMIT)
+            code = self.launcher.wait(LIMIT)
         except subprocess.TimeoutExpired:
-            self.kill(random.Random(0))
-            return None
+            code = None
+        until = time.monotonic() + (0 if code is None else OUTLIVING)
+        while self.processes():
+            if time.monotonic() > until:
+                self.kill(random.Random(0))
+                return None
+            time.sleep(0.1)
+        return code
 
     def kill(self, chance: random.Random) -> None:
         """Kill all processes at once, in any order."""
@@ -178,7 +186,7 @@ class Run:
             code = job.wait()
             self._look()
             if code not in allowed:
-                fate = "hangs" if code is None else f"exit code {code}"
+                fate = "hangs, or leaves processes" if code is None else f"exit code {code}"
                 self.report.failed.append(f"{self._said}: {fate}: {job.last_words()}")
             if code == 0:
                 self._end()
