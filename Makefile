@@ -1,5 +1,6 @@
 # make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.
-# make docs: the manual, in docs/_build/html.  make venv: set up alone.
+# make crashes: jobs that are killed and resumed, for an hour.  make docs: the manual, in docs/_build/html.
+# make venv: set up alone.
 MPI ?= openmpi
 VENV ?= .venv
 PYTHON ?= python3
@@ -14,7 +15,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv demo docs test lint unit ranks smoke clean
+.PHONY: venv demo docs test lint unit ranks smoke crashes clean
 
 venv: $(VENV)/.installed
 
@@ -48,6 +49,11 @@ smoke: .venv-mpich/.installed .venv-impi/.installed
 	for mpi in mpich impi; do \
 	  .venv-$$mpi/bin/mpiexec -n 3 .venv-$$mpi/bin/python -m pytest --with-mpi -m mpi tests/rma tests/ranks || exit 1; \
 	done
+
+# Longer than tests may take: 100 kills and 40 signals, and the bits of all deterministic runs.
+crashes: venv
+	$(BIN)/python benchmarks/crashes.py
+	$(BIN)/python benchmarks/crashes.py --deterministic
 
 .venv-%/.installed: pyproject.toml
 	$(MAKE) venv VENV=.venv-$* MPI=$*

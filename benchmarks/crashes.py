@@ -1,0 +1,114 @@
+"""Whole jobs are killed, or stopped by signals, at random moments, and resumed: every sample counts exactly once.
+
+    make crashes
+    python benchmarks/crashes.py [--kills 100] [--signals 40] [--seed 0] [--only NAME] [--deterministic]
+
+A model whose parameter i is how often sample i was applied is trained by every algorithm that applies each gradient
+once, as it is; some models are so large that kills hit their checkpoints while they are written. SIGKILL hits all
+processes of a job at once; SIGINT, SIGTERM, SIGUSR1 or SIGHUP one rank or the launcher, while ranks start, train, save
+or end, and then again. The job is resumed, on another number of ranks and servers, until it ends. Each checkpoint is
+read, and its parameters are compared with the samples that it says it has.
+
+With --deterministic it trains a network on the digits instead, by every algorithm and with every wire format, once
+through and once with kills and stops, and compares the last checkpoints bit by bit.
+
+Prints what went wrong, and a table; writes it to results/crashes.json. The exit code is 1 if anything went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness import save, table
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "failures"))
+
+from bitwise import MATRIX, differences
+from counting import CASES
+from killing import strike_runs
+
+THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+#: Lines printed of what went wrong in a case.
+SHOWN = 10
+
+
+def main() -> None:
+    """Strike all, print the table and save it."""
+    parser = argparse.ArgumentParser(description="Jobs that are killed or stopped at random moments, and resumed.")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--signals", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--deterministic", action="store_true", help="compare the bits of deterministic runs")
+    options = parser.parse_args()
+
+    rows = list(deterministic(options) if options.deterministic else counting(options))
+    print(table(rows))
+    print(save("crashes_deterministic" if options.deterministic else "crashes", rows))
+    sys.exit(not all(row["good"] == "yes" for row in rows))
+
+
+def counting(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Kill and stop the jobs that count; yield a row for each, and one for all."""
+    cases = [case for case in CASES if options.only in case.name]
+    total: dict[str, Any] = {}
+    for number, case in enumerate(cases):
+        with places() as place:
+            report = strike_runs(
+                case, place, os.environ | THREADS, random.Random(f"{options.seed} {case.name}"),
+                kills=part(options.kills, number, len(cases)), signals=part(options.signals, number, len(cases)),
+            )  # fmt: skip
+        figures = {
+            "runs": report.runs, "kills": report.kills, "signals": report.signals, "resumes": report.resumes,
+            "checkpoints": report.checkpoints, "wrong": len(report.wrong), "lost": report.lost,
+            "doubled": report.doubled, "left": report.left, "failed": len(report.failed),
+        }  # fmt: skip
+        total = {name: total.get(name, 0) + figure for name, figure in figures.items()}
+        tell(case.name, report.good, [*report.failed, *report.wrong])
+        yield {"case": case.name, **figures, "good": "yes" if report.good else "no"}
+    done = total["kills"] >= options.kills and total["signals"] >= options.signals
+    faults = sum(total[name] for name in ("wrong", "lost", "doubled", "left", "failed"))
+    yield {"case": "all", **total, "good": "yes" if done and not faults else "no"}
+
+
+def part(whole: int, number: int, parts: int) -> int:
+    """Return a part of a whole that is divided as evenly as can be."""
+    return (number + 1) * whole // parts - number * whole // parts
+
+
+def deterministic(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Kill and stop deterministic jobs; yield a row for each."""
+    for setting in MATRIX:
+        if options.only not in str(setting):
+            continue
+        chance = random.Random(f"{options.seed} {setting}")
+        strikes = chance.choice([1, 2])
+        with places() as place:
+            found = differences(setting, place(), os.environ | THREADS, chance, strikes)
+        tell(str(setting), not found, found)
+        yield {"job": str(setting), "strikes": strikes, "differ": len(found), "good": "no" if found else "yes"}
+
+
+@contextmanager
+def places() -> Iterator[Any]:
+    """Yield a function that makes empty directories, which are removed in the end."""
+    with tempfile.TemporaryDirectory(prefix="crashes-") as directory:
+        yield lambda: Path(tempfile.mkdtemp(dir=directory))
+
+
+def tell(name: str, good: bool, lines: list[str]) -> None:
+    """Say how a case went."""
+    shown = [f"  {line}" for line in lines[:SHOWN]] + ["  ..."] * (len(lines) > SHOWN)
+    print("\n".join([f"{name}: {'good' if good else 'FAILED'}", *shown]), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Jobs whose parameters count: parameter i is how often sample i was applied, in every checkpoint and at the end.
+
+A batch's gradient is minus the number of times that it has each sample, so that plain SGD with a rate of 1 adds 1 to a
+sample's parameter each time that it is applied. What comes after the samples' own parameters pads the model, so that
+it has several shards and chunks and is as large as one likes; there each element counts all samples.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from mpidl.config import toml
+from mpidl.data.portions import Portions
+from mpidl.parameters import Range
+from mpidl.storage.checkpoint import Checkpoint
+
+BATCH, PORTION = 4, 12
+NAME = "counting"
+
+
+class Counting:
+    """The model.
+
+    Parameters
+    ----------
+    samples, padding : int
+        Number of samples, and of the parameters after theirs.
+    moves : bool
+        Whether the padding counts all samples; it stays 0 if not.
+    seconds : float
+        What a gradient takes, on average.
+    started : Path
+        Made at the first gradient.
+    """
+
+    def __init__(self, samples: int, padding: int, moves: bool, seconds: float, started: Path) -> None:
+        self.parameters = np.zeros(samples + padding)
+        self._gradient = np.zeros_like(self.parameters)
+        self._samples, self._moves, self._seconds, self._started = samples, moves, seconds, started
+
+    def loss_and_gradient(self, batch):
+        self._started.touch()
+        time.sleep(random.uniform(0, 2 * self._seconds))
+        numbers = batch.inputs[:, 0].astype(int)
+        self._gradient[: self._samples] = -np.bincount(numbers, minlength=self._samples)
+        if self._moves:
+            self._gradient[self._samples :] = -len(numbers)
+        return 0.0, self._gradient
+
+    def evaluate(self, batch):
+        return 0.0, float("nan")
+
+
+def make(dataset, seed):
+    """Return the model that the environment describes; see `Case.environment`."""
+    return Counting(
+        dataset.train.samples,
+        int(os.environ["COUNTING_PADDING"]),
+        bool(int(os.environ["COUNTING_MOVES"])),
+        float(os.environ["COUNTING_SECONDS"]),
+        Path(os.environ["COUNTING_STARTED"]),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job that counts.
+
+    Attributes
+    ----------
+    name : str
+    algorithm : dict
+        Its section; the algorithm applies every gradient once, as it is.
+    servers, replicas : tuple of int
+        Numbers to choose from at each start; without both the run is in one process.
+    moves : bool
+        See `Counting`; False where replicas that share memory would write one element at the same time.
+    deterministic : bool
+    samples, epochs, padding : int
+    pace : float
+        Seconds of a batch, over all replicas.
+    """
+
+    name: str
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    servers: tuple[int, ...] = (1, 2)
+    replicas: tuple[int, ...] = (1, 2, 3)
+    moves: bool = True
+    deterministic: bool = False
+    samples: int = 101
+    epochs: int = 10
+    padding: int = 300
+    pace: float = 0.02
+
+    @property
+    def steps(self) -> int:
+        """Number of batches of a whole run."""
+        return self.epochs * -(-self.samples // BATCH)
+
+    def write(self, directory: Path) -> Path:
+        """Write data and configuration; return the configuration's path."""
+        numbers = np.arange(self.samples, dtype=np.float32)[:, None]
+        with h5py.File(directory / "numbers.h5", "w") as file:
+            for split in ("train", "test"):
+                file[f"{split}/x"], file[f"{split}/y"] = numbers, np.zeros((self.samples, 1), np.float32)
+        path = directory / f"{NAME}.toml"
+        path.write_text(
+            toml.dump(
+                {
+                    "run": {"name": NAME, "epochs": self.epochs, "deterministic": self.deterministic},
+                    "data": {"source": "hdf5", "path": "numbers.h5", "batch": BATCH, "portion": PORTION},
+                    "model": {"factory": "counting:make"},
+                    "algorithm": self.algorithm or {"name": "downpour"},
+                    "server": {"rule": "sgd", "rate": 1.0} if self.has_rule else {},
+                    "checkpoint": {"keep": 3 if self.padding > 10**5 else 100},
+                }
+            )
+        )
+        return path
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether the algorithm's shards apply a rule."""
+        return self.algorithm.get("name") not in ("agn", "dynsgd", "averaging")
+
+    def environment(self, directory: Path, replicas: int) -> dict[str, str]:
+        """Return what the model reads."""
+        return {
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+            "COUNTING_PADDING": str(self.padding),
+            "COUNTING_MOVES": str(int(self.moves)),
+            "COUNTING_SECONDS": str(self.pace * max(1, replicas)),
+            "COUNTING_STARTED": str(directory / "started"),
+        }
+
+
+LARGE: dict[str, Any] = {
+    "samples": 60,
+    "epochs": 4,
+    "padding": int(os.environ.get("COUNTING_LARGE", 4_000_000)),
+    "pace": 0.1,
+}
+ALONE: dict[str, Any] = {"replicas": (1,)}
+APART: dict[str, Any] = {"servers": (0,)}
+#: What applies each gradient once, as it is. Where a mean is taken, or changes are weighed, there is one replica.
+CASES = (
+    Case("downpour"),
+    Case("downpour, n_push 3", {"name": "downpour", "n_push": 3}),
+    Case("downpour, n_fetch 2", {"name": "downpour", "n_fetch": 2}),
+    Case("downpour, literal 3, 2", {"name": "downpour", "n_push": 3, "n_fetch": 2, "schedule": "literal"}),
+    Case("downpour, overlap", {"name": "downpour", "overlap": True}),
+    Case("downpour, bf16", {"name": "downpour", "n_push": 2, "wire": "bf16"}),
+    Case("downpour, topk", {"name": "downpour", "n_push": 2, "wire": "topk:0.5"}, moves=False),
+    Case("downpour, deterministic", {"name": "downpour", "n_push": 2}, deterministic=True),
+    Case("downpour, one process", servers=(0,), replicas=(0,)),
+    Case("ssp", {"name": "ssp", "bound": 1}),
+    Case("softsync", {"name": "softsync", "n": 100, "modulate": False}),
+    Case("dcasgd", {"name": "dcasgd", "variance": 0.0}),
+    Case("dynsgd, window 3", {"name": "dynsgd", "rate": 1.0, "window": 3}, **ALONE),
+    Case("hogwild", {"name": "hogwild"}, moves=False, **APART),
+    Case("sync", {"name": "sync"}, **APART, **ALONE),
+    Case("averaging, tau 3", {"name": "averaging", "rate": 1.0, "tau": 3, "inner": "sgd"}, **APART, **ALONE),
+    Case("downpour, large", **LARGE),
+    Case("downpour, n_push 3, large", {"name": "downpour", "n_push": 3}, **LARGE),
+    Case("hogwild, large", {"name": "hogwild"}, moves=False, **APART, **LARGE),
+)
+
+
+def used(index: h5py.File, samples: int) -> np.ndarray:
+    """Return how often a checkpoint says that it has each sample, shape (samples,)."""
+    attributes = index.attrs
+    config = tomllib.loads(attributes["config"])
+    portions = Portions(samples, BATCH, PORTION, config["run"]["seed"], contiguous=True)
+    counts = np.zeros(samples, np.int64)
+    for number in range(int(attributes["next_portion"])):
+        counts[portions.indices(number)] += 1
+    for number, done in attributes["unfinished"]:
+        counts[portions.indices(int(number))[int(done) * BATCH :]] -= 1
+    return counts
+
+
+@dataclass
+class Found:
+    """What a checkpoint has.
+
+    Attributes
+    ----------
+    step : int
+    lost, doubled : int
+        Applications of samples that its parameters lack, or have beyond what it says.
+    fault : str
+        What is wrong with it; empty if nothing is.
+    """
+
+    step: int
+    lost: int = 0
+    doubled: int = 0
+    fault: str = ""
+
+
+def examine(path: Path, case: Case, whole: bool = False) -> Found:
+    """Read a checkpoint, verify it, and compare its parameters with the samples that it says it has.
+
+    Parameters
+    ----------
+    path : Path
+    case : Case
+    whole : bool
+        Whether the run is over, so that it has every sample `case.epochs` times.
+    """
+    found = Found(int(path.name))
+    try:
+        values = _read_verified(path)
+        with h5py.File(path / "index.h5") as index:
+            expected = np.full(case.samples, case.epochs) if whole else used(index, case.samples)
+            said = int(index.attrs["samples"])
+    except Exception as error:  # Whatever a half-written file makes the libraries raise.
+        found.fault = f"unreadable: {error}"
+        return found
+    counts, padding = values[: case.samples], values[case.samples :]
+    excess = counts - expected
+    found.lost, found.doubled = int(-excess[excess < 0].sum()), int(excess[excess > 0].sum())
+    total = int(counts.sum())
+    if np.any(excess):
+        found.fault = f"{found.lost} lost, {found.doubled} doubled"
+    elif said != total:
+        found.fault = f"says {said} samples, has {total}"
+    elif np.any(padding != (total if case.moves else 0)):
+        found.fault = f"its padding has {int(padding.min())} to {int(padding.max())} samples, not {total}"
+    return found
+
+
+def _read_verified(path: Path) -> np.ndarray:
+    """Return all parameters of a checkpoint, after its checksums have been checked."""
+    checkpoint = Checkpoint(path)
+    everything = Range(0, checkpoint.size)
+    for state in checkpoint.states:
+        checkpoint.read(f"rule/{state}", everything)
+    values = checkpoint.read("parameters", everything)
+    with h5py.File(path / "index.h5") as index:
+        assert np.array_equal(values, index["parameters/parameters"][...]), "the index shows other parameters"
+    return values

@@ -1,0 +1,46 @@
+"""Whole jobs are killed and resumed; not one sample is lost or applied twice. ``make crashes`` does it in large."""
+
+import random
+
+import pytest
+from bitwise import Setting, differences
+from counting import Case
+from killing import strike_runs
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return a function that makes an empty directory."""
+    numbers = iter(range(100))
+
+    def make():
+        path = tmp_path / str(next(numbers))
+        path.mkdir()
+        return path
+
+    return make
+
+
+def faults(report):
+    """Return all that went wrong, a line for each."""
+    ends = [f"{report.lost} lost, {report.doubled} doubled"] * bool(report.lost or report.doubled)
+    left = [f"{report.left} files left behind"] * bool(report.left)
+    return "\n".join([*report.failed, *report.wrong, *ends, *left])
+
+
+def test_a_killed_job_that_is_resumed_uses_every_sample_exactly_once(place, bare_environment):
+    case = Case("downpour", {"name": "downpour", "n_push": 3}, replicas=(2,), padding=100_000)
+    report = strike_runs(case, place, bare_environment, random.Random(1), kills=2)
+    assert faults(report) == ""
+    assert report.checkpoints > 3
+
+
+def test_a_signal_at_any_phase_stops_a_job_that_can_be_resumed(place, bare_environment):
+    case = Case("ssp", {"name": "ssp"}, replicas=(2,), epochs=6)
+    report = strike_runs(case, place, bare_environment, random.Random(2), signals=2)
+    assert faults(report) == ""
+
+
+def test_a_deterministic_run_that_is_killed_ends_with_the_same_bits(place, bare_environment):
+    setting = Setting({"name": "downpour", "n_push": 3, "wire": "topk:0.1"}, {"rule": "adam", "rate": 0.01}, servers=1)
+    assert differences(setting, place(), bare_environment, random.Random(3), strikes=1) == []
