@@ -145,9 +145,9 @@ def _run(setting: Setting, directory: Path, environment: dict[str, str], chance:
     words = ["train", setting.write(directory), "-n", 1 + setting.servers + REPLICAS]
     for left in range(strikes, -1, -1):
         before = _checkpoints(directory)[-1:]
-        job = RunningJob([*words, *(["--resume=runs/digits"] if before else [])], directory, environment)
-        allowed = _strike(job, directory, before, chance) if left else {0}
-        code = job.wait()
+        with RunningJob([*words, *(["--resume=runs/digits"] if before else [])], directory, environment) as job:
+            allowed = _strike(job, directory, before, chance) if left else {0}
+            code = job.wait()
         if code not in allowed:
             return f"exit code {code}: {job.last_words()}"
         if code == 0:

@@ -28,7 +28,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 class RunningJob:
-    """``mpidl train -n``, all of whose processes carry a mark in their environment.
+    """``mpidl train -n``, all of whose processes carry a mark in their environment; none outlives the context.
 
     Parameters
     ----------
@@ -48,6 +48,12 @@ class RunningJob:
                 [sys.executable, "-P", "-m", "mpidl", *map(str, arguments)],
                 cwd=directory, env=environment | {name: value}, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
             )  # fmt: skip
+
+    def __enter__(self) -> RunningJob:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.kill(random.Random(0))
 
     def processes(self, rank: int | None = None) -> list[int]:
         """Return the numbers of the job's processes, or of one rank's."""
@@ -181,9 +187,9 @@ class Run:
         remaining: Iterator = iter(strikes)
         while True:
             strike = next(remaining, None)
-            job = self._start()
-            allowed = {0} if strike is None else strike(self, job)
-            code = job.wait()
+            with self._start() as job:
+                allowed = {0} if strike is None else strike(self, job)
+                code = job.wait()
             self._look()
             if code not in allowed:
                 fate = "hangs, or leaves processes" if code is None else f"exit code {code}"
