@@ -90,7 +90,8 @@ class Coordinator:
 
     def unbind(self) -> None:
         """Keep what only the transport's memory holds, which is about to be freed."""
-        self._look()
+        if self._summary is None:
+            self._look()
         self._tickets = self._link.tickets_taken()
 
     def interrupt(self) -> None:

@@ -54,7 +54,8 @@ class Saving:
         self._order = self._last = 0
         self._checkpoint: _Checkpoint | None = None
         self._completing = BackgroundTask()
-        self._position: Position | None = None
+        # The order that is being completed, and where the run was.
+        self._completed: tuple[int, Position] | None = None
 
     @property
     def number(self) -> int:
@@ -84,7 +85,6 @@ class Saving:
         self._order += 1
         self._last = self._order if last else 0
         self._checkpoint = _Checkpoint(taken, seconds, position)
-        self._completing, self._position = BackgroundTask(), None
         self._show()
 
     def _show(self) -> None:
@@ -95,21 +95,25 @@ class Saving:
         """Collect what has been reported; return the position of a checkpoint that has just been completed."""
         if self._checkpoint is None:
             return None
-        if self._completing.active:
-            if self._completing.ended():
-                self._checkpoint = None
-                return self._position
-            return None
         for saved in self._link.saved():
             if saved.order == self._order:
                 self._checkpoint.add(saved)
-        found, job = self._checkpoint, self._job
-        replicas = 0 if found.position is not None else job.replicas
-        if len(found.shards) == self._shards and len(found.replicas) == replicas:
-            position = self._position = self._where(found)
-            order, files = self._order, sorted(found.files)
-            self._completing.begin(lambda: job.complete_checkpoint(order, position, self._shards, files))
+        if not self._completing.active:
+            self._complete(self._checkpoint)
+        elif self._completing.ended() and self._completed is not None:
+            order, position = self._completed
+            if order == self._order:
+                self._checkpoint = None
+                return position
         return None
+
+    def _complete(self, found: _Checkpoint) -> None:
+        """Write the index if all else has been reported."""
+        replicas = 0 if found.position is not None else self._job.replicas
+        if len(found.shards) == self._shards and len(found.replicas) == replicas:
+            order, position, files = self._order, self._where(found), sorted(found.files)
+            self._completed = order, position
+            self._completing.begin(lambda: self._job.complete_checkpoint(order, position, self._shards, files))
 
     def _where(self, found: _Checkpoint) -> Position:
         if found.position is not None:
