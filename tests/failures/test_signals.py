@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +63,12 @@ def finish(process):
     return json.loads(output.splitlines()[-1]) if output else None, errors
 
 
+def holds(process):
+    """Tell whether a process has come so far that it holds signals."""
+    (mask,) = [line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("SigBlk:")]
+    return int(mask.split()[1], 16) >> (signal.SIGTERM - 1) & 1
+
+
 def assert_resumes(start, tmp_path):
     """Check that the run goes on, and that in the end no sample is lost or doubled."""
     process = start("train", "--resume", "runs/tally", "-n", RANKS - 1, "--json")
@@ -93,11 +100,20 @@ def test_while_ranks_start(start, paused, reached, tmp_path, phase, number):
 
 def test_right_after_the_start_of_the_launcher(start, job, tmp_path):
     process = start("train", job, "-n", RANKS, "--json")
-    time.sleep(0.1)
+    wait_for(lambda: holds(process.pid))
     process.terminate()
     summary, errors = finish(process)
     assert process.returncode == 75, errors
     assert (summary, processes_of_ranks(tmp_path)) == (None, {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_one_process_alone_starts(start, job, number):
+    process = start("train", job, "--json")
+    wait_for(lambda: holds(process.pid))
+    process.send_signal(number)
+    _, errors = finish(process)
+    assert process.returncode == 75, errors
 
 
 @pytest.mark.parametrize(
