@@ -11,7 +11,7 @@ from mpidl.rma.ownership import Freed, Owner
 
 
 class SharedVectors(Owner):
-    """Vectors of one size and dtype, shared by the ranks of a communicator; creation and `free` are collective.
+    """Vectors of one size and dtype, 0 at first, shared by the ranks of a communicator; `free` is collective, too.
 
     Parameters
     ----------
@@ -27,6 +27,9 @@ class SharedVectors(Owner):
         self._window: Any = MPI.Win.Allocate_shared(length if comm.rank == 0 else 0, 1, comm=comm)
         memory: Any = self._window.Shared_query(0)[0]
         self.vectors: Any = np.frombuffer(memory, dtype, count * size).reshape(count, size)
+        if comm.rank == 0:
+            self.vectors[...] = 0
+        comm.Barrier()
 
     def free(self) -> None:
         """Give the memory back; the vectors are invalid afterwards."""
