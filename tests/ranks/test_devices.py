@@ -183,7 +183,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(comm, shared_path, cupy, shards):
         resumed, second = run(shared_path, after, **options, name="broken", resume=True)
     server = 1 <= comm.rank <= comm.size - 2
     assert bool([size for size in received if size > 1]) == (server and shards[1])
-    assert first["samples"] + second["samples"] == whole["samples"]
+    assert first["samples"] < second["samples"] == whole["samples"]
     if comm.rank > comm.size - 2:
         np.testing.assert_allclose(resumed.parameters, unbroken.parameters, rtol=1e-9, atol=1e-12)
 
