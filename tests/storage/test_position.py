@@ -170,7 +170,7 @@ def data(draw):
 @given(
     portions=data(),
     steps=st.integers(1, 80),
-    more=st.lists(st.integers(0, 20), min_size=1, max_size=4),
+    more=st.lists(st.integers(0, 20), min_size=1, max_size=6),
     random=st.randoms(use_true_random=True),
 )
 def test_every_sample_is_applied_exactly_once_however_often_a_run_is_resumed(portions, steps, more, random):
@@ -179,7 +179,7 @@ def test_every_sample_is_applied_exactly_once_however_often_a_run_is_resumed(por
     workers, in_turn = random.randint(1, 4), random.random() < 0.5
     for longer in more:
         run = Run(portions, steps, workers, in_turn, start, kept)
-        run.go_on(random, random.randrange(60))
+        run.go_on(random, random.randrange(random.choice([1, 8, 60])))
         position, pushed, computed = run.cut(random)
         applied += pushed
         assert position.samples == applied.total()
