@@ -223,6 +223,16 @@ def test_the_final_evaluation_may_reach_the_target():
     )
 
 
+def test_the_time_to_the_target_is_that_of_the_whole_run():
+    script(
+        supervisor(Position(7, 70, 0.7, 5, [], seconds=100.0), resumed=True, target_accuracy=0.8),
+        (Evaluated(9.0, 0.8), [Stop()]),
+        (trained(12.0, 4), [SAVE]),
+        (Saved(12.1, 11), [saved(11), LAST_TEST]),
+        (Evaluated(11.0, 0.8), [Finish(False, 109.0)]),
+    )
+
+
 # Algorithms with a coordinator.
 
 
