@@ -125,6 +125,15 @@ def test_a_run_from_a_configuration(tmp_path):
     assert mpidl.evaluate(str(tmp_path / "run"))["step"] == 12
 
 
+def test_a_deterministic_run_is_resumed_with_other_settings(tmp_path):
+    """Its replica begins anew, at what the one before has left of the data."""
+    mpidl.train(config=SECTIONS, dir=tmp_path, algorithm=mpidl.Downpour(), deterministic=True, device="cpu", augment={})
+    resumed = {"config": tmp_path / "run" / "config.toml", "steps": 12, "resume": True}
+    summary = mpidl.train(**resumed, algorithm=mpidl.Downpour(n_push=2))
+    assert summary["epochs"] == 12 * 8 / 10_000
+    assert mpidl.evaluate(tmp_path / "run")["step"] == 12
+
+
 @dataclass(frozen=True)
 class Ours(mpidl.Synthetic):
     """A source that no configuration can name."""

@@ -85,6 +85,57 @@ def test_a_resumed_run_uses_what_the_stopped_one_left(size, epochs, workers, con
     assert used == dict.fromkeys(range(size[0]), epochs)
 
 
+def test_a_position_names_the_portions_that_were_passed_over():
+    schedule = make(20, 2, 2, epochs=2, next_portion=3, unfinished=[(1, 1), (2, 0)])
+    assert schedule.position(0) == (3, [(1, 1), (2, 0)])
+    assert schedule.position(1) == (3, [(2, 0)])
+    assert schedule.position(4) == (5, [])
+    assert schedule.position(1, {4}) == (6, [(2, 0), (3, 0), (4, 0)])
+    assert schedule.position(9, {11}) == (10, [])  # there are ten portions: nobody was given the others
+    assert schedule.position(50) == (10, [])
+
+
+@given(size=sizes, first=st.integers(0, 3), last=st.integers(0, 5), place=st.integers(0, 200))
+def test_the_samples_of_a_part_are_those_of_its_batches(size, first, last, place):
+    schedule = make(*size, epochs=2)
+    portion = place % (2 * schedule.portions.per_epoch)
+    batches = schedule.portions.batches(portion)
+    assert len(batches) == schedule.batches(portion)
+    last = max(first, last)
+    assert schedule.samples(portion, first, last) == sum(map(len, batches[first:last]))
+
+
+def test_a_part_ends_where_the_run_ends():
+    schedule = make(20, 2, 3, steps=14)  # epochs of ten batches, in portions of three and a last one of one
+    assert [schedule.batches(portion) for portion in range(5)] == [3, 3, 3, 1, 3]
+    assert schedule.part(4, 1) == Assignment(4, 1, 3)
+    assert schedule.part(5, 0) == Assignment(5, 0, 1)
+    assert schedule.part(5, 2) == Assignment(5, 2, 2)
+    assert schedule.assignment(6) is None
+
+
+@given(size=sizes, contiguous=st.booleans(), before=st.integers(0, 30), unused=st.booleans())
+def test_a_loader_goes_on_where_another_was(size, contiguous, before, unused):
+    """First come the portions that the other had taken, from the batch on that was not used; tickets are its own."""
+    schedule = make(*size, contiguous, epochs=2)
+    tickets = iter(range(1 << 30))
+    arguments = (schedule, numbered(size[0], contiguous), lambda: next(tickets), lambda epoch: None)
+    first, used = Loader(*arguments), []
+    for _ in range(before):
+        if (batch := first.next()) is not None:
+            used.append(batch.number)
+    again = int(unused and bool(used) and first.current is not None)
+    del used[len(used) - again :]
+    resumed = first.unfinished(again)
+    second = Loader(*arguments, resumed)
+    assert second.unfinished() == resumed
+    while (batch := second.next()) is not None:
+        used.append(batch.number)
+    assert second.unfinished() == []
+    assert len(used) == len(set(used)) == schedule.steps
+    assert first.tickets + second.tickets == schedule.tickets
+
+
 def test_a_stopped_loader_hands_out_nothing_and_knows_the_rest():
     (loader,) = loaders(make(20, 2, 3, contiguous=True, epochs=1), 1, contiguous=True)
     loader.next()

@@ -1,105 +1,15 @@
 """A shard's whole state: another shard that loads it goes on as the first would have, bit for bit."""
 
-from collections import defaultdict
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shard_cases import CASES, WORKERS, Pushes, assert_same, finish, listed, make
 
 from mpidl.parameters import Range
-from mpidl.rules import Adagrad, Adam, Nesterov, Sgd
 from mpidl.shards import policies
 from mpidl.shards.accrual import Accrual
-from mpidl.shards.on_device import ShardOnDevice
-from mpidl.shards.policies import (
-    AddChange,
-    ApplyAtOnce,
-    Assign,
-    DampedChange,
-    DelayCompensated,
-    DelayedNesterov,
-    DropStale,
-    FirstOfStep,
-    Gather,
-    inverse,
-    inverse_plus_one,
-)  # fmt: skip
-from mpidl.shards.scheduled_rule import ScheduledRule
-from mpidl.shards.shard import Shard
 from mpidl.shards.vectors import Vectors
-
-WORKERS = 3
-CASES = {
-    "apply": (Adam(0.1), lambda: ApplyAtOnce(inverse)),
-    "add": (Sgd(), lambda: AddChange(inverse_plus_one)),
-    "assign": (Sgd(), Assign),
-    "delay_compensated": (Adagrad(0.1), lambda: DelayCompensated(0.3)),
-    "adag": (Sgd(), lambda: DampedChange(0.2)),
-    "gather": (Adam(0.1), lambda: Gather(3, inverse)),
-    "delayed_nesterov": (Nesterov(0.7, 0.9), lambda: DelayedNesterov(3)),
-    "first_of_step": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS)),
-    "drop": (Adagrad(0.1), lambda: DropStale(ApplyAtOnce(), 1)),
-    "drop_gather": (Adagrad(0.1), lambda: DropStale(Gather(2), 1)),
-    "drop_first": (Adagrad(0.1), lambda: DropStale(FirstOfStep(2, WORKERS), 1)),
-    "drop_compensated": (Adagrad(0.1), lambda: DropStale(DelayCompensated(0.3), 1)),
-}
-
-
-def make(case, size, chunk, dtype, xp=None, seed=0):
-    """Return a shard; the seed gives its first values."""
-    rule, policy = CASES[case]
-    parameters = np.random.default_rng(seed).normal(size=size).astype(dtype)
-    scheduled = ScheduledRule(rule, lambda portion: 1 / (2 + portion), [Range(5, 7), Range(12, 30)])
-    whole = Range(3, 3 + size)
-    if xp is None:
-        return Shard(whole, parameters, scheduled, policy(), chunk, clock=4)
-    state = {name: np.zeros_like(parameters) for name in rule.states}
-    return ShardOnDevice(whole, parameters, scheduled, policy(), chunk, xp=xp, state=state, clock=4)
-
-
-@dataclass
-class Pushes:
-    """What workers send: each its next chunk whenever it is its turn, until it leaves."""
-
-    next: dict = field(default_factory=lambda: defaultdict(int))
-    fetched: dict = field(default_factory=dict)
-    left: set = field(default_factory=set)
-
-    def act(self, shard, worker, leaves, lag):
-        if worker in self.left:
-            return
-        number, chunk = divmod(self.next[worker], shard.chunks)
-        if not chunk:
-            if leaves:
-                self.left.add(worker)
-                shard.remove_worker(worker)
-                return
-            self.fetched[worker] = max(4, shard.clock - lag)
-        random = np.random.default_rng((worker, number, chunk))
-        values = random.normal(size=shard.pieces[chunk].size).astype(shard.parameters.dtype)
-        shard.receive_chunk(worker, chunk, self.fetched[worker], values, (number, number + worker))
-        self.next[worker] += 1
-
-
-def finish(shard, pushes, actions):
-    for action in actions:
-        pushes.act(shard, *action)
-    shard.apply_rest()
-
-
-def listed(shard):
-    """Return a copy of a shard's state in the host's memory."""
-    state = shard.state()
-    return {name: values.get() if hasattr(values, "get") else np.array(values) for name, values in state.items()}
-
-
-def assert_same(state, expected):
-    assert state.keys() == expected.keys()
-    for name, values in expected.items():
-        assert (values.dtype, values.shape) == (state[name].dtype, state[name].shape), name
-        assert values.tobytes() == state[name].tobytes(), name
 
 
 def check(case, size, chunk, dtype, actions, cut, xp=None):

@@ -72,11 +72,11 @@ def _load(shard: Shard, checkpoint: Checkpoint, same_workers: bool) -> None:
     saved = checkpoint.shard_state(shard.range)
     if "clock" not in saved:
         return
-    if not same_workers:
-        of_workers = {name: values for name, values in shard.state().items() if name.startswith("policy/workers/")}
-        others = {name: values for name, values in saved.items() if not name.startswith("policy/workers/")}
-        saved = others | of_workers
-    shard.load(saved)
+    # Figures count from the resume; what a policy keeps for each worker is of no use to other workers.
+    anew = ("staleness/", "pushes", "dropped") + (() if same_workers else ("policy/workers/",))
+    kept = {name: values for name, values in saved.items() if not name.startswith(anew)}
+    fresh = {name: values for name, values in shard.state().items() if name.startswith(anew)}
+    shard.load(kept | fresh)
     shard.policy.expect_all()
 
 

@@ -144,7 +144,9 @@ class Coordinator:
     def _look(self) -> Totals:
         """Report the totals, and what has been evaluated since the last look."""
         self._link.look()
-        self._link.show_taken(self._tickets_taken())
+        if not self._saving.active:
+            # Workers must know of all tickets taken since an order, until they have obeyed it.
+            self._link.show_taken(self._tickets_taken())
         totals = from_status(time.time(), self._link.workers, self._link.servers)
         for epoch, result in self._link.evaluations():
             then = replace(totals, now=float(result["time"]))

@@ -62,6 +62,11 @@ class Saving:
         """Ordinal of the last order."""
         return self._order
 
+    @property
+    def active(self) -> bool:
+        """Whether a checkpoint has been ordered and is not complete."""
+        return self._checkpoint is not None
+
     def bind(self, link: CoordinatorLink) -> None:
         """Reach the other ranks by `link` from now on."""
         self._link = link

@@ -59,7 +59,7 @@ class Evaluated:
     Attributes
     ----------
     seconds : float
-        Training time before the evaluation.
+        Training time before the evaluation, since the run began or was resumed.
     accuracy : float
         NaN where correctness has no meaning.
     """
@@ -140,7 +140,7 @@ class Finish:
     interrupted : bool
         Whether a signal ended the run early.
     seconds_to_target : float or None
-        Training time until the target accuracy was reached.
+        Training time of the whole run until the target accuracy was reached.
     """
 
     interrupted: bool
@@ -254,7 +254,7 @@ class Supervisor:
     def _evaluated(self, event: Evaluated) -> list[Instruction]:
         reached = self._target is not None and event.accuracy >= self._target
         if reached and self._seconds_to_target is None:
-            self._seconds_to_target = event.seconds
+            self._seconds_to_target = self._start.seconds + event.seconds
         if self._testing:
             return self._finish()
         return self._stop() if reached else []

@@ -107,8 +107,9 @@ class OneProcess:
         return {0: (job.position.replicas[0], job.checkpoint.replica_vectors(0))}
 
     def _tickets_before(self) -> int:
-        position = self._job.position
-        return position.replicas[0].tickets if position.beginning is not None else 0
+        """Return how many tickets the replica had taken in turn, if it goes on where it was."""
+        position = self._job.replica_position(0)
+        return position.tickets if position is not None and self._job.position.beginning is not None else 0
 
     def _ranges(self) -> list[Range]:
         size = self._job.layout.size

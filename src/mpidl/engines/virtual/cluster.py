@@ -135,8 +135,9 @@ class VirtualReplica:
 
     def vectors(self) -> dict[str, np.ndarray]:
         """Return a copy of all vectors that the replica keeps."""
-        residual = {"residual": np.concatenate([each.residual for each in self._feedback])} if self._feedback else {}
-        return self.state.vectors() | residual
+        # Before its first push, a resumed replica has the residual that it had.
+        residual = np.concatenate([each.residual for each in self._feedback]) if self._feedback else self._residual
+        return self.state.vectors() | ({} if residual is None else {"residual": residual})
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray], in_turn: bool) -> None:
         """Go on where another replica was, whose `vectors` these are; it has been given the portions in work."""

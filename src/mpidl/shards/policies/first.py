@@ -84,10 +84,12 @@ class FirstOfStep(Policy):
     def state(self) -> dict[str, Any]:
         """See `Policy.state`."""
         workers = range(self._workers)
+        # Those that gave before the run was resumed with other workers have numbers beyond theirs.
+        numbers = range(max([self._workers, *(1 + giver for givers in self._givers for giver in givers)]))
         return {
             "sum": self._sum,
             "active": np.array([worker in self._active for worker in workers], np.int64),
-            "givers": np.array([[worker in givers for worker in workers] for givers in self._givers], np.int64),
+            "givers": np.array([[number in givers for number in numbers] for givers in self._givers], np.int64),
             "clocks": np.array(self._clocks, np.int64),
             "taken": np.array([self._taken.get(worker, 0) for worker in workers], np.int64),
         }

@@ -1,0 +1,273 @@
+"""A cut through pushes that interleave: the copy is the shard that received what came before the marks, bit for bit."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shard_cases import CASES, WORKERS, assert_same, listed, make
+
+from mpidl.parameters import Range
+from mpidl.rules import Sgd
+from mpidl.shards.cut import Cut
+from mpidl.shards.policies import DelayCompensated, DropStale, FirstOfStep, Gather
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+
+
+class Served:
+    """A shard with its cut, as a server has them, and workers that push, mark and leave.
+
+    Attributes
+    ----------
+    expected : Shard or None
+        A shard of its own that receives, from the first chunk on, what belongs to the cut.
+    """
+
+    def __init__(self, *arguments):
+        self._arguments = arguments
+        self.shard = make(*arguments)
+        self.cut, self.expected = Cut(self.shard), None
+        self.ordered, self._begun = 0, 0
+        self._marked, self._next, self._fetched = Counter(), Counter(), {}
+        self._training, self._awaited = set(range(WORKERS)), set()
+        self._log, self._clock = [], 0
+
+    @property
+    def complete(self):
+        return self._begun > 0 and not self._awaited
+
+    def act(self, worker, action, lag=0):
+        """Let a worker do something, if it can at this moment."""
+        if worker not in self._training:
+            return
+        number, chunk = divmod(self._next[worker], self.shard.chunks)
+        if action == "push" or chunk:
+            self._push(worker, number, chunk, lag)
+        elif action == "leave":
+            self._awaited.discard(worker)
+            self._training.discard(worker)
+            self.cut.mark(worker)
+            self.shard.remove_worker(worker)
+            self._log.append(worker)
+        elif action == "mark" and self._marked[worker] < self.ordered:
+            self._mark(worker)
+
+    def _push(self, worker, number, chunk, lag):
+        if not chunk:
+            # Whoever has not marked computes with nothing that came after the cut.
+            newest = min(self.shard.clock, self._clock) if worker in self._awaited else self.shard.clock
+            self._fetched[worker] = max(4, newest - lag)
+        values = np.random.default_rng((worker, number, chunk)).normal(size=self.shard.pieces[chunk].size)
+        values = values.astype(self.shard.parameters.dtype)
+        received = (worker, chunk, self._fetched[worker], values, (number, number + worker))
+        self._next[worker] += 1
+        self.shard.receive_chunk(*received)
+        self.cut.receive_chunk(*received)
+        self._log.append(received)
+        if worker in self._awaited:
+            self.expected.receive_chunk(*received)
+
+    def _mark(self, worker):
+        self._marked[worker] = self.ordered
+        if self._begun < self.ordered:
+            self._begun, self._clock = self.ordered, self.shard.clock
+            self._awaited = set(self._training)
+            self.cut.begin(self._training)
+            self.expected = make(*self._arguments)
+            for each in self._log:
+                if isinstance(each, tuple):
+                    self.expected.receive_chunk(*each)
+                else:
+                    self.expected.remove_worker(each)
+        self._awaited.discard(worker)
+        self.cut.mark(worker)
+
+    def check(self):
+        if self._begun:
+            assert self.cut.complete == self.complete
+            assert_same(listed(self.cut.copy), listed(self.expected))
+
+
+ACTIONS = ["push"] * 8 + ["mark"] * 2 + ["order"] + ["leave"]
+
+
+@st.composite
+def happenings(draw):
+    size = draw(st.integers(1, 21))
+    action = st.tuples(st.integers(0, WORKERS - 1), st.sampled_from(ACTIONS), st.integers(0, 3))
+    return {
+        "size": size,
+        "chunk": draw(st.integers(1, size + 2)),
+        "dtype": draw(st.sampled_from(["float32", "float64"])),
+        "actions": draw(st.lists(action, max_size=80)),
+    }
+
+
+def check(case, size, chunk, dtype, actions, xp=None):
+    served = Served(case, size, chunk, dtype, xp)
+    served.ordered = 1
+    for worker, action, lag in actions:
+        # An order gives up what is not complete of the one before.
+        served.ordered += action == "order"
+        served.act(worker, action, lag)
+        served.check()
+    for worker in range(WORKERS):
+        served.act(worker, "push")
+        while served.shard.is_open(worker):
+            served.act(worker, "push")
+        served.act(worker, "mark")
+    if served.cut.complete and served.complete:
+        state = listed(served.cut.copy)
+        for worker in range(WORKERS):
+            served.act(worker, "push")
+        assert_same(listed(served.cut.copy), state)
+    served.check()
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=60, deadline=None)
+@given(happenings=happenings())
+def test_the_copy_is_the_shard_that_received_what_came_before_the_marks(case, happenings):
+    check(case, **happenings)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_copy_of_a_shard_on_a_device(cupy, case):
+    random = np.random.default_rng(5)
+    actions = [
+        (int(random.integers(WORKERS)), ACTIONS[random.integers(10)], int(random.integers(3))) for _ in range(70)
+    ]
+    check(case, 21, 4, "float32", actions, cupy)
+
+
+def test_the_next_cut_has_the_same_memory():
+    served = Served("delay_compensated", 21, 4, "float32")
+    copies = []
+    for served.ordered in (1, 2, 3):
+        for worker in range(WORKERS):
+            served.act(worker, "push")
+            while served.shard.is_open(worker):
+                served.act(worker, "push")
+            served.act(worker, "mark")
+        assert served.cut.complete
+        served.check()
+        copies.append((served.cut.copy, *served.cut.copy.vectors.values()))
+    assert all(mine is first for copy in copies for mine, first in zip(copy, copies[0], strict=True))
+    assert not np.shares_memory(served.cut.copy.parameters, served.shard.parameters)
+
+
+def test_a_worker_that_leaves_is_awaited_no_more():
+    served = Served("apply", 21, 4, "float32")
+    served.ordered = 1
+    served.act(0, "mark")
+    served.act(1, "push")
+    served.act(2, "leave")
+    assert not served.cut.complete
+    while served.shard.is_open(1):
+        served.act(1, "push")
+    served.act(1, "mark")
+    assert served.cut.complete
+    served.check()
+
+
+def test_a_cut_of_nobody_is_complete():
+    shard = make("gather", 21, 4, "float32")
+    cut = Cut(shard)
+    cut.begin(())
+    assert cut.complete
+    assert_same(listed(cut.copy), listed(shard))
+
+
+def test_what_a_copy_drops_is_not_reported_twice():
+    shard = make("drop", 6, 2, "float32")
+    reported = []
+    shard.on_drop = reported.append
+    shard.clock = 9
+    cut = Cut(shard)
+    cut.begin([0])
+    for chunk, piece in enumerate(shard.pieces):
+        received = (0, chunk, 4, np.ones(piece.size, np.float32), (0, 0))
+        shard.receive_chunk(*received)
+        cut.receive_chunk(*received)
+    assert len(reported) == 1
+    assert (shard.dropped, cut.copy.dropped) == (1, 1)
+
+
+# States at rest, in a shard of other chunks or with other workers.
+
+
+def push_all(shard, pushes, workers=WORKERS):
+    for number in range(pushes):
+        worker = number % workers
+        values = np.random.default_rng(number).normal(size=shard.range.size).astype(shard.parameters.dtype)
+        shard.receive_push(worker, shard.clock, values, (number, number))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("pushes", [0, 1, 4, 5])
+@pytest.mark.parametrize("chunks", [(21, 4), (4, 21), (4, 5), (1, 30)])
+def test_a_state_at_rest_fits_a_shard_of_other_chunks(case, pushes, chunks):
+    first, second = (make(case, 21, chunk, "float64") for chunk in chunks)
+    push_all(first, pushes)
+    second.load(listed(first))
+    push_all(first, 4)
+    push_all(second, 4)
+    first.apply_rest()
+    second.apply_rest()
+    assert second.parameters.tobytes() == first.parameters.tobytes()
+    vectors = (shard.saved_vectors() for shard in (first, second))
+    assert_same(*({name: np.array(vector) for name, vector in each.items()} for each in vectors))
+    assert (second.clock, second.pushes, second.dropped) == (first.clock, first.pushes, first.dropped)
+
+
+def first_of_step(count, workers):
+    return Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), FirstOfStep(count, workers), 2)
+
+
+def loaded(shard, other):
+    other.load(listed(shard))
+    other.policy.expect_all()
+    return other
+
+
+@pytest.mark.parametrize("workers", [2, 3, 7])
+@pytest.mark.parametrize("resumes", [1, 2, 3])
+def test_a_step_in_work_goes_on_with_other_workers(workers, resumes):
+    """The gradient that worker 0 had given counts as that of a worker of its own, however often the run is resumed."""
+    shard = first_of_step(3, 4)
+    shard.receive_push(0, 0, np.full(5, 3.0))
+    for _ in range(resumes):
+        shard = loaded(shard, first_of_step(3, workers))
+    shard.receive_push(0, 0, np.full(5, 6.0))
+    assert shard.clock == 0
+    shard.receive_push(1, 0, np.full(5, 9.0))
+    assert shard.clock == 1
+    assert shard.parameters.tolist() == [-6.0] * 5
+
+
+def test_a_step_waits_again_for_all_workers_of_a_resumed_run():
+    shard = first_of_step(3, 3)
+    shard.remove_worker(2)
+    shard.receive_push(0, 0, np.full(5, 3.0))
+    resumed = loaded(shard, first_of_step(3, 3))
+    for each, clock in ((shard, 1), (resumed, 0)):
+        each.receive_push(1, 0, np.full(5, 9.0))
+        assert each.clock == clock
+    resumed.receive_push(2, 0, np.full(5, 9.0))
+    assert resumed.clock == 1
+    assert resumed.parameters.tolist() == [-7.0] * 5
+
+
+@pytest.mark.parametrize("make_inner", [lambda: Gather(2), lambda: FirstOfStep(2, 3), lambda: DelayCompensated(0.3)])
+def test_a_policy_is_copied_with_the_one_within_it(make_inner):
+    shard, fresh = (
+        Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), DropStale(make_inner(), 3), 2) for _ in range(2)
+    )
+    copy = shard.copy()
+    shard.receive_push(0, 0, np.ones(5))
+    assert_same(listed(copy), listed(fresh))
+    push_all(copy, 4)
+    push_all(fresh, 4)
+    assert_same(listed(copy), listed(fresh))

@@ -1,0 +1,284 @@
+"""Where a checkpoint was cut: whoever goes on from there applies every sample of each epoch exactly once."""
+
+import json
+from collections import Counter
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpidl.data import Portions
+from mpidl.data.dataset import ArraySplit
+from mpidl.data.loader import Loader
+from mpidl.data.schedule import Schedule
+from mpidl.storage.position import Position, ReplicaPosition, cut_position
+
+START = Position(0, 0, 0.0, 0, [])
+
+
+class Worker:
+    """Computes batches and pushes what it has computed since its last push, as a worker on a rank does.
+
+    Attributes
+    ----------
+    pushed, kept : Counter
+        Samples by (epoch, index) that were pushed, and that were computed and not pushed yet.
+    """
+
+    def __init__(self, run, number, before=None):
+        self._run, self._number = run, number
+        working, self._before = [], 0
+        self._unpushed, self.kept, self.pushed = [], Counter(), Counter()
+        self.ended = False
+        if before is not None:
+            position, kept = before
+            working, self._unpushed, self.kept = position.working, list(position.unpushed), Counter(kept)
+            self._before = position.tickets if run.counts_on else 0
+        self._turn, self._recent = self._before, []
+        split = ArraySplit(np.zeros((run.schedule.portions.samples, 1)), np.zeros(run.schedule.portions.samples, int))
+        split.contiguous = run.schedule.portions.contiguous
+        self._loader = Loader(run.schedule, split, self._take, lambda epoch: None, working)
+        self._batches = self._samples = 0
+        self._unused = None
+
+    def _take(self):
+        if self._run.in_turn:
+            self._turn += 1
+            return self._number + (self._turn - 1) * self._run.workers
+        ticket = self._run.taken
+        self._run.taken += 1
+        self._recent.append(ticket)
+        return ticket
+
+    def take(self):
+        """Take a batch, which is computed next."""
+        self._unused = self._loader.next()
+        return self._unused is not None
+
+    def step(self):
+        """Compute a batch; after the last, push the rest."""
+        if self._unused is None and not self.take():
+            self.ended = True
+            self.push()
+            return
+        batch, self._unused = self._unused, None
+        portion, done = self._loader.current.portion, self._loader.done
+        self.kept.update((batch.epoch, index) for index in batch.indices.tolist())
+        self._unpushed.append((portion, done - 1, done))
+        self._batches += 1
+        self._samples += len(batch.indices)
+
+    def push(self):
+        self.pushed += self.kept
+        self.kept, self._unpushed = Counter(), []
+
+    def look(self, taken):
+        """Forget what all know: tickets below `taken` had been taken before the next order."""
+        self._recent = [ticket for ticket in self._recent if ticket >= taken]
+
+    @property
+    def position(self):
+        return ReplicaPosition(
+            batches=self._batches,
+            samples=self._samples,
+            unpushed=list(self._unpushed),
+            working=self._loader.unfinished(int(self._unused is not None)),
+            tickets=self._before + self._loader.tickets,
+            recent=list(self._recent),
+        )
+
+
+class Run:
+    """Workers that share a counter of tickets, or take tickets in turn."""
+
+    def __init__(self, portions, steps, workers, in_turn, start=START, kept=None):
+        self.schedule = Schedule(portions, None, steps, start.next_portion, start.unfinished)
+        self.start, self.workers, self.in_turn = start, workers, in_turn
+        self.counts_on, self.taken = start.beginning is not None, 0
+        # Workers learn from time to time how many tickets had been taken. Who looks after an order marks it.
+        self.shown, self.ordered = 0, False
+        before = list(zip(start.replicas, kept, strict=True)) if kept is not None else [None] * workers
+        self.all = [Worker(self, number, each) for number, each in enumerate(before)]
+
+    def go_on(self, random, actions):
+        """Let workers of any speed compute and push."""
+        for _ in range(actions):
+            if not self.ordered and random.random() < 0.3:
+                self.shown = self.taken
+            worker, action = random.choice(self.all), random.random()
+            if worker.ended:
+                continue
+            if action < 0.3:
+                worker.push()
+            elif action < 0.4:
+                worker.look(self.shown)
+            else:
+                worker.step()
+
+    def cut(self, random):
+        """Order a checkpoint, which each worker marks when it likes; return its position and what is in it."""
+        taken, self.ordered = self.taken, True
+        marks, pushed, kept = [None] * self.workers, Counter(), [Counter()] * self.workers
+        for number in random.sample(range(self.workers), self.workers):
+            self.go_on(random, random.randrange(8))
+            worker = self.all[number]
+            if not worker.ended and random.random() < 0.3:
+                worker.take()
+            marks[number], kept[number] = worker.position, worker.kept.copy()
+            pushed += worker.pushed
+        position = cut_position(
+            self.start, marks, self.schedule, taken=None if self.in_turn else taken, seconds=1.0 + self.start.seconds
+        )
+        return Position.of(position.attributes()), pushed, kept
+
+    def finish(self, random):
+        while not all(worker.ended for worker in self.all):
+            self.go_on(random, 10)
+        return sum((worker.pushed for worker in self.all), Counter())
+
+
+def samples_of(portions, steps):
+    """Return the samples of a run's first batches, by (epoch, index)."""
+    batches = []
+    portion = 0
+    while len(batches) < steps:
+        batches += portions.minibatches(portion)
+        portion += 1
+    return Counter((each.epoch, index) for each in batches[:steps] for index in each.indices.tolist())
+
+
+def batches_of(samples, portions):
+    """Return the number of batches that consist of these samples, by (epoch, index)."""
+    batches = 0
+    for portion in range(portions.per_epoch * (1 + max([epoch for epoch, _ in samples], default=-1))):
+        for each in portions.minibatches(portion):
+            found = {(each.epoch, index) in samples for index in each.indices.tolist()}
+            assert len(found) == 1, "a batch is pushed as a whole"
+            batches += found.pop()
+    return batches
+
+
+@st.composite
+def data(draw):
+    samples, batch, batches = draw(st.integers(1, 60)), draw(st.integers(1, 7)), draw(st.integers(1, 4))
+    return Portions(samples, batch, batch * batches, seed=3, contiguous=draw(st.booleans()))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    portions=data(),
+    steps=st.integers(1, 80),
+    more=st.lists(st.integers(0, 20), min_size=1, max_size=6),
+    random=st.randoms(use_true_random=True),
+)
+def test_every_sample_is_applied_exactly_once_however_often_a_run_is_resumed(portions, steps, more, random):
+    """With the same replicas or others, in turn or not, longer or not; cut anywhere, and in any order."""
+    applied, start, kept = Counter(), START, None
+    workers, in_turn = random.randint(1, 4), random.random() < 0.5
+    for longer in more:
+        run = Run(portions, steps, workers, in_turn, start, kept)
+        run.go_on(random, random.randrange(random.choice([1, 8, 60])))
+        position, pushed, computed = run.cut(random)
+        applied += pushed
+        assert position.samples == applied.total()
+        assert position.epoch == applied.total() / portions.samples
+        assert position.step == batches_of(applied, portions)
+        steps, in_turn = steps + longer, random.random() < 0.5
+        if random.random() < 0.5:
+            start, kept = position.with_replicas(run.schedule, in_turn), computed
+            both = sum(kept, applied)
+            assert start.samples == both.total()
+            assert start.step == batches_of(both, portions)
+        else:
+            start, kept, workers = position, None, random.randint(1, 4)
+    run = Run(portions, steps, workers, in_turn, start, kept)
+    assert applied + run.finish(random) == samples_of(portions, steps)
+
+
+@pytest.mark.parametrize("state", [None, {"iteration": 3, "direction": [0.5, 1e-300]}])
+def test_a_position_is_what_its_attributes_say(state):
+    replica = ReplicaPosition(
+        batches=7,
+        samples=50,
+        unpushed=[(3, 1, 2), (5, 0, 4)],
+        working=[(5, 4)],
+        tickets=3,
+        recent=[4, 6],
+        portion=5,
+        clock=2,
+        fetched=[[7, 1, 0], [8, 2, 0]],
+        counts={"steps": 7},
+    )
+    replicas = [replica, ReplicaPosition(batches=0, samples=0)]
+    position = Position(9, 71, 71 / 3, 6, [(3, 1), (5, 0)], state, 1 / 3, replicas, [(4, 0)], (2, [(1, 1)]))
+    assert Position.of(position.attributes()) == position
+    assert Position.of(START.attributes()) == START
+
+
+def test_a_position_is_what_attributes_in_a_file_say(tmp_path):
+    position = Position(9, 71, 1.5, 6, [], None, 0.5, [ReplicaPosition(batches=1, samples=2)], [(4, 0)], (2, []))
+    with h5py.File(tmp_path / "index.h5", "w") as file:
+        file.attrs.update(position.attributes())
+        assert Position.of(file.attrs) == position
+
+
+def test_a_checkpoint_of_an_earlier_version_has_fewer_attributes():
+    attributes = {"step": np.int64(9), "samples": 71, "epoch": 1.5, "next_portion": 6, "unfinished": np.array([[3, 1]])}
+    assert Position.of(attributes) == Position(9, 71, 1.5, 6, [(3, 1)])
+    attributes["coordinator"] = json.dumps({"iteration": 3})
+    assert Position.of(attributes).state == {"iteration": 3}
+    assert all(type(number) is int for number in Position.of(attributes).unfinished[0])
+
+
+def replicas(*parts):
+    """Return the positions of replicas, each with its working and its recent or its number of tickets."""
+    return [
+        ReplicaPosition(batches=2, samples=20, working=working, recent=recent, tickets=len(recent))
+        for working, recent in parts
+    ]
+
+
+def schedule(**options):
+    return Schedule(Portions(100, 10, 20, seed=0), **{"epochs": 2} | options)
+
+
+def test_tickets_that_nobody_has_taken_are_passed_over():
+    position = cut_position(START, replicas(([(4, 1)], [3, 4]), ([], [6])), schedule(), taken=3, seconds=2.0)
+    assert (position.next_portion, position.passed_over) == (7, [(5, 0)])
+    assert position.unfinished == [(4, 1), (5, 0)]
+    assert (position.step, position.samples, position.epoch, position.seconds) == (4, 40, 0.4, 2.0)
+    assert position.beginning is None
+
+
+def test_in_turn_the_tickets_of_a_slow_worker_are_passed_over():
+    start = Position(3, 30, 0.3, 2, [(1, 1)])
+    resumed = schedule(next_portion=2, unfinished=[(1, 1)])
+    position = cut_position(start, replicas(([], [0, 0, 0]), ([], [0])), resumed, taken=None, seconds=2.0)
+    # Worker 0 has taken the tickets 0, 2 and 4, worker 1 has taken 1: ticket 3 is portion 4.
+    assert (position.next_portion, position.passed_over) == (6, [(4, 0)])
+    assert position.beginning == (2, [(1, 1)])
+    again = position.with_replicas(resumed, in_turn=True)
+    assert (again.next_portion, again.unfinished, again.beginning) == (2, [(1, 1)], (2, [(1, 1)]))
+    free = position.with_replicas(resumed, in_turn=False)
+    assert (free.next_portion, free.unfinished, free.beginning) == (6, [(4, 0)], None)
+
+
+def test_tickets_beyond_the_data_stand_for_nothing():
+    position = cut_position(START, replicas(([(9, 1)], [9, 11]), ([], [10])), schedule(), taken=9, seconds=2.0)
+    assert (position.next_portion, position.unfinished, position.passed_over) == (10, [(9, 1)], [])
+
+
+def test_the_same_replicas_go_on_with_what_they_have_computed():
+    position = cut_position(
+        START,
+        [ReplicaPosition(batches=3, samples=30, unpushed=[(0, 1, 2), (2, 0, 1)], working=[(2, 1)], recent=[2])],
+        schedule(),
+        taken=2,
+        seconds=2.0,
+    )
+    assert (position.step, position.samples, position.unfinished) == (1, 10, [(0, 1), (2, 0)])
+    again = position.with_replicas(schedule(), in_turn=False)
+    assert (again.step, again.samples, again.epoch) == (3, 30, 0.3)
+    assert (again.next_portion, again.unfinished) == (3, [])
