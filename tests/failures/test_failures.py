@@ -74,7 +74,7 @@ def test_a_signal_to_one_process_alone_saves_too(job, start, tmp_path):
     process.terminate()
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 75
-    first = json.loads(output.splitlines()[-1])
+    assert json.loads(output.splitlines()[-1])["samples"] < EPOCHS * SAMPLES
     resumed = start("train", "--resume", "runs/tally", "--json")
     rest = json.loads(resumed.communicate(timeout=60)[0].splitlines()[-1])
     assert rest["samples"] == EPOCHS * SAMPLES
