@@ -90,10 +90,18 @@ def test_a_directory_that_cannot_be_made(tmp_path, kind):
     assert str(error.value).startswith(f"run.dir: can't write in {runs / 'name'}: ")
 
 
-def test_resuming_what_is_not_there(tmp_path):
-    with pytest.raises(UsageError, match="No such file or directory"):
-        Recorder(configuration(tmp_path), resume=True)
-    assert not (tmp_path / "name").exists()
+def test_a_run_that_was_stopped_before_it_had_a_directory_begins_in_it(tmp_path):
+    Recorder(configuration(tmp_path), resume=True).close()
+    assert (tmp_path / "name" / "config.toml").exists()
+
+
+def test_the_summary_of_a_run_that_goes_on_holds_no_longer(tmp_path):
+    first = Recorder(configuration(tmp_path))
+    first.summary({"samples": 1})
+    first.close()
+    assert (first.directory / "summary.json").exists()
+    Recorder(configuration(tmp_path), resume=True).close()
+    assert not (first.directory / "summary.json").exists()
 
 
 @contextmanager
