@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from mpidl.parameters import Range
 from mpidl.storage.files import cannot_write, shard_file
 from mpidl.storage.seal import create, seal
 
-#: Bytes that are written at a time.
+#: Bytes that are written at a time, and the largest array that HDF5 itself writes.
 SLICE = 1 << 20
 
 
@@ -74,21 +75,34 @@ def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, n
         path.parent.mkdir(parents=True, exist_ok=True)
         with create(path) as file:
             file.attrs.update(attributes)
-            for name, array in arrays.items():
-                _write(file.create_dataset(name, array.shape, array.dtype), array)
+            large = [_place(file, name, array) for name, array in arrays.items()]
+        with path.open("r+b", buffering=0) as raw:
+            for offset, array in filter(None, large):
+                _write(raw.fileno(), offset, array)
         seal(path)
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, error) from error
 
 
-def _write(dataset: h5py.Dataset, array: np.ndarray) -> None:
-    """Write an array slice by slice: HDF5 lets no other thread of the process in meanwhile."""
-    if array.ndim != 1:
-        dataset[...] = array
-        return
-    step = max(1, SLICE // array.itemsize)
-    for start in range(0, array.size, step):
-        dataset[start : start + step] = array[start : start + step]
+def _place(file: h5py.File, name: str, array: np.ndarray) -> tuple[int, np.ndarray] | None:
+    """Write a small array; return where a large one is to be written in the file."""
+    if array.nbytes <= SLICE or not array.flags.c_contiguous:
+        file.create_dataset(name, data=array)
+        return None
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    dataset = file.create_dataset(name, array.shape, array.dtype, dcpl=properties)
+    offset: int = dataset.id.get_offset()
+    return offset, array
+
+
+def _write(descriptor: int, offset: int, array: np.ndarray) -> None:
+    """Write an array into a file slice by slice; HDF5 would take twice as long."""
+    data = array.data.cast("B")
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done : done + SLICE], offset + done)
 
 
 def save_shard(directory: Path, number: int, range: Range, state: Mapping[str, np.ndarray]) -> None:
