@@ -1,0 +1,124 @@
+"""The coordinator's part in checkpoints, with a job and a link that only note what they are asked for."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from mpidl.data.portions import Portions
+from mpidl.data.schedule import Schedule
+from mpidl.roles.saving import Saving
+from mpidl.storage.position import Position, ReplicaPosition
+from mpidl.transport.protocol import Saved
+
+SHARDS, REPLICAS = 2, 2
+
+
+class Link:
+    def __init__(self):
+        self.orders, self.reports = [], []
+
+    def order_save(self, number, last):
+        self.orders.append((number, last))
+
+    def decide_round(self, number):
+        pass
+
+    def saved(self):
+        reports, self.reports = self.reports, []
+        return reports
+
+
+class Job:
+    """A job whose checkpoints are completed when the test lets them."""
+
+    def __init__(self):
+        self.position, self.replicas = Position(0, 0, 0.0, 0, []), REPLICAS
+        self.schedule = Schedule(Portions(100, 10, 20, seed=0), epochs=4)
+        self.config = SimpleNamespace(run=SimpleNamespace(deterministic=False))
+        self.may_complete, self.completed = threading.Event(), []
+
+    def complete_checkpoint(self, order, position, shards, files):
+        self.may_complete.wait(10)
+        self.completed.append((order, position.step, shards, files))
+
+
+@pytest.fixture
+def saving():
+    job, link = Job(), Link()
+    made = Saving(job, SHARDS)
+    made.bind(link)
+    made.job, made.link = job, link
+    yield made
+    job.may_complete.set()
+
+
+def order(saving, last=False):
+    saving.order(last, taken=0, seconds=1.0, position=None)
+
+
+def report(saving, number, batches):
+    """Report all that there is to an order."""
+    place = ReplicaPosition(batches=batches, samples=10 * batches)
+    saving.link.reports += [Saved(number, shards=[shard]) for shard in range(SHARDS)]
+    saving.link.reports += [Saved(number, replicas={each: place}, files=[f"{each}.h5"]) for each in range(REPLICAS)]
+
+
+def wait(saving):
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        if (position := saving.completed()) is not None:
+            return position
+    raise AssertionError("the checkpoint is never complete")
+
+
+def test_nothing_is_completed_before_all_have_reported(saving):
+    order(saving)
+    saving.job.may_complete.set()
+    report(saving, 1, 3)
+    last = saving.link.reports.pop()
+    assert [saving.completed() for _ in range(3)] == [None] * 3
+    assert saving.job.completed == []
+    saving.link.reports.append(last)
+    assert (wait(saving).step, saving.active) == (6, False)
+    assert saving.job.completed == [(1, 6, SHARDS, ["0.h5", "1.h5"])]
+
+
+def test_files_that_take_long_to_write_hold_up_nobody(saving):
+    """Every rank's counters wait for the coordinator: while a disk is slow, it must come back at once."""
+    order(saving)
+    report(saving, 1, 3)
+    started = time.monotonic()
+    assert [saving.completed() for _ in range(50)] == [None] * 50
+    assert time.monotonic() - started < 5
+    assert saving.job.completed == []
+    saving.job.may_complete.set()
+    assert wait(saving).step == 6
+
+
+def test_a_newer_order_gives_up_what_is_missing_of_the_last(saving):
+    saving.job.may_complete.set()
+    order(saving)
+    report(saving, 1, 3)
+    saving.link.reports.pop()
+    saving.completed()
+    order(saving, last=True)
+    assert saving.link.orders == [(1, 0), (2, 2)]
+    report(saving, 1, 3)  # too late
+    assert saving.completed() is None
+    report(saving, 2, 5)
+    assert wait(saving).step == 10
+    assert [completed[:2] for completed in saving.job.completed] == [(2, 10)]
+
+
+def test_a_checkpoint_that_is_being_completed_is_completed_before_a_newer_one(saving):
+    order(saving)
+    report(saving, 1, 3)
+    saving.completed()
+    order(saving, last=True)
+    report(saving, 2, 5)
+    assert [saving.completed() for _ in range(3)] == [None] * 3
+    saving.job.may_complete.set()
+    assert wait(saving).step == 10
+    assert [completed[:2] for completed in saving.job.completed] == [(1, 6), (2, 10)]
