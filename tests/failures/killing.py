@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -66,13 +65,13 @@ class RunningJob:
         return found
 
     def shared_files(self) -> set[Path]:
-        """Return the files in shared memory and in the directory of temporary files that the job's processes map."""
-        places, found = ("/dev/shm/", f"{tempfile.gettempdir()}/"), set()
+        """Return the files in shared memory that the job's processes map."""
+        found = set()
         for process in self.processes():
             with contextlib.suppress(OSError):
                 for line in Path(f"/proc/{process}/maps").read_text().splitlines():
                     path = line.partition("/")[1] + line.partition("/")[2]
-                    if path.startswith(places) and not path.startswith(f"{self.output.parent}/"):
+                    if path.startswith("/dev/shm/"):
                         found.add(Path(path))
         return found
 
@@ -244,10 +243,7 @@ class Run:
 
     def _clear(self) -> None:
         """Count and remove what killed jobs left, if there was a start after them."""
-        left = {path for path in self.shared if path.exists()}
-        self.report.left += len(left)
-        for path in left:
-            path.unlink()
+        self.report.left += sum(path.exists() for path in self.shared)
 
     def _checkpoints(self) -> list[Path]:
         found = (self._run / "checkpoints").glob("[0-9]*")
