@@ -242,7 +242,7 @@ class Run:
         self.report.doubled += found.doubled
 
     def _clear(self) -> None:
-        """Count and remove what killed jobs left, if there was a start after them."""
+        """Count what killed jobs left, if there was a start after them."""
         self.report.left += sum(path.exists() for path in self.shared)
 
     def _checkpoints(self) -> list[Path]:

@@ -116,6 +116,7 @@ class Marking:
         if order.number > self._marked:
             self._obey(order, ended=False)
         else:
+            # Read together with the order: a ticket that is forgotten here has been taken before any later order.
             taken = self._link.taken()
             self._recent = [ticket for ticket in self._recent if ticket >= taken]
         if 0 < order.last <= self._marked:
