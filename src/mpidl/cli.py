@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             signals.release()
         elif environment.world().size == 1:
             # Before a run begins nothing has to be saved, and who waits at a terminal may break off.
+            signal.signal(signal.SIGINT, _break_off)
             signals.release({signal.SIGINT})
         return command(arguments)
     except MpidlError as error:
@@ -70,6 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         who = f"rank {rank}: " if size > 1 else ""
         _complain(f"{who}{type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)")
         return 1
+
+
+def _break_off(number: int, frame: Any) -> None:
+    """End the process at once: an exception could get lost in a module that is being imported."""
+    _complain("interrupted")
+    os._exit(INTERRUPTED)
 
 
 def _first_rank() -> bool:
