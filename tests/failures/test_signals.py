@@ -81,7 +81,6 @@ def assert_resumes(start, tmp_path):
 @pytest.mark.parametrize(
     ("phase", "number"),
     [
-        ("interpreter", signal.SIGTERM),
         ("interpreter", signal.SIGUSR1),
         ("importing", signal.SIGHUP),
         ("initialised", signal.SIGINT),
@@ -118,7 +117,7 @@ def test_while_one_process_alone_starts(start, job, number):
 
 @pytest.mark.parametrize(
     ("phase", "number"),
-    [("importing", signal.SIGTERM), ("importing", signal.SIGHUP), ("initialised", signal.SIGINT)],
+    [("importing", signal.SIGTERM), ("initialised", signal.SIGINT)],
 )
 def test_a_signal_to_a_rank_that_starts(paused, reached, tmp_path, phase, number):
     process = paused(phase)
@@ -139,7 +138,7 @@ def test_a_rank_that_dies_before_it_can_hold_a_signal_loses_nothing(paused, reac
     assert (summary, trains(tmp_path)) == (None, False)
 
 
-@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGHUP], [signal.SIGINT] * 2])
+@pytest.mark.parametrize("numbers", [[signal.SIGHUP], [signal.SIGINT] * 2])
 def test_after_all_is_written(paused, reached, tmp_path, numbers):
     process = paused("ending")
     reached()
@@ -153,14 +152,7 @@ def test_after_all_is_written(paused, reached, tmp_path, numbers):
     assert "saving" not in errors
 
 
-TWO = [
-    (signal.SIGTERM, signal.SIGTERM),
-    (signal.SIGTERM, signal.SIGUSR1),
-    (signal.SIGINT, signal.SIGHUP),
-]
-
-
-@pytest.mark.parametrize("numbers", TWO)
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGHUP)])
 def test_two_signals(start, job, tmp_path, numbers):
     process = start("train", job, "-n", RANKS, "--json", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))
@@ -174,14 +166,13 @@ def test_two_signals(start, job, tmp_path, numbers):
     assert_resumes(start, tmp_path)
 
 
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_after_the_first_has_saved(start, paused, reached, tmp_path, second):
+def test_a_second_signal_after_the_first_has_saved(start, paused, reached, tmp_path):
     process = paused("ending", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))
     process.send_signal(signal.SIGINT)
     reached()
     for each in (process.pid, *processes_of_ranks(tmp_path).values()):
-        os.kill(each, second)
+        os.kill(each, signal.SIGTERM)
     summary, errors = finish(process)
     assert process.returncode == 75, errors
     assert summary["interrupted"]
@@ -189,15 +180,14 @@ def test_a_second_signal_after_the_first_has_saved(start, paused, reached, tmp_p
     assert_resumes(start, tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_every_process_of_the_job(start, job, tmp_path, number):
+def test_a_signal_to_every_process_of_the_job(start, job, tmp_path):
     """Schedulers send it to all; mpirun does not kill the ranks because of it."""
     process = start("train", job, "-n", RANKS, "--json", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))
     ranks = processes_of_ranks(tmp_path).values()
     (mpirun,) = {parent(rank) for rank in ranks}
     for each in (mpirun, process.pid, *ranks):
-        os.kill(each, number)
+        os.kill(each, signal.SIGTERM)
     _, errors = finish(process)
     assert process.returncode == 75, errors
     assert_resumes(start, tmp_path)

@@ -11,6 +11,9 @@ from mpidl.rma.doorbells import Doorbells
 #: Longest sleep in seconds: of a rank that every other rank can ring, and of one that some can't ring.
 RUNG_SLEEP = 5e-3
 BLIND_SLEEP = 200e-6
+#: Looks after the doorbell rang before the next sleep. Some MPIs take in one message a call, so that an answer that has
+#: arrived is seen only after the messages before it.
+LOOKS = 2
 
 
 class Backoff:
@@ -33,11 +36,11 @@ class Backoff:
     def __init__(self, comm: MPI.Comm, doorbells: Doorbells, sleep: float, spin: float = 0.0) -> None:
         self._comm, self._doorbells, self._sleep, self._spin = comm, doorbells, sleep, spin
         self._spin_until = 0.0
-        self._cleared = False
+        self._looks = LOOKS
 
     def reset(self) -> None:
         """Say that there was work: the next pauses spin again."""
-        self._cleared = False
+        self._looks = LOOKS
         if self._spin:
             self._spin_until = time.perf_counter() + self._spin
 
@@ -58,7 +61,11 @@ class Backoff:
             return False
         if self._spin and time.perf_counter() < self._spin_until:
             return False
-        idle = self._cleared and not self._doorbells.sleep(self._sleep)
+        if self._looks:
+            self._looks -= 1
+            return False
+        if not self._doorbells.sleep(self._sleep):
+            return True
         self._doorbells.clear()
-        self._cleared = True
-        return idle
+        self._looks = LOOKS
+        return False
