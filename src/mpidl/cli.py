@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             signals.release({signal.SIGINT})
         return command(arguments)
     except MpidlError as error:
+        if os.environ.get("MPIDL_DEBUG") and environment.world().size == 1:
+            traceback.print_exc()
         if _first_rank():
             _complain(str(error))
         return error.exit_code
@@ -212,7 +214,9 @@ def _train(arguments: argparse.Namespace) -> int:
     if ranks > started.size:
         return _launch(arguments, ranks)
     environment.limit_threads()
-    config = _config(arguments)
+    from mpidl.runs.agreement import together
+
+    config = together(lambda: _config(arguments))
     from mpidl.runs.start import run
 
     summary = run(config, resume=arguments.resume)

@@ -218,7 +218,7 @@ def test_an_index_is_not_written_over_a_file_without_seal(tmp_path):
     save_shard(unfinished, 0, Range(0, LAYOUT.size), {"parameters": np.zeros(LAYOUT.size), "clock": np.array(1)})
     create(unfinished / OTHER).close()
     with pytest.raises(MpidlError, match=r"replica-0.h5 isn't sealed"):
-        save_index(unfinished, LAYOUT, 1, POSITION, "", "1.2.3", [OTHER])
+        save_index(unfinished, LAYOUT, 1, POSITION, "", "0.0.1", {}, [OTHER])
 
 
 @pytest.fixture

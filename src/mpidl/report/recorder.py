@@ -16,6 +16,7 @@ import msgspec
 
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError
+from mpidl.storage.lock import Lock
 
 __all__ = ["Recorder", "encode", "record_event"]
 
@@ -24,7 +25,8 @@ class Recorder:
     """Writes the files of one run.
 
     A new run makes its own directory: NAME, or NAME-2, NAME-3, ... if that exists, so that no run overwrites another.
-    A resumed run continues in its directory, where its last summary holds no longer.
+    A resumed run continues in its directory, where its last summary holds no longer. No other run can use the directory
+    until the files are closed.
 
     Parameters
     ----------
@@ -40,7 +42,7 @@ class Recorder:
     Raises
     ------
     UsageError
-        The directory can't be made or written.
+        The directory can't be made or written, or another run uses it.
     """
 
     def __init__(self, config: Config, resume: bool = False) -> None:
@@ -48,6 +50,7 @@ class Recorder:
         try:
             self.directory = parent / name if resume else _new_directory(parent, name)
             self.directory.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(self.directory)
             (self.directory / "summary.json").unlink(missing_ok=True)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
             _write_file(self.directory / "config.toml", resolved.to_toml().encode())
@@ -113,6 +116,7 @@ class Recorder:
         """Close the files."""
         self._metrics.close()
         self._events.close()
+        self._lock.close()
 
 
 def record_event(directory: Path, kind: str, rank: int, role: str, **details: Any) -> None:
