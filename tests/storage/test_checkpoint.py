@@ -214,3 +214,18 @@ def test_a_resumed_shard_has_its_clock_back(tmp_path):
     job = build(config, checkpoint.latest(tmp_path / "run"))
     shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
     assert shard.clock == job.position.step == 12
+
+
+def test_a_checkpoint_of_a_later_version_is_one_line(tmp_path, monkeypatch):
+    save(tmp_path)
+    monkeypatch.setattr(checkpoint, "VERSION", "0.0.0")
+    with pytest.raises(UsageError, match=r"42: saved by mpidl 0.0.1, this is mpidl 0.0.0; use that version or a later"):
+        Checkpoint(tmp_path / "42")
+
+
+def test_an_index_that_says_something_else_is_one_line(tmp_path):
+    save(tmp_path)
+    with h5py.File(tmp_path / "42" / "index.h5", "r+") as file:
+        file.attrs["replicas"] = "[{}]"
+    with pytest.raises(UsageError, match=r"42: not a readable checkpoint: Object missing required field"):
+        Checkpoint(tmp_path / "42")

@@ -118,6 +118,12 @@ def test_every_byte_of_a_seal_counts(run, file):
     verify(path.parent)
 
 
+def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(run):
+    (run / "checkpoints" / "42").rename(run / "checkpoints" / "50")
+    (line,) = newest_good(run)[1]
+    assert line == f"{run / 'checkpoints' / '50'}: index.h5 is of step 42; taking 30 instead"
+
+
 def test_what_does_not_belong_to_mpidl_may_lie_beside_it(run):
     (run / "checkpoints" / "42" / "README").touch()
     assert newest_good(run) == (run / "checkpoints" / "42", [])
