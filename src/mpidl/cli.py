@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, marks, signals
+from mpidl.launch.output import STDERR, STDOUT, readerless
 from mpidl.report import results
 from mpidl.version import VERSION
 
@@ -86,7 +87,8 @@ def _first_rank() -> bool:
 
 
 def _complain(text: str) -> None:
-    print(f"mpidl: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    with readerless(STDERR, lambda: None):
+        print(f"mpidl: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -226,7 +228,9 @@ def _train(arguments: argparse.Namespace) -> int:
         if started.size > 1:
             # The end of the progress bar is still on its way through the launcher.
             time.sleep(0.2)
-        _show(summary, arguments.json, results.summary)
+        # A run is done, whether anyone reads of it or not.
+        with readerless(STDOUT, lambda: None):
+            _show(summary, arguments.json, results.summary)
     return code
 
 

@@ -132,7 +132,8 @@ class _AdaptedModel(CompleteModel):
         """See `CompleteModel.rehearse`."""
         try:
             self.loss_and_gradient(batch)
-            self.evaluate(batch)
+            if self._evaluate is not None:
+                self.evaluate(batch)
         except ModelError as error:
             raise UsageError(str(error)) from error.__cause__
 
