@@ -36,6 +36,15 @@ def test_a_rank_that_raises_ends_the_job_and_is_named_once(job, start, tmp_path)
     assert "tally.py" in failure["traceback"]
 
 
+def test_ranks_that_raise_at_a_time_are_one_line(job, start, tmp_path):
+    process = start("train", job, "-n", 4, TALLY_FAILS="2,3", TALLY_SECONDS="0.05")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert len([line for line in errors.splitlines() if "out of luck" in line]) == 1
+    events = [json.loads(line) for line in (tmp_path / "runs" / "tally" / "events.jsonl").read_text().splitlines()]
+    assert {event["rank"] for event in events if event["event"] == "failure"} <= {2, 3}
+
+
 @pytest.mark.parametrize("ranks", [[], ["-n", 4]])
 def test_a_model_that_fails_on_all_ranks_is_one_line(job, start, tmp_path, ranks):
     process = start("train", job, *ranks, TALLY_FAILS_EVERYWHERE="1")

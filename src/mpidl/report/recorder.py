@@ -18,7 +18,10 @@ from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError
 from mpidl.storage.lock import Lock
 
-__all__ = ["Recorder", "encode", "record_event"]
+__all__ = ["Recorder", "encode", "first_failure", "record_event"]
+
+#: Name of the file that the first rank to fail leaves.
+FAILED = ".failed"
 
 
 class Recorder:
@@ -51,7 +54,8 @@ class Recorder:
             self.directory = parent / name if resume else _new_directory(parent, name)
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.directory)
-            (self.directory / "summary.json").unlink(missing_ok=True)
+            for name in ("summary.json", FAILED):
+                (self.directory / name).unlink(missing_ok=True)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
             _write_file(self.directory / "config.toml", resolved.to_toml().encode())
             self._metrics = _open_append(self.directory / "metrics.jsonl")
@@ -124,6 +128,17 @@ def record_event(directory: Path, kind: str, rank: int, role: str, **details: An
     line = encode(_event(kind, rank, role, details)) + b"\n"
     with suppress(OSError), FileIO(directory / "events.jsonl", "a") as file:
         file.write(line)
+
+
+def first_failure(directory: Path) -> bool:
+    """Return whether this rank is the first of a run that asks, or can't know."""
+    try:
+        (directory / FAILED).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _event(kind: str, rank: int, role: str, details: Mapping[str, Any]) -> dict[str, Any]:

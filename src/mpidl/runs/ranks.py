@@ -26,7 +26,7 @@ from mpidl.job.job import Job
 from mpidl.launch import marks
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
-from mpidl.report.recorder import Recorder, record_event
+from mpidl.report.recorder import Recorder, first_failure, record_event
 from mpidl.report.reporter import Reporter
 from mpidl.rma.room import check_windows
 from mpidl.rma.staging import Staging, is_direct
@@ -152,22 +152,25 @@ def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None) -> Iterator[None]:
-    """End the whole job if this rank raises an error that the others don't know of; name rank, role and cause once.
+    """End the whole job if this rank raises an error that the others don't know of; name rank, role and cause.
 
-    If the run's directory is given, the failure is recorded in its events, with a traceback.
+    If the run's directory is given, the failure is recorded in its events, with a traceback, and of several ranks that
+    fail at a time only the first says so.
     """
     try:
         yield
     except BaseException as error:
         cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
         cause, role = " ".join(cause.split()), roles.role(comm.rank)
-        print(f"mpidl: rank {comm.rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
+        first = run is None or first_failure(run)
+        if first:
+            print(f"mpidl: rank {comm.rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
         if run is not None:
             record_event(run, "failure", comm.rank, role, cause=cause, traceback=traceback.format_exc())
         if os.environ.get("MPIDL_DEBUG"):
             traceback.print_exc()
         # The line needs time to pass through the launcher before the launcher ends the job.
-        time.sleep(0.2)
+        time.sleep(0.2 if first else 1.0)
         comm.Abort(1)
 
 

@@ -11,6 +11,7 @@ import msgspec
 from mpidl.config import Config, load
 from mpidl.errors import MpidlError
 from mpidl.launch import environment
+from mpidl.launch.output import STDERR, readerless
 from mpidl.runs.agreement import by_first_rank, ranks
 from mpidl.storage.checkpoint import Checkpoint, newest_good, steps, sweep
 
@@ -73,4 +74,5 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
 
 def _say(line: str) -> None:
     if environment.world().rank == 0:
-        print(f"mpidl: {line}", file=sys.stderr, flush=True)
+        with readerless(STDERR):
+            print(f"mpidl: {line}", file=sys.stderr, flush=True)
