@@ -138,3 +138,17 @@ def test_a_resumed_run_ends_as_an_unbroken_one(comm, shared_path, least_squares)
     assert summary["samples"] == 5 * 101
     assert summary["epochs"] == 5
     assert np.array_equal(resumed.parameters, unbroken.parameters)
+
+
+@pytest.mark.parametrize("algorithm", [mpidl.Sync(), mpidl.Averaging(), mpidl.Hogwild(), mpidl.Sandblaster()])
+def test_every_rank_has_the_trained_parameters(comm, shared_path, algorithm):
+    if comm.size < 3:
+        return
+    network = mpidl.Network([mpidl.Dense(10)], (8, 8), seed=comm.rank)
+    summary = mpidl.train(network, mpidl.Digits(), algorithm=algorithm, epochs=1, dir=shared_path, device="cpu")
+    checkpoints = shared_path / "run" / "checkpoints"
+    newest = max((path for path in checkpoints.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    with h5py.File(newest / "index.h5") as index:
+        weight = index["parameters/0-dense/weight"][...]
+    assert np.array_equal(network.parameters[: weight.size], weight.ravel())
+    assert summary["epochs"] >= 1
