@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, marks, signals
+from mpidl.launch.output import STDERR, STDOUT, readerless
 from mpidl.report import results
 from mpidl.version import VERSION
 
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             signals.release({signal.SIGINT})
         return command(arguments)
     except MpidlError as error:
+        if os.environ.get("MPIDL_DEBUG") and environment.world().size == 1:
+            traceback.print_exc()
         if _first_rank():
             _complain(str(error))
         return error.exit_code
@@ -84,7 +87,8 @@ def _first_rank() -> bool:
 
 
 def _complain(text: str) -> None:
-    print(f"mpidl: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    with readerless(STDERR, lambda: None):
+        print(f"mpidl: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -212,7 +216,9 @@ def _train(arguments: argparse.Namespace) -> int:
     if ranks > started.size:
         return _launch(arguments, ranks)
     environment.limit_threads()
-    config = _config(arguments)
+    from mpidl.runs.agreement import together
+
+    config = together(lambda: _config(arguments))
     from mpidl.runs.start import run
 
     summary = run(config, resume=arguments.resume)
@@ -222,7 +228,9 @@ def _train(arguments: argparse.Namespace) -> int:
         if started.size > 1:
             # The end of the progress bar is still on its way through the launcher.
             time.sleep(0.2)
-        _show(summary, arguments.json, results.summary)
+        # A run is done, whether anyone reads of it or not.
+        with readerless(STDOUT, lambda: None):
+            _show(summary, arguments.json, results.summary)
     return code
 
 

@@ -1,10 +1,20 @@
 """What ``--resume`` does with a run that is finished, has no checkpoint yet, or has a damaged one."""
 
+import dataclasses
 import json
+import subprocess
+import sys
 
+import h5py
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import mpidl as package
 from mpidl.config import from_dict
+from mpidl.data import ArraySplit, Dataset, Portions
+from mpidl.errors import UsageError
 from mpidl.runs.start import run
 
 SAMPLES = 1437
@@ -71,3 +81,109 @@ def test_a_damaged_checkpoint_is_passed_over(trained, capfd):
     line = f"mpidl: {newest}: shard-0.h5 is damaged (checksum); taking 0 instead\n"
     assert line in capfd.readouterr().err
     assert summary["samples"] == 2 * SAMPLES
+
+
+def test_a_run_is_resumed_from_within_its_directory(trained, monkeypatch, capfd):
+    monkeypatch.chdir(trained)
+    given = from_dict(config(trained.parent, epochs=3).to_dict())
+    summary = run(given, resume=type(trained)("."))
+    assert (summary["epochs"], summary["run_dir"]) == (3, str(trained))
+    assert [path.name for path in trained.parent.iterdir()] == ["digits"]
+    assert f"{trained}: finished" not in capfd.readouterr().err
+
+
+def test_a_run_that_another_process_trains_is_left_alone(trained, bare_environment):
+    hold = "import sys; from pathlib import Path; from mpidl.storage.lock import Lock\n"
+    hold += "lock = Lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    half = trained / "checkpoints" / ".7"
+    half.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, trained], env=bare_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(UsageError, match=rf"^{trained}: in use by process {other.pid} on "):
+            run(config(trained.parent, epochs=3), resume=trained)
+        other.stdin.close()
+    assert half.exists()
+    assert run(config(trained.parent, epochs=3), resume=trained)["epochs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"data": {"batch": 64}}, "data.batch: 64, but {} was saved with 128, which decides what of the data is done"),
+        ({"data": {"portion": 256}}, "data.portion: 256, but {} was saved with 512, which decides"),
+        ({"run": {"seed": 1}}, "run.seed: 1, but {} was saved with 0, which decides"),
+        (
+            {"model": {"layer": [{"type": "dense", "units": 10, "name": "other"}]}},
+            "{}: parameters other/weight: found none, the model has one of shape (64, 10)",
+        ),
+        (
+            {"model": {"layer": [{"type": "dense", "units": 5}, {"type": "dense", "units": 10}]}},
+            "{}: 650 parameters, the model has 385",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_checkpoint_is_one_line(trained, changes, line):
+    values = config(trained.parent, epochs=3).to_dict()
+    values = {name: {**section, **changes.get(name, {})} for name, section in values.items()}
+    with pytest.raises(UsageError) as error:
+        run(from_dict(values), resume=trained)
+    assert str(error.value).startswith(line.format(trained / "checkpoints" / "24"))
+
+
+class Tally:
+    """Adds up the numbers of the samples that it was trained with."""
+
+    def __init__(self):
+        self.parameters = np.zeros(2)
+
+    def loss_and_gradient(self, batch):
+        return 0.0, np.full(2, float(np.sum(batch.inputs[:, 0] + 1)))
+
+    def evaluate(self, batch):
+        return 0.0, 0
+
+
+def numbers(samples, contiguous=False, first=0):
+    split = ArraySplit(np.arange(first, first + samples, dtype=np.float32)[:, None], np.zeros((samples, 1), np.float32))
+    split.contiguous = contiguous
+    return Dataset("test", (1,), None, split, split)
+
+
+def test_other_data_are_one_line(tmp_path):
+    options = {"batch": 4, "dir": tmp_path, "rule": package.Sgd(1.0)}
+    package.train(Tally(), numbers(20), **options, epochs=1)
+    with pytest.raises(UsageError, match=r"^data: training samples: 19, but .*/5 was saved with 20$"):
+        package.train(Tally(), numbers(19), **options, epochs=2, resume=True)
+    with pytest.raises(UsageError, match=r"^data: checksum of the training samples: \w+, but .*/5 was saved with \w+$"):
+        package.train(Tally(), numbers(20, first=1), **options, epochs=2, resume=True)
+    other_test = dataclasses.replace(numbers(20), test=numbers(7).test)
+    assert package.train(Tally(), other_test, **options, epochs=2, resume=True)["epochs"] == 2
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    size=st.tuples(st.integers(3, 30), st.integers(1, 5), st.integers(1, 4)),
+    ends=st.lists(st.integers(1, 30), min_size=2, max_size=3),
+    contiguous=st.booleans(),
+    deterministic=st.booleans(),
+    n_push=st.integers(1, 3),
+)
+def test_a_run_that_is_extended_trains_every_batch_once(
+    tmp_path_factory, size, ends, contiguous, deterministic, n_push
+):
+    """Also where it had ended in the middle of a portion."""
+    samples, batch, batches = size
+    steps, directory = 0, tmp_path_factory.mktemp("run")
+    for number, more in enumerate(ends):
+        steps += more
+        package.train(
+            Tally(), numbers(samples, contiguous), algorithm=package.Downpour(n_push=n_push), rule=package.Sgd(1.0),
+            batch=batch, portion=batch * batches, deterministic=deterministic, steps=steps, dir=directory,
+            resume=number > 0,
+        )  # fmt: skip
+    portions = Portions(samples, batch, batch * batches, 0, contiguous)
+    order = [each for number in range(steps) for each in portions.batches(number)]
+    with h5py.File(directory / "run" / "checkpoints" / str(steps) / "index.h5") as index:
+        assert index["parameters/parameters"][0] == -sum(float(np.sum(each + 1)) for each in order[:steps])

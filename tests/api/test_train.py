@@ -155,8 +155,47 @@ def test_data_and_model_of_a_script(tmp_path, least_squares):
     initial = model.parameters.copy()
     mpidl.train(model, data, batch=8, epochs=1, dir=tmp_path)
     assert not np.array_equal(model.parameters, initial)
-    with pytest.raises(mpidl.UsageError, match=r"^data.source: the data of this run were given by a Python script; "):
+    with pytest.raises(mpidl.UsageError, match=r"^data.source: the data of this run were given by a Python script: "):
         mpidl.evaluate(tmp_path / "run")
+    with pytest.raises(mpidl.UsageError, match=r"^model.factory: .* is an object of a Python script: give it to "):
+        mpidl.evaluate(tmp_path / "run", data=data)
     assert load(tmp_path / "run" / "config.toml").data.batch == 8
     summary = mpidl.train(model, data, config=tmp_path / "run" / "config.toml", epochs=2, resume=True)
     assert summary["epochs"] == 2
+
+
+def test_a_run_of_a_script_is_evaluated_with_its_data_and_model_given_again(tmp_path, least_squares):
+    model, split = least_squares()
+    data = mpidl.Dataset("test", (13,), None, split, split)
+    summary = mpidl.train(model, data, batch=8, epochs=1, dir=tmp_path)
+    again, _ = least_squares()
+    found = mpidl.evaluate(str(tmp_path / "run"), again, data)
+    assert (found["step"], found["test_loss"]) == (13, pytest.approx(summary["test_loss"]))
+    assert np.array_equal(again.parameters, model.parameters)
+    with pytest.raises(mpidl.UsageError, match=r"13 parameters, the model has 5$"):
+        mpidl.evaluate(tmp_path / "run", least_squares(5)[0], data)
+
+
+def test_a_run_on_a_source_that_no_configuration_can_name_is_evaluated_on_it(tmp_path):
+    mpidl.train(config=SECTIONS, data=Ours(classes=10), algorithm=mpidl.Downpour(), dir=tmp_path, augment={})
+    assert mpidl.evaluate(tmp_path / "run", data=Ours(classes=10))["step"] == 8
+
+
+def test_a_finished_run_that_is_resumed_gives_the_model_its_parameters(tmp_path, least_squares):
+    trained, split = least_squares()
+    options = {"data": mpidl.Dataset("test", (13,), None, split, split), "batch": 8, "epochs": 1, "dir": tmp_path}
+    mpidl.train(trained, **options)
+    model, _ = least_squares()
+    mpidl.train(model, **options, resume=True)
+    assert np.array_equal(model.parameters, trained.parameters)
+
+
+def test_a_model_is_tested_in_its_own_way(tmp_path, least_squares):
+    """It alone knows what to leave out when it isn't trained; its training pass says nothing about the test data."""
+    model, split = least_squares()
+    model.evaluate = lambda batch: (2.0 * len(batch.inputs), len(batch.inputs) - 1)
+    data = mpidl.Dataset("test", (13,), None, split, split)
+    summary = mpidl.train(model, data, batch=8, epochs=1, dir=tmp_path)
+    assert (summary["test_loss"], summary["test_accuracy"]) == (2, 100 / 101)
+    found = mpidl.evaluate(tmp_path / "run", model, data)
+    assert (found["test_loss"], found["test_accuracy"]) == (2, 100 / 101)

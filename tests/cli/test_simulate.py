@@ -32,7 +32,7 @@ def test_a_simulation_leaves_what_a_run_leaves_and_a_seed_decides_it(mpidl, tmp_
     assert set(real) - {"run_dir"} == set(summary) | {"seconds", "samples_per_second", "timing"}
     run = tmp_path / "runs" / "digits"
     assert {entry.name for entry in run.iterdir()} == {
-        "config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints",
+        ".lock", "config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints",
     }  # fmt: skip
     assert mpidl("evaluate", run, "--json").returncode == 0
 

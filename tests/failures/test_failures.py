@@ -27,12 +27,64 @@ def test_a_rank_that_raises_ends_the_job_and_is_named_once(job, start, tmp_path)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     lines = [line for line in errors.splitlines() if "out of luck" in line]
-    assert lines == ["mpidl: rank 3 (worker 1) failed: RuntimeError: out of luck"]
+    what = "model: Tally.loss_and_gradient raised RuntimeError: out of luck (MPIDL_DEBUG=1 shows where)"
+    assert lines == [f"mpidl: rank 3 (worker 1) failed: {what}"]
     assert "Traceback" not in errors
     events = [json.loads(line) for line in (tmp_path / "runs" / "tally" / "events.jsonl").read_text().splitlines()]
     (failure,) = [event for event in events if event["event"] == "failure"]
     assert (failure["rank"], failure["role"]) == (3, "worker 1")
     assert "tally.py" in failure["traceback"]
+
+
+def test_ranks_that_raise_at_a_time_are_one_line(job, start, tmp_path):
+    process = start("train", job, "-n", 4, TALLY_FAILS="2,3", TALLY_SECONDS="0.05")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert len([line for line in errors.splitlines() if "out of luck" in line]) == 1
+    events = [json.loads(line) for line in (tmp_path / "runs" / "tally" / "events.jsonl").read_text().splitlines()]
+    assert {event["rank"] for event in events if event["event"] == "failure"} <= {2, 3}
+
+
+@pytest.mark.parametrize("ranks", [[], ["-n", 4]])
+def test_a_model_that_fails_on_all_ranks_is_one_line(job, start, tmp_path, ranks):
+    process = start("train", job, *ranks, TALLY_FAILS_EVERYWHERE="1")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    (line,) = [line for line in errors.splitlines() if "root" not in line]
+    what = "mpidl: model: Tally.loss_and_gradient raised RuntimeError: no luck at all (MPIDL_DEBUG=1 shows where)"
+    assert line == what + (" (rank 2, worker 0)" if ranks else "")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_factory_that_fails_on_all_ranks_is_one_line(job, start, tmp_path):
+    (tmp_path / "tally.py").write_text("def make(dataset, seed):\n    raise RuntimeError('out of luck')\n")
+    process = start("train", job, "-n", 4)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    (line,) = [line for line in errors.splitlines() if "root" not in line]
+    what = "raised RuntimeError: out of luck (MPIDL_DEBUG=1 shows where)"
+    assert line == f"mpidl: model.factory: tally:make {what}"
+
+
+def test_debugging_shows_where_a_factory_failed(job, start, tmp_path):
+    (tmp_path / "tally.py").write_text("def make(dataset, seed):\n    raise RuntimeError('out of luck')\n")
+    process = start("train", job, "-n", 3, MPIDL_DEBUG="1")
+    _, errors = process.communicate(timeout=60)
+    assert errors.count('tally.py", line 2, in make') == 1
+
+
+def test_a_configuration_that_one_rank_cannot_read_is_named_with_the_rank(job, start, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '2':\n"
+        "    os.makedirs('elsewhere', exist_ok=True); os.chdir('elsewhere')\n"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    process = start("train", job.name, "-n", 4, PYTHONPATH=path)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    (line,) = [line for line in errors.splitlines() if "root" not in line]
+    assert line == "mpidl: tally.toml: No such file or directory (rank 2)"
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])

@@ -2,6 +2,7 @@
 
 import doctest
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from mpidl.data import Batch
 from mpidl.data.dataset import ArraySplit
 from mpidl.errors import UsageError
 from mpidl.nn import Dense, Network, adapt
+from mpidl.nn.adaptation import ModelError
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Layout, Range
 
@@ -59,11 +61,6 @@ def test_what_an_object_has_is_its_own():
     assert model.evaluate(BATCH) == (2.5, 1)
 
 
-def test_a_step_calls_the_objects_own_method():
-    given = Bare()
-    assert adapt(given).loss_and_gradient.__self__ is given
-
-
 def test_its_parameters_are_the_objects():
     given = Bare()
     model = adapt(given)
@@ -94,3 +91,83 @@ def test_a_split_is_evaluated_in_batches_of_any_model():
     loss, correct = evaluate_split(adapt(Bare()), split, 10, 20)
     assert loss == 10 * 10 * np.arange(17).sum()
     assert math.isnan(correct)
+
+
+def changed(**members):
+    """Return an object with some members changed."""
+    thing = Bare()
+    for name, value in members.items():
+        setattr(thing, name, value)
+    return thing
+
+
+EXPECTED = "expected a contiguous NumPy array (size,) of float32 or float64 that can be written"
+
+
+@pytest.mark.parametrize(
+    ("members", "line"),
+    [
+        ({"parameters": [1.0]}, f"parameters: found list, {EXPECTED}"),
+        ({"parameters": np.zeros(3, int)}, f"parameters: found int64 of shape (3,), {EXPECTED}"),
+        ({"parameters": np.zeros((2, 3))}, f"parameters: found float64 of shape (2, 3), {EXPECTED}"),
+        ({"parameters": np.zeros(0)}, f"parameters: found float64 of shape (0,), {EXPECTED}"),
+        (
+            {"parameters": np.zeros(6)[::2]},
+            f"parameters: found float64 of shape (3,) that isn't contiguous, {EXPECTED}",
+        ),
+        ({"loss_and_gradient": 3}, "loss_and_gradient: found int, expected a method that takes a batch"),
+        ({"evaluate": 3}, "evaluate: found int, expected a method that takes a batch"),
+        ({"layout": {}}, "layout: found dict, expected a Layout of 17, as in parameters"),
+        ({"layout": Layout([("a", (3,))])}, "layout: found 3 elements, expected a Layout of 17, as in parameters"),
+        ({"statistics": 3}, "statistics: found 3, expected Ranges within 0 to 17"),
+        (
+            {"statistics": (Range(9, 18),)},
+            "statistics: found (Range(start=9, stop=18),), expected Ranges within 0 to 17",
+        ),
+    ],
+)  # fmt: skip
+def test_a_member_that_is_something_else_is_one_line(members, line):
+    with pytest.raises(UsageError) as error:
+        adapt(changed(**members))
+    assert str(error.value) == f"model: Bare.{line}"
+
+
+def failing(batch):
+    raise ValueError("no luck")
+
+
+GRADIENT = "expected float32 of shape (17,), as parameters"
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "line"),
+    [
+        ("loss_and_gradient", failing, " raised ValueError: no luck (MPIDL_DEBUG=1 shows where)"),
+        ("loss_and_gradient", lambda: (0.0, 0), " raised TypeError: .*"),
+        ("loss_and_gradient", lambda batch: None, " returned None, expected (loss, gradient)"),
+        ("loss_and_gradient", lambda batch: (0.0, None), f" returned as gradient None, {GRADIENT}"),
+        (
+            "loss_and_gradient", lambda batch: (0.0, np.zeros(16, np.float32)),
+            f" returned as gradient float32 of shape (16,), {GRADIENT}",
+        ),
+        (
+            "loss_and_gradient", lambda batch: (0.0, np.zeros(17)),
+            f" returned as gradient float64 of shape (17,), {GRADIENT}",
+        ),
+        (
+            "loss_and_gradient", lambda batch: ("small", np.zeros(17, np.float32)),
+            " returned as loss str, expected a number",
+        ),
+        ("evaluate", failing, " raised ValueError: no luck (MPIDL_DEBUG=1 shows where)"),
+        ("evaluate", lambda batch: 0.5, " returned float, expected (sum of the losses, correct predictions)"),
+        ("evaluate", lambda batch: (0.5, None), " returned as correct predictions None, expected a number"),
+    ],
+)  # fmt: skip
+def test_what_a_model_raises_or_returns_wrongly_is_one_line(name, method, line):
+    model = adapt(changed(**{name: method}))
+    with pytest.raises(ModelError) as error:
+        getattr(model, name)(BATCH)
+    expected = f"model: Bare.{name}{line}"
+    assert str(error.value) == expected or (line.endswith(".*") and str(error.value).startswith(expected[:-2]))
+    with pytest.raises(UsageError, match=re.escape(str(error.value))):
+        model.rehearse(BATCH)

@@ -50,6 +50,7 @@ def test_files_of_a_run(tmp_path):
     recorder.close()
     assert load(recorder.directory / "config.toml") == config
     assert sorted(path.name for path in recorder.directory.iterdir()) == [
+        ".lock",
         "config.toml",
         "events.jsonl",
         "metrics.jsonl",

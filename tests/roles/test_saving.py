@@ -10,7 +10,7 @@ from mpidl.data.portions import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.roles.saving import Saving
 from mpidl.storage.position import Position, ReplicaPosition
-from mpidl.transport.protocol import Saved
+from mpidl.transport.protocol import NO_MORE, Saved
 
 SHARDS, REPLICAS = 2, 2
 
@@ -122,3 +122,13 @@ def test_a_checkpoint_that_is_being_completed_is_completed_before_a_newer_one(sa
     saving.job.may_complete.set()
     assert wait(saving).step == 10
     assert [completed[:2] for completed in saving.job.completed] == [(1, 6), (2, 10)]
+
+
+def test_the_data_that_a_stopped_run_has_not_handed_out_are_not_done(saving):
+    """The counter that replicas read says by then that there are none."""
+    saving.job.may_complete.set()
+    saving.stop(3)
+    order(saving, last=True)
+    replicas = {number: ReplicaPosition(batches=3, samples=30) for number in range(REPLICAS)}
+    saving.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE))
+    assert wait(saving).next_portion == 3

@@ -18,7 +18,7 @@ def save(directory, layout=LAYOUT, servers=3, position=POSITION, seed=0):
     """Save a checkpoint; return its vectors."""
     unfinished = scratch(directory, position.step)
     vectors = save_files(unfinished, layout, servers, seed)
-    save_index(unfinished, layout, servers, position, "[run]\n", "1.2.3", [OTHER])
+    save_index(unfinished, layout, servers, position, "[run]\n", "0.0.1", {}, [OTHER])
     return vectors
 
 

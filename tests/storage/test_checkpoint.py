@@ -55,7 +55,7 @@ def test_it_keeps_position_clock_and_configuration(tmp_path):
     with h5py.File(tmp_path / "42" / "index.h5") as index:
         attributes = dict(index.attrs)
     assert {k: attributes[k] for k in ("step", "epoch", "samples", "version")} == {
-        "step": 42, "epoch": 1.5, "samples": 1337, "version": "1.2.3",
+        "step": 42, "epoch": 1.5, "samples": 1337, "version": "0.0.1",
     }  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def test_a_checkpoint_of_other_vectors_is_one_line(tmp_path, algorithm, line):
     layout = Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))])
     vectors = dict.fromkeys(("parameters", "rule/gradient"), np.zeros(650, np.float32))
     save_shard(directory, 0, Range(0, 650), vectors | {"clock": np.array(1)})
-    save_index(directory, layout, 1, POSITION, "", "1.2.3")
+    save_index(directory, layout, 1, POSITION, "", "0.0.1", {})
     values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
     with pytest.raises(UsageError) as error:
         build(from_dict(values | {"algorithm": algorithm}), Checkpoint(tmp_path / "42"))
@@ -214,3 +214,18 @@ def test_a_resumed_shard_has_its_clock_back(tmp_path):
     job = build(config, checkpoint.latest(tmp_path / "run"))
     shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
     assert shard.clock == job.position.step == 12
+
+
+def test_a_checkpoint_of_a_later_version_is_one_line(tmp_path, monkeypatch):
+    save(tmp_path)
+    monkeypatch.setattr(checkpoint, "VERSION", "0.0.0")
+    with pytest.raises(UsageError, match=r"42: saved by mpidl 0.0.1, this is mpidl 0.0.0; use that version or a later"):
+        Checkpoint(tmp_path / "42")
+
+
+def test_an_index_that_says_something_else_is_one_line(tmp_path):
+    save(tmp_path)
+    with h5py.File(tmp_path / "42" / "index.h5", "r+") as file:
+        file.attrs["replicas"] = "[{}]"
+    with pytest.raises(UsageError, match=r"42: not a readable checkpoint: Object missing required field"):
+        Checkpoint(tmp_path / "42")

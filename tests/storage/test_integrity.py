@@ -118,6 +118,12 @@ def test_every_byte_of_a_seal_counts(run, file):
     verify(path.parent)
 
 
+def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(run):
+    (run / "checkpoints" / "42").rename(run / "checkpoints" / "50")
+    (line,) = newest_good(run)[1]
+    assert line == f"{run / 'checkpoints' / '50'}: index.h5 is of step 42; taking 30 instead"
+
+
 def test_what_does_not_belong_to_mpidl_may_lie_beside_it(run):
     (run / "checkpoints" / "42" / "README").touch()
     assert newest_good(run) == (run / "checkpoints" / "42", [])
@@ -218,7 +224,7 @@ def test_an_index_is_not_written_over_a_file_without_seal(tmp_path):
     save_shard(unfinished, 0, Range(0, LAYOUT.size), {"parameters": np.zeros(LAYOUT.size), "clock": np.array(1)})
     create(unfinished / OTHER).close()
     with pytest.raises(MpidlError, match=r"replica-0.h5 isn't sealed"):
-        save_index(unfinished, LAYOUT, 1, POSITION, "", "1.2.3", [OTHER])
+        save_index(unfinished, LAYOUT, 1, POSITION, "", "0.0.1", {}, [OTHER])
 
 
 @pytest.fixture

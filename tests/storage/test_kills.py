@@ -58,7 +58,7 @@ def counted(call, calls):
 def complete(run):
     """Complete a checkpoint 42 of 1001 samples."""
     position = POSITION._replace(samples=1001)
-    save_index(scratch(run / "checkpoints", 42), LAYOUT, 3, position, "", "1.2.3", [OTHER])
+    save_index(scratch(run / "checkpoints", 42), LAYOUT, 3, position, "", "0.0.1", {}, [OTHER])
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,10 @@ class PythonData:
 
     def open(self) -> Dataset:
         """Raise UsageError: only the script has the data."""
-        raise UsageError("data.source: the data of this run were given by a Python script; continue or evaluate there")
+        raise UsageError(
+            "data.source: the data of this run were given by a Python script: give them to mpidl.train or "
+            "mpidl.evaluate as `data`"
+        )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch, Minibatch
@@ -15,6 +16,7 @@ from mpidl.errors import UsageError
 
 BYTE_SCALE = np.float32(1 / 255)
 LABELS_PER_CHECK = 1 << 20
+SAMPLES_PER_CHECKSUM = 32
 
 
 class Split(ABC):
@@ -73,6 +75,15 @@ class Split(ABC):
     def take(self, minibatch: Minibatch) -> Batch:
         """Return the samples of a minibatch; see `gather`."""
         return self.gather(minibatch.indices, minibatch.epoch)._replace(number=minibatch.number)
+
+    def checksum(self) -> str:
+        """Return a checksum of the number of samples and of a few of them, the same few each time."""
+        checksum = xxhash.xxh3_64(str(self.samples).encode())
+        for index in np.linspace(0, self.samples - 1, min(SAMPLES_PER_CHECKSUM, self.samples), dtype=np.int64):
+            batch = self.gather(np.array([index]))
+            for values in (batch.inputs, batch.targets):
+                checksum.update(np.ascontiguousarray(values).data.cast("B"))
+        return checksum.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -200,6 +211,10 @@ class ArraySplit(Split):
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         self.load()
         return self._gatherer.take(self._inputs, self._targets, indices)  # type: ignore[arg-type]
+
+    def checksum(self) -> str:
+        """See `Split.checksum`: of all targets, too."""
+        return super().checksum() + xxhash.xxh3_64_hexdigest(self._targets.data.cast("B"))
 
 
 def _inputs(array: NDArray[Any]) -> NDArray[Any]:

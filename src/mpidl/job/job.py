@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,11 @@ from mpidl.data.schedule import Schedule
 from mpidl.device import Place, choose
 from mpidl.engines.training import Training
 from mpidl.errors import UsageError
-from mpidl.nn.model import CompleteModel, Model, PlacedModel, adapt
+from mpidl.job.description import of_data
+from mpidl.nn.adaptation import adapt
+from mpidl.nn.model import CompleteModel, Model, PlacedModel
 from mpidl.nn.ondevice import Mirrored, OnDevice
+from mpidl.parameters import Range
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.storage.checkpoint import Checkpoint, prune
 from mpidl.storage.files import scratch
@@ -38,6 +41,8 @@ class Job:
     Attributes
     ----------
     config : Config
+    given : Dataset
+        The data as they were given.
     dataset : Dataset
         Augmented and normalised as the configuration says.
     original : CompleteModel
@@ -58,6 +63,8 @@ class Job:
     checkpoint : Checkpoint or None
     continues : bool
         Whether the run goes on in the directory that the configuration names; else it makes one of its own.
+    shared : bool
+        Whether every rank is to have the trained parameters in the end, and not only those that train.
     position : Position
         Where the run starts or resumes.
     schedule : Schedule
@@ -71,6 +78,7 @@ class Job:
     def __init__(self, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None) -> None:
         data, run = config.data, config.run
         self.config, self.checkpoint = config, checkpoint
+        self.given, self._data = dataset, of_data(dataset)
         self.dataset = normalised(augmented(dataset, data.augment, run.seed), data.normalise)
         self.original: CompleteModel = adapt(model)
         self.model: PlacedModel = self.original
@@ -80,6 +88,7 @@ class Job:
         self.states = (*(() if self.rule is None else self.rule.states), *self.algorithm.vectors())
         self.directory = Path(run.dir) / run.name
         self.continues = checkpoint is not None
+        self.shared = False
         self._check()
         train = self.dataset.train
         self._portions = Portions(train.samples, data.batch, data.portion, run.seed, train.contiguous)
@@ -104,7 +113,7 @@ class Job:
         if self.checkpoint is None:
             return False
         present = tomllib.loads(self.config.to_toml())["algorithm"]
-        return bool(self.checkpoint.algorithm == present)
+        return bool(self.checkpoint.sections.get("algorithm") == present)
 
     @property
     def replicas_resume(self) -> bool:
@@ -124,13 +133,75 @@ class Job:
             raise UsageError(f"device.shards: true, but {name} has no servers")
         if self.checkpoint is None:
             return
-        if self.checkpoint.size != self.layout.size:
-            path, size = self.checkpoint.path, self.checkpoint.size
-            raise UsageError(f"{path}: {size} parameters, the model has {self.layout.size}")
+        self._check_model(self.checkpoint)
+        self._check_config(self.checkpoint)
         if self.resumes and set(self.checkpoint.states) != set(self.states):
             saved, needed = (", ".join(names) or "nothing" for names in (self.checkpoint.states, self.states))
             by = f"algorithm.name: {name}" if self.rule is None else f"server.rule: {self.rule.name}"
             raise UsageError(f"{by} keeps {needed}, {self.checkpoint.path} was saved with {saved}")
+
+    def _check_model(self, checkpoint: Checkpoint) -> None:
+        """Raise UsageError if a checkpoint is of another model."""
+        if checkpoint.size != self.layout.size:
+            raise UsageError(f"{checkpoint.path}: {checkpoint.size} parameters, the model has {self.layout.size}")
+        shapes = {tensor.name: tensor.shape for tensor in self.layout}
+        for name in [*shapes, *checkpoint.shapes]:
+            saved, present = checkpoint.shapes.get(name), shapes.get(name)
+            if saved != present:
+                found = "none" if saved is None else f"one of shape {saved}"
+                expected = "none" if present is None else f"one of shape {present}"
+                raise UsageError(f"{checkpoint.path}: parameters {name}: found {found}, the model has {expected}")
+
+    def _check_config(self, checkpoint: Checkpoint) -> None:
+        """Raise UsageError if the data were in another order, so that the position would stand for other samples."""
+        if checkpoint.position.at_beginning:
+            return
+        present = self.config.to_dict()
+        for section, key in (("data", "batch"), ("data", "portion"), ("run", "seed")):
+            saved = checkpoint.sections.get(section, {}).get(key)
+            if saved not in (None, present[section][key]):
+                found = f"{section}.{key}: {present[section][key]}"
+                raise UsageError(
+                    f"{found}, but {checkpoint.path} was saved with {saved}, which decides what of the data is done"
+                )
+
+    def identify(self, data: Mapping[str, str]) -> None:
+        """Note what the data are, as `mpidl.job.description` says it; checkpoints will have that.
+
+        Raises
+        ------
+        UsageError
+            The checkpoint's were others.
+        """
+        self._data = dict(data)
+        checkpoint = self.checkpoint
+        if checkpoint is None or checkpoint.position.at_beginning:
+            return
+        for name, saved in checkpoint.data.items():
+            if "test" not in name and self._data.get(name, saved) != saved:
+                raise UsageError(f"{name}: {self._data[name]}, but {checkpoint.path} was saved with {saved}")
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Give the model the parameters of a checkpoint.
+
+        Raises
+        ------
+        UsageError
+            It is of another model.
+        """
+        self._check_model(checkpoint)
+        self.original.parameters[:] = checkpoint.read("parameters", Range(0, self.layout.size))
+
+    def rehearse(self) -> None:
+        """Let the user's own model compute the first batch, so that what is wrong with it is told before the training.
+
+        Raises
+        ------
+        UsageError
+            Something is.
+        """
+        if not self.original.movable:
+            self.original.rehearse(self.dataset.train.take(self._portions.minibatches(0)[0]))
 
     def replica_position(self, number: int) -> ReplicaPosition | None:
         """Return where a replica goes on; None if it begins at the parameters."""
@@ -160,7 +231,7 @@ class Job:
             Names of the files beside those of the shards.
         """
         directory = scratch(self.checkpoints, order)
-        save_index(directory, self.layout, shards, position, self.config.to_toml(), VERSION, files)
+        save_index(directory, self.layout, shards, position, self.config.to_toml(), VERSION, self._data, files)
         prune(self.checkpoints, self.config.checkpoint.keep, position.step)
 
     @property

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from mpidl.errors import UsageError
 from mpidl.launch import marks
+from mpidl.launch.output import STDERR, readerless
 from mpidl.launch.room import check_room
 from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import quieten
@@ -45,8 +46,9 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1, as soon as all have started and can
-    take it. A job that is not yet started is not started. When the run has saved, the signals do nothing. A second
-    SIGINT ends the ranks at once. No process of the job outlives this call or this process.
+    take it. So does whoever reads this process's stderr by going away. A job that is not yet started is not started.
+    When the run has saved, the signals do nothing. A second SIGINT ends the ranks at once. No process of the job
+    outlives this call or this process.
 
     Parameters
     ----------
@@ -94,7 +96,8 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
             try:
                 forwarding.to(process)
                 for text in quieten(marks.listen(_chunks(process.stderr), forwarding.hear)):
-                    os.write(2, text)
+                    with readerless(STDERR):
+                        os.write(STDERR, text)
                 code = process.wait()
             finally:
                 _end_session(process.pid)
@@ -276,4 +279,5 @@ def _end_session(session: int) -> None:
 
 
 def _say(text: str) -> None:
-    os.write(2, f"{os.linesep if os.isatty(2) else ''}mpidl: {text}\n".encode())
+    with readerless(STDERR, lambda: None):
+        os.write(STDERR, f"{os.linesep if os.isatty(STDERR) else ''}mpidl: {text}\n".encode())

@@ -1,6 +1,7 @@
 """Models: layers, activations, losses, and the protocol of a user's own model."""
 
 from mpidl.nn.activations import ACTIVATIONS
+from mpidl.nn.adaptation import adapt
 from mpidl.nn.build import from_config
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.nn.layers import (
@@ -23,7 +24,7 @@ from mpidl.nn.layers import (
     MaxPool2d,
 )
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, SoftmaxCrossEntropy
-from mpidl.nn.model import CompleteModel, Model, adapt
+from mpidl.nn.model import CompleteModel, Model
 from mpidl.nn.network import Network
 from mpidl.nn.regularisation import Regularisation
 

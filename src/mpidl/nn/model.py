@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.errors import UsageError
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 
@@ -25,8 +24,11 @@ class Model(Protocol):
         Ranges of the vector that hold statistics, such as running means. Rules subtract their gradient as it is.
     ``evaluate(batch) -> tuple[float, int | float]``
         Sum of the losses over the batch's samples and number of correct predictions, for test loss and accuracy.
-        The number is NaN where it has no meaning (regression). Without it, the test loss is that of
-        `loss_and_gradient`, and there is no accuracy.
+        The number is NaN where it has no meaning (regression). A model that computes otherwise when it is tested than
+        when it is trained (dropout) needs it. Without it, the test loss is that of `loss_and_gradient`, and there is
+        no accuracy.
+
+    Before the training begins, each worker calls both methods once, on the first batch, to check what they return.
 
     Attributes
     ----------
@@ -101,7 +103,7 @@ class LayerSummary(NamedTuple):
 
 
 class CompleteModel:
-    """A model on the host with all that the package asks of one. `adapt` makes it of any `Model`.
+    """A model on the host with all that the package asks of one. `mpidl.nn.adapt` makes it of any `Model`.
 
     Subclasses set the attributes without a default and implement `Model` and `evaluate`.
 
@@ -144,6 +146,15 @@ class CompleteModel:
         """Return the initial values of the parameters [start, stop), shape (whole.size,), in host memory."""
         return np.asarray(self.parameters[whole.start : whole.stop])
 
+    def rehearse(self, batch: Batch) -> None:
+        """Compute the loss and the gradient of a batch, and evaluate it, if that may go wrong.
+
+        Raises
+        ------
+        UsageError
+            It does.
+        """
+
     def check_classes(self, classes: int | None) -> None:
         """Raise UsageError if the model can't tell so many classes apart; None if the data has no classes."""
 
@@ -154,45 +165,3 @@ class CompleteModel:
     def summaries(self) -> list[LayerSummary] | None:
         """Return what a plan says about each layer; None if unknown, otherwise `activation_bytes` is known too."""
         return None
-
-
-def adapt(model: Model) -> CompleteModel:
-    """Return `model` with the full interface; itself if it has that already.
-
-    Raises
-    ------
-    UsageError
-        It lacks a member of `Model`.
-    """
-    return model if isinstance(model, CompleteModel) else _AdaptedModel(model)
-
-
-class _AdaptedModel(CompleteModel):
-    """An object of the user's own with the members that it lacks."""
-
-    def __init__(self, model: Model) -> None:
-        for member in ("parameters", "loss_and_gradient"):
-            if not hasattr(model, member):
-                raise UsageError(f"model: {type(model).__name__} has no {member}, expected a mpidl.nn.Model")
-        self._model = model
-        self.dtype = np.dtype(model.parameters.dtype)
-        layout: Layout | None = getattr(model, "layout", None)
-        self.layout = Layout([("parameters", model.parameters.shape)]) if layout is None else layout
-        self.statistics = getattr(model, "statistics", ())
-        # The object's own methods, so that a step costs nothing more.
-        self.loss_and_gradient = model.loss_and_gradient  # type: ignore[method-assign]
-        if (evaluate := getattr(model, "evaluate", None)) is not None:
-            self.evaluate = evaluate  # type: ignore[method-assign]
-
-    @property
-    def parameters(self) -> Any:
-        """See `Model.parameters`."""
-        return self._model.parameters
-
-    @parameters.setter
-    def parameters(self, vector: Any) -> None:
-        self._model.parameters = vector
-
-    def evaluate(self, batch: Batch) -> tuple[float, int | float]:
-        """See `PlacedModel.evaluate`: correctness is unknown."""
-        return float(self._model.loss_and_gradient(batch)[0]) * len(batch.inputs), float("nan")

@@ -11,6 +11,8 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+from mpidl.launch.output import STDERR, readerless
+
 __all__ = ["Progress", "on_terminal"]
 
 #: Processes that may stand between a rank and its terminal; the kernel shortens names to 15 characters.
@@ -69,7 +71,7 @@ def _parent(process: int) -> tuple[int, str]:
 
 
 class Progress:
-    """Shows a run's reports on stderr as they come.
+    """Shows a run's reports on stderr as they come. If its reader has gone away, that asks the run to save and stop.
 
     Parameters
     ----------
@@ -81,14 +83,18 @@ class Progress:
         Description of the model, shown first.
     """
 
+    @readerless(STDERR)
     def __init__(self, total_samples: int, terminal: bool, model: str) -> None:
         self._total = total_samples
         self._rate: float | None = None
         self._time = 0.0
         self._evaluation: tuple[Any, Any] = (None, None)
+        self._bar: Any = None
         print(model if terminal else f"{_clock()}  {model}", file=sys.stderr, flush=True)
-        self._bar = _bar(total_samples) if terminal else None
+        if terminal:
+            self._bar = _bar(total_samples)
 
+    @readerless(STDERR)
     def write(self, line: str) -> None:
         """Show a line of text."""
         if self._bar is None:
@@ -96,6 +102,7 @@ class Progress:
         else:
             self._bar.write(line, file=sys.stderr)
 
+    @readerless(STDERR)
     def update(self, report: Mapping[str, Any]) -> None:
         """Show a report.
 
@@ -119,6 +126,7 @@ class Progress:
         self._bar.n = min(report["samples"], self._total)
         self._bar.set_description_str(self._figures(report, width), refresh=True)
 
+    @readerless(STDERR)
     def close(self) -> None:
         """Stop redrawing the bar, and leave it as it is."""
         if self._bar is not None:

@@ -16,15 +16,20 @@ import msgspec
 
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError
+from mpidl.storage.lock import Lock
 
-__all__ = ["Recorder", "encode", "record_event"]
+__all__ = ["Recorder", "encode", "first_failure", "record_event"]
+
+#: Name of the file that the first rank to fail leaves.
+FAILED = ".failed"
 
 
 class Recorder:
     """Writes the files of one run.
 
     A new run makes its own directory: NAME, or NAME-2, NAME-3, ... if that exists, so that no run overwrites another.
-    A resumed run continues in its directory, where its last summary holds no longer.
+    A resumed run continues in its directory, where its last summary holds no longer. No other run can use the directory
+    until the files are closed.
 
     Parameters
     ----------
@@ -40,7 +45,7 @@ class Recorder:
     Raises
     ------
     UsageError
-        The directory can't be made or written.
+        The directory can't be made or written, or another run uses it.
     """
 
     def __init__(self, config: Config, resume: bool = False) -> None:
@@ -48,7 +53,9 @@ class Recorder:
         try:
             self.directory = parent / name if resume else _new_directory(parent, name)
             self.directory.mkdir(parents=True, exist_ok=True)
-            (self.directory / "summary.json").unlink(missing_ok=True)
+            self._lock = Lock(self.directory)
+            for name in ("summary.json", FAILED):
+                (self.directory / name).unlink(missing_ok=True)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
             _write_file(self.directory / "config.toml", resolved.to_toml().encode())
             self._metrics = _open_append(self.directory / "metrics.jsonl")
@@ -113,6 +120,7 @@ class Recorder:
         """Close the files."""
         self._metrics.close()
         self._events.close()
+        self._lock.close()
 
 
 def record_event(directory: Path, kind: str, rank: int, role: str, **details: Any) -> None:
@@ -120,6 +128,17 @@ def record_event(directory: Path, kind: str, rank: int, role: str, **details: An
     line = encode(_event(kind, rank, role, details)) + b"\n"
     with suppress(OSError), FileIO(directory / "events.jsonl", "a") as file:
         file.write(line)
+
+
+def first_failure(directory: Path) -> bool:
+    """Return whether this rank is the first of a run that asks, or can't know."""
+    try:
+        (directory / FAILED).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _event(kind: str, rank: int, role: str, details: Mapping[str, Any]) -> dict[str, Any]:

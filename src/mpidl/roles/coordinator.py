@@ -181,6 +181,7 @@ class Coordinator:
         self._stopped = True
         if self._sandblaster is None:
             self._tickets = self._link.set_tickets(NO_MORE)
+            self._saving.stop(self._tickets)
 
     def _log(self, log: Log) -> None:
         self._reporter.recorder.event(log.kind, rank=self._rank, role="coordinator", **log.details)

@@ -8,7 +8,7 @@ from mpidl.job.job import Job
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import BackgroundTask
 from mpidl.transport.interface import CoordinatorLink
-from mpidl.transport.protocol import Saved
+from mpidl.transport.protocol import NO_MORE, Saved
 
 
 @dataclass
@@ -32,11 +32,11 @@ class _Checkpoint:
     replicas: dict[int, ReplicaPosition] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
 
-    def add(self, saved: Saved) -> None:
+    def add(self, saved: Saved, end: int) -> None:
         self.shards.update(saved.shards)
         self.replicas.update(saved.replicas)
         self.files.extend(saved.files)
-        self.taken = self.taken if saved.taken is None else saved.taken
+        self.taken = self.taken if saved.taken is None else min(saved.taken, end)
 
 
 class Saving:
@@ -52,6 +52,7 @@ class Saving:
     def __init__(self, job: Job, shards: int) -> None:
         self._job, self._shards = job, shards
         self._order = self._last = 0
+        self._end = NO_MORE
         self._checkpoint: _Checkpoint | None = None
         self._completing = BackgroundTask()
         # The order that is being completed, and where the run was.
@@ -72,6 +73,10 @@ class Saving:
         self._link = link
         if self._order:
             self._show()
+
+    def stop(self, taken: int) -> None:
+        """Note that no more tickets are handed out than the `taken` so far; the counter no longer tells."""
+        self._end = taken
 
     def order(self, last: bool, taken: int, seconds: float, position: Position | None) -> None:
         """Order a checkpoint; what is still missing of an earlier one is given up.
@@ -102,7 +107,7 @@ class Saving:
             return None
         for saved in self._link.saved():
             if saved.order == self._order:
-                self._checkpoint.add(saved)
+                self._checkpoint.add(saved, self._end)
         if not self._completing.active:
             self._complete(self._checkpoint)
         elif self._completing.ended() and self._completed is not None:

@@ -234,3 +234,6 @@ class Worker:
             elif order.phase == done:
                 time.sleep(LOOK_EVERY)
             done = Phase(order.phase)
+        if self._engine.status.figures["state"] != State.DONE:
+            # A signal has stopped the run: the parameters are what its checkpoint holds.
+            self._handler.fetch(self._job.model.parameters)

@@ -7,20 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.config import load
-from mpidl.job.build import build
+from mpidl.config import Config, DataSection, PythonData, from_dict
+from mpidl.config.configuration import read
+from mpidl.data import Dataset, Source
+from mpidl.job.build import PYTHON_MODEL, build_model
+from mpidl.job.job import Job
 from mpidl.nn.evaluation import evaluate_split
-from mpidl.parameters import Range
+from mpidl.nn.model import Model
+from mpidl.schema import keys
 from mpidl.storage.checkpoint import latest
 
 
-def evaluate(run: str | Path) -> dict[str, Any]:
+def evaluate(run: str | Path, model: Model | None = None, data: Dataset | Source | None = None) -> dict[str, Any]:
     """Evaluate the model of a run's newest undamaged checkpoint on the test data.
 
     Parameters
     ----------
     run : str or Path
         Directory of the run, such as ``"runs/digits"``.
+    model : Model, optional
+        The model, if a Python script gave it to `train`: its parameters become those of the checkpoint. Otherwise the
+        run's configuration describes it.
+    data : Dataset or Source, optional
+        The data, if a Python script gave them to `train`, or others to test with. Otherwise the run's configuration
+        names them.
 
     Returns
     -------
@@ -30,14 +40,16 @@ def evaluate(run: str | Path) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        There is no good checkpoint, or its data or model can't be loaded.
+        There is no good checkpoint, or its data or model can't be loaded or don't fit.
     MpidlError
         A checkpoint can't be read for another reason than damage.
     """
     run = Path(run)
     checkpoint = latest(run)
-    job = build(load(run / "config.toml"), checkpoint)
-    job.model.parameters[:] = checkpoint.read("parameters", Range(0, checkpoint.size))
+    config = _config(run, model is not None, data)
+    dataset = data if isinstance(data, Dataset) else config.data_source.open()
+    job = Job(config, dataset, build_model(config, dataset) if model is None else model)
+    job.restore(checkpoint)
     job.place(mirrored=False)
     test = job.dataset.test
     loss, correct = evaluate_split(job.model, test, 0, test.samples)
@@ -50,3 +62,15 @@ def evaluate(run: str | Path) -> dict[str, Any]:
         "test_loss": loss / test.samples,
         "test_accuracy": None if np.isnan(correct) else correct / test.samples,
     }
+
+
+def _config(run: Path, own_model: bool, data: Dataset | Source | None) -> Config:
+    """Return what of a run's configuration says how its model is tested."""
+    values = read(run / "config.toml")
+    sections: dict[str, Any] = {name: values[name] for name in ("run", "data", "model", "device") if name in values}
+    if data is not None:
+        # Not the keys of the source, which may be one that no configuration can name.
+        sections["data"] = {key: value for key, value in values["data"].items() if key in keys(DataSection)}
+    if own_model:
+        sections["model"] = {"factory": PYTHON_MODEL}
+    return from_dict(sections, data_source=PythonData() if isinstance(data, Dataset) else data)

@@ -14,6 +14,7 @@ from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.errors import UsageError
+from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
 from mpidl.nn.evaluation import evaluate_split
@@ -64,8 +65,10 @@ class OneProcess:
         self._job, self._virtual = job, times is not None
         if job.config.device.shards and not self._virtual:
             raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
+        job.identify(of_data(job.given) | of_samples(job.given))
         job.begin(replicas)
         place = job.place()
+        job.rehearse()
         self._recorder = Recorder(job.config, resume=job.continues)
         job.directory = self._recorder.directory
         chunk = CHUNK_BYTES // job.dtype.itemsize

@@ -18,13 +18,15 @@ from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.device import Place, choose
+from mpidl.engines.mpi.shard_collectives import LARGEST
 from mpidl.errors import MpidlError, UsageError
+from mpidl.job.description import of_data, of_model, of_samples
 from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
 from mpidl.launch import marks
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
-from mpidl.report.recorder import Recorder, record_event
+from mpidl.report.recorder import Recorder, first_failure, record_event
 from mpidl.report.reporter import Reporter
 from mpidl.rma.room import check_windows
 from mpidl.rma.staging import Staging, is_direct
@@ -32,6 +34,7 @@ from mpidl.rma.transport import WindowTransport
 from mpidl.roles.coordinator import Coordinator
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
+from mpidl.runs.agreement import check_same, raise_first
 from mpidl.runs.signals import stopping
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
@@ -69,11 +72,13 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         marks.tell(marks.READY)
     roles = assign(nodes, config.servers)
     job = _agree(comm, roles, build)
+    _compare(comm, roles, job)
     _check_nodes(config, nodes)
     job.begin(len(roles.replicas))
     ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
     role = _RankRole(comm, roles, job, ranges)
     _agree(comm, roles, lambda: role.choose_device(nodes))
+    _agree(comm, roles, role.rehearse)
     capacity = _capacity(job, ranges)
     _agree(comm, roles, lambda: check_windows(comm, roles, capacity))
     _agree(comm, roles, role.open_files)
@@ -85,7 +90,15 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         if config.run.record:
             role.save_record(transport)
         role.unbind()
+    if job.shared:
+        _share(comm, job.original.parameters, roles.replicas[0][0])
     return summary
+
+
+def _share(comm: MPI.Intracomm, parameters: np.ndarray, root: int) -> None:
+    """Bring the trained parameters of the rank `root` to all others."""
+    for start in range(0, parameters.size, LARGEST):
+        comm.Bcast(parameters[start : start + LARGEST], root=root)
 
 
 def _capacity(job: Job, ranges: list[Range]) -> Capacity:
@@ -116,6 +129,15 @@ def _check_nodes(config: Config, nodes: list[int]) -> None:
         )
 
 
+def _compare(comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
+    """Check that all ranks have the same model and data; those that don't train read no samples."""
+    check_same("model", of_model(job.original), comm.rank, comm.allgather)
+    sizes = check_same("data", of_data(job.given), comm.rank, comm.allgather)
+    trains = any(comm.rank in ranks for ranks in roles.replicas)
+    samples = _agree(comm, roles, lambda: of_samples(job.given) if trains else None)
+    job.identify({**sizes, **check_same("data", samples, comm.rank, comm.allgather)})
+
+
 def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
     """Carry out an action on every rank; if it fails on some, raise the first one's error on all."""
     error: MpidlError | None = None
@@ -124,32 +146,31 @@ def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
             result = action()
         except MpidlError as caught:
             error = caught
-    errors = [(rank, found) for rank, found in enumerate(comm.allgather(error)) if found is not None]
-    if errors:
-        rank, first = errors[0]
-        everywhere = len(errors) == comm.size
-        raise first if everywhere else type(first)(f"{first} (rank {rank}, {roles.role(rank)})")
+    raise_first(error, comm.rank, comm.allgather, lambda rank: f"rank {rank}, {roles.role(rank)}")
     return result
 
 
 @contextlib.contextmanager
 def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None) -> Iterator[None]:
-    """End the whole job if this rank raises an error that the others don't know of; name rank, role and cause once.
+    """End the whole job if this rank raises an error that the others don't know of; name rank, role and cause.
 
-    If the run's directory is given, the failure is recorded in its events, with a traceback.
+    If the run's directory is given, the failure is recorded in its events, with a traceback, and of several ranks that
+    fail at a time only the first says so.
     """
     try:
         yield
     except BaseException as error:
         cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
         cause, role = " ".join(cause.split()), roles.role(comm.rank)
-        print(f"mpidl: rank {comm.rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
+        first = run is None or first_failure(run)
+        if first:
+            print(f"mpidl: rank {comm.rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
         if run is not None:
             record_event(run, "failure", comm.rank, role, cause=cause, traceback=traceback.format_exc())
         if os.environ.get("MPIDL_DEBUG"):
             traceback.print_exc()
         # The line needs time to pass through the launcher before the launcher ends the job.
-        time.sleep(0.2)
+        time.sleep(0.2 if first else 1.0)
         comm.Abort(1)
 
 
@@ -193,6 +214,11 @@ class _RankRole:
                 self.staging = Staging(self._place.xp, is_direct(device.transfer))
         elif rank in computing:
             self._place = choose(device.kind, number)
+
+    def rehearse(self) -> None:
+        """Let a worker's model compute once, if it is the user's own."""
+        if any(self._comm.rank in ranks for ranks in self._roles.replicas):
+            self._job.rehearse()
 
     def open_files(self) -> None:
         """On the coordinator, open the run's directory and report all devices; tell every rank the directory."""

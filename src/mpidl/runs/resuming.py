@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from mpidl.config import Config, load
 from mpidl.errors import MpidlError
 from mpidl.launch import environment
+from mpidl.launch.output import STDERR, readerless
+from mpidl.runs.agreement import by_first_rank, ranks
 from mpidl.storage.checkpoint import Checkpoint, newest_good, steps, sweep
-
-T = TypeVar("T")
 
 
 def choose(run: Path) -> Checkpoint | None:
@@ -32,13 +31,13 @@ def choose(run: Path) -> Checkpoint | None:
     MpidlError
         There are only damaged ones, or a file can't be read.
     """
-    rank, gather = _ranks()
+    rank, gather = ranks()
 
     def look() -> bool:
         sweep(run / "checkpoints")
         return bool(steps(run / "checkpoints"))
 
-    if not _by_first_rank(look):
+    if not by_first_rank(look):
         _say(f"{run}: no checkpoint yet, beginning anew")
         return None
     path, lines = newest_good(run, rank, gather)
@@ -67,37 +66,13 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
         done = (summary.get("algorithm"), before.epochs, before.steps, before.target_accuracy)
         return summary if asked == done and not summary.get("interrupted") else None
 
-    summary = _by_first_rank(look)
+    summary = by_first_rank(look)
     if summary is not None:
         _say(f"{run}: finished, {summary['epochs']:.4g} epochs; nothing is left to train")
     return summary
 
 
-def _ranks() -> tuple[int, Callable[[Any], list[Any]]]:
-    """Return this rank, and a function that gathers the values of all ranks on each."""
-    if environment.world().size == 1:
-        return 0, lambda value: [value]
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allgather
-
-
-def _by_first_rank(look: Callable[[], T]) -> T:
-    """Return what the first rank finds, or raise the error that it meets, on every rank."""
-    rank, gather = _ranks()
-    found: Any = None
-    if rank == 0:
-        try:
-            found = look()
-        except MpidlError as error:
-            found = error
-    found = gather(found)[0]
-    if isinstance(found, MpidlError):
-        raise found
-    result: T = found
-    return result
-
-
 def _say(line: str) -> None:
     if environment.world().rank == 0:
-        print(f"mpidl: {line}", file=sys.stderr, flush=True)
+        with readerless(STDERR):
+            print(f"mpidl: {line}", file=sys.stderr, flush=True)

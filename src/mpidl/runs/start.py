@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mpidl.config import Config
 from mpidl.job.build import build
+from mpidl.job.description import of_config
 from mpidl.job.job import Job
-from mpidl.launch import environment, leftovers
+from mpidl.launch import environment
+from mpidl.runs.agreement import by_first_rank, check_same, ranks
 from mpidl.runs.resuming import choose, finished
 from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.lock import Lock
 from mpidl.storage.position import Position
 
 
@@ -57,20 +62,35 @@ def start(
     dict
         See `run`; the summary of the warm start if a signal ended that.
     """
-    if environment.world().size > 1:
-        _begin_mpi()
+    resume = None if resume is None else _named(resume)
     config = _in_directory(config, resume)
+    described = {**of_config(config), "--resume": "not given" if resume is None else str(resume)}
+    check_same("configuration", described, *ranks())
     if resume is not None and (done := finished(config, resume)) is not None:
         return done
-    checkpoint = None if resume is None else choose(resume)
-    first = warm_start(config, None if checkpoint is None else checkpoint.position)
-    if first is not None:
-        summary = _start(first, make, checkpoint, continues=resume is not None)
-        if summary["interrupted"]:
-            return summary
-        resume = Path(summary["run_dir"])
-        config, checkpoint = _in_directory(config, resume), choose(resume)
-    return _start(config, make, checkpoint, continues=resume is not None)
+    with ExitStack() as locks:
+        if resume is not None:
+            by_first_rank(partial(_lock, resume, locks))
+        checkpoint = None if resume is None else choose(resume)
+        first = warm_start(config, None if checkpoint is None else checkpoint.position)
+        if first is not None:
+            summary = _start(first, make, checkpoint, continues=resume is not None)
+            if summary["interrupted"]:
+                return summary
+            resume = Path(summary["run_dir"])
+            config, checkpoint = _in_directory(config, resume), choose(resume)
+        return _start(config, make, checkpoint, continues=resume is not None)
+
+
+def _named(run: Path) -> Path:
+    """Return the directory of a run with the run's name in it, which ``.`` lacks."""
+    return run if run.name not in ("", "..") else run.resolve()
+
+
+def _lock(run: Path, locks: ExitStack) -> None:
+    """Keep other runs away from a run's directory, before its checkpoints are looked through."""
+    if run.is_dir():
+        locks.enter_context(Lock(run))
 
 
 def warm_start(config: Config, position: Position | None) -> Config | None:
@@ -114,16 +134,6 @@ def _start(
         from mpidl.runs.one_process import OneProcess
 
         return OneProcess(build_job()).run()
-    from mpidl.runs import ranks
+    from mpidl.runs.ranks import run
 
-    return ranks.run(config, build_job)
-
-
-def _begin_mpi() -> None:
-    """Begin MPI once what a killed job has left on this node is gone."""
-    leftovers.sweep()
-    leftovers.note()
-    from mpi4py import MPI
-
-    leftovers.note()
-    environment.check_world(MPI.COMM_WORLD.size)
+    return run(config, build_job)

@@ -18,7 +18,7 @@ from mpidl.launch.signals import held
 from mpidl.nn.model import Model
 from mpidl.rules import RateSchedule, Rule
 from mpidl.runs.start import start
-from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoint import Checkpoint, latest
 
 
 def train(
@@ -52,7 +52,7 @@ def train(
     """Train a model on the ranks of the MPI job that runs this script, or in this process alone.
 
     Every rank runs the same script and calls this function with the same arguments; each rank's role is decided
-    here. Afterwards ``model.parameters`` holds the trained parameters on every worker, and in a world of one rank.
+    here. Afterwards ``model.parameters`` holds the trained parameters on every rank.
 
     An argument that is None is as `config` says; if that doesn't say it either, it has the default given below.
 
@@ -130,12 +130,12 @@ def train(
     """
     if data is not None and not isinstance(data, Dataset) and not callable(getattr(data, "open", None)):
         raise UsageError(f"data: expected a Dataset or a source, such as mpidl.Digits(), found {data!r}")
-    run = {
+    section = {
         "name": name, "dir": None if dir is None else str(dir), "epochs": epochs, "steps": steps, "seed": seed,
         "deterministic": deterministic, "target_accuracy": target_accuracy, "record": record, "report": report,
     }  # fmt: skip
     keys = {
-        "run": run,
+        "run": section,
         "data": {"batch": batch, "portion": portion, "augment": _plain(augment), "normalise": _plain(normalise)},
         "topology": {"servers": servers},
         "checkpoint": {"every": checkpoint_every, "keep": keep},
@@ -152,10 +152,19 @@ def train(
 
     def make(config: Config, checkpoint: Checkpoint | None) -> Job:
         dataset = data if isinstance(data, Dataset) else config.data_source.open()
-        return Job(config, dataset, build_model(config, dataset) if model is None else model, checkpoint)
+        job = Job(config, dataset, build_model(config, dataset) if model is None else model, checkpoint)
+        job.shared = model is not None
+        jobs.append(job)
+        return job
 
+    jobs: list[Job] = []
     with held():
-        return start(resolved, make, Path(resolved.run.dir) / resolved.run.name if resume else None)
+        run = Path(resolved.run.dir) / resolved.run.name
+        summary = start(resolved, make, run if resume else None)
+        if resume and model is not None and not jobs:
+            # Nothing was left to train.
+            make(resolved, None).restore(latest(run))
+    return summary
 
 
 def _plain(section: Any) -> Any:

@@ -9,6 +9,7 @@ whatever the number of shards; its group ``files`` has the checksums of the othe
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import sys
 import tomllib
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import msgspec
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError
@@ -24,6 +26,7 @@ from mpidl.parameters import Range, transfers
 from mpidl.storage.files import INDEX, cannot_read, describe, replica_file, shard_file
 from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.position import Position
+from mpidl.version import VERSION
 
 
 class Checkpoint:
@@ -40,8 +43,12 @@ class Checkpoint:
     position : Position
     config : str
         The run's resolved configuration as TOML text.
-    algorithm : dict or None
-        The configuration's section ``[algorithm]``.
+    sections : dict of str to dict
+        The same, read.
+    data : dict of str to str
+        What the run's data were; empty if an earlier version saved it.
+    shapes : dict of str to tuple of int
+        Shapes of the parameter tensors, by their names.
     states : tuple of str
         Names of the vectors beside the parameters.
     size : int
@@ -57,14 +64,16 @@ class Checkpoint:
         self.path = path
         try:
             with h5py.File(path / INDEX) as file:
-                attributes = dict(file.attrs)
+                attributes, self.shapes = dict(file.attrs), _shapes(file["parameters"])
+            _check_version(path, str(attributes["version"]))
             shards = [describe(path / shard_file(k)) for k in range(int(attributes["shards"]))]
-        except (OSError, KeyError) as error:
+            self.position = Position.of(attributes)
+            self.config = str(attributes["config"])
+            self.sections: dict[str, Any] = tomllib.loads(self.config)
+            self.data: dict[str, str] = msgspec.json.decode(attributes.get("data", "{}"))
+        except (OSError, KeyError, ValueError) as error:
             raise UsageError(f"{path}: not a readable checkpoint: {error}") from error
-        self.position = Position.of(attributes)
-        self.config = str(attributes["config"])
         self._ranges = [part for part, _ in shards]
-        self.algorithm: dict[str, Any] | None = tomllib.loads(self.config).get("algorithm")
         self.states = tuple(name.removeprefix("rule/") for name in shards[0][1] if name != "parameters")
         self.size = self._ranges[-1].stop
 
@@ -149,6 +158,27 @@ class Checkpoint:
             with h5py.File(self.path / shard_file(transfer.source)) as file:
                 clocks.append(int(file.attrs["clock"]))
         return max(clocks)
+
+
+def _shapes(parameters: h5py.Group) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(item, h5py.Dataset):
+            shapes[name] = item.shape
+
+    parameters.visititems(take)
+    return shapes
+
+
+def _check_version(path: Path, version: str) -> None:
+    """Raise UsageError if a later version of this package saved a checkpoint."""
+    if _numbers(version) > _numbers(VERSION):
+        raise UsageError(f"{path}: saved by mpidl {version}, this is mpidl {VERSION}; use that version or a later one")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
 
 
 def steps(checkpoints: Path) -> list[int]:

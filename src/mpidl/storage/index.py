@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py
+import msgspec
 
 from mpidl.parameters import Layout, Range, boxes
 from mpidl.storage.files import INDEX, cannot_write, describe, shard_file, sync
@@ -22,6 +23,7 @@ def save_index(
     position: Position,
     config: str,
     version: str,
+    data: Mapping[str, str],
     others: Sequence[str] = (),
 ) -> None:
     """Write the index over the files in `directory`, then rename that to the checkpoint's final name.
@@ -42,6 +44,8 @@ def save_index(
         The run's resolved configuration as TOML text.
     version : str
         The package's version.
+    data : mapping of str to str
+        What the run's data are.
     others : sequence of str
         Names of the checkpoint's files beside the index and the shards.
 
@@ -50,11 +54,12 @@ def save_index(
     MpidlError
         A file can't be written or read, or isn't sealed.
     """
+    encoded = msgspec.json.encode(data).decode()
     path, names = directory / INDEX, [shard_file(number) for number in range(shards)]
     try:
         sources = [describe(directory / name) for name in names]
         with create(path) as file:
-            file.attrs.update(config=config, version=version, shards=shards, **position.attributes())
+            file.attrs.update(config=config, version=version, shards=shards, data=encoded, **position.attributes())
             seals = file.create_group("files").attrs
             for name in (*names, *others):
                 seals[name] = str(recorded(directory / name))

@@ -52,6 +52,9 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
         if "files" not in file:
             raise DamagedError(f"{path}: {INDEX} is no index")
         seals = {name: Seal.parse(text) for name, text in file["files"].attrs.items()}
+        step = int(file.attrs["step"])
+    if path.name.isdecimal() and int(path.name) != step:
+        raise DamagedError(f"{path}: {INDEX} is of step {step}")
     if rank == 0:
         _find_strangers(path, {INDEX, *seals})
     for name in list(seals)[rank::size]:

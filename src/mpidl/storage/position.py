@@ -86,6 +86,11 @@ class Position(NamedTuple):
     passed_over: list[tuple[int, int]] | None = None
     beginning: tuple[int, list[tuple[int, int]]] | None = None
 
+    @property
+    def at_beginning(self) -> bool:
+        """Whether nothing of the data has been used."""
+        return not (self.step or self.next_portion or self.unfinished)
+
     def attributes(self) -> dict[str, Any]:
         """Return the position as attributes of a checkpoint's index."""
         found = {

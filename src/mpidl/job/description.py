@@ -1,0 +1,48 @@
+"""What a job is, as texts by name: ranks compare theirs before they begin, and a resumed run its checkpoint's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mpidl.config import Config
+from mpidl.data import Dataset
+from mpidl.nn.model import CompleteModel
+
+
+def of_config(config: Config) -> dict[str, str]:
+    """Return a configuration's keys, such as ``run.epochs``, with their values."""
+    return dict(_flat(config.to_dict()))
+
+
+def _flat(table: Mapping[str, Any], section: str = "") -> list[tuple[str, str]]:
+    found = []
+    for key, value in table.items():
+        name = f"{section}{key}"
+        found += _flat(value, f"{name}.") if isinstance(value, Mapping) else [(name, repr(value))]
+    return found
+
+
+def of_model(model: CompleteModel) -> dict[str, str]:
+    """Return a model's dtype, its statistics, and the shapes of its parameter tensors by their names."""
+    shapes = {f"model: {tensor.name}": f"shape {tensor.shape}" for tensor in model.layout}
+    statistics = ", ".join(f"{part.start} to {part.stop}" for part in model.statistics)
+    return {"model: dtype": str(model.dtype), **shapes, "model: statistics": statistics or "none"}
+
+
+def of_data(dataset: Dataset) -> dict[str, str]:
+    """Return the sizes of a dataset."""
+    return {
+        "data: training samples": str(dataset.train.samples),
+        "data: test samples": str(dataset.test.samples),
+        "data: shape of a sample": str(tuple(dataset.input_shape)),
+        "data: classes": str(dataset.classes),
+    }
+
+
+def of_samples(dataset: Dataset) -> dict[str, str]:
+    """Return checksums of the samples of a dataset; see `mpidl.data.Split.checksum`."""
+    return {
+        "data: checksum of the training samples": dataset.train.checksum(),
+        "data: checksum of the test samples": dataset.test.checksum(),
+    }

@@ -1,0 +1,166 @@
+"""A user's own model behind the full interface: its members are checked, and whatever goes wrong in it is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mpidl.data.batch import Batch
+from mpidl.errors import MpidlError, UsageError
+from mpidl.nn.model import CompleteModel, Model
+from mpidl.parameters.layout import Layout
+
+__all__ = ["ModelError", "adapt", "raised"]
+
+
+class ModelError(MpidlError):
+    """A user's model raised an error, or returned what it shouldn't; the text names the model."""
+
+
+def adapt(model: Model) -> CompleteModel:
+    """Return `model` with the full interface; itself if it has that already.
+
+    Raises
+    ------
+    UsageError
+        It lacks a member of `Model`, or has one that is something else.
+    """
+    return model if isinstance(model, CompleteModel) else _AdaptedModel(model)
+
+
+def raised(error: BaseException) -> str:
+    """Return the text for something that has raised an error, without the something."""
+    return f"raised {type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)"
+
+
+class _AdaptedModel(CompleteModel):
+    """An object of the user's own with the members that it lacks."""
+
+    def __init__(self, model: Model) -> None:
+        self._model, self._name = model, f"model: {type(model).__name__}"
+        for member in ("parameters", "loss_and_gradient"):
+            if self._member(member) is None:
+                raise UsageError(f"{self._name} has no {member}, expected a mpidl.nn.Model")
+        parameters = self._member("parameters")
+        self._check_parameters(parameters)
+        self.dtype = parameters.dtype
+        layout = self._member("layout")
+        self.layout = Layout([("parameters", parameters.shape)]) if layout is None else layout
+        statistics = self._member("statistics")
+        self.statistics = () if statistics is None else statistics
+        self._check_parts(parameters.size)
+        self._loss_and_gradient = self._method("loss_and_gradient")
+        self._evaluate = None if self._member("evaluate") is None else self._method("evaluate")
+
+    def _member(self, name: str) -> Any:
+        try:
+            return getattr(self._model, name, None)
+        except Exception as error:
+            raise UsageError(f"{self._name}.{name} {raised(error)}") from error
+
+    def _method(self, name: str) -> Callable[[Batch], Any]:
+        method: Callable[[Batch], Any] = self._member(name)
+        if not callable(method):
+            raise UsageError(f"{self._name}.{name}: found {_kind(method)}, expected a method that takes a batch")
+        return method
+
+    def _check_parameters(self, parameters: Any) -> None:
+        expected = "expected a contiguous NumPy array (size,) of float32 or float64 that can be written"
+        suits = (
+            isinstance(parameters, np.ndarray)
+            and parameters.ndim == 1
+            and parameters.size > 0
+            and parameters.dtype in (np.float32, np.float64)
+            and parameters.flags.c_contiguous
+            and parameters.flags.writeable
+        )
+        if not suits:
+            raise UsageError(f"{self._name}.parameters: found {_kind(parameters)}, {expected}")
+
+    def _check_parts(self, size: int) -> None:
+        if not isinstance(self.layout, Layout) or self.layout.size != size:
+            found = f"{self.layout.size} elements" if isinstance(self.layout, Layout) else _kind(self.layout)
+            raise UsageError(f"{self._name}.layout: found {found}, expected a Layout of {size}, as in parameters")
+        try:
+            inside = all(0 <= part.start <= part.stop <= size for part in self.statistics)
+        except (TypeError, AttributeError):
+            inside = False
+        if not inside:
+            raise UsageError(f"{self._name}.statistics: found {self.statistics}, expected Ranges within 0 to {size}")
+
+    @property
+    def parameters(self) -> Any:
+        """See `Model.parameters`."""
+        return self._model.parameters
+
+    @parameters.setter
+    def parameters(self, vector: Any) -> None:
+        self._model.parameters = vector
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
+        """See `Model.loss_and_gradient`.
+
+        Raises
+        ------
+        ModelError
+            The object raised an error, or returned something else.
+        """
+        loss, gradient = self._pair("loss_and_gradient", self._loss_and_gradient, batch)
+        if type(gradient) is not np.ndarray or gradient.shape != (self.layout.size,) or gradient.dtype != self.dtype:
+            raise ModelError(
+                f"{self._name}.loss_and_gradient returned as gradient {_kind(gradient)}, "
+                f"expected {self.dtype} of shape ({self.layout.size},), as parameters"
+            )
+        return self._number("loss_and_gradient", "loss", loss), gradient
+
+    def evaluate(self, batch: Batch) -> tuple[float, int | float]:
+        """See `PlacedModel.evaluate`; by an object without it, correctness is unknown.
+
+        Raises
+        ------
+        ModelError
+            The object raised an error, or returned something else.
+        """
+        if self._evaluate is None:
+            return self.loss_and_gradient(batch)[0] * len(batch.inputs), float("nan")
+        loss, correct = self._pair("evaluate", self._evaluate, batch)
+        return self._number("evaluate", "loss", loss), self._number("evaluate", "correct predictions", correct)
+
+    def rehearse(self, batch: Batch) -> None:
+        """See `CompleteModel.rehearse`."""
+        try:
+            self.loss_and_gradient(batch)
+            if self._evaluate is not None:
+                self.evaluate(batch)
+        except ModelError as error:
+            raise UsageError(str(error)) from error.__cause__
+
+    def _pair(self, name: str, method: Callable[[Batch], Any], batch: Batch) -> Any:
+        try:
+            result = method(batch)
+        except MpidlError:
+            raise
+        except Exception as error:
+            raise ModelError(f"{self._name}.{name} {raised(error)}") from error
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            pair = "(loss, gradient)" if name == "loss_and_gradient" else "(sum of the losses, correct predictions)"
+            raise ModelError(f"{self._name}.{name} returned {_kind(result)}, expected {pair}")
+        return result
+
+    def _number(self, name: str, what: str, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ModelError(f"{self._name}.{name} returned as {what} {_kind(value)}, expected a number") from None
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is, for people."""
+    if isinstance(value, np.ndarray):
+        kind = f"{value.dtype} of shape {value.shape}"
+        if not (value.flags.c_contiguous and value.flags.writeable):
+            kind += " that " + ("can't be written" if value.flags.c_contiguous else "isn't contiguous")
+        return kind
+    return "None" if value is None else f"{type(value).__name__}"

@@ -1,0 +1,136 @@
+"""What all ranks settle together: what the first finds, what went wrong on some, and that all were given the same."""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import xxhash
+
+from mpidl.errors import MpidlError, UsageError
+from mpidl.launch import environment, leftovers
+
+T = TypeVar("T")
+
+#: Returns the values of all ranks on every rank, as ``comm.allgather`` does.
+Gather = Callable[[Any], list[Any]]
+
+
+@functools.cache
+def ranks() -> tuple[int, Gather]:
+    """Return this rank, and a function that gathers the values of all ranks on each.
+
+    The first call begins MPI, if there are more ranks than one, once what a killed job has left on this node is gone.
+    """
+    if environment.world().size == 1:
+        return 0, lambda value: [value]
+    leftovers.sweep()
+    leftovers.note()
+    from mpi4py import MPI
+
+    leftovers.note()
+    environment.check_world(MPI.COMM_WORLD.size)
+    return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allgather
+
+
+def together(action: Callable[[], T]) -> T:
+    """Return what an action returns on this rank; if it fails on some ranks, raise the first one's error on all."""
+    result, error = None, None
+    try:
+        result = action()
+    except MpidlError as caught:
+        error = caught
+    rank, gather = ranks()
+    raise_first(error, rank, gather)
+    return cast(T, result)
+
+
+def raise_first(
+    error: MpidlError | None, rank: int, gather: Gather, name: Callable[[int], str] = lambda rank: f"rank {rank}"
+) -> None:
+    """Raise the error of the first rank that has met one on every rank; collective.
+
+    Parameters
+    ----------
+    error : MpidlError or None
+        What this rank has met.
+    rank : int
+        This rank.
+    gather : callable
+        See `Gather`.
+    name : callable
+        Returns the name of a rank, which is added to the line unless all ranks have met an error.
+    """
+    found = gather(error)
+    first = next((number for number, each in enumerate(found) if each is not None), None)
+    if first is None:
+        return
+    if error is not None and first == rank and os.environ.get("MPIDL_DEBUG"):
+        traceback.print_exception(error)
+    if None not in found:
+        raise found[first]
+    raise type(found[first])(f"{found[first]} ({name(first)})")
+
+
+def by_first_rank(look: Callable[[], T]) -> T:
+    """Return what the first rank finds, or raise the error that it meets, on every rank."""
+    rank, gather = ranks()
+    found: Any = None
+    if rank == 0:
+        try:
+            found = look()
+        except MpidlError as error:
+            found = error
+    found = gather(found)[0]
+    if isinstance(found, MpidlError):
+        raise found
+    return cast(T, found)
+
+
+def check_same(what: str, found: Mapping[str, str] | None, rank: int, gather: Gather) -> Mapping[str, str]:
+    """Check that all ranks have found the same; collective.
+
+    Parameters
+    ----------
+    what : str
+        What it is, for the error.
+    found : mapping of str to str, or None
+        Values by name; None on a rank that is not compared, of which there is at least one other.
+    rank : int
+        This rank.
+    gather : callable
+        See `Gather`.
+
+    Returns
+    -------
+    mapping of str to str
+        What was found, on every rank.
+
+    Raises
+    ------
+    UsageError
+        Ranks differ; every rank raises it. The line has the first value that does.
+    """
+    checksums = gather(None if found is None else xxhash.xxh3_128_digest(repr(sorted(found.items())).encode()))
+    first = next(number for number, checksum in enumerate(checksums) if checksum is not None)
+    expected: Mapping[str, str] = gather(found if rank == first else None)[first]
+    if all(checksum in (None, checksums[first]) for checksum in checksums):
+        return expected
+    names = [] if found is None else [*expected, *(name for name in found if name not in expected)]
+    differs = [(name, found.get(name)) for name in names if found is not None and found.get(name) != expected.get(name)]
+    differences = gather(differs[0] if differs else None)
+    name, value = next(difference for difference in differences if difference is not None)
+    there = [number for number, difference in enumerate(differences) if difference == (name, value)]
+    raise UsageError(
+        f"{name}: {expected.get(name, 'absent')} on rank {first}, {value or 'absent'} on {_listed(there)}; "
+        f"all ranks must have the same {what}"
+    )
+
+
+def _listed(numbers: list[int]) -> str:
+    """Return rank numbers as text, the first few of them if they are many."""
+    text = ", ".join(map(str, numbers[:8]))
+    return f"rank{'s' * (len(numbers) > 1)} {text}{', ...' * (len(numbers) > 8)}"

@@ -1,0 +1,66 @@
+"""A lock on a run's directory, so that two runs never write in the same one."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+
+from mpidl.errors import UsageError
+from mpidl.storage.files import cannot_write
+
+#: What a file system answers that knows no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class Lock:
+    """Holds a run's directory until it is closed or this process ends, however it ends.
+
+    It is a POSIX lock on the file ``.lock``, which NFS and parallel file systems pass on to other nodes. A process may
+    hold several of one directory; the first that is closed ends them all.
+
+    Parameters
+    ----------
+    run : Path
+        ``runs/NAME``, which exists.
+
+    Raises
+    ------
+    UsageError
+        Another process holds it.
+    MpidlError
+        The file can't be written.
+    """
+
+    def __init__(self, run: Path) -> None:
+        path = run / ".lock"
+        try:
+            self._file = path.open("a+")
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    self._file.seek(0)
+                    raise UsageError(f"{run}: in use by {self._file.read().strip() or 'another run'}") from None
+                if error.errno not in _NO_LOCKS:
+                    raise
+            self._file.truncate(0)
+            self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            self._file.flush()
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        self._file.close()
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

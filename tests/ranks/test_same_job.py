@@ -1,0 +1,79 @@
+"""Ranks that were given different jobs: the run does not begin, and one line on all ranks says who has what."""
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.data.dataset import ArraySplit, Dataset
+from mpidl.parameters import Layout
+
+pytestmark = pytest.mark.mpi
+
+
+def data(samples=101, classes=3, last=0):
+    labels = np.arange(samples) % classes
+    split = ArraySplit(np.full((samples, 5), 0.5, np.float32), labels)
+    other = labels.copy()
+    other[-1] = last
+    return Dataset("test", (5,), classes, ArraySplit(np.full((samples, 5), 0.5, np.float32), other), split)
+
+
+def network(units=3, name=None):
+    return mpidl.Network([mpidl.Dense(units, name=name), mpidl.Dense(3)], (5,))
+
+
+class Flat:
+    def __init__(self, dtype="float32", name="a"):
+        self.parameters = np.zeros(6, dtype)
+        self.layout = Layout([(name, (2, 3))])
+
+    def loss_and_gradient(self, batch):
+        return 0.0, np.zeros_like(self.parameters)
+
+
+#: What one rank is given instead of what the others have, and how the line begins.
+CASES = [
+    ({"epochs": 40}, "run.epochs: 4 on rank 0, 40 on rank {}; all ranks must have the same configuration"),
+    ({"servers": 2}, "topology.servers: 1 on rank 0, 2 on rank {}; all ranks must have the same configuration"),
+    ({"resume": True}, "--resume: not given on rank 0, {path}/run on rank {}; all ranks must"),
+    ({"rule": mpidl.Sgd(0.5)}, "server.rule: 'adagrad' on rank 0, 'sgd' on rank {}; all ranks must"),
+    ({"data": data(77)}, "data: training samples: 101 on rank 0, 77 on rank {}; all ranks must have the same data"),
+    ({"model": network(4)}, "model: 0-dense/weight: shape (5, 3) on rank 0, shape (5, 4) on rank {}; all ranks must"),
+    ({"model": network(name="x")}, "model: 0-dense/weight: shape (5, 3) on rank 0, absent on rank {}; all ranks must"),
+    ({"model": Flat()}, "model: 0-dense/weight: shape (5, 3) on rank 0, absent on rank {}; all ranks must have the"),
+]
+
+
+@pytest.mark.parametrize(("given", "line"), CASES, ids=[line[:20] for _, line in CASES])
+def test_what_differs_is_named_with_its_rank(comm, shared_path, given, line):
+    if comm.size < 3:
+        return
+    other = comm.size - 1
+    options = {"model": network(), "data": data(), "epochs": 4, "batch": 8, "dir": shared_path}
+    with pytest.raises(mpidl.UsageError) as error:
+        mpidl.train(**(options | given if comm.rank == other else options))
+    assert str(error.value).startswith(line.format(other, path=shared_path))
+    assert len(set(comm.allgather(str(error.value)))) == 1
+    assert not (shared_path / "run").exists()
+
+
+def test_samples_are_compared_among_the_ranks_that_train(comm, shared_path):
+    if comm.size < 4:
+        return
+    given = data(last=1 if comm.rank == comm.size - 1 else 0)
+    with pytest.raises(
+        mpidl.UsageError, match=r"^data: checksum of the training samples: \w+ on rank 2, \w+ on rank 3;"
+    ):
+        mpidl.train(network(), given, epochs=1, batch=8, dir=shared_path)
+
+
+def test_a_rank_whose_model_fails_is_named_and_the_others_do_not_wait(comm, shared_path):
+    if comm.size < 3:
+        return
+    model = Flat()
+    if comm.rank == comm.size - 1:
+        model.loss_and_gradient = lambda batch: 1 / 0
+    who = rf"\(rank {comm.size - 1}, worker {comm.size - 3}\)"
+    line = rf"^model: Flat.loss_and_gradient raised ZeroDivisionError: .* {who}$"
+    with pytest.raises(mpidl.UsageError, match=line):
+        mpidl.train(model, data(), epochs=1, batch=8, dir=shared_path)
