@@ -14,13 +14,14 @@ from mpidl.data import Augmentation, Dataset, Normalisation
 from mpidl.errors import UsageError
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
+from mpidl.schema import Checked
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True)
-class RunSection:
+class RunSection(Checked):
     """``[run]``: how long a run is, and where its files go.
 
     Attributes
@@ -55,6 +56,7 @@ class RunSection:
     report: Seconds = 10.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if "/" in self.name or "\0" in self.name or self.name in (".", ".."):
             raise UsageError(f"name: {self.name!r} can't name a directory within run.dir")
         if self.epochs is not None and self.steps is not None:
@@ -64,7 +66,7 @@ class RunSection:
 
 
 @dataclass(frozen=True)
-class DataSection:
+class DataSection(Checked):
     """``[data]``, without the keys of the source.
 
     Attributes
@@ -85,6 +87,7 @@ class DataSection:
     normalise: Normalisation = field(default_factory=Normalisation)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.portion is None:
             object.__setattr__(self, "portion", 4 * self.batch)
         elif self.portion % self.batch:
@@ -103,7 +106,7 @@ class PythonData:
 
 
 @dataclass(frozen=True)
-class ModelSection:
+class ModelSection(Checked):
     """``[model]``: the layers and the loss of a network, or a factory of any other model.
 
     Attributes
@@ -133,6 +136,7 @@ class ModelSection:
     dtype: Literal["float32", "float64"] = "float32"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.layer is None) == (self.factory is None):
             found = "neither" if self.layer is None else "both"
             raise UsageError(f"layer: expected [[model.layer]] sections or model.factory, found {found}")
@@ -154,7 +158,7 @@ class ModelSection:
 
 
 @dataclass(frozen=True)
-class TopologySection:
+class TopologySection(Checked):
     """``[topology]``: how the ranks share the work. The replicas are formed by the ranks that are not servers.
 
     Attributes
@@ -167,7 +171,7 @@ class TopologySection:
 
 
 @dataclass(frozen=True)
-class CheckpointSection:
+class CheckpointSection(Checked):
     """``[checkpoint]``: when to save, and what to keep.
 
     Attributes
@@ -183,7 +187,7 @@ class CheckpointSection:
 
 
 @dataclass(frozen=True)
-class DeviceSection:
+class DeviceSection(Checked):
     """``[device]``: where ranks compute.
 
     Attributes
@@ -201,12 +205,13 @@ class DeviceSection:
     shards: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.shards and self.kind == "cpu":
             raise UsageError("shards: true, but device.kind is 'cpu', expected 'auto' or 'cuda'")
 
 
 @dataclass(frozen=True)
-class DebugSection:
+class DebugSection(Checked):
     """``[debug]``: make a worker slow, to see how an algorithm copes with it.
 
     Attributes

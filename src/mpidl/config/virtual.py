@@ -11,12 +11,13 @@ from msgspec import Meta
 
 from mpidl.engines.virtual.times import Constant, Death, Jitter, Times, parse
 from mpidl.errors import UsageError
+from mpidl.schema import Checked
 
 Positive = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True)
-class Slow:
+class Slow(Checked):
     """``[[virtual.slow]]``: a replica that is slow.
 
     Attributes
@@ -32,7 +33,7 @@ class Slow:
 
 
 @dataclass(frozen=True)
-class VirtualSection:
+class VirtualSection(Checked):
     """``[virtual]``: durations on a simulated cluster.
 
     Attributes
@@ -63,6 +64,7 @@ class VirtualSection:
     death: tuple[Death, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("compute", "latency", "service"):
             if getattr(self, key) is not None:
                 parse(str(getattr(self, key)), key)

@@ -5,24 +5,31 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.dataset import Column, Dataset, Gatherer, Split, check, input_dtype, outside, target_dtype
+from mpidl.data.columns import Column, check, check_finite, input_dtype, target_dtype
+from mpidl.data.dataset import Dataset, Split
+from mpidl.data.gatherer import Gatherer, outside
 from mpidl.errors import MpidlError, UsageError
+from mpidl.schema import Checked
+
+if TYPE_CHECKING:
+    import h5py
 
 KEYS = ("train/x", "train/y", "test/x", "test/y")
 
 
 @dataclass(frozen=True)
-class Hdf5:
+class Hdf5(Checked):
     """A file with train/x, train/y, test/x and test/y, which may be larger than memory.
 
-    x is (samples, ...) of floats, converted to float32, or of bytes, scaled to [0, 1]. y is (samples,) of integers
+    x is (samples, ...) of floats, converted to float32, of bytes, scaled to [0, 1], or of other integers, used as they
+    are; all integers are used as they are where an embedding takes them. y is (samples,) of integers
     (class ids) or (samples, outputs) of floats. Two portions of a split are in memory at a time.
 
     Attributes
@@ -69,7 +76,24 @@ def open_columns(path: Path) -> dict[str, Column]:
     for key in KEYS:
         if not isinstance(file.get(key), h5py.Dataset):
             raise UsageError(f"{path}: no dataset {key}, expected {', '.join(KEYS)}")
+        if file[key].is_virtual:
+            _check_sources(path, key, file[key])
     return {key: Column(f"{path}: {key}", file[key]) for key in KEYS}
+
+
+def _check_sources(path: Path, key: str, dataset: h5py.Dataset) -> None:
+    """Raise UsageError if a part of a virtual dataset is missing, which HDF5 would read as zeros."""
+    import h5py
+
+    sources = {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}
+    for name, inner in sorted(sources):
+        places = [path] if name == "." else [path.parent / name, Path(name)]  # where HDF5 looks
+        found = next((place for place in places if place.is_file()), None)
+        if found is None:
+            raise UsageError(f"{path}: {key} is a virtual dataset, and its source {name} is missing")
+        with h5py.File(found, "r", locking=False) as file:
+            if not isinstance(file.get(inner), h5py.Dataset):
+                raise UsageError(f"{path}: {key} is a virtual dataset, and its source {found} has no dataset {inner}")
 
 
 class _Block:
@@ -92,6 +116,7 @@ class _Block:
                 column.values.read_direct(memory, np.s_[start:stop], np.s_[:size])
             except OSError as error:
                 raise _unreadable(column, start, stop, error) from None
+            check_finite(Column(column.name, memory[:size]), start)
 
 
 class Hdf5Split(Split):
@@ -101,18 +126,23 @@ class Hdf5Split(Split):
     ----------
     inputs, targets : Column
         Columns of h5py datasets.
+    integers : bool
+        Whether integer inputs stay as they are; see `as_integers`.
     """
 
     contiguous = True
 
-    def __init__(self, inputs: Column, targets: Column) -> None:
+    def __init__(self, inputs: Column, targets: Column, integers: bool = False) -> None:
         self.samples = inputs.values.shape[0]
         self._columns = inputs, targets
-        self._gatherer = Gatherer()
+        self._gatherer = Gatherer(integers)
         # The last block is the newest, in use or needed next; a new portion overwrites the first.
         self._portions = [_Block(inputs, targets), _Block(inputs, targets)]
         self._other = _Block(inputs, targets)
         self._reader: ThreadPoolExecutor | None = None
+
+    def as_integers(self) -> Hdf5Split:
+        return Hdf5Split(*self._columns, integers=True)
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
         """Start to read a contiguous portion in the background; leave any other set of samples to `gather`."""
@@ -152,6 +182,7 @@ class Hdf5Split(Split):
                 arrays.append(column.values[rows].astype(like.dtype))
             except OSError as error:
                 raise _unreadable(column, rows[0], rows[-1] + 1, error) from None
+            check_finite(Column(column.name, arrays[-1]), rows[0])
         inputs, targets = arrays
         return self._gatherer.take(inputs, targets, places)
 

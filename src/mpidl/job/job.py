@@ -71,8 +71,10 @@ class Job:
     def __init__(self, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None) -> None:
         data, run = config.data, config.run
         self.config, self.checkpoint = config, checkpoint
-        self.dataset = normalised(augmented(dataset, data.augment, run.seed), data.normalise)
         self.original: CompleteModel = adapt(model)
+        if self.original.takes_integers:
+            dataset = dataset.as_integers()
+        self.dataset = normalised(augmented(dataset, data.augment, run.seed), data.normalise)
         self.model: PlacedModel = self.original
         self.layout, self.dtype = self.original.layout, self.original.dtype
         self.statistics = self.original.statistics
@@ -113,7 +115,7 @@ class Job:
         return self.same_algorithm and len(found) == self.replicas
 
     def _check(self) -> None:
-        self.original.check_classes(self.dataset.classes)
+        self.original.check_data(self.dataset.input_shape, self.dataset.classes)
         name = self.algorithm.name
         if self.statistics and not self.algorithm.takes_statistics:
             raise UsageError(
