@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, printable, quoted, shown
 from mpidl.launch import environment, marks, signals
 from mpidl.report import results
 from mpidl.version import VERSION
@@ -26,6 +26,8 @@ __all__ = ["main"]
 
 #: Exit code of a run that a signal stopped after it was saved (EX_TEMPFAIL: schedulers take it as "requeue me").
 INTERRUPTED = 75
+#: The most ranks, replicas or pixels that a command takes.
+MOST = 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _first_rank():
             _complain(str(error))
         return error.exit_code
+    except MemoryError as error:
+        _complain(f"out of memory: {error or 'what the configuration asks for does not fit'}")
+        return UsageError.exit_code
     except KeyboardInterrupt:
         if _first_rank():
             _complain("interrupted")
@@ -80,16 +85,19 @@ def _break_off(number: int, frame: Any) -> None:
 
 
 def _first_rank() -> bool:
-    return environment.world().rank == 0
+    try:
+        return environment.world().rank == 0
+    except UsageError:
+        return True
 
 
 def _complain(text: str) -> None:
-    print(f"mpidl: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    print(f"mpidl: {printable(text)}", file=sys.stderr, flush=True)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise UsageError(f"{shown(message, 300)} (see `{self.prog} --help`)")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -152,7 +160,7 @@ def _add_data(commands: Commands) -> None:
         help="make an HDF5 file from a folder of images",
         description=(
             'Make an HDF5 file, for data.source = "hdf5", from a folder of images. '
-            "Each image is cut to its middle square."
+            "Each image is cut to its middle square. Images of 16 bits or floats keep their values."
         ),
     )
     pack.add_argument(
@@ -167,6 +175,7 @@ def _add_data(commands: Commands) -> None:
         help="part of each class to test with, if there is no folder for that; 0.1 if not given",
     )  # fmt: skip
     pack.add_argument("--seed", metavar="SEED", type=int, default=0, help="seed of the order; 0 if not given")
+    pack.add_argument("--force", action="store_true", help="replace FILE.h5 if it exists")
     _add_json(pack, "what was written")
     pack.set_defaults(command=_pack)
 
@@ -205,8 +214,7 @@ def _add_json(parser: argparse.ArgumentParser, what: str) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     started = environment.world()
     ranks = started.size if arguments.ranks is None else arguments.ranks
-    if ranks < 1:
-        raise UsageError(f"-n: expected int >= 1, found {ranks}")
+    _check_number("-n", ranks)
     if started.size > 1 and ranks != started.size:
         raise UsageError(f"-n {ranks}: there are {started.size} ranks already, leave -n out")
     if ranks > started.size:
@@ -271,16 +279,14 @@ def _simulate(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.config is None:
         raise UsageError("simulate: expected CONFIG or --replay RUN_DIR (see `mpidl simulate --help`)")
-    if arguments.replicas is None or arguments.replicas < 1:
-        raise UsageError(f"--replicas: expected int >= 1, found {arguments.replicas}")
+    _check_number("--replicas", arguments.replicas)
     summary = simulate(_config(arguments), arguments.replicas)
     _show(summary, arguments.json, results.summary)
     return INTERRUPTED if summary.get("interrupted") else 0
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    if arguments.size < 1:
-        raise UsageError(f"--size: expected int >= 1, found {arguments.size}")
+    _check_number("--size", arguments.size)
     if not 0 < arguments.test_fraction < 1:
         raise UsageError(f"--test-fraction: expected float > 0 and < 1, found {arguments.test_fraction}")
     if arguments.seed < 0:
@@ -288,8 +294,9 @@ def _pack(arguments: argparse.Namespace) -> int:
     from mpidl.data.pack import pack
 
     packed = pack(
-        arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed
-    )
+        arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed,
+        force=arguments.force,
+    )  # fmt: skip
     _show(packed, arguments.json, results.packed)
     return 0
 
@@ -298,11 +305,19 @@ def _plan(arguments: argparse.Namespace) -> int:
     if environment.world().size > 1:
         raise UsageError("plan: runs in one process, without mpirun")
     environment.limit_threads()
+    if arguments.ranks is not None:
+        _check_number("--ranks", arguments.ranks)
     config = _config(arguments)
     from mpidl.runs.plan import as_text, plan
 
     _show(plan(config, arguments.ranks), arguments.json, as_text)
     return 0
+
+
+def _check_number(option: str, found: int | None) -> None:
+    if found is None or not 1 <= found <= MOST:
+        bound = f"<= {MOST}" if found is not None and found > MOST else ">= 1"
+        raise UsageError(f"{option}: expected int {bound}, found {quoted(found)}")
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -314,4 +329,5 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _show(result: Mapping[str, Any], as_json: bool, as_text: Callable[[Mapping[str, Any]], str]) -> None:
     from mpidl.report.recorder import encode
 
-    print(encode(result).decode() if as_json else as_text(result), flush=True)
+    lines = [encode(result).decode()] if as_json else map(printable, as_text(result).splitlines())
+    print(*lines, sep="\n", flush=True)

@@ -39,6 +39,11 @@ def _escaped(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
-def shown(text: str) -> str:
-    """Return a name or value for an error, shortened to `SHOWN` characters."""
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+def quoted(value: object) -> str:
+    """Return the text of a value that a user gave, for an error, shortened."""
+    return shown(repr(value))
+
+
+def shown(text: str, most: int = SHOWN) -> str:
+    """Return a name or value for an error, shortened to `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."

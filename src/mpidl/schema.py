@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import inspect
 
-from mpidl.errors import UsageError, nearest, shown
+from mpidl.errors import UsageError, nearest, quoted, shown
 
 __all__ = ["Checked", "build", "check_keys", "check_table", "choose", "convert", "describe", "keys"]
 
@@ -156,7 +156,7 @@ def _in_range(value: Any) -> bool:
 def _found(value: Any) -> str:
     if isinstance(value, int) and not _in_range(value):
         return "an integer of more than 64 bits"
-    return shown(repr(value))
+    return quoted(value)
 
 
 def describe(annotation: Any) -> str:

@@ -47,8 +47,8 @@ run = st.builds(
     lambda length, rest: {**length, **rest},
     run_length,
     section(
-        name=words.filter(lambda name: "/" not in name and "\0" not in name and name not in (".", "..")),
-        dir=words,
+        name=words.filter(lambda name: "/" not in name and name.isprintable() and name not in (".", "..")),
+        dir=words.filter(lambda name: "\0" not in name),
         seed=st.integers(0, 2**63 - 1),
         deterministic=st.booleans(),
         target_accuracy=st.floats(0, 1, exclude_min=True),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from mpidl import schema
 from mpidl.data import Augmentation, Dataset, Normalisation
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
 from mpidl.schema import Checked
@@ -29,7 +31,7 @@ class RunSection(Checked):
     name : str
         Directory of the run, within `dir`.
     dir : str
-        Directory of all runs.
+        Directory of all runs; ``~`` is your home directory.
     epochs, steps : int, optional
         Length of the run: passes over the training data, or minibatches of all replicas together. One of them
         is set; 10 epochs if neither is given.
@@ -57,12 +59,19 @@ class RunSection(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if "/" in self.name or "\0" in self.name or self.name in (".", ".."):
-            raise UsageError(f"name: {self.name!r} can't name a directory within run.dir")
+        if "/" in self.name or not self.name.isprintable() or self.name in (".", ".."):
+            raise UsageError(f"name: {quoted(self.name)} can't name a directory within run.dir")
+        if "\0" in self.dir:
+            raise UsageError(f"dir: {quoted(self.dir)} can't name a directory")
         if self.epochs is not None and self.steps is not None:
             raise UsageError("steps: run.epochs is given too, expected one of them")
         if self.epochs is None and self.steps is None:
             object.__setattr__(self, "epochs", 10)
+
+    @property
+    def directory(self) -> Path:
+        """The run's directory, with a ``~`` in `dir` expanded."""
+        return Path(os.path.expanduser(self.dir)) / self.name
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,7 @@ class ModelSection(Checked):
                 if getattr(self, key):
                     raise UsageError(f"{key}: model.factory is given, whose model has its own loss")
         if self.factory is not None and not re.fullmatch(r"[\w.]+:\w+", self.factory):
-            raise UsageError(f"factory: expected module:function, found {self.factory!r}")
+            raise UsageError(f"factory: expected module:function, found {quoted(self.factory)}")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,7 +87,7 @@ class VirtualSection(Checked):
                 )
         if self.compute is None and self.calibration is None:
             raise UsageError("virtual.compute: missing, expected the seconds of a gradient, or virtual.calibration")
-        measured = calibrate(Path(self.calibration)) if self.calibration is not None else Times()
+        measured = calibrate(Path(os.path.expanduser(self.calibration))) if self.calibration is not None else Times()
         given = {
             key: parse(str(getattr(self, key)), f"virtual.{key}")
             for key in ("compute", "latency", "service")

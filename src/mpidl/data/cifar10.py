@@ -6,6 +6,7 @@ the blue ones.
 
 from __future__ import annotations
 
+import os
 import tarfile
 import zlib
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ class Cifar10(Checked):
     path: str
 
     def open(self) -> Dataset:
-        files = _files(Path(self.path).expanduser())
+        files = _files(Path(os.path.expanduser(self.path)))
         train, test = (_split([files[name] for name in names]) for names in (TRAIN, [TEST]))
         return Dataset(self.name, SHAPE, CLASSES, train, test)
 

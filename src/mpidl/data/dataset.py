@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
@@ -24,8 +25,8 @@ from mpidl.data.columns import (
     target_dtype,
 )
 from mpidl.data.gatherer import Gatherer
-from mpidl.errors import UsageError, shown
-from mpidl.schema import convert
+from mpidl.errors import UsageError, quoted
+from mpidl.schema import LARGEST, convert
 
 Count = Annotated[int, Meta(ge=1)]
 
@@ -131,11 +132,15 @@ class Dataset:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shape", convert(self.input_shape, tuple[Count, ...], "Dataset.input_shape"))
         object.__setattr__(self, "classes", convert(self.classes, Count | None, "Dataset.classes"))
+        if prod(self.input_shape) > LARGEST:
+            raise UsageError(
+                f"Dataset.input_shape: {self.input_shape} has more than 2**63 - 1 elements, expected fewer"
+            )
         for part in ("train", "test"):
             name, split = f"Dataset.{part}", getattr(self, part)
             if not isinstance(split, Split):
                 expected = "a Split, such as mpidl.ArraySplit(inputs, targets)"
-                raise UsageError(f"{name}: expected {expected}, found {shown(repr(split))}")
+                raise UsageError(f"{name}: expected {expected}, found {quoted(split)}")
             if split.samples < 1:
                 raise UsageError(f"{name}: no samples, expected at least one")
             split.check(name, self.input_shape, self.classes)
@@ -176,7 +181,7 @@ class Dataset:
 
 def _columns(part: str, arrays: Sequence[ArrayLike]) -> tuple[Column, Column]:
     if not isinstance(arrays, tuple | list) or len(arrays) != 2:
-        raise UsageError(f"{part}: expected (inputs, targets), found {shown(repr(arrays))}")
+        raise UsageError(f"{part}: expected (inputs, targets), found {quoted(arrays)}")
     inputs, targets = arrays
     return (
         Column(f"{part} inputs", _array(f"{part} inputs", inputs)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ class Hdf5(Checked):
     classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def open(self) -> Dataset:
-        path = Path(self.path).expanduser()
+        path = Path(os.path.expanduser(self.path))
         columns = open_columns(path)
         train, test = (columns["train/x"], columns["train/y"]), (columns["test/x"], columns["test/y"])
         try:

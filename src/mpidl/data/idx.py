@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class Idx(Checked):
     classes: Annotated[int, msgspec.Meta(ge=1)] = 10
 
     def open(self) -> Dataset:
-        directory = Path(self.path).expanduser()
+        directory = Path(os.path.expanduser(self.path))
         if not directory.is_dir():
             found = "not a directory" if directory.exists() else "no such directory"
             raise UsageError(f"data.path: {self.path}: {found}, expected one with the four idx files")

@@ -16,6 +16,7 @@ from mpidl.engines.training import Training
 from mpidl.errors import UsageError
 from mpidl.nn.model import CompleteModel, Model, PlacedModel, adapt
 from mpidl.nn.ondevice import Mirrored, OnDevice
+from mpidl.schema import LARGEST
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.storage.checkpoint import Checkpoint, prune
 from mpidl.storage.files import scratch
@@ -80,7 +81,7 @@ class Job:
         self.statistics = self.original.statistics
         self.algorithm, self.rule = config.algorithm, config.rule
         self.states = (*(() if self.rule is None else self.rule.states), *self.algorithm.vectors())
-        self.directory = Path(run.dir) / run.name
+        self.directory = run.directory
         self.continues = checkpoint is not None
         self._check()
         train = self.dataset.train
@@ -98,7 +99,11 @@ class Job:
 
     def _schedule(self) -> Schedule:
         run, position = self.config.run, self.position
-        return Schedule(self._portions, run.epochs, run.steps, position.next_portion, position.unfinished)
+        schedule = Schedule(self._portions, run.epochs, run.steps, position.next_portion, position.unfinished)
+        if schedule.steps * self.config.data.batch > LARGEST:
+            key = "epochs" if run.steps is None else "steps"
+            raise UsageError(f"run.{key}: {getattr(run, key)}, expected fewer than 2**63 samples in all")
+        return schedule
 
     @property
     def same_algorithm(self) -> bool:
@@ -121,6 +126,13 @@ class Job:
             raise UsageError(
                 f"algorithm.name: {name} minimises one function of the parameters; the model has statistics beside it "
                 "(of batch_normalisation)"
+            )
+        if self.layout.size > LARGEST:
+            raise UsageError("model: more than 2**63 - 1 parameters, expected fewer")
+        if self.config.servers > self.layout.size:
+            raise UsageError(
+                f"topology.servers: {self.config.servers}, expected at most one for each of the model's "
+                f"{self.layout.size} parameters"
             )
         if self.config.device.shards and not self.config.servers:
             raise UsageError(f"device.shards: true, but {name} has no servers")

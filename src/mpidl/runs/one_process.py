@@ -16,6 +16,7 @@ from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.errors import UsageError
 from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
+from mpidl.job.memory import check_memory
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
@@ -65,14 +66,16 @@ class OneProcess:
         if job.config.device.shards and not self._virtual:
             raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
         job.begin(replicas)
+        check_memory(job, 1 + len(job.states) + 2 + replicas, replicas)
         place = job.place()
-        self._recorder = Recorder(job.config, resume=job.continues)
-        job.directory = self._recorder.directory
         chunk = CHUNK_BYTES // job.dtype.itemsize
         self._shards = [fill(job, range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
         warm(job)
         job.dataset.train.load()
         job.dataset.test.load()
+        # A run that is refused leaves no directory behind.
+        self._recorder = Recorder(job.config, resume=job.continues)
+        job.directory = self._recorder.directory
         self._reporter = Reporter(job, self._recorder, on_terminal())
         self._reporter.placed([str(place)] if place else [])
         clock = None if self._virtual else time.time

@@ -11,7 +11,7 @@ from mpidl.algorithms import Algorithm
 from mpidl.config import Config, DebugSection, DeviceSection, PythonData, from_dict
 from mpidl.config.configuration import read, set_keys
 from mpidl.data import Augmentation, Dataset, Normalisation, Source
-from mpidl.errors import UsageError, shown
+from mpidl.errors import UsageError, quoted
 from mpidl.job.build import PYTHON_MODEL, build_model
 from mpidl.job.job import Job
 from mpidl.launch.signals import held
@@ -155,7 +155,7 @@ def train(
         return Job(config, dataset, build_model(config, dataset) if model is None else model, checkpoint)
 
     with held():
-        return start(resolved, make, Path(resolved.run.dir) / resolved.run.name if resume else None)
+        return start(resolved, make, resolved.run.directory if resume else None)
 
 
 def _check_objects(data: Any, algorithm: Any, rule: Any) -> None:
@@ -172,9 +172,7 @@ def _check_objects(data: Any, algorithm: Any, rule: Any) -> None:
 
 
 def _found(value: Any) -> str:
-    return (
-        f"a {type(value).__name__}" if hasattr(value, "__len__") and not isinstance(value, str) else shown(repr(value))
-    )
+    return f"a {type(value).__name__}" if hasattr(value, "__len__") and not isinstance(value, str) else quoted(value)
 
 
 def _plain(section: Any) -> Any:
