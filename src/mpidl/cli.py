@@ -9,11 +9,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import MpidlError, UsageError, printable, quoted, shown
 from mpidl.launch import environment, marks, signals
+from mpidl.paths import user_path
 from mpidl.report import results
 from mpidl.version import VERSION
 
@@ -115,11 +115,13 @@ def _add_train(commands: Commands) -> None:
         help="train a model",
         description="Train a model. Without -n and mpirun: in one process, no MPI needed.",
     )
-    train.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file, such as jobs/digits.toml")
+    train.add_argument(
+        "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file, such as jobs/digits.toml"
+    )
     train.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
     _add_overrides(train)
     train.add_argument(
-        "--resume", metavar="RUN_DIR", type=Path,
+        "--resume", metavar="RUN_DIR", type=user_path,
         help="continue from a run's last checkpoint, on any number of ranks; CONFIG is the run's own if not given",
     )  # fmt: skip
     _add_json(train, "the summary")
@@ -130,7 +132,7 @@ def _add_evaluate(commands: Commands) -> None:
     evaluate = commands.add_parser(
         "evaluate", help="test a trained model", description="Test the model of a run's last checkpoint."
     )
-    evaluate.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="such as runs/digits")
+    evaluate.add_argument("run_dir", metavar="RUN_DIR", type=user_path, help="such as runs/digits")
     _add_json(evaluate, "the result")
     evaluate.set_defaults(command=_evaluate)
 
@@ -141,10 +143,12 @@ def _add_simulate(commands: Commands) -> None:
         help="predict a run on a virtual cluster",
         description="Train on a virtual cluster, in this process: the arithmetic is real, only time is not.",
     )
-    simulate.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file with a section [virtual]")
+    simulate.add_argument(
+        "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file with a section [virtual]"
+    )
     simulate.add_argument("--replicas", metavar="N", type=int, help="number of replicas")
     simulate.add_argument(
-        "--replay", metavar="RUN_DIR", type=Path,
+        "--replay", metavar="RUN_DIR", type=user_path,
         help="instead: repeat, in one process, a run on ranks that was recorded (run.record = true)",
     )  # fmt: skip
     _add_overrides(simulate)
@@ -164,12 +168,12 @@ def _add_data(commands: Commands) -> None:
         ),
     )
     pack.add_argument(
-        "folder", metavar="FOLDER", type=Path, help="a subfolder for each class, or train/ and val/ or test/"
+        "folder", metavar="FOLDER", type=user_path, help="a subfolder for each class, or train/ and val/ or test/"
     )
-    pack.add_argument("file", metavar="FILE.h5", type=Path, help="the file to write")
+    pack.add_argument("file", metavar="FILE.h5", type=user_path, help="the file to write")
     pack.add_argument("--size", metavar="PIXELS", type=int, default=224, help="width and height; 224 if not given")
     tested = pack.add_mutually_exclusive_group()
-    tested.add_argument("--test", metavar="FOLDER", type=Path, help="folder of the images to test with")
+    tested.add_argument("--test", metavar="FOLDER", type=user_path, help="folder of the images to test with")
     tested.add_argument(
         "--test-fraction", metavar="FRACTION", type=float, default=0.1,
         help="part of each class to test with, if there is no folder for that; 0.1 if not given",
@@ -186,7 +190,9 @@ def _add_plan(commands: Commands) -> None:
         help="say how large a job would be",
         description="Describe a job without training: its layers, their sizes, and what each rank would hold.",
     )
-    plan.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file, such as jobs/distbelief_speech.toml")
+    plan.add_argument(
+        "config", metavar="CONFIG", type=user_path, help="a TOML file, such as jobs/distbelief_speech.toml"
+    )
     plan.add_argument("--ranks", metavar="N", type=int, help="also say what each of N ranks would do")
     _add_overrides(plan)
     _add_json(plan, "the plan")

@@ -341,7 +341,7 @@ def test_a_number_that_is_none_is_an_error(arrays, write, indices):
     arrays["train/x"][12, 1, 1] = np.nan
     arrays["test/x"] = arrays["test/x"] * 1.0
     split = Hdf5(str(write(arrays))).open().train
-    with pytest.raises(UsageError, match=r"train/x: NaN or infinity in sample \d+, expected finite numbers$"):
+    with pytest.raises(MpidlError, match=r"train/x: NaN or infinity in sample \d+, expected finite numbers$"):
         split.gather(indices)
 
 

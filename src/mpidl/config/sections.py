@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from mpidl.data import Augmentation, Dataset, Normalisation
 from mpidl.errors import UsageError, quoted
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
+from mpidl.paths import user_path
 from mpidl.schema import Checked
 
 Count = Annotated[int, Meta(ge=1)]
@@ -61,8 +61,11 @@ class RunSection(Checked):
         super().__post_init__()
         if "/" in self.name or not self.name.isprintable() or self.name in (".", ".."):
             raise UsageError(f"name: {quoted(self.name)} can't name a directory within run.dir")
-        if "\0" in self.dir:
-            raise UsageError(f"dir: {quoted(self.dir)} can't name a directory")
+        try:
+            user_path(self.dir)
+            user_path(self.name)
+        except UsageError as error:
+            raise UsageError(f"dir: {error}") from None
         if self.epochs is not None and self.steps is not None:
             raise UsageError("steps: run.epochs is given too, expected one of them")
         if self.epochs is None and self.steps is None:
@@ -71,7 +74,7 @@ class RunSection(Checked):
     @property
     def directory(self) -> Path:
         """The run's directory, with a ``~`` in `dir` expanded."""
-        return Path(os.path.expanduser(self.dir)) / self.name
+        return user_path(self.dir) / self.name
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ from msgspec import Meta
 
 from mpidl.engines.virtual.times import Constant, Death, Jitter, Times, parse
 from mpidl.errors import UsageError
+from mpidl.paths import user_path
 from mpidl.schema import Checked
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -87,7 +87,7 @@ class VirtualSection(Checked):
                 )
         if self.compute is None and self.calibration is None:
             raise UsageError("virtual.compute: missing, expected the seconds of a gradient, or virtual.calibration")
-        measured = calibrate(Path(os.path.expanduser(self.calibration))) if self.calibration is not None else Times()
+        measured = calibrate(user_path(self.calibration)) if self.calibration is not None else Times()
         given = {
             key: parse(str(getattr(self, key)), f"virtual.{key}")
             for key in ("compute", "latency", "service")

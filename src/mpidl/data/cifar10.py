@@ -6,7 +6,6 @@ the blue ones.
 
 from __future__ import annotations
 
-import os
 import tarfile
 import zlib
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from mpidl.data.dataset import ArraySplit, Dataset
 from mpidl.errors import UsageError
+from mpidl.paths import user_path
 from mpidl.schema import Checked
 
 SHAPE = (32, 32, 3)
@@ -48,7 +48,7 @@ class Cifar10(Checked):
     path: str
 
     def open(self) -> Dataset:
-        files = _files(Path(os.path.expanduser(self.path)))
+        files = _files(user_path(self.path))
         train, test = (_split([files[name] for name in names]) for names in (TRAIN, [TEST]))
         return Dataset(self.name, SHAPE, CLASSES, train, test)
 

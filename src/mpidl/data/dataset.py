@@ -133,9 +133,7 @@ class Dataset:
         object.__setattr__(self, "input_shape", convert(self.input_shape, tuple[Count, ...], "Dataset.input_shape"))
         object.__setattr__(self, "classes", convert(self.classes, Count | None, "Dataset.classes"))
         if prod(self.input_shape) > LARGEST:
-            raise UsageError(
-                f"Dataset.input_shape: {self.input_shape} has more than 2**63 - 1 elements, expected fewer"
-            )
+            raise UsageError(f"Dataset.input_shape: {self.input_shape} has more than 2**63 - 1 elements")
         for part in ("train", "test"):
             name, split = f"Dataset.{part}", getattr(self, part)
             if not isinstance(split, Split):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from mpidl.data.columns import Column, check, check_finite, input_dtype, target_
 from mpidl.data.dataset import Dataset, Split
 from mpidl.data.gatherer import Gatherer, outside
 from mpidl.errors import MpidlError, UsageError
+from mpidl.paths import user_path
 from mpidl.schema import Checked
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ class Hdf5(Checked):
     classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def open(self) -> Dataset:
-        path = Path(os.path.expanduser(self.path))
-        columns = open_columns(path)
+        file = user_path(self.path)
+        columns = open_columns(file)
         train, test = (columns["train/x"], columns["train/y"]), (columns["test/x"], columns["test/y"])
         try:
             input_shape, classes = check(train, test, self.classes)
         except OSError as error:
-            raise UsageError(f"data.path: {path}: labels can't be read ({_first_line(error)})") from None
+            raise UsageError(f"data.path: {file}: labels can't be read ({_first_line(error)})") from None
         return Dataset(self.name, input_shape, classes, Hdf5Split(*train), Hdf5Split(*test))
 
 
@@ -117,7 +117,7 @@ class _Block:
                 column.values.read_direct(memory, np.s_[start:stop], np.s_[:size])
             except OSError as error:
                 raise _unreadable(column, start, stop, error) from None
-            check_finite(Column(column.name, memory[:size]), start)
+            _check_read(Column(column.name, memory[:size]), start)
 
 
 class Hdf5Split(Split):
@@ -183,9 +183,17 @@ class Hdf5Split(Split):
                 arrays.append(column.values[rows].astype(like.dtype))
             except OSError as error:
                 raise _unreadable(column, rows[0], rows[-1] + 1, error) from None
-            check_finite(Column(column.name, arrays[-1]), rows[0])
+            _check_read(Column(column.name, arrays[-1]), rows[0])
         inputs, targets = arrays
         return self._gatherer.take(inputs, targets, places)
+
+
+def _check_read(column: Column, first: int) -> None:
+    """Raise MpidlError for a number that is not finite: the run has begun."""
+    try:
+        check_finite(column, first)
+    except UsageError as error:
+        raise MpidlError(str(error)) from None
 
 
 def _unreadable(column: Column, start: int, stop: int, error: OSError) -> MpidlError:

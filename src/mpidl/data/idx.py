@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from mpidl.data.columns import Column, check
 from mpidl.data.dataset import ArraySplit, Dataset
 from mpidl.errors import UsageError
+from mpidl.paths import user_path
 from mpidl.schema import Checked
 
 BYTES_MAGIC = 0x0800
@@ -47,7 +47,7 @@ class Idx(Checked):
     classes: Annotated[int, msgspec.Meta(ge=1)] = 10
 
     def open(self) -> Dataset:
-        directory = Path(os.path.expanduser(self.path))
+        directory = user_path(self.path)
         if not directory.is_dir():
             found = "not a directory" if directory.exists() else "no such directory"
             raise UsageError(f"data.path: {self.path}: {found}, expected one with the four idx files")

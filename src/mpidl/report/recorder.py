@@ -46,9 +46,7 @@ class Recorder:
 
     def __init__(self, config: Config, resume: bool = False) -> None:
         parent, name = config.run.directory.parent, config.run.name
-        self._made = (
-            [] if resume else [parent / name, *(each for each in (parent, *parent.parents) if not each.exists())]
-        )
+        self._made: list[Path] = []
         try:
             above = [each for each in (parent, *parent.parents) if not each.exists()]
             self.directory = parent / name if resume else _new_directory(parent, name)

@@ -125,7 +125,12 @@ class OneProcess:
         engine = self._engine
         with stopping(self._interrupt):
             self._tell(Started())
-            self._trained = engine.run()
+            try:
+                self._trained = engine.run()
+            except UsageError:
+                if not engine.look().samples:
+                    self._recorder.discard()
+                raise
             self._job.model.parameters[:] = engine.parameters()
             self._tell(Trained(self._trained))
         return self._summary
