@@ -241,9 +241,10 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _launch(arguments: argparse.Namespace, ranks: int) -> int:
-    from mpidl.launch.mpiexec import launch
+    from mpidl.launch.mpiexec import check_memory, launch
     from mpidl.topology.roles import assign
 
+    check_memory(ranks)
     config = _config(arguments)
     assign([0] * ranks, config.servers)
     passed = ["train"]

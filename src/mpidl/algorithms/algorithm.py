@@ -13,7 +13,7 @@ from mpidl import wire
 from mpidl.algorithms.coordinator_requests import CoordinatorRequest
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Request
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Checked
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
@@ -77,7 +77,7 @@ class Algorithm(Checked):
         travels = wire.parse(self.wire) is not None
         if self.exchange is not Exchange.SERVERS and (travels or self.max_staleness is not None):
             key, value = ("wire", self.wire) if travels else ("max_staleness", self.max_staleness)
-            raise UsageError(f"{key}: {value!r}, {self.name} exchanges by {self.exchange.value}, without pushes")
+            raise UsageError(f"{key}: {quoted(value)}, {self.name} exchanges by {self.exchange.value}, without pushes")
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """Raise UsageError if the algorithm's settings don't go with the run's, or with the shards' rule."""

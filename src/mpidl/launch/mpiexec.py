@@ -20,7 +20,7 @@ from mpidl.launch.room import check_room
 from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import quieten
 
-__all__ = ["command", "launch"]
+__all__ = ["check_memory", "command", "launch"]
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, 75)
@@ -68,11 +68,10 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     Raises
     ------
     UsageError
-        There is no mpirun, or the ranks don't fit into this machine's memory.
+        There is no mpirun.
     MpidlError
         The temporary directory is full.
     """
-    _check_memory(ranks)
     forwarding = _Forwarding()
     with handled(forwarding.handle), forwarding:
         words, environment = command(ranks, ["-P", "-m", "mpidl", *arguments])
@@ -125,8 +124,8 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     return [str(mpiexec), "-n", str(ranks), *options, sys.executable, *arguments], environment
 
 
-def _check_memory(ranks: int) -> None:
-    """Raise UsageError if so many processes don't fit; where a scheduler may give other machines, nothing is known."""
+def check_memory(ranks: int) -> None:
+    """Raise UsageError if this machine can't hold so many ranks, and no scheduler may give them other machines."""
     if any(variable in os.environ for variable in SCHEDULERS):
         return
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.nn import kernels
 from mpidl.nn.graph import Graph
 from mpidl.nn.layers.layer import Layer, Workspace
@@ -76,7 +76,7 @@ class Network(CompleteModel):
         if not layers:
             raise UsageError("model.layer: no layer, expected at least one")
         if dtype not in ("float32", "float64"):
-            raise UsageError(f"dtype: expected 'float32' or 'float64', found {dtype!r}")
+            raise UsageError(f"dtype: expected 'float32' or 'float64', found {quoted(dtype)}")
         self.layers = tuple(layers)
         self.input_shape = tuple(input_shape)
         self.loss = SoftmaxCrossEntropy() if loss is None else loss

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.schema import Checked
 
 
@@ -39,7 +39,7 @@ class RateSchedule(Checked):
         if self.schedule == "steps" and not self.epochs:
             raise UsageError("epochs: missing, expected the epochs at which rates step down, such as [200]")
         if self.schedule != "steps" and self.epochs is not None:
-            raise UsageError(f"epochs: {self.epochs}, the schedule {self.schedule!r} takes none")
+            raise UsageError(f"epochs: {quoted(self.epochs)}, the schedule {self.schedule!r} takes none")
 
     def at(self, epoch: float, length: float) -> float:
         """Return the factor, in [0, 1], after `epoch` out of `length` epochs."""
