@@ -73,7 +73,6 @@ def test_what_a_function_returns_is_checked():
         ({"classes": None}, "Dataset.train: classes are None, expected their number: the targets are labels"),
         ({"classes": 0}, "Dataset.classes: expected int >= 1, found 0"),
         ({"train": ArraySplit(INPUTS, INPUTS)}, "Dataset.train: classes are 3, expected None: the targets are floats"),
-        ({"input_shape": (2, 2)}, "Dataset.train: inputs of shape (4,), expected (2, 2), the dataset's input_shape"),
         ({"input_shape": (4.5,)}, "Dataset.input_shape: expected list of int >= 1, found (4.5,)"),
     ],
 )

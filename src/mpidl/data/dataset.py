@@ -89,8 +89,8 @@ class Split(ABC):
         """Return the same samples with integer inputs as they are, for models that take ids; itself without any."""
         return self
 
-    def check(self, name: str, input_shape: tuple[int, ...], classes: int | None) -> None:  # noqa: B027 (few can)
-        """Raise UsageError if the samples are seen not to be of this shape and these classes; `name` is the split's."""
+    def check_classes(self, name: str, classes: int | None) -> None:  # noqa: B027 (few splits hold all labels)
+        """Raise UsageError if a label is seen not to be of these classes; `name` is the split's."""
 
     def take(self, minibatch: Minibatch) -> Batch:
         """Return the samples of a minibatch; see `gather`."""
@@ -114,7 +114,7 @@ class Dataset:
     Raises
     ------
     UsageError
-        A split is missing or empty, or its samples are of another shape or other classes.
+        A split is missing or empty, or its labels are of other classes.
 
     Examples
     --------
@@ -141,7 +141,7 @@ class Dataset:
                 raise UsageError(f"{name}: expected {expected}, found {quoted(split)}")
             if split.samples < 1:
                 raise UsageError(f"{name}: no samples, expected at least one")
-            split.check(name, self.input_shape, self.classes)
+            split.check_classes(name, self.classes)
 
     @classmethod
     def of_arrays(
@@ -250,10 +250,7 @@ class ArraySplit(Split):
         check_finite(Column("inputs", array))
         return array
 
-    def check(self, name: str, input_shape: tuple[int, ...], classes: int | None) -> None:
-        shape = input_shape if callable(self._inputs) else self._inputs.shape[1:]
-        if shape != input_shape:
-            raise UsageError(f"{name}: inputs of shape {shape}, expected {input_shape}, the dataset's input_shape")
+    def check_classes(self, name: str, classes: int | None) -> None:
         floats = self._targets.dtype.kind == "f"
         if floats != (classes is None):
             expected = "None: the targets are floats" if floats else "their number: the targets are labels"
