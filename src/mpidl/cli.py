@@ -113,7 +113,10 @@ def _add_train(commands: Commands) -> None:
     train = commands.add_parser(
         "train",
         help="train a model",
-        description="Train a model. Without -n and mpirun: in one process, no MPI needed.",
+        description=(
+            "Train a model. Without -n and mpirun: in one process, no MPI needed. "
+            "A configuration's model.factory is code that runs: take configurations only from people whom you trust."
+        ),
     )
     train.add_argument(
         "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file, such as jobs/digits.toml"
