@@ -191,6 +191,12 @@ def test_help(mpidl, arguments):
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_help_and_readme_say_that_a_factory_is_code(mpidl):
+    readme = (JOBS.parent / "README.rst").read_text()
+    for text in (mpidl("train", "--help").stdout, readme):
+        assert re.search(r"model\.factory\b.* is code that runs", " ".join(text.replace("`", "").split()))
+
+
 def test_help_loads_nothing_heavy(bare_environment):
     heavy = ("numpy", "msgspec", "numba", "h5py", "mpi4py", "tqdm", "simpy", "ctypes", "subprocess")
     code = (
