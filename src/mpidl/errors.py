@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+#: Characters of a name or value that an error shows.
+SHOWN = 60
+
 
 class MpidlError(Exception):
     """Something that the run met and can't go on from; its text is one line for a person (exit code 1)."""
 
     exit_code = 1
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
 
 
 class UsageError(MpidlError):
@@ -21,3 +27,23 @@ def nearest(word: str, known: list[str]) -> str:
 
     close = difflib.get_close_matches(word, known, n=1)
     return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known))}"
+
+
+def printable(text: str) -> str:
+    """Return `text` as one line, with control characters escaped: what a file contains must not rule a terminal."""
+    line = " ".join(part.strip() for part in text.splitlines())
+    return line if line.isprintable() else "".join(_escaped(each) for each in line)
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def quoted(value: object) -> str:
+    """Return the text of a value that a user gave, for an error, shortened."""
+    return shown(repr(value))
+
+
+def shown(text: str, most: int = SHOWN) -> str:
+    """Return a name or value for an error, shortened to `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -4,16 +4,48 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_type_hints
+from functools import cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect
 
-from mpidl.errors import UsageError, nearest
+from mpidl.errors import UsageError, nearest, quoted, shown
 
-__all__ = ["build", "check_keys", "check_table", "choose", "describe", "keys"]
+__all__ = ["Checked", "build", "check_keys", "check_table", "choose", "convert", "describe", "keys"]
 
 T = TypeVar("T")
+
+#: Largest integer of TOML, HDF5 and NumPy.
+LARGEST = (1 << 63) - 1
+
+
+class Checked:
+    """A base class of dataclasses whose constructor checks its arguments as `build` does.
+
+    A value is converted to its field's annotation, as an integer to a float, and NumPy's numbers to Python's. A
+    default is taken as it is. A subclass with a ``__post_init__`` of its own calls this one first.
+
+    Raises
+    ------
+    UsageError
+        A value has the wrong type or is out of bounds.
+    """
+
+    def __post_init__(self) -> None:
+        cls: Any = type(self)
+        for name, (annotation, default) in _fields(cls).items():
+            value = getattr(self, name)
+            if value is not default:
+                object.__setattr__(self, name, convert(value, annotation, f"{cls.__name__}.{name}"))
+
+
+@cache
+def _fields(cls: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the annotation and the default of each field of a dataclass that its constructor takes."""
+    annotations = get_type_hints(cls, include_extras=True)
+    fields = dataclasses.fields(cls)
+    return {field.name: (annotations[field.name], field.default) for field in fields if field.init}
 
 
 def keys(cls: type) -> list[str]:
@@ -41,8 +73,9 @@ def build(cls: type[T], section: str, values: Mapping[str, Any]) -> T:
     """
     check_table(section, values)
     check_keys(section, values, keys(cls))
-    annotations = get_type_hints(cls, include_extras=True)
-    converted = {key: _convert(value, annotations[key], f"{section}.{key}") for key, value in values.items()}
+    fields: Any = _fields(cls)  # type: ignore[arg-type]
+    annotations = {key: annotation for key, (annotation, _) in fields.items()}
+    converted = {key: convert(value, annotations[key], f"{section}.{key}") for key, value in values.items()}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if field.init and required and field.name not in values:
@@ -63,7 +96,7 @@ def check_keys(section: str, values: Mapping[str, Any], known: list[str]) -> Non
     """Raise UsageError for a key of `values` that is not in `known`; the error names the nearest known key."""
     for key in values:
         if key not in known:
-            raise UsageError(f"{section}.{key}: unknown key{nearest(key, known)}")
+            raise UsageError(f"{section}.{shown(key)}: unknown key{nearest(key, known)}")
 
 
 def choose(registry: Mapping[str, T], key: str, name: Any) -> T:
@@ -75,25 +108,55 @@ def choose(registry: Mapping[str, T], key: str, name: Any) -> T:
         The registry has no such name; the error gives the nearest.
     """
     if not isinstance(name, str) or name not in registry:
-        raise UsageError(f"{key}: unknown name {name!r}{nearest(str(name), list(registry))}")
+        raise UsageError(f"{key}: unknown name {_found(name)}{nearest(str(name), list(registry))}")
     return registry[name]
 
 
-def _convert(value: Any, annotation: Any, key: str) -> Any:
+def convert(value: Any, annotation: Any, key: str) -> Any:
+    """Return `value` as the type of an annotation, which may contain `msgspec.Meta` bounds and dataclasses.
+
+    Parameters
+    ----------
+    value : any
+        What a TOML parser returns, or a Python script gives.
+    annotation : type
+    key : str
+        Name of the value in errors, such as ``"data.batch"``.
+
+    Raises
+    ------
+    UsageError
+        It has another type or is out of bounds.
+    """
     if dataclasses.is_dataclass(annotation):
-        return build(annotation, key, value)  # type: ignore[arg-type]
-    not_a_number = isinstance(value, float) and value != value
+        return value if isinstance(value, annotation) else build(annotation, key, value)  # type: ignore[arg-type]
+    if get_origin(annotation) is tuple and isinstance(value, list | tuple):
+        inner = get_args(annotation)[0]
+        if dataclasses.is_dataclass(inner):
+            return tuple(convert(each, inner, f"{key}[{place}]") for place, each in enumerate(value))
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     try:
-        if not not_a_number:
+        if _in_range(value):
             return msgspec.convert(value, annotation)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, OverflowError):
         pass
     raise UsageError(f"{key}: expected {describe(annotation)}, found {_found(value)}")
 
 
+def _in_range(value: Any) -> bool:
+    """Tell whether all numbers in a value or list are numbers, and no integer is larger than `LARGEST`."""
+    if isinstance(value, list | tuple):
+        return all(map(_in_range, value))
+    if isinstance(value, int):
+        return -LARGEST <= value <= LARGEST
+    return not isinstance(value, float) or value == value
+
+
 def _found(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if isinstance(value, int) and not _in_range(value):
+        return "an integer of more than 64 bits"
+    return quoted(value)
 
 
 def describe(annotation: Any) -> str:

@@ -93,7 +93,9 @@ def test_easgd_in_turns_is_stable_up_to_the_bound_for_alpha(rate, replicas):
 
     def distance(share):
         alpha = share * (4 - 2 * rate) / (4 - rate)
-        drive = Drive(Easgd(rate=rate, tau=1, alpha=alpha), [lambda x: x - 1.0] * replicas, 0.0)
+        algorithm = Easgd(rate=rate, tau=1)
+        object.__setattr__(algorithm, "alpha", alpha)  # beyond 1 too, which the constructor refuses
+        drive = Drive(algorithm, [lambda x: x - 1.0] * replicas, 0.0)
         for _ in range(3000):
             drive.step()
         return abs(drive.center[0] - 1.0)

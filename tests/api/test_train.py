@@ -24,6 +24,9 @@ SECTIONS = {
     "device": {"kind": "cpu", "transfer": "staged"},
     "debug": {"slow_worker": 1},
 }
+DATA = (
+    "data: expected a Dataset or a source, such as mpidl.Digits() or mpidl.Dataset.of_arrays((x, y), (test_x, test_y))"
+)
 OTHERS = {
     "algorithm": mpidl.Downpour(n_push=4),
     "rule": mpidl.Adam(0.1),
@@ -103,7 +106,15 @@ def test_the_defaults_are_those_of_the_sections(resolved):
         ({"augment": {"refelct": True}}, "data.augment.refelct: unknown key, did you mean 'reflect'?"),
         ({"device": "tpu"}, "device.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'"),
         ({"algorithm": mpidl.Hogwild(), "record": True}, "run.record: a run of hogwild can't be recorded"),
-        ({"data": 3}, "data: expected a Dataset or a source, such as mpidl.Digits(), found 3"),
+        ({"data": 3}, f"{DATA}, found 3"),
+        ({"data": (np.zeros((9, 2)), np.zeros(9, int))}, f"{DATA}, found a tuple"),
+        ({"data": np.zeros((9, 2))}, f"{DATA}, found a ndarray"),
+        ({"data": mpidl.Digits}, f"{DATA}, found <class 'mpidl.data.digits.Digits'>"),
+        ({"algorithm": "downpour"}, "algorithm: expected one such as mpidl.Downpour(), found 'downpour'"),
+        (
+            {"rule": mpidl.Adagrad},
+            "rule: expected one such as mpidl.Adagrad(), found <class 'mpidl.rules.adagrad.Adagrad'>",
+        ),
         ({"config": {"dota": {}}}, "dota: unknown section, did you mean 'data'?"),
         ({"config": {"run": 3}}, "run: expected a section, [run], found 3"),
         ({"config": "absent.toml"}, "absent.toml: No such file or directory"),
@@ -199,3 +210,57 @@ def test_a_model_is_tested_in_its_own_way(tmp_path, least_squares):
     assert (summary["test_loss"], summary["test_accuracy"]) == (2, 100 / 101)
     found = mpidl.evaluate(tmp_path / "run", model, data)
     assert (found["test_loss"], found["test_accuracy"]) == (2, 100 / 101)
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: mpidl.Adagrad(-1), "Adagrad.rate: expected float > 0, found -1"),
+        (lambda: mpidl.Adam(beta1=float("nan")), "Adam.beta1: expected float >= 0 and < 1, found nan"),
+        (lambda: mpidl.RateSchedule(warm_up="no"), "RateSchedule.warm_up: expected float >= 0, found 'no'"),
+        (lambda: mpidl.Dense(-3), "Dense.units: expected int >= 1, found -3"),
+        (lambda: mpidl.Dense(3, inputs="ab"), "Dense.inputs: expected list of str, found 'ab'"),
+        (lambda: mpidl.Dropout(1), "Dropout.rate: expected float >= 0 and < 1, found 1"),
+        (
+            lambda: mpidl.Embedding(1 << 70, 3),
+            "Embedding.vocabulary: expected int >= 1, found an integer of more than 64 bits",
+        ),
+        (
+            lambda: mpidl.SoftmaxCrossEntropy(-0.1),
+            "SoftmaxCrossEntropy.smoothing: expected float >= 0 and < 1, found -0.1",
+        ),
+        (lambda: mpidl.Regularisation(l2=-1), "Regularisation.l2: expected float >= 0, found -1"),
+        (lambda: mpidl.Downpour(n_push=0), "Downpour.n_push: expected int >= 1, found 0"),
+        (lambda: mpidl.Easgd(wire=3), "Easgd.wire: expected str, found 3"),
+        (lambda: mpidl.Synthetic(shape=(3, 0)), "Synthetic.shape: expected non-empty list of int >= 1, found (3, 0)"),
+        (lambda: mpidl.Hdf5(None), "Hdf5.path: expected str, found None"),
+        (lambda: mpidl.Augmentation(rotate=200), "Augmentation.rotate: expected float >= 0 and <= 180, found 200"),
+        (
+            lambda: mpidl.Normalisation(std=[1.0, 0.0]),
+            "Normalisation.std: expected float > 0 or list of float > 0, found [1.0, 0.0]",
+        ),
+        (lambda: mpidl.DeviceSection("tpu"), "DeviceSection.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'"),
+    ],
+)
+def test_what_a_script_gives_is_checked_as_in_a_file(make, line):
+    with pytest.raises(mpidl.UsageError) as error:
+        make()
+    assert str(error.value) == line
+
+
+def test_numbers_of_numpy_are_taken():
+    layer = mpidl.Dense(np.int64(3))
+    assert type(layer.units) is int
+    rule = mpidl.Adagrad(np.float32(0.5))
+    assert (type(rule.rate), rule) == (float, mpidl.Adagrad(0.5))
+    assert type(mpidl.Adagrad(1).rate) is float
+    assert mpidl.Normalisation(np.array([0.5, 0.25])).mean == [0.5, 0.25]
+    assert mpidl.Synthetic(shape=[3, 5]).shape == (3, 5)
+
+
+def test_arrays_of_a_script(tmp_path):
+    random = np.random.default_rng(0)
+    inputs = random.integers(0, 50, (40, 6))
+    data = mpidl.Dataset.of_arrays((inputs, inputs[:, 0] % 3), (inputs[:7], inputs[:7, 0] % 3), classes=3)
+    network = mpidl.Network([mpidl.Embedding(50, 2), mpidl.Dense(3)], (6,))
+    assert mpidl.train(network, data, batch=8, epochs=1, dir=tmp_path)["samples"] == 40

@@ -1,11 +1,16 @@
 """The command line: one line and exit code 2 for what a user did wrong, quickly."""
 
+import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
+import tomli_w
 from PIL import Image
 
 from mpidl.cli import main
@@ -70,6 +75,109 @@ def test_only_the_first_rank_says_what_all_found(mpidl):
     assert [rank.returncode for rank in ranks] == [2, 2]
 
 
+def test_junk_of_a_launcher_is_one_line(mpidl):
+    ended = mpidl("train", DIGITS, OMPI_COMM_WORLD_RANK="junk", OMPI_COMM_WORLD_SIZE="2")
+    expected = "expected a number from 0 to 1 as a launcher sets it, or unset it"
+    assert ended.stderr == f"mpidl: OMPI_COMM_WORLD_RANK=junk in the environment: {expected}\n"
+    assert ended.returncode == 2
+
+
+def test_names_are_told_without_control_characters_and_shortened(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (
+        ["train", str(DIGITS), "--set", "run.name=\x1b[31m\x07"],
+        ["train", str(DIGITS), "--set", f"run.{'x' * 9999}=3"],
+        ["train", str(DIGITS), "--set", f"{'x' * 9999}.y=3"],
+        ["train", str(DIGITS), "--set", f"server.rule={'x' * 9999}"],
+        ["train", "\x1b[31m.toml"],
+        ["train", f"{'x' * 9999}.toml"],
+        ["x" * 9999],
+    ):
+        assert main(arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("mpidl: ")
+        assert line.isprintable()
+        assert len(line) < 500
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["train", "--set", "model.layer_=1"], "model.layer_: unknown key, did you mean 'layer'?"),
+        (
+            ["train", "--set", "algorithm.history=1000000000"],
+            "algorithm.history: expected int >= 1 and <= 1000, found 10",
+        ),
+        (["train", "--set", "topology.servers=1000000"], "topology.servers: 1000000, expected at most one for each"),
+        (["train", "--set", "run.epochs=9223372036854775807"], "run.epochs: 9223372036854775807, expected fewer"),
+        (["train", "-n", "999999"], "-n 999999: so many ranks take 5e+04 GB, this machine has "),
+        (["train", "-n", "9999999999"], "-n: expected int <= 1000000, found 9999999999"),
+        (["plan", "--ranks", "1000000000"], "--ranks: expected int <= 1000000, found 1000000000"),
+        (["simulate", "--replicas", "1000000", "--set", "virtual.compute=1"], "17,226 parameters take "),
+    ],
+)
+def test_sizes_beyond_memory_are_one_line(capsys, tmp_path, monkeypatch, arguments, line):
+    monkeypatch.chdir(tmp_path)
+    for variable in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"):
+        monkeypatch.delenv(variable, raising=False)
+    name = "sandblaster" if "history" in " ".join(arguments) else "sync" if "replicas" in arguments[1] else "downpour"
+    assert main([arguments[0], str(DIGITS), *arguments[1:], "--set", f"algorithm.name={name}"]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"mpidl: {line}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "layer", [{"type": "dense", "units": 10**12}, {"type": "embedding", "vocabulary": 10**14, "units": 100}]
+)
+def test_a_model_beyond_memory_is_one_line_and_can_be_planned(capsys, tmp_path, monkeypatch, layer):
+    monkeypatch.chdir(tmp_path)
+    layers = [layer, {"type": "dense", "units": 10}]
+    Path("job.toml").write_text(tomli_w.dumps({"data": {"source": "digits"}, "model": {"layer": layers}}))
+    assert main(["train", "job.toml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"mpidl: [\d,]+ parameters take \S+ GB, this machine has \S+ GB of memory", line)
+    assert main(["plan", "job.toml"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+
+
+def test_a_million_ranks_are_planned(capsys):
+    assert main(["plan", str(DIGITS), "--ranks", "1000000", "--set", "topology.servers=1000"]) == 0
+    assert "1000000 ranks of one node" in capsys.readouterr().out
+
+
+def test_the_home_directory_is_known(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["train", str(DIGITS), "--set", "run.dir=~/my runs", "--set", "run.steps=1"]) == 0
+    assert (tmp_path / "my runs" / "digits" / "summary.json").exists()
+    capsys.readouterr()
+
+
+def test_a_refused_run_leaves_no_directory_behind(capsys, tmp_path, monkeypatch):
+    """Refused for images that can't be read, or at its first batch."""
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("data.h5", "w") as file:
+        for part in ("train", "test"):
+            file[f"{part}/x"], file[f"{part}/y"] = np.full((9, 2), 77), np.arange(9) % 3
+    embedding = [{"type": "embedding", "vocabulary": 5, "units": 2}, {"type": "dense", "units": 3}]
+    Path("job.toml").write_text(
+        tomli_w.dumps({"data": {"source": "hdf5", "path": "data.h5"}, "model": {"layer": embedding}})
+    )
+    assert main(["train", "job.toml"]) == 2
+    assert capsys.readouterr().err.endswith("mpidl: an id of 77, the embedding has a vocabulary of 5\n")
+    for part in ("train", "t10k"):
+        Path(f"{part}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1]))
+        with gzip.open(f"{part}-images-idx3-ubyte.gz", "wb") as images:
+            images.write(bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1, 3, 4]))
+        damaged = bytearray(Path(f"{part}-images-idx3-ubyte.gz").read_bytes())
+        damaged[-8] ^= 1  # the checksum
+        Path(f"{part}-images-idx3-ubyte.gz").write_bytes(damaged)
+    assert main(["train", str(DIGITS), "--set", "data.source=idx", "--set", "data.path=."]) == 2
+    assert "not a valid gzip file" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_ranks_that_are_there_already(mpidl):
     ended = mpidl("train", DIGITS, "-n", "4", PMI_RANK="0", PMI_SIZE="3")
     assert ended.stderr == "mpidl: -n 4: there are 3 ranks already, leave -n out\n"
@@ -81,6 +189,12 @@ def test_help(mpidl, arguments):
     ended = mpidl(*arguments)
     assert ended.stdout.startswith(("usage: mpidl", "mpidl 0."))
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_help_and_readme_say_that_a_factory_is_code(mpidl):
+    readme = (JOBS.parent / "README.rst").read_text()
+    for text in (mpidl("train", "--help").stdout, readme):
+        assert re.search(r"model\.factory\b.* is code that runs", " ".join(text.replace("`", "").split()))
 
 
 def test_help_loads_nothing_heavy(bare_environment):

@@ -20,7 +20,7 @@ from mpidl.rules import Adagrad
 NAMES = [*SECTIONS, "algorithm", "server"]
 JOBS = Path(__file__).parents[2] / "jobs"
 
-counts = st.integers(1, 2**70)
+counts = st.integers(1, 2**63 - 1)
 positive = st.floats(0, exclude_min=True, allow_nan=False)
 words = st.text(st.characters(codec="utf-8"), min_size=1)
 layers = st.fixed_dictionaries(
@@ -47,9 +47,9 @@ run = st.builds(
     lambda length, rest: {**length, **rest},
     run_length,
     section(
-        name=words.filter(lambda name: "/" not in name and "\0" not in name and name not in (".", "..")),
-        dir=words,
-        seed=st.integers(0, 2**70),
+        name=words.filter(lambda name: "/" not in name and name.isprintable() and name not in (".", "..")),
+        dir=words.filter(lambda name: "\0" not in name),
+        seed=st.integers(0, 2**63 - 1),
         deterministic=st.booleans(),
         target_accuracy=st.floats(0, 1, exclude_min=True),
         report=positive,
@@ -57,7 +57,7 @@ run = st.builds(
 )
 SUBSECTIONS = ("augment", "normalise")
 augment = section(
-    {"reflect": st.booleans(), "translate": st.integers(0, 2**70)},
+    {"reflect": st.booleans(), "translate": st.integers(0, 2**63 - 1)},
     rotate=st.floats(0, 180),
     noise=st.floats(0, allow_nan=False),
 )

@@ -68,3 +68,20 @@ def test_missing_files(tmp_path):
     assert str(error.value) == f"{tmp_path / 'absent.toml'}: No such file or directory"
     with pytest.raises(UsageError, match="Is a directory"):
         toml.read(tmp_path)
+
+
+BEYOND = {
+    "nested arrays": "x = " + "[" * 5000 + "]" * 5000,
+    "nested tables": "x = " + "{a = " * 5000 + "1" + "}" * 5000,
+    "long": "x = " + "9" * 5000,
+    "long in another base": "x = 0x" + "f" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_python_can_not_take_is_one_line(tmp_path, name):
+    path = tmp_path / "job.toml"
+    path.write_text(BEYOND[name])
+    for read in (lambda: toml.read(path), lambda: toml.parse(BEYOND[name].removeprefix("x = "))):
+        with pytest.raises(UsageError, match=r": (tables or arrays are nested too deeply|an integer has too many dig)"):
+            read()

@@ -92,3 +92,11 @@ def test_damaged_archive(tmp_path, records):
     for contents in (b"not an archive", b"", whole[: len(whole) // 2]):
         path.write_bytes(contents)
         fails(path, rf"^data\.path: .*{ARCHIVE}: not a valid {ARCHIVE} \(.*\)$")
+
+
+def test_the_checksum_of_the_archive_is_checked_to_its_end(tmp_path, records):
+    path = packed(tmp_path, records)
+    whole = path.read_bytes()
+    for contents in (whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:], whole[:-2]):
+        path.write_bytes(contents)
+        fails(path, rf"^data\.path: .*{ARCHIVE}: not a valid {ARCHIVE} \(.*\)$")

@@ -222,7 +222,12 @@ WRONG = {
         r"test/x: shape \(5, 2\) per sample, expected \(5, 3\) as in .*train/x$",
     ),
     "no shape": ("train/x", lambda x: x[:, 0, 0], rf"train/x: shape \({TRAIN},\), expected \(samples, ...\)"),
-    "integers": ("train/x", lambda x: x.astype("i2"), r"train/x: int16, expected floats or bytes \(uint8\)$"),
+    "integers": ("test/x", lambda x: x.astype("i2"), r"test/x: int16, expected uint8 as in .*: train/x$"),
+    "complex": (
+        "train/x",
+        lambda x: x * 1j,
+        r"train/x: complex128, expected floats, bytes \(uint8\) or other integers$",
+    ),
     "booleans": ("train/y", lambda y: y > 4, r"train/y: bool of shape \(37,\), expected integers of shape"),
     "float labels": (
         "train/y",
@@ -256,13 +261,13 @@ def test_classes_of_float_targets(arrays, write):
 
 
 def test_labels_are_checked_beyond_the_first_block(arrays, write, monkeypatch):
-    monkeypatch.setattr("mpidl.data.dataset.LABELS_PER_CHECK", 10)
+    monkeypatch.setattr("mpidl.data.columns.LABELS_PER_CHECK", 10)
     arrays["train/y"][33] = 77
     fails(write(arrays), r"train/y: label 77 at index 33, expected 0 to 9$", classes=10)
 
 
 def test_classes_are_counted_over_all_blocks(arrays, write, monkeypatch):
-    monkeypatch.setattr("mpidl.data.dataset.LABELS_PER_CHECK", 10)
+    monkeypatch.setattr("mpidl.data.columns.LABELS_PER_CHECK", 10)
     arrays["train/y"][5:] %= 9
     assert arrays["train/y"][4] == 9
     assert Hdf5(str(write(arrays))).open().classes == 10
@@ -298,3 +303,54 @@ def test_damaged_labels(arrays, write):
 def test_indices_outside_are_refused(arrays, write, indices):
     with pytest.raises(IndexError, match=rf"outside \[0, {TRAIN}\)"):
         Hdf5(str(write(arrays))).open().train.gather(np.array(indices))
+
+
+@pytest.fixture
+def virtual(arrays, tmp_path):
+    """A file whose train/x is virtual, in two parts of other files, and the paths of these."""
+    half, parts = TRAIN // 2, [tmp_path / "a.h5", tmp_path / "b.h5"]
+    layout = h5py.VirtualLayout((TRAIN, 5, 3), np.uint8)
+    for part, rows in zip(parts, (slice(0, half), slice(half, TRAIN)), strict=True):
+        with h5py.File(part, "w") as file:
+            file["x"] = arrays["train/x"][rows]
+        layout[rows] = h5py.VirtualSource(part.name, "x", arrays["train/x"][rows].shape)
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file.create_virtual_dataset("train/x", layout)
+        for key in ("train/y", "test/x", "test/y"):
+            file[key] = arrays[key]
+    return tmp_path / "data.h5", parts
+
+
+def test_a_virtual_dataset_is_read(virtual, arrays):
+    batch = Hdf5(str(virtual[0])).open().train.gather(np.arange(TRAIN))
+    assert np.array_equal(batch.inputs, arrays["train/x"] * np.float32(1 / 255))
+
+
+def test_a_source_that_has_moved_is_an_error(virtual):
+    file, (_, part) = virtual
+    part.rename(part.with_name("moved.h5"))
+    fails(file, r"data\.h5: train/x is a virtual dataset, and its source b\.h5 is missing$")
+    with h5py.File(part, "w") as other:
+        other["y"] = 1
+    fails(file, r"data\.h5: train/x is a virtual dataset, and its source .*b\.h5 has no dataset x$")
+
+
+@pytest.mark.parametrize("indices", [np.arange(10, 20), np.array([12, 36])], ids=["block", "scattered"])
+def test_a_number_that_is_none_is_an_error(arrays, write, indices):
+    arrays["train/x"] = arrays["train/x"].astype(np.float32)
+    arrays["train/x"][12, 1, 1] = np.nan
+    arrays["test/x"] = arrays["test/x"] * 1.0
+    split = Hdf5(str(write(arrays))).open().train
+    with pytest.raises(MpidlError, match=r"train/x: NaN or infinity in sample \d+, expected finite numbers$"):
+        split.gather(indices)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", ">i8"])
+def test_integers_stay_integers_where_they_are_asked_for(arrays, write, dtype):
+    for part in ("train", "test"):
+        arrays[f"{part}/x"] = arrays[f"{part}/x"].astype(dtype)
+    split = Hdf5(str(write(arrays))).open().as_integers().train
+    for indices in (np.arange(10, 20), np.array([12, 36])):
+        found = split.gather(indices).inputs
+        assert found.dtype == np.dtype(dtype).newbyteorder("=")
+        assert np.array_equal(found, arrays["train/x"][indices])

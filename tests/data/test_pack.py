@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import sys
+import zlib
 
 import h5py
 import numpy as np
@@ -62,7 +65,7 @@ def test_every_image_is_there_once_with_its_label(folder, tmp_path):
 
 def test_the_seed_decides_the_order(folder, tmp_path):
     def order(seed):
-        pack(folder, tmp_path / "packed.h5", SIZE, seed=seed, test_fraction=0.4)
+        pack(folder, tmp_path / "packed.h5", SIZE, seed=seed, test_fraction=0.4, force=True)
         dataset = Hdf5(str(tmp_path / "packed.h5")).open()
         return colours(dataset.train) + colours(dataset.test)
 
@@ -149,3 +152,58 @@ def test_an_image_that_can_not_be_read_is_named(folder, tmp_path, damage):
 def test_without_pillow(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     fails(r"^data pack: Pillow is not installed, expected `pip install 'mpidl\[images\]'`$", folder, tmp_path / "x.h5")
+
+
+def test_a_file_is_replaced_only_if_asked_to(folder, tmp_path):
+    file = tmp_path / "packed.h5"
+    file.write_text("something else")
+    fails(r"packed\.h5: exists already, expected --force to replace it$", folder, file, SIZE)
+    assert file.read_text() == "something else"
+    pack(folder, file, SIZE, test_fraction=0.4, force=True)
+    assert Hdf5(str(file)).open().train.samples == 9
+    fails(r"all: exists already, expected the name of a file$", folder, folder, SIZE, force=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("a.png", np.array([[1, 300], [40_000, 65_535]], np.uint16)),
+        ("a.tif", np.array([[0.25, -3], [1e6, 0]], np.float32)),
+        ("a.tiff", np.array([[1, -300], [2**20, 65_536]], np.int32)),
+    ],
+)
+def test_values_that_bytes_can_not_hold_are_kept(tmp_path, name, values):
+    for split in ("train", "test"):
+        path = tmp_path / "all" / split / "one" / name
+        path.parent.mkdir(parents=True)
+        Image.fromarray(values).save(path)
+    pack(tmp_path / "all", tmp_path / "packed.h5", 2)
+    with h5py.File(tmp_path / "packed.h5") as file:
+        assert file["train/x"].dtype == np.float32
+        assert file["train/x"][0, :, :, 0].tolist() == values.tolist()
+
+
+def test_images_of_two_kinds_are_an_error(folder, tmp_path):
+    Image.fromarray(np.full((9, 9), 999, np.uint16)).save(folder / "bee" / "2.png")
+    fails(r"\.png: an image of .*, others are of .*, expected one kind$", folder, tmp_path / "packed.h5", SIZE)
+
+
+def test_colours_of_16_bits_are_an_error(folder, tmp_path):
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header, rows = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0), zlib.compress(bytes(7))
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    (folder / "bee" / "2.png").write_bytes(png)
+    fails(r"bee/2\.png: 16 bits a channel and several channels, expected", folder, tmp_path / "packed.h5", SIZE)
+
+
+def test_a_program_that_is_named_as_an_image_is_not_run(folder, tmp_path):
+    (folder / "bee" / "2.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n")
+    fails(r"bee/2\.png: not a valid image \(cannot identify .*\)$", folder, tmp_path / "packed.h5", SIZE)
+
+
+def test_a_pipe_is_not_waited_for(folder, tmp_path):
+    (folder / "bee" / "2.png").unlink()
+    os.mkfifo(folder / "bee" / "2.png")
+    fails(r"bee/2\.png: not a file, expected an image$", folder, tmp_path / "packed.h5", SIZE)

@@ -1,6 +1,7 @@
 """What the environment says of the world, for each launcher."""
 
 import os
+import re
 
 import pytest
 
@@ -74,3 +75,27 @@ def test_threads_share_the_cores_of_a_node(monkeypatch, environment, local):
     assert threads(environment) == 40 // local
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
     assert threads(environment) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "x"}, "OMPI_COMM_WORLD_SIZE=x in the environment: "),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "0"}, "OMPI_COMM_WORLD_SIZE=0 in the environment: "),
+        ({"PMI_RANK": "", "PMI_SIZE": "3"}, "PMI_RANK= in the environment: "),
+        ({"PMI_RANK": "3", "PMI_SIZE": "3"}, "PMI_RANK=3 in the environment: "),
+        ({"PMI_RANK": "٣", "PMI_SIZE": "9"}, "PMI_RANK=٣ in the environment: "),
+        (SRUN | {"SLURM_PROCID": "-1"}, "SLURM_PROCID=-1 in the environment: "),
+        (SRUN | {"SLURM_NTASKS": "9" * 5000}, "SLURM_NTASKS=" + "9" * 57 + "... in the environment: "),
+    ],
+)  # fmt: skip
+def test_variables_that_no_launcher_sets_are_one_line(environment, line):
+    with pytest.raises(UsageError, match=f"^{re.escape(line)}expected a number .* as a launcher sets it, or unset it$"):
+        world(environment)
+
+
+@pytest.mark.parametrize("variables", [{"MPI_LOCALNRANKS": "0"}, {"MPI_LOCALNRANKS": "x"}])
+def test_numbers_of_a_node_that_no_launcher_sets_are_one_line(variables):
+    with pytest.raises(UsageError, match=r"^MPI_LOCALNRANKS="):
+        threads({"PMI_RANK": "0", "PMI_SIZE": "4"} | variables)
+    assert threads(SRUN | {"SLURM_TASKS_PER_NODE": "0(x2)"}) >= 1

@@ -69,10 +69,13 @@ def test_no_sections():
 
 def test_outputs_must_be_the_datas_classes():
     network = build([{"type": "dense", "units": 12}])
-    network.check_classes(12)
-    network.check_classes(None)
+    shape = network.input_shape
+    network.check_data(shape, 12)
+    network.check_data(shape, None)
     with pytest.raises(UsageError, match=r"^model\.layer: the last layer has 12 units, the data 10 classes$"):
-        network.check_classes(10)
+        network.check_data(shape, 10)
+    with pytest.raises(UsageError, match=r"^model: inputs of shape \(.*\), the data's are \(3, 5, 7\)$"):
+        network.check_data((3, 5, 7), 12)
 
 
 def test_names_given_to_a_layer_are_checked_there_too():

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from layer_cases import Alone
 
+from mpidl.config import from_dict
+from mpidl.data import ArraySplit, Dataset
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
-from mpidl.nn import Dense, Embedding, Network, kernels
+from mpidl.job.job import Job
+from mpidl.nn import Concatenate, Dense, Embedding, Flatten, Network, kernels
 from mpidl.nn.layers.layer import Workspace
 
 
@@ -47,3 +50,41 @@ def test_a_vocabulary_that_the_dtype_can_not_count_is_one_line():
     with pytest.raises(UsageError) as error:
         Embedding(2**24 + 1, 1).forward(work, np.zeros((1, 1), np.float32), np.empty((1, 1, 1), np.float32))
     assert str(error.value) == "vocabulary: 16777217, ids of float32 are exact up to 16777216"
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_a_job_gives_an_embedding_the_ids_of_its_data(dtype):
+    """Bytes too, which other layers get scaled; and an id that float32 can't hold, where the dtype can."""
+    ids = np.array([[0, 1], [254, 255], [3, 4]] * 4, dtype)
+    if dtype == np.int64:
+        ids[0] = 2**24 + 1
+    network = Network([Embedding(int(ids.max()) + 1, 1), Dense(3)], (2,))
+    split = ArraySplit(ids, np.arange(12) % 3)
+    config = from_dict({"data": {"source": "digits"}, "model": {"factory": "python:object"}})
+    batch = Job(config, Dataset("test", (2,), 3, split, split), network).dataset.train.gather(np.arange(12))
+    assert np.array_equal(batch.inputs, ids)
+    network.parameters = np.zeros(network.layout.size, np.float32)
+    network.layout.views(network.parameters)["1-dense/weight"][:] = 1
+    gradient = network.layout.views(network.loss_and_gradient(batch._replace(targets=np.zeros(12, int)))[1])
+    weight = network.layout.views(network.parameters)["0-embedding/weight"]
+    weight[ids[0, 0]] = 1
+    assert gradient["0-embedding/weight"].shape == weight.shape
+    assert network.predict(batch.inputs[:3])[:, 0].tolist() == [2.0 if dtype == np.int64 else 1.0, 0.0, 0.0]
+
+
+def test_other_layers_beside_an_embedding_take_floats():
+    layers = [
+        Embedding(300, 2, name="ids"),
+        Flatten(name="words", inputs=("ids",)),
+        Dense(2, name="sizes", inputs=("inputs",)),
+        Concatenate(inputs=("words", "sizes")),
+        Dense(3),
+    ]
+    network = Network(layers, (2,))
+    assert network.takes_integers
+    ids, labels = np.array([[0, 255], [17, 3]], np.uint8), np.array([0, 2])
+    loss, gradient = network.loss_and_gradient(Batch(ids, labels))
+    gradient = gradient.copy()
+    again, same = network.loss_and_gradient(Batch(ids.astype(np.float32), labels))
+    assert loss == again
+    assert np.array_equal(gradient, same)

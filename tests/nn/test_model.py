@@ -47,7 +47,7 @@ def test_what_an_object_lacks_has_defaults():
     assert model.layout == Layout([("parameters", (17,))])
     assert (model.dtype, model.statistics, model.movable) == (np.dtype("float32"), (), False)
     assert model.initial(Range(3, 6)).tolist() == [3, 4, 5]
-    assert (model.activation_bytes(7), model.summaries(), model.check_classes(10)) == (None, None, None)
+    assert (model.activation_bytes(7), model.summaries(), model.check_data((7,), 10)) == (None, None, None)
     loss, correct = model.evaluate(BATCH)
     assert loss == 3 * 3 * np.arange(17).sum()
     assert math.isnan(correct)

@@ -245,9 +245,15 @@ def test_batches_that_do_not_fit(inputs, targets, message):
             {"layers": [Dense(3, name="1-dense"), Dense(4)]},
             "model.layer[1].name: '1-dense' is the name of layer 0, expected a unique one",
         ),
-        ({"layers": [Dense(3, name="a/b")]}, "model.layer[0].name: expected a name without '/', found 'a/b'"),
+        (
+            {"layers": [Dense(3, name="a/b")]},
+            "model.layer[0].name: expected a name without '/' and control characters, found 'a/b'",
+        ),
+        (
+            {"layers": [Dense(3, name="\x1b[31m")]},
+            "model.layer[0].name: expected a name without '/' and control characters, found '\\x1b[31m'",
+        ),
         ({"input_shape": (4, 0)}, "model.layer[0]: inputs of shape (4, 0) have no elements"),
-        ({"layers": [Dense(0), Dense(3)]}, "model.layer[1]: inputs of shape (0,) have no elements"),
         ({"dtype": "float16"}, "dtype: expected 'float32' or 'float64', found 'float16'"),
     ],
 )

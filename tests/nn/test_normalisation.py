@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from layer_cases import Alone
 
-from mpidl.nn import BatchNormalisation, LayerNormalisation
+import mpidl
+from mpidl.nn import BatchNormalisation, Dense, LayerNormalisation, Network
 from mpidl.nn.kernels import cpu
 
 #: Shape of a sample and number of samples: rows that are processed several at a time, and odd numbers that aren't.
@@ -101,3 +102,11 @@ def test_a_value_that_is_not_a_number_shows():
     cpu.column_moments(columns, mean, variance)
     np.testing.assert_array_equal(mean, [1, np.nan])
     np.testing.assert_array_equal(variance, [0, np.nan])
+
+
+def test_the_default_momentum_follows_a_short_run(tmp_path):
+    """After 64 steps from running averages of 0 and 1, those of a tenth of each batch are the data's; see PyTorch."""
+    network = Network([Dense(64), BatchNormalisation(activation="relu"), Dense(10)], (8, 8))
+    summary = mpidl.train(network, mpidl.Digits(), rule=mpidl.Adagrad(0.05), batch=64, steps=64, dir=tmp_path)
+    assert BatchNormalisation().momentum == 0.1
+    assert summary["test_accuracy"] > 0.9

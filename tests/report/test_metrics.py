@@ -140,3 +140,15 @@ def test_statistics_of_staleness(values, bins):
 
 def test_statistics_without_pushes():
     assert staleness_statistics(np.zeros(8, np.int64), 0, 0) == {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}
+
+
+def test_a_run_that_does_not_begin_leaves_nothing_that_it_made(tmp_path):
+    recorder = Recorder(configuration(tmp_path / "a" / "runs"))
+    recorder.discard()
+    assert list(tmp_path.iterdir()) == []
+    other = Recorder(configuration(tmp_path / "a" / "runs"))
+    Recorder(configuration(tmp_path / "a" / "runs")).discard()
+    assert [path.name for path in (tmp_path / "a" / "runs").iterdir()] == ["name"]
+    resumed = Recorder(configuration(tmp_path / "a" / "runs"), resume=True)
+    resumed.discard()
+    assert other.directory.exists()

@@ -13,8 +13,9 @@ from mpidl import wire
 from mpidl.algorithms.coordinator_requests import CoordinatorRequest
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Request
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.rules import Adagrad, Rule
+from mpidl.schema import Checked
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
 
 Replica = Generator[Request, Any, None]
@@ -39,7 +40,7 @@ class WarmStart(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm:
+class Algorithm(Checked):
     """What a replica does, what a shard does with a push, and what the algorithm needs of a job.
 
     Subclasses are frozen dataclasses. Their fields are the keys that ``[algorithm]`` takes in a configuration, besides
@@ -71,11 +72,12 @@ class Algorithm:
     max_staleness: Annotated[int, Meta(ge=0)] | None = None
 
     def __post_init__(self) -> None:
-        """Raise UsageError for settings that don't go together."""
+        """Raise UsageError for settings out of bounds, or that don't go together."""
+        super().__post_init__()
         travels = wire.parse(self.wire) is not None
         if self.exchange is not Exchange.SERVERS and (travels or self.max_staleness is not None):
             key, value = ("wire", self.wire) if travels else ("max_staleness", self.max_staleness)
-            raise UsageError(f"{key}: {value!r}, {self.name} exchanges by {self.exchange.value}, without pushes")
+            raise UsageError(f"{key}: {quoted(value)}, {self.name} exchanges by {self.exchange.value}, without pushes")
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """Raise UsageError if the algorithm's settings don't go with the run's, or with the shards' rule."""

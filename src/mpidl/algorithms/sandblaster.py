@@ -67,7 +67,7 @@ class Sandblaster(Algorithm):
     default_rule: ClassVar[Rule | None] = None
     takes_statistics: ClassVar[bool] = False
 
-    history: Annotated[int, Meta(ge=1)] = 10
+    history: Annotated[int, Meta(ge=1, le=1000)] = 10
     batch: Annotated[float, Meta(gt=0, le=1)] = 1.0
     overlap: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
     unit: Annotated[int, Meta(ge=1)] = 2

@@ -24,7 +24,7 @@ from mpidl.config.sections import (
 )
 from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Source
-from mpidl.errors import UsageError, nearest
+from mpidl.errors import UsageError, nearest, shown
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
 
@@ -167,7 +167,7 @@ def from_dict(
     values = modernise(values)
     for section in values:
         if section not in (*SECTIONS, *NAMING):
-            raise UsageError(f"{section}: unknown section{nearest(section, [*SECTIONS, *NAMING])}")
+            raise UsageError(f"{shown(section)}: unknown section{nearest(section, [*SECTIONS, *NAMING])}")
     if data_source is None:
         data_source = _source(values)
     if algorithm is None:
@@ -244,9 +244,9 @@ def _override(values: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     *path, key = name.strip().split(".")
     if not (equals and path and all(path) and key):
-        raise UsageError(f"--set {override}: expected section.key=value")
+        raise UsageError(f"--set {shown(override)}: expected section.key=value")
     if re.match(r"model\.layer\b", name.strip()):
-        raise UsageError(f"--set {override}: layers can't be set here, only in the file")
+        raise UsageError(f"--set {shown(override)}: layers can't be set here, only in the file")
     parent, table = values, values
     for depth, section in enumerate(path, start=1):
         parent, table = table, table.setdefault(section, {})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpidl import schema
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 
 __all__ = ["modernise"]
 
@@ -40,6 +40,6 @@ def modernise(values: Mapping[str, Any]) -> dict[str, Any]:
         table = values.get(section)
         if isinstance(table, Mapping) and key in table:
             if table[key] != only:
-                raise UsageError(f"{section}.{key}: {table[key]!r}, but {why}; leave the key out")
+                raise UsageError(f"{section}.{key}: {quoted(table[key])}, but {why}; leave the key out")
             values[section] = {name: value for name, value in table.items() if name != key}
     return values

@@ -5,22 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from mpidl import schema
 from mpidl.data import Augmentation, Dataset, Normalisation
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
+from mpidl.paths import user_path
+from mpidl.schema import Checked
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True)
-class RunSection:
+class RunSection(Checked):
     """``[run]``: how long a run is, and where its files go.
 
     Attributes
@@ -28,7 +31,7 @@ class RunSection:
     name : str
         Directory of the run, within `dir`.
     dir : str
-        Directory of all runs.
+        Directory of all runs; ``~`` is your home directory.
     epochs, steps : int, optional
         Length of the run: passes over the training data, or minibatches of all replicas together. One of them
         is set; 10 epochs if neither is given.
@@ -55,16 +58,27 @@ class RunSection:
     report: Seconds = 10.0
 
     def __post_init__(self) -> None:
-        if "/" in self.name or "\0" in self.name or self.name in (".", ".."):
-            raise UsageError(f"name: {self.name!r} can't name a directory within run.dir")
+        super().__post_init__()
+        if "/" in self.name or not self.name.isprintable() or self.name in (".", ".."):
+            raise UsageError(f"name: {quoted(self.name)} can't name a directory within run.dir")
+        try:
+            user_path(self.dir)
+            user_path(self.name)
+        except UsageError as error:
+            raise UsageError(f"dir: {error}") from None
         if self.epochs is not None and self.steps is not None:
             raise UsageError("steps: run.epochs is given too, expected one of them")
         if self.epochs is None and self.steps is None:
             object.__setattr__(self, "epochs", 10)
 
+    @property
+    def directory(self) -> Path:
+        """The run's directory, with a ``~`` in `dir` expanded."""
+        return user_path(self.dir) / self.name
+
 
 @dataclass(frozen=True)
-class DataSection:
+class DataSection(Checked):
     """``[data]``, without the keys of the source.
 
     Attributes
@@ -85,6 +99,7 @@ class DataSection:
     normalise: Normalisation = field(default_factory=Normalisation)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.portion is None:
             object.__setattr__(self, "portion", 4 * self.batch)
         elif self.portion % self.batch:
@@ -106,7 +121,7 @@ class PythonData:
 
 
 @dataclass(frozen=True)
-class ModelSection:
+class ModelSection(Checked):
     """``[model]``: the layers and the loss of a network, or a factory of any other model.
 
     Attributes
@@ -136,6 +151,7 @@ class ModelSection:
     dtype: Literal["float32", "float64"] = "float32"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.layer is None) == (self.factory is None):
             found = "neither" if self.layer is None else "both"
             raise UsageError(f"layer: expected [[model.layer]] sections or model.factory, found {found}")
@@ -153,11 +169,11 @@ class ModelSection:
                 if getattr(self, key):
                     raise UsageError(f"{key}: model.factory is given, whose model has its own loss")
         if self.factory is not None and not re.fullmatch(r"[\w.]+:\w+", self.factory):
-            raise UsageError(f"factory: expected module:function, found {self.factory!r}")
+            raise UsageError(f"factory: expected module:function, found {quoted(self.factory)}")
 
 
 @dataclass(frozen=True)
-class TopologySection:
+class TopologySection(Checked):
     """``[topology]``: how the ranks share the work. The replicas are formed by the ranks that are not servers.
 
     Attributes
@@ -170,7 +186,7 @@ class TopologySection:
 
 
 @dataclass(frozen=True)
-class CheckpointSection:
+class CheckpointSection(Checked):
     """``[checkpoint]``: when to save, and what to keep.
 
     Attributes
@@ -186,7 +202,7 @@ class CheckpointSection:
 
 
 @dataclass(frozen=True)
-class DeviceSection:
+class DeviceSection(Checked):
     """``[device]``: where ranks compute.
 
     Attributes
@@ -204,12 +220,13 @@ class DeviceSection:
     shards: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.shards and self.kind == "cpu":
             raise UsageError("shards: true, but device.kind is 'cpu', expected 'auto' or 'cuda'")
 
 
 @dataclass(frozen=True)
-class DebugSection:
+class DebugSection(Checked):
     """``[debug]``: make a worker slow, to see how an algorithm copes with it.
 
     Attributes

@@ -30,7 +30,9 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     try:
-        return tomllib.loads(text)
+        return _loads(text)
+    except _BeyondPython as error:
+        raise UsageError(f"{path}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         message = str(error)
         at = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
@@ -42,10 +44,30 @@ def read(path: Path) -> dict[str, Any]:
 def parse(text: str) -> Any:
     """Return the TOML value that `text` stands for, or `text` itself where it stands for none: a bare string."""
     try:
-        values = tomllib.loads(f"value = {text}")
+        values = _loads(f"value = {text}")
+    except _BeyondPython as error:
+        raise UsageError(f"--set: {error}") from None
     except tomllib.TOMLDecodeError:
         return text
     return values["value"] if len(values) == 1 else text
+
+
+class _BeyondPython(Exception):
+    """A document that TOML allows and Python can't take."""
+
+
+def _loads(text: str) -> dict[str, Any]:
+    """Return the values of a document, all of which have a text again."""
+    try:
+        values = tomllib.loads(text)
+        repr(values)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise _BeyondPython("tables or arrays are nested too deeply") from None
+    except ValueError:
+        raise _BeyondPython("an integer has too many digits, expected at most 64 bits") from None
+    return values
 
 
 def dump(sections: Mapping[str, Mapping[str, Any]]) -> str:

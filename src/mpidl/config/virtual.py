@@ -11,12 +11,14 @@ from msgspec import Meta
 
 from mpidl.engines.virtual.times import Constant, Death, Jitter, Times, parse
 from mpidl.errors import UsageError
+from mpidl.paths import user_path
+from mpidl.schema import Checked
 
 Positive = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True)
-class Slow:
+class Slow(Checked):
     """``[[virtual.slow]]``: a replica that is slow.
 
     Attributes
@@ -32,7 +34,7 @@ class Slow:
 
 
 @dataclass(frozen=True)
-class VirtualSection:
+class VirtualSection(Checked):
     """``[virtual]``: durations on a simulated cluster.
 
     Attributes
@@ -63,6 +65,7 @@ class VirtualSection:
     death: tuple[Death, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("compute", "latency", "service"):
             if getattr(self, key) is not None:
                 parse(str(getattr(self, key)), key)
@@ -84,7 +87,7 @@ class VirtualSection:
                 )
         if self.compute is None and self.calibration is None:
             raise UsageError("virtual.compute: missing, expected the seconds of a gradient, or virtual.calibration")
-        measured = calibrate(Path(self.calibration)) if self.calibration is not None else Times()
+        measured = calibrate(user_path(self.calibration)) if self.calibration is not None else Times()
         given = {
             key: parse(str(getattr(self, key)), f"virtual.{key}")
             for key in ("compute", "latency", "service")

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Dataset, Split
 from mpidl.errors import UsageError
+from mpidl.schema import Checked
 
 AHEAD = 2  # a loader prepares a batch before it gathers the previous one
 
 
 @dataclass(frozen=True)
-class Augmentation:
+class Augmentation(Checked):
     """``[data.augment]``: changes of each training image, applied in this order.
 
     Attributes

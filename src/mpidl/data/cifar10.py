@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 
 from mpidl.data.dataset import ArraySplit, Dataset
 from mpidl.errors import UsageError
+from mpidl.paths import user_path
+from mpidl.schema import Checked
 
 SHAPE = (32, 32, 3)
 CLASSES = 10
+BYTES_PER_READ = 1 << 20
 RECORD = 1 + 32 * 32 * 3
 TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST = "test_batch.bin"
@@ -29,7 +32,7 @@ ARCHIVE = "cifar-10-binary.tar.gz"
 
 
 @dataclass(frozen=True)
-class Cifar10:
+class Cifar10(Checked):
     """CIFAR-10: inputs (32, 32, 3), 10 classes, 50,000 training and 10,000 test samples.
 
     `open` reads and checks the labels; the first `gather` or `load` reads the images.
@@ -45,7 +48,7 @@ class Cifar10:
     path: str
 
     def open(self) -> Dataset:
-        files = _files(Path(self.path).expanduser())
+        files = _files(user_path(self.path))
         train, test = (_split([files[name] for name in names]) for names in (TRAIN, [TEST]))
         return Dataset(self.name, SHAPE, CLASSES, train, test)
 
@@ -81,13 +84,16 @@ def _files(path: Path) -> dict[str, NDArray[np.uint8]]:
 def _unpacked(archive: Path) -> dict[str, NDArray[np.uint8]]:
     files = {}
     try:
-        with tarfile.open(archive, "r|*") as members:
+        with tarfile.open(archive) as members:
             for member in members:
                 name = Path(member.name).name
                 stream = members.extractfile(member) if name in (*TRAIN, TEST) else None
                 if stream is not None:
                     contents = np.frombuffer(stream.read(), np.uint8)
                     files[name] = _records(f"{archive}: {name}", contents)
+            # The checksum stands behind the padding after the last member.
+            while members.fileobj is not None and members.fileobj.read(BYTES_PER_READ):
+                pass
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise UsageError(f"data.path: {archive}: not a valid {ARCHIVE} ({error})") from None
     for name in (*TRAIN, TEST):

@@ -1,21 +1,36 @@
-"""Datasets: a training and a test split, and the checks that all sources share."""
+"""Datasets: a training and a test split, and where they come from."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
+from msgspec import Meta
+from numpy.typing import ArrayLike, NDArray
 
 from mpidl.data.batch import Batch, Minibatch
-from mpidl.errors import UsageError
+from mpidl.data.columns import (
+    Column,
+    check,
+    check_finite,
+    check_inputs,
+    check_labels,
+    check_targets,
+    input_dtype,
+    target_dtype,
+)
+from mpidl.data.gatherer import Gatherer
+from mpidl.errors import UsageError, quoted
+from mpidl.schema import LARGEST, convert
 
-BYTE_SCALE = np.float32(1 / 255)
-LABELS_PER_CHECK = 1 << 20
+Count = Annotated[int, Meta(ge=1)]
+
 SAMPLES_PER_CHECKSUM = 32
 
 
@@ -63,14 +78,22 @@ class Split(ABC):
         Returns
         -------
         Batch
-            Inputs (n, *input_shape) float32, bytes scaled to [0, 1]; targets (n,) int64 or (n, outputs)
-            float32. The split owns both: the next call with the same number of indices overwrites them.
+            Inputs (n, *input_shape) float32, bytes scaled to [0, 1], or integers after `as_integers`; targets (n,)
+            int64 or (n, outputs) float32. The split owns both: the next call with the same number of indices
+            overwrites them.
 
         Raises
         ------
         IndexError
             If an index lies outside [0, samples).
         """
+
+    def as_integers(self) -> Split:
+        """Return the same samples with integer inputs as they are, for models that take ids; itself without any."""
+        return self
+
+    def check_classes(self, name: str, classes: int | None) -> None:  # noqa: B027 (few splits hold all labels)
+        """Raise UsageError if a label is seen not to be of these classes; `name` is the split's."""
 
     def take(self, minibatch: Minibatch) -> Batch:
         """Return the samples of a minibatch; see `gather`."""
@@ -99,6 +122,17 @@ class Dataset:
     classes : int or None
         Targets are class ids in [0, classes); None if they are floats.
     train, test : Split
+
+    Raises
+    ------
+    UsageError
+        A split is missing or empty, or its labels are of other classes.
+
+    Examples
+    --------
+    >>> inputs, labels = np.zeros((9, 4)), np.arange(9) % 3
+    >>> Dataset.of_arrays((inputs, labels), (inputs[:2], labels[:2])).classes
+    3
     """
 
     name: str
@@ -106,6 +140,70 @@ class Dataset:
     classes: int | None
     train: Split
     test: Split
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_shape", convert(self.input_shape, tuple[Count, ...], "Dataset.input_shape"))
+        object.__setattr__(self, "classes", convert(self.classes, Count | None, "Dataset.classes"))
+        if prod(self.input_shape) > LARGEST:
+            raise UsageError(f"Dataset.input_shape: {self.input_shape} has more than 2**63 - 1 elements")
+        for part in ("train", "test"):
+            name, split = f"Dataset.{part}", getattr(self, part)
+            if not isinstance(split, Split):
+                expected = "a Split, such as mpidl.ArraySplit(inputs, targets)"
+                raise UsageError(f"{name}: expected {expected}, found {quoted(split)}")
+            if split.samples < 1:
+                raise UsageError(f"{name}: no samples, expected at least one")
+            split.check_classes(name, self.classes)
+
+    @classmethod
+    def of_arrays(
+        cls,
+        train: tuple[ArrayLike, ArrayLike],
+        test: tuple[ArrayLike, ArrayLike],
+        *,
+        classes: int | None = None,
+        name: str = "arrays",
+    ) -> Dataset:
+        """Return a dataset of arrays in memory.
+
+        Parameters
+        ----------
+        train, test : (inputs, targets)
+            See `ArraySplit`.
+        classes : int, optional
+            Number of classes; one more than the largest label of `train` by default.
+        name : str
+
+        Raises
+        ------
+        UsageError
+            The arrays don't fit together, or a number is not finite.
+        """
+        train_columns, test_columns = _columns("train", train), _columns("test", test)
+        input_shape, classes = check(train_columns, test_columns, classes)
+        splits = (ArraySplit(inputs.values, targets.values) for inputs, targets in (train_columns, test_columns))
+        return cls(name, input_shape, classes, *splits)
+
+    def as_integers(self) -> Dataset:
+        """Return the same data with integer inputs as they are; see `Split.as_integers`."""
+        return replace(self, train=self.train.as_integers(), test=self.test.as_integers())
+
+
+def _columns(part: str, arrays: Sequence[ArrayLike]) -> tuple[Column, Column]:
+    if not isinstance(arrays, tuple | list) or len(arrays) != 2:
+        raise UsageError(f"{part}: expected (inputs, targets), found {quoted(arrays)}")
+    inputs, targets = arrays
+    return (
+        Column(f"{part} inputs", _array(f"{part} inputs", inputs)),
+        Column(f"{part} targets", _array(f"{part} targets", targets)),
+    )
+
+
+def _array(name: str, values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}, expected an array") from None
 
 
 class Source(Protocol):
@@ -129,84 +227,57 @@ class Source(Protocol):
         """
 
 
-class _Buffers(NamedTuple):
-    rows: NDArray[np.int64]
-    raw: NDArray[Any] | None
-    inputs: NDArray[np.float32]
-    targets: NDArray[Any]
-
-
-class Gatherer:
-    """Copies samples out of arrays in memory into batches whose buffers it owns, one set per batch size."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[int, _Buffers] = {}
-
-    def take(self, inputs: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64], first: int = 0) -> Batch:
-        """Return the batch of `indices`.
-
-        Parameters
-        ----------
-        inputs : array (m, *input_shape), uint8 or float32, C-contiguous
-        targets : array (m,) of int64, or (m, outputs) of float32, C-contiguous
-        indices : array (n,) of int64
-            Each in [first, first + m).
-        first : int
-            Index of the first row of `inputs`.
-        """
-        buffers = self._buffers.get(len(indices))
-        if buffers is None:
-            buffers = self._buffers[len(indices)] = _allocate(len(indices), inputs, targets)
-        rows, raw, out, labels = buffers
-        np.subtract(indices, first, out=rows)
-        if rows.min() < 0 or rows.max() >= len(inputs):
-            raise outside(indices, first, first + len(inputs))
-        # With mode="raise", take() buffers its output, which costs another copy.
-        np.take(targets, rows, axis=0, out=labels, mode="clip")
-        if raw is None:
-            np.take(inputs, rows, axis=0, out=out, mode="clip")
-        else:
-            np.take(inputs, rows, axis=0, out=raw, mode="clip")
-            np.copyto(out, raw)  # multiplying the bytes directly would allocate conversion buffers in each call
-            np.multiply(out, BYTE_SCALE, out=out)
-        return Batch(out, labels)
-
-
-def outside(indices: NDArray[np.int64], start: int, stop: int) -> IndexError:
-    """Return the error for indices that aren't all in [start, stop)."""
-    return IndexError(f"samples {indices.min()} to {indices.max()}: outside [{start}, {stop})")
-
-
-def _allocate(size: int, inputs: NDArray[Any], targets: NDArray[Any]) -> _Buffers:
-    shape = (size, *inputs.shape[1:])
-    return _Buffers(
-        rows=np.empty(size, np.int64),
-        raw=np.empty(shape, np.uint8) if inputs.dtype == np.uint8 else None,
-        inputs=np.empty(shape, np.float32),
-        targets=np.empty((size, *targets.shape[1:]), targets.dtype),
-    )
-
-
 class ArraySplit(Split):
     """Samples in memory.
 
     Parameters
     ----------
     inputs : array (samples, *input_shape), or a function that returns one
-        Bytes stay bytes and are scaled per batch; floats become float32. A function is called when the inputs are
-        first needed.
+        Bytes stay bytes and are scaled per batch; other integers stay, too; floats become float32. A function is
+        called when the inputs are first needed.
     targets : array (samples,) of integers, or (samples, outputs) of floats
+
+    Raises
+    ------
+    UsageError
+        The arrays don't fit together, or a number is not finite.
     """
 
-    def __init__(self, inputs: NDArray[Any] | Callable[[], NDArray[Any]], targets: NDArray[Any]) -> None:
+    def __init__(self, inputs: ArrayLike | Callable[[], NDArray[Any]], targets: ArrayLike) -> None:
+        targets = _array("targets", targets)
+        check_targets(Column("targets", targets))
         self.samples = len(targets)
-        self._inputs = inputs if callable(inputs) else _inputs(inputs)
         self._targets = np.ascontiguousarray(targets, dtype=target_dtype(targets.dtype))
+        check_finite(Column("targets", self._targets))
+        self._inputs = inputs if callable(inputs) else self._checked(inputs)
         self._gatherer = Gatherer()
+
+    def _checked(self, inputs: ArrayLike) -> NDArray[Any]:
+        array = _array("inputs", inputs)
+        check_inputs(Column("inputs", array))
+        if len(array) != self.samples:
+            raise UsageError(f"targets: {self.samples} targets, expected {len(array)} as in inputs")
+        with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, and is found
+            array = np.ascontiguousarray(array, dtype=input_dtype(array.dtype))
+        check_finite(Column("inputs", array))
+        return array
+
+    def check_classes(self, name: str, classes: int | None) -> None:
+        floats = self._targets.dtype.kind == "f"
+        if floats != (classes is None):
+            expected = "None: the targets are floats" if floats else "their number: the targets are labels"
+            raise UsageError(f"{name}: classes are {classes}, expected {expected}")
+        if classes is not None:
+            check_labels(Column(f"{name}: targets", self._targets), classes)
+
+    def as_integers(self) -> ArraySplit:
+        same = copy(self)
+        same._gatherer = Gatherer(integers=True)
+        return same
 
     def load(self) -> None:
         if callable(self._inputs):
-            self._inputs = _inputs(self._inputs())
+            self._inputs = self._checked(self._inputs())
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         self.load()
@@ -215,109 +286,3 @@ class ArraySplit(Split):
     def checksum(self) -> str:
         """See `Split.checksum`: of all targets, too."""
         return super().checksum() + xxhash.xxh3_64_hexdigest(self._targets.data.cast("B"))
-
-
-def _inputs(array: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(array, dtype=input_dtype(array.dtype))
-
-
-def input_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that inputs of `dtype` have in memory: uint8 for bytes, float32 for floats."""
-    return np.dtype(np.uint8 if dtype == np.uint8 else np.float32)
-
-
-def target_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of the targets of a batch: int64 for integers, float32 for floats."""
-    return np.dtype(np.float32 if dtype.kind == "f" else np.int64)
-
-
-class Column(NamedTuple):
-    """Inputs or targets, and their file (and key) for error messages.
-
-    `values` has a shape and a dtype; targets are read in slices.
-    """
-
-    name: str
-    values: Any
-
-
-def check(
-    train: tuple[Column, Column], test: tuple[Column, Column], classes: int | None
-) -> tuple[tuple[int, ...], int | None]:
-    """Check that the inputs and targets of both splits fit together, and that every label is valid.
-
-    Parameters
-    ----------
-    train, test : (inputs, targets)
-    classes : int or None
-        Number of classes; None for one more than the largest label of `train`.
-
-    Returns
-    -------
-    input_shape, classes
-        See `Dataset`.
-
-    Raises
-    ------
-    UsageError
-        If anything doesn't fit.
-    """
-    for inputs, targets in (train, test):
-        _check_inputs(inputs)
-        _check_targets(targets)
-        samples = inputs.values.shape[0]
-        if targets.values.shape[0] != samples:
-            found = targets.values.shape[0]
-            raise UsageError(f"{targets.name}: {found} targets, expected {samples} as in {inputs.name}")
-        if samples == 0:
-            raise UsageError(f"{inputs.name}: no samples, expected at least one")
-    for of_test, of_train in zip(test, train, strict=True):
-        _check_alike(of_test, of_train)
-    input_shape = tuple(int(size) for size in train[0].values.shape[1:])
-    if train[1].values.dtype.kind == "f":
-        if classes is not None:
-            raise UsageError(f"data.classes: {classes}, expected none: {train[1].name} contains floats")
-        return input_shape, None
-    largest = _check_labels(train[1], classes)
-    classes = largest + 1 if classes is None else classes
-    _check_labels(test[1], classes)
-    return input_shape, classes
-
-
-def _check_inputs(inputs: Column) -> None:
-    shape, dtype = inputs.values.shape, inputs.values.dtype
-    if len(shape) < 2 or 0 in shape[1:]:
-        raise UsageError(f"{inputs.name}: shape {shape}, expected (samples, ...) with no size 0 per sample")
-    if dtype != np.uint8 and dtype.kind != "f":
-        raise UsageError(f"{inputs.name}: {dtype}, expected floats or bytes (uint8)")
-
-
-def _check_targets(targets: Column) -> None:
-    shape, dtype = targets.values.shape, targets.values.dtype
-    if not (dtype.kind in "iu" and len(shape) == 1) and not (dtype.kind == "f" and len(shape) == 2):
-        expected = "integers of shape (samples,) or floats of shape (samples, outputs)"
-        raise UsageError(f"{targets.name}: {dtype} of shape {shape}, expected {expected}")
-
-
-def _check_alike(test: Column, train: Column) -> None:
-    found, expected = test.values, train.values
-    if (found.dtype.kind == "f") != (expected.dtype.kind == "f"):
-        raise UsageError(f"{test.name}: {found.dtype}, expected {expected.dtype} as in {train.name}")
-    if found.shape[1:] != expected.shape[1:]:
-        shapes = f"shape {found.shape[1:]} per sample, expected {expected.shape[1:]}"
-        raise UsageError(f"{test.name}: {shapes} as in {train.name}")
-
-
-def _check_labels(labels: Column, classes: int | None) -> int:
-    """Return the largest label; check that all are in [0, classes), or not negative if `classes` is None."""
-    largest = 0
-    for start in range(0, labels.values.shape[0], LABELS_PER_CHECK):
-        block = labels.values[start : start + LABELS_PER_CHECK]
-        largest = max(largest, int(block.max()))
-        if block.min() >= 0 and (classes is None or largest < classes):
-            continue
-        wrong = block < 0 if classes is None else (block < 0) | (block >= classes)
-        first = int(np.flatnonzero(wrong)[0])
-        expected = "at least 0" if classes is None else f"0 to {classes - 1}"
-        raise UsageError(f"{labels.name}: label {block[first]} at index {start + first}, expected {expected}")
-    return largest

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from mpidl.data.dataset import ArraySplit, Column, Dataset, check
+from mpidl.data.columns import Column, check
+from mpidl.data.dataset import ArraySplit, Dataset
 from mpidl.data.hdf5 import open_columns
 
 FILE = Path(__file__).with_name("digits.h5")

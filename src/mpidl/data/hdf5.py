@@ -5,24 +5,32 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.dataset import Column, Dataset, Gatherer, Split, check, input_dtype, outside, target_dtype
+from mpidl.data.columns import Column, check, check_finite, input_dtype, target_dtype
+from mpidl.data.dataset import Dataset, Split
+from mpidl.data.gatherer import Gatherer, outside
 from mpidl.errors import MpidlError, UsageError
+from mpidl.paths import user_path
+from mpidl.schema import Checked
+
+if TYPE_CHECKING:
+    import h5py
 
 KEYS = ("train/x", "train/y", "test/x", "test/y")
 
 
 @dataclass(frozen=True)
-class Hdf5:
+class Hdf5(Checked):
     """A file with train/x, train/y, test/x and test/y, which may be larger than memory.
 
-    x is (samples, ...) of floats, converted to float32, or of bytes, scaled to [0, 1]. y is (samples,) of integers
+    x is (samples, ...) of floats, converted to float32, of bytes, scaled to [0, 1], or of other integers, used as they
+    are; all integers are used as they are where an embedding takes them. y is (samples,) of integers
     (class ids) or (samples, outputs) of floats. Two portions of a split are in memory at a time.
 
     Attributes
@@ -38,13 +46,13 @@ class Hdf5:
     classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def open(self) -> Dataset:
-        path = Path(self.path).expanduser()
-        columns = open_columns(path)
+        file = user_path(self.path)
+        columns = open_columns(file)
         train, test = (columns["train/x"], columns["train/y"]), (columns["test/x"], columns["test/y"])
         try:
             input_shape, classes = check(train, test, self.classes)
         except OSError as error:
-            raise UsageError(f"data.path: {path}: labels can't be read ({_first_line(error)})") from None
+            raise UsageError(f"data.path: {file}: labels can't be read ({_first_line(error)})") from None
         return Dataset(self.name, input_shape, classes, Hdf5Split(*train), Hdf5Split(*test))
 
 
@@ -69,7 +77,24 @@ def open_columns(path: Path) -> dict[str, Column]:
     for key in KEYS:
         if not isinstance(file.get(key), h5py.Dataset):
             raise UsageError(f"{path}: no dataset {key}, expected {', '.join(KEYS)}")
+        if file[key].is_virtual:
+            _check_sources(path, key, file[key])
     return {key: Column(f"{path}: {key}", file[key]) for key in KEYS}
+
+
+def _check_sources(path: Path, key: str, dataset: h5py.Dataset) -> None:
+    """Raise UsageError if a part of a virtual dataset is missing, which HDF5 would read as zeros."""
+    import h5py
+
+    sources = {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}
+    for name, inner in sorted(sources):
+        places = [path] if name == "." else [path.parent / name, Path(name)]  # where HDF5 looks
+        found = next((place for place in places if place.is_file()), None)
+        if found is None:
+            raise UsageError(f"{path}: {key} is a virtual dataset, and its source {name} is missing")
+        with h5py.File(found, "r", locking=False) as file:
+            if not isinstance(file.get(inner), h5py.Dataset):
+                raise UsageError(f"{path}: {key} is a virtual dataset, and its source {found} has no dataset {inner}")
 
 
 class _Block:
@@ -92,6 +117,7 @@ class _Block:
                 column.values.read_direct(memory, np.s_[start:stop], np.s_[:size])
             except OSError as error:
                 raise _unreadable(column, start, stop, error) from None
+            _check_read(Column(column.name, memory[:size]), start)
 
 
 class Hdf5Split(Split):
@@ -101,18 +127,23 @@ class Hdf5Split(Split):
     ----------
     inputs, targets : Column
         Columns of h5py datasets.
+    integers : bool
+        Whether integer inputs stay as they are; see `as_integers`.
     """
 
     contiguous = True
 
-    def __init__(self, inputs: Column, targets: Column) -> None:
+    def __init__(self, inputs: Column, targets: Column, integers: bool = False) -> None:
         self.samples = inputs.values.shape[0]
         self._columns = inputs, targets
-        self._gatherer = Gatherer()
+        self._gatherer = Gatherer(integers)
         # The last block is the newest, in use or needed next; a new portion overwrites the first.
         self._portions = [_Block(inputs, targets), _Block(inputs, targets)]
         self._other = _Block(inputs, targets)
         self._reader: ThreadPoolExecutor | None = None
+
+    def as_integers(self) -> Hdf5Split:
+        return Hdf5Split(*self._columns, integers=True)
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
         """Start to read a contiguous portion in the background; leave any other set of samples to `gather`."""
@@ -152,8 +183,17 @@ class Hdf5Split(Split):
                 arrays.append(column.values[rows].astype(like.dtype))
             except OSError as error:
                 raise _unreadable(column, rows[0], rows[-1] + 1, error) from None
+            _check_read(Column(column.name, arrays[-1]), rows[0])
         inputs, targets = arrays
         return self._gatherer.take(inputs, targets, places)
+
+
+def _check_read(column: Column, first: int) -> None:
+    """Raise MpidlError for a number that is not finite: the run has begun."""
+    try:
+        check_finite(column, first)
+    except UsageError as error:
+        raise MpidlError(str(error)) from None
 
 
 def _unreadable(column: Column, start: int, stop: int, error: OSError) -> MpidlError:

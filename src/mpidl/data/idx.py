@@ -17,15 +17,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.dataset import ArraySplit, Column, Dataset, check
+from mpidl.data.columns import Column, check
+from mpidl.data.dataset import ArraySplit, Dataset
 from mpidl.errors import UsageError
+from mpidl.paths import user_path
+from mpidl.schema import Checked
 
 BYTES_MAGIC = 0x0800
 BYTES_PER_READ = 1 << 18
 
 
 @dataclass(frozen=True)
-class Idx:
+class Idx(Checked):
     """The four files of MNIST, Fashion-MNIST or another dataset in their format.
 
     `open` reads and checks the labels and the headers of the images; the first `gather` or `load` reads the images.
@@ -44,7 +47,7 @@ class Idx:
     classes: Annotated[int, msgspec.Meta(ge=1)] = 10
 
     def open(self) -> Dataset:
-        directory = Path(self.path).expanduser()
+        directory = user_path(self.path)
         if not directory.is_dir():
             found = "not a directory" if directory.exists() else "no such directory"
             raise UsageError(f"data.path: {self.path}: {found}, expected one with the four idx files")

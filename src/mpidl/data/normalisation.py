@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Dataset, Split
 from mpidl.errors import UsageError
+from mpidl.schema import Checked
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 @dataclass(frozen=True)
-class Normalisation:
+class Normalisation(Checked):
     """``[data.normalise]``: training and test inputs become (inputs - mean) / std, after augmentation.
 
     Attributes

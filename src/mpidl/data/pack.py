@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -18,8 +19,11 @@ from mpidl.errors import UsageError
 
 if TYPE_CHECKING:
     import h5py
+    from PIL import Image
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+#: The formats that are opened: those of images, and no programs such as PostScript.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 BLOCK = 256  # images that are read and written at a time
 
 
@@ -28,8 +32,26 @@ class _Image(NamedTuple):
     label: int
 
 
+class _Kind(NamedTuple):
+    """What a file's images are made of."""
+
+    name: str
+    dtype: str
+    channels: int
+
+
+#: By the modes of Pillow whose values bytes can't hold; all others become red, green and blue.
+BYTES, VALUES = _Kind("8 bits a channel", "uint8", 3), _Kind("16 bits or floats", "float32", 1)
+
+
 def pack(
-    folder: Path, file: Path, size: int = 224, test: Path | None = None, test_fraction: float = 0.1, seed: int = 0
+    folder: Path,
+    file: Path,
+    size: int = 224,
+    test: Path | None = None,
+    test_fraction: float = 0.1,
+    seed: int = 0,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Write a folder of images, with a subfolder for each class, as train/x, train/y, test/x and test/y.
 
@@ -42,7 +64,8 @@ def pack(
         Its subfolders are the classes, in the order of their names; or it contains such folders named ``train`` and,
         optionally, ``val`` or ``test``.
     file : Path
-        The file, which appears when it is complete. x: (n, size, size, 3) bytes; y: (n,) int64; ``classes``: names.
+        The file, which appears when it is complete. x: (n, size, size, 3) bytes, or (n, size, size, 1) float32 with
+        the images' values where these have 16 bits or are floats; y: (n,) int64; ``classes``: names.
     size : int
         Pixels along each side.
     test : Path, optional
@@ -51,6 +74,8 @@ def pack(
         Fraction of each class's images, in (0, 1), that become test images if there is no folder of them.
     seed : int
         Seed of the order and of the choice of test images.
+    force : bool
+        Whether to replace the file if it exists.
 
     Returns
     -------
@@ -60,9 +85,13 @@ def pack(
     Raises
     ------
     UsageError
-        If Pillow isn't installed, a folder is missing or empty, an image can't be read, or the file can't be written.
+        If Pillow isn't installed, a folder is missing or empty, an image can't be read or is of another kind than the
+        first, or the file exists or can't be written.
     """
     _check_pillow()
+    if os.path.lexists(file) and not (force and file.is_file()):
+        expected = "--force to replace it" if file.is_file() else "the name of a file"
+        raise UsageError(f"{file}: exists already, expected {expected}")
     random = np.random.default_rng(seed)
     train, test = _splits(folder, test)
     classes = _classes(train)
@@ -111,6 +140,9 @@ def _images(folder: Path, classes: list[str]) -> list[_Image]:
         paths = [path for path in sorted((folder / name).rglob("*")) if path.suffix.lower() in SUFFIXES]
         if not paths:
             raise UsageError(f"{folder / name}: no images, expected {', '.join(sorted(SUFFIXES))}")
+        for path in paths:
+            if not path.is_file():  # a pipe would be waited for
+                raise UsageError(f"{path}: not a file, expected an image")
         label = classes.index(name)
         images += [_Image(path, label) for path in paths]
     return images
@@ -138,8 +170,9 @@ def _write(file: Path, size: int, splits: dict[str, list[_Image]], classes: list
         with h5py.File(partial_file, "w") as written:
             written["classes"] = classes
             written.attrs["size"] = size
+            kind = _kind(splits["train"][0].path)
             for split, images in splits.items():
-                _write_split(written.create_group(split), split, images, size)
+                _write_split(written.create_group(split), split, images, size, kind)
         os.replace(partial_file, file)
     except OSError as error:
         raise UsageError(f"{file}: can't be written ({error.strerror or str(error).splitlines()[0]})") from None
@@ -147,32 +180,63 @@ def _write(file: Path, size: int, splits: dict[str, list[_Image]], classes: list
         partial_file.unlink(missing_ok=True)
 
 
-def _write_split(group: h5py.Group, split: str, images: list[_Image], size: int) -> None:
+def _write_split(group: h5py.Group, split: str, images: list[_Image], size: int, kind: _Kind) -> None:
     from tqdm import tqdm
 
     group["y"] = np.array([image.label for image in images], np.int64)
     # Contiguous storage: any portion is read by a single call, directly into its memory.
-    inputs = group.create_dataset("x", (len(images), size, size, 3), np.uint8)
+    inputs = group.create_dataset("x", (len(images), size, size, kind.channels), kind.dtype)
     with tqdm(total=len(images), desc=split, unit=" images", file=sys.stderr, disable=None) as bar:
-        for start, block in _decoded(images, size):
+        for start, block in _decoded(images, size, kind):
             inputs[start : start + len(block)] = block
             bar.update(len(block))
 
 
-def _decoded(images: list[_Image], size: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+def _decoded(images: list[_Image], size: int, kind: _Kind) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield the index of each block's first image, and the block; decode on all cores."""
-    decode = partial(_decode, size=size)
+    decode = partial(_decode, size=size, kind=kind)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         for start in range(0, len(images), BLOCK):
             yield start, np.stack(list(threads.map(decode, images[start : start + BLOCK])))
 
 
-def _decode(image: _Image, size: int) -> NDArray[np.uint8]:
+def _decode(image: _Image, size: int, kind: _Kind) -> NDArray[Any]:
     from PIL import Image, ImageOps
 
-    try:
-        with Image.open(image.path) as opened:
+    with _opened(image.path) as opened:
+        if (found := _kind_of(opened, image.path)) != kind:
+            raise UsageError(f"{image.path}: an image of {found.name}, others are of {kind.name}, expected one kind")
+        if kind is BYTES:
             opened.draft("RGB", (size, size))  # a large JPEG is decoded at a fraction of its size
-            return np.asarray(ImageOps.fit(opened.convert("RGB"), (size, size), Image.Resampling.BILINEAR))
+            whole = opened.convert("RGB")
+        else:
+            whole = Image.fromarray(np.asarray(opened).astype(np.float32))
+        fitted = ImageOps.fit(whole, (size, size), Image.Resampling.BILINEAR)
+        return np.asarray(fitted).reshape(size, size, kind.channels)
+
+
+def _kind(path: Path) -> _Kind:
+    with _opened(path) as opened:
+        return _kind_of(opened, path)
+
+
+def _kind_of(opened: Image.Image, path: Path) -> _Kind:
+    if opened.mode.startswith(("I", "F")):
+        return VALUES
+    # Pillow would leave out the lower half of each value.
+    if any("16" in str(tile[-1]) for tile in getattr(opened, "tile", ())):
+        raise UsageError(f"{path}: 16 bits a channel and several channels, expected 8 bits, or one channel")
+    return BYTES
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=FORMATS) as opened:
+            yield opened
+    except UsageError:
+        raise
     except Exception as error:  # decoders raise all kinds of errors
-        raise UsageError(f"{image.path}: not a valid image ({' '.join(str(error).split())})") from None
+        raise UsageError(f"{path}: not a valid image ({' '.join(str(error).split())})") from None

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.dataset import Dataset, Split, outside
+from mpidl.data.dataset import Dataset, Split
+from mpidl.data.gatherer import outside
+from mpidl.schema import Checked
 
 NOISE_ELEMENTS = 1 << 20
 LEAST_NOISE_ROWS = 256
@@ -20,7 +22,7 @@ HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth, TAOCP 3, 6.
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Checked):
     """Classes with normally distributed means; each sample is its class's mean plus noise.
 
     The label of sample i is i modulo `classes`. Samples are sums of rows of a table of normal numbers. The mean of

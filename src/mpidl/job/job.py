@@ -19,6 +19,7 @@ from mpidl.nn.adaptation import adapt
 from mpidl.nn.model import CompleteModel, Model, PlacedModel
 from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.parameters import Range
+from mpidl.schema import LARGEST
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.storage.checkpoint import Checkpoint, prune
 from mpidl.storage.files import scratch
@@ -79,14 +80,16 @@ class Job:
         data, run = config.data, config.run
         self.config, self.checkpoint = config, checkpoint
         self.given, self._data = dataset, of_data(dataset)
-        self.dataset = normalised(augmented(dataset, data.augment, run.seed), data.normalise)
         self.original: CompleteModel = adapt(model)
+        if self.original.takes_integers:
+            dataset = dataset.as_integers()
+        self.dataset = normalised(augmented(dataset, data.augment, run.seed), data.normalise)
         self.model: PlacedModel = self.original
         self.layout, self.dtype = self.original.layout, self.original.dtype
         self.statistics = self.original.statistics
         self.algorithm, self.rule = config.algorithm, config.rule
         self.states = (*(() if self.rule is None else self.rule.states), *self.algorithm.vectors())
-        self.directory = Path(run.dir) / run.name
+        self.directory = run.directory
         self.continues = checkpoint is not None
         self.shared = False
         self._check()
@@ -105,7 +108,11 @@ class Job:
 
     def _schedule(self) -> Schedule:
         run, position = self.config.run, self.position
-        return Schedule(self._portions, run.epochs, run.steps, position.next_portion, position.unfinished)
+        schedule = Schedule(self._portions, run.epochs, run.steps, position.next_portion, position.unfinished)
+        if schedule.steps * self.config.data.batch > LARGEST:
+            key = "epochs" if run.steps is None else "steps"
+            raise UsageError(f"run.{key}: {getattr(run, key)}, expected fewer than 2**63 samples in all")
+        return schedule
 
     @property
     def same_algorithm(self) -> bool:
@@ -122,12 +129,19 @@ class Job:
         return self.same_algorithm and len(found) == self.replicas
 
     def _check(self) -> None:
-        self.original.check_classes(self.dataset.classes)
+        self.original.check_data(self.dataset.input_shape, self.dataset.classes)
         name = self.algorithm.name
         if self.statistics and not self.algorithm.takes_statistics:
             raise UsageError(
                 f"algorithm.name: {name} minimises one function of the parameters; the model has statistics beside it "
                 "(of batch_normalisation)"
+            )
+        if self.layout.size > LARGEST:
+            raise UsageError("model: more than 2**63 - 1 parameters, expected fewer")
+        if self.config.servers > self.layout.size:
+            raise UsageError(
+                f"topology.servers: {self.config.servers}, expected at most one for each of the model's "
+                f"{self.layout.size} parameters"
             )
         if self.config.device.shards and not self.config.servers:
             raise UsageError(f"device.shards: true, but {name} has no servers")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, shown
 
-__all__ = ["World", "check_world", "limit_threads", "threads", "world"]
+__all__ = ["World", "check_world", "limit_threads", "number", "threads", "world"]
 
 
 class World(NamedTuple):
@@ -45,15 +45,44 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
     ``mpirun`` and ``mpiexec`` take precedence over Slurm, whose variables are also set for them inside an
     allocation. Slurm's variables are used only in a step that ``srun`` started: a batch script is one process,
     whatever ``SLURM_NTASKS`` says.
+
+    Raises
+    ------
+    UsageError
+        A launcher's variables are no numbers of a rank and a world.
     """
     for rank, size, _ in LAUNCHERS:
         if rank in environment and size in environment:
-            return World(int(environment[rank]), int(environment[size]), size)
+            return _world(environment, rank, size)
     step = environment.get("SLURM_STEP_ID", "")
     if "SLURM_PROCID" in environment and step.isdigit() and int(step) < SPECIAL_STEPS:
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
-        return World(int(environment["SLURM_PROCID"]), int(environment.get(size, 1)), size)
+        return _world(environment, "SLURM_PROCID", size)
     return World(0, 1)
+
+
+def _world(environment: Mapping[str, str], rank: str, size: str) -> World:
+    ranks = number(environment, size, least=1)
+    return World(number(environment, rank, most=ranks - 1), ranks, size)
+
+
+def number(
+    environment: Mapping[str, str], variable: str, *, least: int = 0, most: int | None = None, default: int = 1
+) -> int:
+    """Return a launcher's variable as a number; `default` if it isn't set.
+
+    Raises
+    ------
+    UsageError
+        It is no number from `least` to `most`.
+    """
+    text = environment.get(variable, str(default))
+    found = int(text) if re.fullmatch("[0-9]{1,9}", text) else -1
+    if found < least or (most is not None and found > most):
+        bounds = f">= {least}" if most is None else f"from {least} to {most}"
+        expected = f"expected a number {bounds} as a launcher sets it, or unset it"
+        raise UsageError(f"{variable}={shown(text)} in the environment: {expected}")
+    return found
 
 
 def check_world(size: int, environment: Mapping[str, str] = os.environ) -> None:
@@ -92,13 +121,15 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
         return 1
     for rank, _, local in LAUNCHERS:
         if rank in environment and local in environment:
-            return int(environment[local])
+            return number(environment, local, least=1)
     per_node = environment.get("SLURM_STEP_TASKS_PER_NODE", environment.get("SLURM_TASKS_PER_NODE", ""))
     counts = [
-        int(count) for count, nodes in re.findall(r"(\d+)(?:\(x(\d+)\))?", per_node) for _ in range(int(nodes or 1))
+        int(count)
+        for count, nodes in re.findall(r"(\d{1,9})(?:\(x(\d{1,6})\))?", per_node)
+        for _ in range(int(nodes or 1))
     ]
-    node = int(environment.get("SLURM_NODEID", 0))
-    return counts[node] if node < len(counts) else size
+    node = number(environment, "SLURM_NODEID", default=0)
+    return max(1, counts[node]) if node < len(counts) else size
 
 
 def limit_threads() -> None:

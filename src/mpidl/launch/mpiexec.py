@@ -15,12 +15,13 @@ from typing import IO, Any
 
 from mpidl.errors import UsageError
 from mpidl.launch import marks
+from mpidl.launch.environment import number
 from mpidl.launch.output import STDERR, readerless
 from mpidl.launch.room import check_room
 from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import quieten
 
-__all__ = ["command", "launch"]
+__all__ = ["check_memory", "command", "launch"]
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, 75)
@@ -29,6 +30,10 @@ NOTHING_LOST = "stopped before the training began; nothing is lost"
 
 #: Bytes that mpirun may need in the temporary directory; it dies of SIGBUS where there are none.
 TEMPORARY = 1 << 20
+
+#: Least bytes of memory that a rank takes for itself, and variables of schedulers that may give ranks other machines.
+RANK_BYTES = 50_000_000
+SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "COBALT_JOBID")
 
 #: Seconds that mpirun has to end its ranks after a second Ctrl-C.
 PATIENCE = 3.0
@@ -122,6 +127,16 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     return [str(mpiexec), "-n", str(ranks), *options, sys.executable, *arguments], environment
 
 
+def check_memory(ranks: int) -> None:
+    """Raise UsageError if this machine can't hold so many ranks, and no scheduler may give them other machines."""
+    if any(variable in os.environ for variable in SCHEDULERS):
+        return
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if ranks * RANK_BYTES > present:
+        takes, has = (f"{nbytes / 1e9:.3g} GB" for nbytes in (ranks * RANK_BYTES, present))
+        raise UsageError(f"-n {ranks}: so many ranks take {takes}, this machine has {has} of memory")
+
+
 def _find() -> Path:
     """Return the path of mpiexec or mpirun: in the directory of this Python, else on PATH."""
     # Intel's mpirun is a script that forwards no signals; its mpiexec does.
@@ -146,10 +161,10 @@ def _open_mpi_options(ranks: int) -> list[str]:
 
     On several nodes, Open MPI starts more ranks than slots only if told how many belong on each node.
     """
-    nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
+    nodes = number(os.environ, "SLURM_JOB_NUM_NODES", least=1)
     if nodes == 1:
         return ["--bind-to", "none", "--oversubscribe"]
-    if ranks <= int(os.environ.get("SLURM_NTASKS", nodes)):
+    if ranks <= number(os.environ, "SLURM_NTASKS", default=nodes):
         return ["--bind-to", "none"]
     return ["--bind-to", "none", "--map-by", f"ppr:{math.ceil(ranks / nodes)}:node:oversubscribe"]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
-from mpidl.errors import UsageError, nearest
+from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.layers.layer import Layer, Shape
+from mpidl.schema import LARGEST
 
 #: The name of the network's own inputs.
 INPUTS = "inputs"
@@ -51,7 +53,7 @@ class Graph:
         takers = [sum(value in operands for operands in self.operands) for value in range(len(self.shapes))]
         for index, count in enumerate(takers[1:-1]):
             if not count:
-                raise UsageError(f"model.layer[{index}]: no layer takes the outputs of {self.names[index]!r}")
+                raise UsageError(f"model.layer[{index}]: no layer takes the outputs of {quoted(self.names[index])}")
         self.shared = [count > 1 for count in takers]
 
     def input_shapes(self, index: int) -> list[Shape]:
@@ -74,7 +76,7 @@ class Graph:
         known = [INPUTS, *self.names[:index]]
         for name in layer.inputs:
             if name not in known:
-                raise UsageError(f"{where}: no layer {name!r} before this one{nearest(name, known)}")
+                raise UsageError(f"{where}: no layer {quoted(name)} before this one{nearest(name, known)}")
         if len(set(layer.inputs)) < len(layer.inputs):
             raise UsageError(f"{where}: a name occurs twice, expected distinct names")
         return tuple(known.index(name) for name in layer.inputs)
@@ -85,9 +87,12 @@ class Graph:
             if not all(extent >= 1 for extent in shape):
                 raise UsageError(f"model.layer[{index}]: inputs of shape {shape} have no elements")
         try:
-            return self.layers[index].output_shape(*shapes)
+            found = self.layers[index].output_shape(*shapes)
         except UsageError as error:
             raise UsageError(f"model.layer[{index}]: {error}") from None
+        if prod(found) > LARGEST:
+            raise UsageError(f"model.layer[{index}]: outputs of shape {found} have more than 2**63 - 1 elements")
+        return found
 
 
 def layer_names(layers: Sequence[Layer]) -> list[str]:
@@ -101,10 +106,11 @@ def layer_names(layers: Sequence[Layer]) -> list[str]:
     names: list[str] = []
     for index, layer in enumerate(layers):
         name = layer.name or f"{index}-{layer.type}"
-        if "/" in name:
-            raise UsageError(f"model.layer[{index}].name: expected a name without '/', found {name!r}")
+        if "/" in name or not name.isprintable():
+            expected = "a name without '/' and control characters"
+            raise UsageError(f"model.layer[{index}].name: expected {expected}, found {quoted(name)}")
         if name in names or name == INPUTS:
             whose = f"of layer {names.index(name)}" if name in names else "of the network's inputs"
-            raise UsageError(f"model.layer[{index}].name: {name!r} is the name {whose}, expected a unique one")
+            raise UsageError(f"model.layer[{index}].name: {quoted(name)} is the name {whose}, expected a unique one")
         names.append(name)
     return names

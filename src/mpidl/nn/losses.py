@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.nn.activations import sigmoid
+from mpidl.schema import Checked
 
 
 def are_classes(targets: Any) -> bool:
@@ -66,7 +67,7 @@ class Loss(ABC):
 
 
 @dataclass(frozen=True)
-class SoftmaxCrossEntropy(Loss):
+class SoftmaxCrossEntropy(Checked, Loss):
     """Softmax cross-entropy: minus the inner product of the targets and log softmax(outputs).
 
     Parameters

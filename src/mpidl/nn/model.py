@@ -117,6 +117,8 @@ class CompleteModel:
         Dtype of the parameters.
     statistics : sequence of Range
         Ranges of the vector that hold statistics; rules subtract their gradient as it is.
+    takes_integers : bool
+        Whether the model takes integer inputs as they are, such as ids; else it takes floats.
     movable : bool
         Whether `on` makes the model for another device. False for models that compute where they like.
     """
@@ -125,6 +127,7 @@ class CompleteModel:
     layout: Layout
     dtype: np.dtype[Any]
     statistics: Sequence[Range] = ()
+    takes_integers: bool = False
     movable: bool = False
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
@@ -155,8 +158,11 @@ class CompleteModel:
             It does.
         """
 
-    def check_classes(self, classes: int | None) -> None:
-        """Raise UsageError if the model can't tell so many classes apart; None if the data has no classes."""
+    def check_data(self, input_shape: Sequence[int], classes: int | None) -> None:
+        """Raise UsageError if the model takes other inputs, or tells apart another number of classes than the data has.
+
+        None, for data without classes, fits any.
+        """
 
     def activation_bytes(self, samples: int) -> int | None:
         """Return the bytes that a batch of so many samples needs besides the vectors; None if unknown."""

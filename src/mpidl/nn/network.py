@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.nn import kernels
 from mpidl.nn.graph import Graph
 from mpidl.nn.layers.layer import Layer, Workspace
@@ -76,7 +76,7 @@ class Network(CompleteModel):
         if not layers:
             raise UsageError("model.layer: no layer, expected at least one")
         if dtype not in ("float32", "float64"):
-            raise UsageError(f"dtype: expected 'float32' or 'float64', found {dtype!r}")
+            raise UsageError(f"dtype: expected 'float32' or 'float64', found {quoted(dtype)}")
         self.layers = tuple(layers)
         self.input_shape = tuple(input_shape)
         self.loss = SoftmaxCrossEntropy() if loss is None else loss
@@ -94,6 +94,9 @@ class Network(CompleteModel):
         self.statistics = [self.layout[name].range for name in statistics]
         self._weights = [part.range for part in self.layout if part.name.endswith("/weight")]
         self._trained = [part.range for part in self.layout if part.name not in statistics]
+        # Layers that take the network's inputs before they are converted.
+        self._of_integers = {i for i, layer in enumerate(layers) if layer.takes_integers and graph.operands[i] == (0,)}
+        self.takes_integers = bool(self._of_integers)
         self._parameters: Any = None
         self._number = 0
         buffers = [layer.buffers(*graph.input_shapes(index)) for index, layer in enumerate(layers)]
@@ -198,7 +201,8 @@ class Network(CompleteModel):
         values = [self._passes.converted(inputs), *work.values]
         for index, (layer, workspace) in enumerate(zip(self.layers, work.workspaces, strict=True)):
             workspace.training = training
-            layer.forward(workspace, self.graph.inputs(index, values), values[index + 1])
+            taken = inputs if index in self._of_integers else self.graph.inputs(index, values)
+            layer.forward(workspace, taken, values[index + 1])
         return work
 
     def _backward(self, batch: Batch, work: Pass) -> None:
@@ -274,14 +278,10 @@ class Network(CompleteModel):
         """Return the last layer's outputs (n, *output_shape) for inputs (n, *input_shape), as a new array."""
         return self._forward(Batch(inputs, None), training=False).values[-1].copy()
 
-    def check_classes(self, classes: int | None) -> None:
-        """Check that there are as many outputs as the data has classes; None, for data without classes, fits any.
-
-        Raises
-        ------
-        UsageError
-            If the numbers differ.
-        """
+    def check_data(self, input_shape: Sequence[int], classes: int | None) -> None:
+        """See `CompleteModel.check_data`."""
+        if tuple(input_shape) != self.input_shape:
+            raise UsageError(f"model: inputs of shape {self.input_shape}, the data's are {tuple(input_shape)}")
         outputs = prod(self.output_shape)
         if classes is not None and outputs != classes:
             raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")

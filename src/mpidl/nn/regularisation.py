@@ -11,10 +11,14 @@ from msgspec import Meta
 
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd
+from mpidl.schema import Checked
+
+#: Adds a multiple of one vector to another.
+ADDING = Sgd()
 
 
 @dataclass(frozen=True)
-class Regularisation:
+class Regularisation(Checked):
     """L2 penalty and gradient clipping, keys of the ``[model]`` section.
 
     Attributes
@@ -38,10 +42,10 @@ class Regularisation:
         parameters, gradient : array (size,)
             NumPy or CuPy vectors; the gradient is changed.
         """
-        loss, adding = 0.0, Sgd()
+        loss = 0.0
         for part in weights if self.l2 else ():
             own = parameters[slice(*part)]
-            adding.update(gradient[slice(*part)], (), own, 1, -self.l2)
+            ADDING.update(gradient[slice(*part)], (), own, 1, -self.l2)
             loss += self.l2 / 2 * float(own @ own)
         if self.clip is not None:
             parts = [gradient[slice(*part)] for part in trained]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from mpidl.config import Config
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.storage.lock import Lock
 
 __all__ = ["Recorder", "encode", "first_failure", "record_event"]
@@ -49,11 +50,15 @@ class Recorder:
     """
 
     def __init__(self, config: Config, resume: bool = False) -> None:
-        parent, name = Path(config.run.dir), config.run.name
+        parent, name = config.run.directory.parent, config.run.name
+        self._made: list[Path] = []
         try:
+            above = [each for each in (parent, *parent.parents) if not each.exists()]
             self.directory = parent / name if resume else _new_directory(parent, name)
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.directory)
+            if not resume:
+                self._made = [self.directory, *above]
             for name in ("summary.json", FAILED):
                 (self.directory / name).unlink(missing_ok=True)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
@@ -61,7 +66,7 @@ class Recorder:
             self._metrics = _open_append(self.directory / "metrics.jsonl")
             self._events = _open_append(self.directory / "events.jsonl")
         except OSError as error:
-            raise UsageError(f"run.dir: can't write in {parent / name}: {error.strerror}") from None
+            raise UsageError(f"run.dir: can't write in {shown(str(parent / name), 200)}: {error.strerror}") from None
 
     def metric(self, record: Mapping[str, Any]) -> None:
         """Append a report to ``metrics.jsonl``; numbers that are not finite become null.
@@ -115,6 +120,15 @@ class Recorder:
                 line = line[file.write(line) :]
         except OSError as error:
             raise MpidlError(f"{file.name}: {error.strerror}") from None
+
+    def discard(self) -> None:
+        """Close the files, and remove the directories that were made for a run that does not begin."""
+        self.close()
+        for directory in self._made[:1]:
+            shutil.rmtree(directory, ignore_errors=True)
+        for directory in self._made[1:]:
+            with suppress(OSError):  # another run's directory is in it
+                directory.rmdir()
 
     def close(self) -> None:
         """Close the files."""

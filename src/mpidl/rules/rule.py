@@ -9,12 +9,13 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from mpidl.rules.scalar import ScalarForm
+from mpidl.schema import Checked
 
 Positive = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 
 
-class Rule(ScalarForm):
+class Rule(Checked, ScalarForm):
     """An update rule: a frozen dataclass of hyperparameters and one scalar form.
 
     The scalar form describes the update of one element, and is compiled for NumPy and for CuPy vectors. Its arguments

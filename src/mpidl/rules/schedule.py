@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
+from mpidl.schema import Checked
 
 
 @dataclass(frozen=True)
-class RateSchedule:
+class RateSchedule(Checked):
     """The factor of all learning rates, those of servers and of workers, as a function of time.
 
     Attributes
@@ -34,10 +35,11 @@ class RateSchedule:
     warm_up: Annotated[float, Meta(ge=0)] = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.schedule == "steps" and not self.epochs:
             raise UsageError("epochs: missing, expected the epochs at which rates step down, such as [200]")
         if self.schedule != "steps" and self.epochs is not None:
-            raise UsageError(f"epochs: {self.epochs}, the schedule {self.schedule!r} takes none")
+            raise UsageError(f"epochs: {quoted(self.epochs)}, the schedule {self.schedule!r} takes none")
 
     def at(self, epoch: float, length: float) -> float:
         """Return the factor, in [0, 1], after `epoch` out of `length` epochs."""

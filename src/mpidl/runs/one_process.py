@@ -17,6 +17,7 @@ from mpidl.errors import UsageError
 from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
+from mpidl.job.memory import check_memory
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
@@ -67,15 +68,17 @@ class OneProcess:
             raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
         job.identify(of_data(job.given) | of_samples(job.given))
         job.begin(replicas)
+        check_memory(job, 1 + len(job.states) + 2 + replicas, replicas)
         place = job.place()
         job.rehearse()
-        self._recorder = Recorder(job.config, resume=job.continues)
-        job.directory = self._recorder.directory
         chunk = CHUNK_BYTES // job.dtype.itemsize
         self._shards = [fill(job, range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
         warm(job)
         job.dataset.train.load()
         job.dataset.test.load()
+        # A run that is refused leaves no directory behind.
+        self._recorder = Recorder(job.config, resume=job.continues)
+        job.directory = self._recorder.directory
         self._reporter = Reporter(job, self._recorder, on_terminal())
         self._reporter.placed([str(place)] if place else [])
         clock = None if self._virtual else time.time
@@ -125,7 +128,12 @@ class OneProcess:
         engine = self._engine
         with stopping(self._interrupt):
             self._tell(Started())
-            self._trained = engine.run()
+            try:
+                self._trained = engine.run()
+            except UsageError:
+                if not engine.look().samples:
+                    self._recorder.discard()
+                raise
             self._job.model.parameters[:] = engine.parameters()
             self._tell(Trained(self._trained))
         return self._summary

@@ -99,13 +99,14 @@ def _layer(summary: LayerSummary, itemsize: int) -> dict[str, Any]:
 
 def _roles(job: Job, roles: Roles, ranks: int) -> list[dict[str, Any]]:
     """Return the role, the shard and the memory of each rank."""
-    workers = [rank for replica in roles.replicas for rank in replica]
-    holders = list(roles.servers) or workers
+    workers = {rank: None for replica in roles.replicas for rank in replica}
+    holders = list(roles.servers or workers)
+    names = roles.names()
     parts = dict(zip(holders, shards(job.layout.size, len(holders)), strict=True))
     return [
         {
             "rank": rank,
-            "role": roles.role(rank),
+            "role": names[rank],
             "shard": parts.get(rank),
             "memory": _memory(job, parts.get(rank), len(workers), rank in workers),
         }

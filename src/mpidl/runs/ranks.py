@@ -23,6 +23,7 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.job.description import of_data, of_model, of_samples
 from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
+from mpidl.job.memory import check_memory
 from mpidl.launch import marks
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
@@ -75,6 +76,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     _compare(comm, roles, job)
     _check_nodes(config, nodes)
     job.begin(len(roles.replicas))
+    _agree(comm, roles, lambda: _check_memory(job, roles, nodes, comm.rank))
     ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
     role = _RankRole(comm, roles, job, ranges)
     _agree(comm, roles, lambda: role.choose_device(nodes))
@@ -84,7 +86,11 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
         transport = WindowTransport(comm, roles, capacity, staging=role.staging)
-    _agree(comm, roles, lambda: role.prepare(transport))
+    try:
+        _agree(comm, roles, lambda: role.prepare(transport))
+    except MpidlError:
+        role.discard_files()
+        raise
     with _failing_together(comm, roles, job.directory), transport:
         summary: dict[str, Any] = comm.bcast(role.work(), root=roles.coordinator)
         if config.run.record:
@@ -111,6 +117,15 @@ def _capacity(job: Job, ranges: list[Range]) -> Capacity:
         units=job.units,
         shared_vectors=shared,
     )
+
+
+def _check_memory(job: Job, roles: Roles, nodes: list[int], rank: int) -> None:
+    """Check that what the ranks of this node hold fits into its memory."""
+    here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    servers = sum(other in roles.servers for other in here)
+    workers = len(here) - servers - (roles.coordinator in here)
+    shards = servers / len(roles.servers) * (1 + len(job.states)) if servers else 0
+    check_memory(job, 2 * workers + shards, workers)
 
 
 def _nodes(comm: MPI.Intracomm) -> list[int]:
@@ -146,6 +161,8 @@ def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
             result = action()
         except MpidlError as caught:
             error = caught
+        except MemoryError as caught:
+            error = UsageError(f"out of memory: {caught}")
     raise_first(error, comm.rank, comm.allgather, lambda rank: f"rank {rank}, {roles.role(rank)}")
     return result
 
@@ -242,6 +259,11 @@ class _RankRole:
             raise error
         assert directory is not None
         job.directory = directory
+
+    def discard_files(self) -> None:
+        """On the coordinator, remove the directory of a run that does not begin."""
+        if self._reporter is not None:
+            self._reporter.recorder.discard()
 
     def prepare(self, transport: Transport) -> None:
         """Do before the training what may fail or takes long."""

@@ -11,7 +11,7 @@ from mpidl.algorithms import Algorithm
 from mpidl.config import Config, DebugSection, DeviceSection, PythonData, from_dict
 from mpidl.config.configuration import read, set_keys
 from mpidl.data import Augmentation, Dataset, Normalisation, Source
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.job.build import PYTHON_MODEL, build_model
 from mpidl.job.job import Job
 from mpidl.launch.signals import held
@@ -62,7 +62,8 @@ def train(
         A `Network`, or any object with ``parameters`` and ``loss_and_gradient(batch)``. Takes the place of the
         section ``[model]`` of `config`.
     data : Dataset or Source, optional
-        For example ``Idx("data/fashion-mnist")``. Takes the place of the source that ``[data]`` of `config` names.
+        For example ``Idx("data/fashion-mnist")``, or arrays by ``Dataset.of_arrays((x, y), (test_x, test_y))``. Takes
+        the place of the source that ``[data]`` of `config` names.
     config : Config, str, Path or mapping, optional
         A configuration, the path of a TOML file, or a mapping of sections, such as
         ``{"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}``.
@@ -128,8 +129,7 @@ def train(
     >>> summary = train(network, Digits(), algorithm=Downpour(n_push=1), rule=Adagrad(0.01), epochs=30)
     >>> summary = train(config="jobs/digits.toml", steps=100)
     """
-    if data is not None and not isinstance(data, Dataset) and not callable(getattr(data, "open", None)):
-        raise UsageError(f"data: expected a Dataset or a source, such as mpidl.Digits(), found {data!r}")
+    _check_objects(data, algorithm, rule)
     section = {
         "name": name, "dir": None if dir is None else str(dir), "epochs": epochs, "steps": steps, "seed": seed,
         "deterministic": deterministic, "target_accuracy": target_accuracy, "record": record, "report": report,
@@ -159,12 +159,29 @@ def train(
 
     jobs: list[Job] = []
     with held():
-        run = Path(resolved.run.dir) / resolved.run.name
+        run = resolved.run.directory
         summary = start(resolved, make, run if resume else None)
         if resume and model is not None and not jobs:
             # Nothing was left to train.
             make(resolved, None).restore(latest(run))
     return summary
+
+
+def _check_objects(data: Any, algorithm: Any, rule: Any) -> None:
+    """Raise UsageError for an argument of another type than the one that no section of a configuration describes."""
+    if data is not None and not isinstance(data, Dataset) and (isinstance(data, type) or not hasattr(data, "open")):
+        expected = "a Dataset or a source, such as mpidl.Digits() or mpidl.Dataset.of_arrays((x, y), (test_x, test_y))"
+        raise UsageError(f"data: expected {expected}, found {_found(data)}")
+    for key, value, cls, example in (
+        ("algorithm", algorithm, Algorithm, "mpidl.Downpour()"),
+        ("rule", rule, Rule, "mpidl.Adagrad()"),
+    ):
+        if value is not None and not isinstance(value, cls):
+            raise UsageError(f"{key}: expected one such as {example}, found {_found(value)}")
+
+
+def _found(value: Any) -> str:
+    return f"a {type(value).__name__}" if hasattr(value, "__len__") and not isinstance(value, str) else quoted(value)
 
 
 def _plain(section: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,16 +40,19 @@ class Roles:
         IndexError
             `rank` is not a rank of this world.
         """
-        if rank == self.coordinator:
-            return "coordinator"
-        if rank in self.servers:
-            return f"server {self.servers.index(rank)}"
+        if not 0 <= rank <= len(self.servers) + sum(map(len, self.replicas)) + len(self.standby):
+            raise IndexError(f"rank {rank} is not of this world")
+        return self.names()[rank]
+
+    def names(self) -> list[str]:
+        """Return the role of each rank as text; see `role`."""
+        found = {self.coordinator: "coordinator"}
+        found |= {rank: f"server {number}" for number, rank in enumerate(self.servers)}
         for number, ranks in enumerate(self.replicas):
-            if rank in ranks:
-                return f"worker {number}" if len(ranks) == 1 else f"worker {number}.{ranks.index(rank)}"
-        if rank in self.standby:
-            return f"standby {self.standby.index(rank)}"
-        raise IndexError(f"rank {rank} is not of this world")
+            parts = [""] if len(ranks) == 1 else [f".{part}" for part in range(len(ranks))]
+            found |= {rank: f"worker {number}{part}" for rank, part in zip(ranks, parts, strict=True)}
+        found |= {rank: f"standby {number}" for number, rank in enumerate(self.standby)}
+        return [found[rank] for rank in range(len(found))]
 
 
 def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standby: int = 0) -> Roles:
@@ -79,9 +83,9 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
     if len(nodes) < needed:
         raise UsageError(_too_few(len(nodes), needed, servers, partitions, standby))
 
-    free: dict[str | int, list[int]] = {}
+    free: dict[str | int, deque[int]] = {}
     for rank, node in enumerate(nodes):
-        free.setdefault(node, [])
+        free.setdefault(node, deque())
         if rank > 0:
             free[node].append(rank)
 
@@ -90,16 +94,14 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
     for _ in range(servers):
         node = min((n for n in free if free[n]), key=lambda n: (placed[n], -len(free[n])))
         placed[node] += 1
-        server_ranks.append(free[node].pop(0))
+        server_ranks.append(free[node].popleft())
 
     replicas = []
     for _ in range((len(nodes) - 1 - servers - standby) // partitions):
         replica: list[int] = []
         while len(replica) < partitions:
             ranks = max(free.values(), key=len)
-            missing = partitions - len(replica)
-            replica += ranks[:missing]
-            del ranks[:missing]
+            replica += [ranks.popleft() for _ in range(min(partitions - len(replica), len(ranks)))]
         replicas.append(tuple(replica))
 
     left = sorted(rank for ranks in free.values() for rank in ranks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.wire.bf16 import Bf16
 from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
@@ -31,4 +31,6 @@ def parse(text: str) -> Wire | None:
             fraction = 0.0
         if 0 < fraction <= 1:
             return TopK(fraction, text)
-    raise UsageError(f"wire: {text!r}, expected 'fp32', 'bf16', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'")
+    raise UsageError(
+        f"wire: {quoted(text)}, expected 'fp32', 'bf16', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'"
+    )

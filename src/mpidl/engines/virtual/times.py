@@ -10,7 +10,7 @@ from typing import Annotated, Protocol
 import numpy as np
 from msgspec import Meta
 
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 
 
 class Distribution(Protocol):
@@ -107,7 +107,7 @@ def parse(text: str, key: str) -> Distribution:
         return DISTRIBUTIONS[name](*map(float, words))
     except (KeyError, TypeError, ValueError):
         raise UsageError(
-            f"{key}: {text!r}, expected SECONDS, 'constant:SECONDS', 'uniform:LOW:HIGH', 'exponential:MEAN' or "
+            f"{key}: {quoted(text)}, expected SECONDS, 'constant:SECONDS', 'uniform:LOW:HIGH', 'exponential:MEAN' or "
             f"'jitter:MEAN:DEVIATION'"
         ) from None
 

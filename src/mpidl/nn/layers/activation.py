@@ -25,6 +25,7 @@ class Activation(Layer):
     activation: str
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         choose(ACTIVATIONS, "activation", self.activation)
 
     def output_shape(self, input_shape: Shape) -> Shape:

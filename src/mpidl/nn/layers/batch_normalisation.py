@@ -38,7 +38,7 @@ class BatchNormalisation(Activated):
     statistics: ClassVar[tuple[str, ...]] = ("mean", "variance")
 
     activation: str = "identity"
-    momentum: Annotated[float, Meta(gt=0, le=1)] = 0.01
+    momentum: Annotated[float, Meta(gt=0, le=1)] = 0.1
     epsilon: Annotated[float, Meta(gt=0)] = 1e-5
 
     def output_shape(self, input_shape: Shape) -> Shape:

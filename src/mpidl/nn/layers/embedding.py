@@ -22,7 +22,7 @@ class Embedding(Layer):
     Attributes
     ----------
     vocabulary
-        Number of rows; at most 2**24 in a float32 network, which represents larger ids inexactly.
+        Number of rows; at most 2**24 for ids that come as float32, which represents larger ones inexactly.
     units
         Length of a row. The outputs have the inputs' shape with this axis appended.
     initialiser
@@ -30,12 +30,14 @@ class Embedding(Layer):
     """
 
     type: ClassVar[str] = "embedding"
+    takes_integers: ClassVar[bool] = True
 
     vocabulary: Annotated[int, Meta(ge=1)]
     units: Annotated[int, Meta(ge=1)]
     initialiser: str = "lecun_normal"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         choose(INITIALISERS, "initialiser", self.initialiser)
 
     def output_shape(self, input_shape: Shape) -> Shape:
@@ -59,11 +61,15 @@ class Embedding(Layer):
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        ids, exact = work.buffers["ids"], 2 << work.xp.finfo(inputs.dtype).nmant
-        if self.vocabulary > exact:
-            raise UsageError(f"vocabulary: {self.vocabulary}, ids of {inputs.dtype} are exact up to {exact}")
-        work.xp.rint(inputs, out=work.buffers["rounded"])
-        work.xp.copyto(ids, work.buffers["rounded"], casting="unsafe")
+        ids = work.buffers["ids"]
+        if inputs.dtype.kind in "iu":
+            work.xp.copyto(ids, inputs, casting="unsafe")
+        else:
+            exact = 2 << work.xp.finfo(inputs.dtype).nmant
+            if self.vocabulary > exact:
+                raise UsageError(f"vocabulary: {self.vocabulary}, ids of {inputs.dtype} are exact up to {exact}")
+            work.xp.rint(inputs, out=work.buffers["rounded"])
+            work.xp.copyto(ids, work.buffers["rounded"], casting="unsafe")
         for extreme in (int(ids.min()), int(ids.max())):
             if not 0 <= extreme < self.vocabulary:
                 raise UsageError(f"an id of {extreme}, the embedding has a vocabulary of {self.vocabulary}")

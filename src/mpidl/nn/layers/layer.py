@@ -11,7 +11,7 @@ import numpy as np
 
 from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.initialisers import INITIALISERS
-from mpidl.schema import choose
+from mpidl.schema import Checked, choose
 
 Shape = tuple[int, ...]
 
@@ -72,7 +72,7 @@ class Workspace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer(ABC):
+class Layer(Checked, ABC):
     """A step of a network: its shapes, its parameters' shapes and initial values, and its maths.
 
     A subclass is a frozen dataclass whose fields are the keys of its configuration section. It holds neither
@@ -85,6 +85,8 @@ class Layer(ABC):
     joins
         Whether the layer takes the outputs of several layers. `output_shape` then has one argument for each, and
         `forward` and `backward` take lists of inputs and of input gradients.
+    takes_integers
+        Whether the layer takes integer inputs as they are. Other layers take the network's dtype.
     statistics
         Names of parameters that update rules leave alone: their gradient is subtracted from them as it is.
     name
@@ -95,6 +97,7 @@ class Layer(ABC):
 
     type: ClassVar[str]
     joins: ClassVar[bool] = False
+    takes_integers: ClassVar[bool] = False
     statistics: ClassVar[tuple[str, ...]] = ()
 
     name: str = ""
@@ -169,6 +172,7 @@ class Activated(Layer):
     activation: str
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         choose(ACTIVATIONS, "activation", self.activation)
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:

@@ -35,6 +35,7 @@ class LocalContrastNormalisation(Layer):
     threshold: Annotated[float, Meta(gt=0)] = 0.01
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size % 2 == 0:
             raise UsageError(f"size: {self.size}, expected an odd number")
 

@@ -1,0 +1,134 @@
+"""Columns of samples: arrays of inputs or targets, and the checks that all sources share."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpidl.errors import UsageError
+
+LABELS_PER_CHECK = 1 << 20
+
+
+class Column(NamedTuple):
+    """Inputs or targets, and their file (and key) for error messages.
+
+    `values` has a shape and a dtype; targets are read in slices.
+    """
+
+    name: str
+    values: Any
+
+
+def check(
+    train: tuple[Column, Column], test: tuple[Column, Column], classes: int | None
+) -> tuple[tuple[int, ...], int | None]:
+    """Check that the inputs and targets of both splits fit together, and that every label is valid.
+
+    Parameters
+    ----------
+    train, test : (inputs, targets)
+    classes : int or None
+        Number of classes; None for one more than the largest label of `train`.
+
+    Returns
+    -------
+    input_shape, classes
+        See `Dataset`.
+
+    Raises
+    ------
+    UsageError
+        If anything doesn't fit.
+    """
+    for inputs, targets in (train, test):
+        check_split(inputs, targets)
+    for of_test, of_train in zip(test, train, strict=True):
+        _check_alike(of_test, of_train)
+    found, expected = test[0].values.dtype, train[0].values.dtype
+    if (found == np.uint8) != (expected == np.uint8):
+        raise UsageError(f"{test[0].name}: {found}, expected {expected} as in {train[0].name}")
+    input_shape = tuple(int(size) for size in train[0].values.shape[1:])
+    if train[1].values.dtype.kind == "f":
+        if classes is not None:
+            raise UsageError(f"data.classes: {classes}, expected none: {train[1].name} contains floats")
+        return input_shape, None
+    largest = check_labels(train[1], classes)
+    classes = largest + 1 if classes is None else classes
+    check_labels(test[1], classes)
+    return input_shape, classes
+
+
+def check_split(inputs: Column, targets: Column) -> None:
+    """Raise UsageError unless there are inputs and targets of as many samples, in shapes and dtypes that are known."""
+    check_inputs(inputs)
+    check_targets(targets)
+    samples = inputs.values.shape[0]
+    if targets.values.shape[0] != samples:
+        found = targets.values.shape[0]
+        raise UsageError(f"{targets.name}: {found} targets, expected {samples} as in {inputs.name}")
+    if samples == 0:
+        raise UsageError(f"{inputs.name}: no samples, expected at least one")
+
+
+def check_inputs(inputs: Column) -> None:
+    """Raise UsageError unless inputs have a shape and a dtype that are known."""
+    shape, dtype = inputs.values.shape, inputs.values.dtype
+    if len(shape) < 2 or 0 in shape[1:]:
+        raise UsageError(f"{inputs.name}: shape {shape}, expected (samples, ...) with no size 0 per sample")
+    if dtype.kind not in "iuf":
+        raise UsageError(f"{inputs.name}: {dtype}, expected floats, bytes (uint8) or other integers")
+
+
+def check_targets(targets: Column) -> None:
+    """Raise UsageError unless targets have a shape and a dtype that are known."""
+    shape, dtype = targets.values.shape, targets.values.dtype
+    if not (dtype.kind in "iu" and len(shape) == 1) and not (dtype.kind == "f" and len(shape) == 2):
+        expected = "integers of shape (samples,) or floats of shape (samples, outputs)"
+        raise UsageError(f"{targets.name}: {dtype} of shape {shape}, expected {expected}")
+
+
+def _check_alike(test: Column, train: Column) -> None:
+    found, expected = test.values, train.values
+    if (found.dtype.kind == "f") != (expected.dtype.kind == "f"):
+        raise UsageError(f"{test.name}: {found.dtype}, expected {expected.dtype} as in {train.name}")
+    if found.shape[1:] != expected.shape[1:]:
+        shapes = f"shape {found.shape[1:]} per sample, expected {expected.shape[1:]}"
+        raise UsageError(f"{test.name}: {shapes} as in {train.name}")
+
+
+def check_labels(labels: Column, classes: int | None) -> int:
+    """Return the largest label; check that all are in [0, classes), or not negative if `classes` is None."""
+    largest = 0
+    for start in range(0, labels.values.shape[0], LABELS_PER_CHECK):
+        block = labels.values[start : start + LABELS_PER_CHECK]
+        largest = max(largest, int(block.max()))
+        if block.min() >= 0 and (classes is None or largest < classes):
+            continue
+        wrong = block < 0 if classes is None else (block < 0) | (block >= classes)
+        first = int(np.flatnonzero(wrong)[0])
+        expected = "at least 0" if classes is None else f"0 to {classes - 1}"
+        raise UsageError(f"{labels.name}: label {block[first]} at index {start + first}, expected {expected}")
+    return largest
+
+
+def check_finite(column: Column, first: int = 0) -> None:
+    """Raise UsageError if an array has a NaN or an infinity; `first` is the index of its first sample."""
+    values = column.values
+    # The extremes tell it without memory for a mask.
+    if values.dtype.kind != "f" or not values.size or np.isfinite([values.min(), values.max()]).all():
+        return
+    wrong = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    sample = first + int(np.flatnonzero(wrong)[0])
+    raise UsageError(f"{column.name}: NaN or infinity in sample {sample}, expected finite numbers")
+
+
+def input_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that inputs of `dtype` have in memory: integers keep theirs, floats are float32."""
+    return dtype.newbyteorder("=") if dtype.kind in "iu" else np.dtype(np.float32)
+
+
+def target_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of the targets of a batch: int64 for integers, float32 for floats."""
+    return np.dtype(np.float32 if dtype.kind == "f" else np.int64)

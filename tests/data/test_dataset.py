@@ -1,0 +1,117 @@
+"""What is given as data from Python is checked as files are."""
+
+import numpy as np
+import pytest
+
+from mpidl.data import ArraySplit, Dataset, Split
+from mpidl.errors import UsageError
+
+INPUTS, LABELS = np.arange(24.0).reshape(6, 4), np.arange(6) % 3
+EXPECTED = "expected integers of shape (samples,) or floats of shape (samples, outputs)"
+
+
+def fails(line, make):
+    with pytest.raises(UsageError) as error:
+        make()
+    assert str(error.value) == line
+
+
+def changed(array, place, value):
+    array = array.copy()
+    array[place] = value
+    return array
+
+
+def test_lists_become_arrays():
+    split = ArraySplit(INPUTS.tolist(), LABELS.tolist())
+    assert np.array_equal(split.gather(np.arange(6)).inputs, INPUTS)
+    data = Dataset.of_arrays((INPUTS.tolist(), LABELS.tolist()), [INPUTS, LABELS])
+    assert (data.input_shape, data.classes, data.train.samples) == ((4,), 3, 6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "line"),
+    [
+        (INPUTS, LABELS[:5], "targets: 5 targets, expected 6 as in inputs"),
+        (INPUTS, LABELS * 1.0, f"targets: float64 of shape (6,), {EXPECTED}"),
+        (INPUTS, LABELS > 1, f"targets: bool of shape (6,), {EXPECTED}"),
+        (INPUTS, [], f"targets: float64 of shape (0,), {EXPECTED}"),
+        (INPUTS[:, 0], LABELS, "inputs: shape (6,), expected (samples, ...) with no size 0 per sample"),
+        (INPUTS.astype(str), LABELS, "inputs: <U32, expected floats, bytes (uint8) or other integers"),
+        (changed(INPUTS, (2, 3), np.nan), LABELS, "inputs: NaN or infinity in sample 2, expected finite numbers"),
+        (changed(INPUTS, (5, 0), -np.inf), LABELS, "inputs: NaN or infinity in sample 5, expected finite numbers"),
+        (INPUTS * 1e300, LABELS, "inputs: NaN or infinity in sample 0, expected finite numbers"),
+        (INPUTS, changed(INPUTS, (1, 1), np.inf), "targets: NaN or infinity in sample 1, expected finite numbers"),
+    ],
+)
+def test_arrays_that_are_wrong_are_one_line(inputs, targets, line):
+    fails(line, lambda: ArraySplit(inputs, targets))
+
+
+def test_arrays_of_different_lengths_within_are_one_line():
+    with pytest.raises(UsageError, match=r"^inputs: .*inhomogeneous.*, expected an array$"):
+        ArraySplit([[1], [2, 3]], [0, 1])
+
+
+def test_what_a_function_returns_is_checked():
+    split = ArraySplit(lambda: changed(INPUTS, (4, 1), np.nan), LABELS)
+    fails("inputs: NaN or infinity in sample 4, expected finite numbers", split.load)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"test": None}, "Dataset.test: expected a Split, such as mpidl.ArraySplit(inputs, targets), found None"),
+        (
+            {"train": ArraySplit(INPUTS, changed(LABELS, 4, 7))},
+            "Dataset.train: targets: label 7 at index 4, expected 0 to 2",
+        ),
+        (
+            {"test": ArraySplit(INPUTS, changed(LABELS, 0, -1))},
+            "Dataset.test: targets: label -1 at index 0, expected 0 to 2",
+        ),
+        ({"classes": None}, "Dataset.train: classes are None, expected their number: the targets are labels"),
+        ({"classes": 0}, "Dataset.classes: expected int >= 1, found 0"),
+        ({"train": ArraySplit(INPUTS, INPUTS)}, "Dataset.train: classes are 3, expected None: the targets are floats"),
+        ({"input_shape": (4.5,)}, "Dataset.input_shape: expected list of int >= 1, found (4.5,)"),
+    ],
+)
+def test_a_dataset_of_splits_that_do_not_fit_is_one_line(changes, line):
+    split = ArraySplit(INPUTS, LABELS)
+    fails(
+        line,
+        lambda: Dataset(**{"name": "test", "input_shape": (4,), "classes": 3, "train": split, "test": split} | changes),
+    )
+
+
+def test_a_split_without_samples():
+    class Empty(Split):
+        samples = 0
+
+        def gather(self, indices, epoch=0):
+            raise NotImplementedError
+
+    fails(
+        "Dataset.test: no samples, expected at least one",
+        lambda: Dataset("test", (4,), 3, ArraySplit(INPUTS, LABELS), Empty()),
+    )
+
+
+def test_no_test_data():
+    expected = "test: expected (inputs, targets), found None"
+    fails(expected, lambda: Dataset.of_arrays((INPUTS, LABELS), None))
+    empty = (INPUTS[:0], LABELS[:0])
+    fails("test inputs: no samples, expected at least one", lambda: Dataset.of_arrays((INPUTS, LABELS), empty))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "u4", "i8", ">i4"])
+def test_integers_stay_integers_where_they_are_asked_for(dtype):
+    inputs = (np.arange(24).reshape(6, 4) * 10).astype(dtype)
+    split, order = ArraySplit(inputs, LABELS), np.array([5, 0, 2])
+    whole = split.as_integers().gather(order).inputs
+    assert whole.dtype.kind in "iu"
+    assert np.array_equal(whole, inputs[order])
+    floats = split.gather(order).inputs
+    assert floats.dtype == np.float32
+    np.testing.assert_allclose(floats, inputs[order] / (255 if dtype == "u1" else 1), rtol=1e-6)
+    assert ArraySplit(INPUTS, LABELS).as_integers().gather(order).inputs.dtype == np.float32
