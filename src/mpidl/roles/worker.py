@@ -20,6 +20,7 @@ from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
+from mpidl.job.rehearsal import rehearse_replica
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters.ranges import Range, split
 from mpidl.shards.shard import CHUNK_BYTES
@@ -61,9 +62,10 @@ class Worker:
         self._handler.record = self.record = WorkerRecord() if job.config.run.record else None
         self._engine = self._make_engine()
         self._delay = job.config.debug.delay(number)
-        # Reading the data and the first sight of them are no part of training.
+        # Reading the data, the first sight of them and compiling are no part of training.
         job.dataset.train.load()
         job.dataset.test.load()
+        rehearse_replica(job)
 
     def _make_engine(self) -> MpiEngine:
         """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""

@@ -14,8 +14,9 @@ from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.errors import UsageError
-from mpidl.job.fill import fill, warm
+from mpidl.job.fill import fill
 from mpidl.job.job import Job
+from mpidl.job.rehearsal import rehearse_replica, rehearse_shard
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
@@ -70,9 +71,10 @@ class OneProcess:
         job.directory = self._recorder.directory
         chunk = CHUNK_BYTES // job.dtype.itemsize
         self._shards = [fill(job, range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
-        warm(job)
         job.dataset.train.load()
         job.dataset.test.load()
+        rehearse_shard(job)
+        rehearse_replica(job)
         self._reporter = Reporter(job, self._recorder, on_terminal())
         self._reporter.placed([str(place)] if place else [])
         clock = None if self._virtual else time.time

@@ -19,8 +19,9 @@ from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.device import Place, choose
 from mpidl.errors import MpidlError, UsageError
-from mpidl.job.fill import fill, warm
+from mpidl.job.fill import fill
 from mpidl.job.job import Job
+from mpidl.job.rehearsal import rehearse_shard
 from mpidl.launch import marks
 from mpidl.parameters import Range, shards
 from mpidl.report.progress import on_terminal
@@ -228,7 +229,7 @@ class _RankRole:
             role = server = self._make_server(roles.servers.index(rank), transport)
             self._work = lambda: _interruptible(server.serve, server.interrupt)
         elif rank in transport.workers:
-            self._warm()
+            rehearse_shard(job)
             role = worker = Worker(job, transport.workers.index(rank), len(transport.workers), self._ranges)
             self._record = worker.record
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
@@ -241,7 +242,7 @@ class _RankRole:
         job, xp = self._job, np if self._place is None else self._place.xp
         part = self._ranges[number]
         shard = fill(job, part, np.empty(part.size, job.dtype), transport.chunks[number], xp=xp)
-        self._warm(xp)
+        rehearse_shard(job, xp)
         server = Server(
             number, shard, job.directory, workers=len(transport.workers),
             deterministic=job.config.run.deterministic, coordinated=job.algorithm.coordinated,
@@ -264,13 +265,6 @@ class _RankRole:
             fetches=[fetches for _, fetches in workers],
             arrivals=[records[rank].arrays() for rank in servers],
         ).save(self._job.directory)
-
-    def _warm(self, xp: Any = np) -> None:
-        """Compile, or load from the cache, what this rank may need; `xp` is where a server's shard lies."""
-        warm(self._job, xp)
-        encoding = wire.parse(self._job.algorithm.wire)
-        if encoding is not None:
-            encoding.warm(self._job.dtype)
 
     def work(self) -> dict[str, Any] | None:
         """Play the role to its end; the coordinator returns the summary."""
