@@ -228,6 +228,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _launch(arguments: argparse.Namespace, ranks: int) -> int:
     from mpidl.launch.mpiexec import launch
+    from mpidl.report.screen import Screen
     from mpidl.topology.roles import assign
 
     config = _config(arguments)
@@ -240,7 +241,7 @@ def _launch(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return launch(ranks, passed)
+    return launch(ranks, passed, Screen())
 
 
 def _config(arguments: argparse.Namespace) -> Config:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpidl.errors import UsageError
+from mpidl.launch import marks
 
-__all__ = ["World", "check_world", "limit_threads", "threads", "world"]
+__all__ = ["World", "check_world", "limit_threads", "threads", "under_foreign_launcher", "world"]
 
 
 class World(NamedTuple):
@@ -54,6 +55,11 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         return World(int(environment["SLURM_PROCID"]), int(environment.get(size, 1)), size)
     return World(0, 1)
+
+
+def under_foreign_launcher(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether this process is one of several that another launcher than ``mpidl train -n`` has started."""
+    return world(environment).size > 1 and marks.VARIABLE not in environment
 
 
 def check_world(size: int, environment: Mapping[str, str] = os.environ) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from mpidl.errors import UsageError
 from mpidl.launch import marks
@@ -41,7 +41,20 @@ ROOT_PERMISSIONS = tuple(
 )
 
 
-def launch(ranks: int, arguments: Sequence[str]) -> int:
+class Screen(Protocol):
+    """Where a job's stderr is shown."""
+
+    def hear(self, text: str) -> None:
+        """Act on what a rank tells of the run's progress."""
+
+    def write(self, text: bytes) -> None:
+        """Show text."""
+
+    def close(self) -> None:
+        """Act on the job's end."""
+
+
+def launch(ranks: int, arguments: Sequence[str], screen: Screen) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1, as soon as all have started and can
@@ -54,6 +67,8 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         Number of ranks to start.
     arguments : sequence of str
         Arguments of the command.
+    screen : Screen
+        Shows the job's stderr and, if that is a terminal, the run's progress.
 
     Returns
     -------
@@ -67,13 +82,10 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     MpidlError
         The temporary directory is full.
     """
-    forwarding = _Forwarding()
+    forwarding = _Forwarding(screen)
     with handled(forwarding.handle), forwarding:
         words, environment = command(ranks, ["-P", "-m", "mpidl", *arguments])
-        environment.pop("MPIDL_TERMINAL", None)
-        if os.isatty(2):
-            environment["MPIDL_TERMINAL"] = str(os.get_terminal_size(2).columns or 80)
-        environment[marks.VARIABLE] = "1"
+        environment |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}
         check_room(
             environment.get("TMPDIR", "/tmp"), TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory"
         )
@@ -94,9 +106,10 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
             try:
                 forwarding.to(process)
                 for text in quieten(marks.listen(_chunks(process.stderr), forwarding.hear)):
-                    os.write(2, text)
+                    screen.write(text)
                 code = process.wait()
             finally:
+                screen.close()
                 _end_session(process.pid)
         return forwarding.verdict(code, words[0])
 
@@ -178,13 +191,18 @@ def _prepare_child() -> Callable[[], Any]:
 class _Forwarding:
     """Forwards to a job the signals that ask this process to stop, when the job can take them.
 
+    Parameters
+    ----------
+    screen : Screen
+
     Attributes
     ----------
     received : list of int
         The signals received so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
         self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
@@ -203,15 +221,18 @@ class _Forwarding:
         if self.received:
             self._forward()
 
-    def hear(self, word: str) -> None:
-        """Take note of what the first rank says."""
+    def hear(self, text: str) -> None:
+        """Take note of what a rank says."""
+        word, _, rest = text.partition(" ")
         if word == marks.READY:
             self._ready = True
             if self.received:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 self._forward()
-        else:
-            self._saved = int(word.rpartition(" ")[2])
+        elif word == marks.PROGRESS:
+            self._screen.hear(rest)
+        elif word == marks.SAVED:
+            self._saved = int(rest)
 
     def handle(self, number: int, frame: Any) -> None:
         """Handle a signal that asks to stop."""

@@ -183,7 +183,7 @@ class Coordinator:
             self._tickets = self._link.set_tickets(NO_MORE)
 
     def _log(self, log: Log) -> None:
-        self._reporter.recorder.event(log.kind, rank=self._rank, role="coordinator", **log.details)
+        self._reporter.log(log.kind, rank=self._rank, role="coordinator", **log.details)
 
     def _test(self, test: Test) -> None:
         if not test.final:

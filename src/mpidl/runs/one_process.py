@@ -19,7 +19,6 @@ from mpidl.job.job import Job
 from mpidl.job.rehearsal import rehearse_replica, rehearse_shard
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range, shards
-from mpidl.report.progress import on_terminal
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
 from mpidl.roles.supervision import (
@@ -75,7 +74,7 @@ class OneProcess:
         job.dataset.test.load()
         rehearse_shard(job)
         rehearse_replica(job)
-        self._reporter = Reporter(job, self._recorder, on_terminal())
+        self._reporter = Reporter(job, self._recorder)
         self._reporter.placed([str(place)] if place else [])
         clock = None if self._virtual else time.time
         self._engine = VirtualEngine(

@@ -24,7 +24,6 @@ from mpidl.job.job import Job
 from mpidl.job.rehearsal import rehearse_shard
 from mpidl.launch import marks
 from mpidl.parameters import Range, shards
-from mpidl.report.progress import on_terminal
 from mpidl.report.recorder import Recorder, record_event
 from mpidl.report.reporter import Reporter
 from mpidl.rma.room import check_windows
@@ -204,7 +203,7 @@ class _RankRole:
         if self._comm.rank == self._roles.coordinator:
             try:
                 recorder = Recorder(job.config, resume=job.continues)
-                self._reporter = Reporter(job, recorder, on_terminal())
+                self._reporter = Reporter(job, recorder)
                 assert places is not None
                 servers = [places[rank] for rank in self._roles.servers if places[rank]]
                 workers = [place for rank, place in enumerate(places) if place and rank not in self._roles.servers]
