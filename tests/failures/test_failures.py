@@ -90,7 +90,7 @@ def test_a_full_disk_is_one_line(tmp_path, bare_environment):
     )  # fmt: skip
     assert limited.returncode == 1
     size, *rest = limited.stderr.splitlines()
-    assert size.endswith("  225,010 parameters (900 kB)")
+    assert size.endswith("  runs/digits: 225,010 parameters (900 kB)")
     assert rest == ["mpidl: runs/digits/checkpoints/.1/shard-0.h5: can't be written: File too large"]
     assert not list((tmp_path / "runs" / "digits" / "checkpoints").glob("[0-9]*"))
 

@@ -230,6 +230,11 @@ class Reporter:
             "timing": totals.timing(),
         }
 
+    def abandon(self) -> None:
+        """Close the files of a run that fails, which has no summary."""
+        self._progress.close()
+        self.recorder.close()
+
     def close(
         self,
         totals: Totals,

@@ -18,7 +18,7 @@ from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.device import Place, choose
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, RankError, UsageError
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.rehearsal import rehearse_shard
@@ -32,8 +32,9 @@ from mpidl.rma.transport import WindowTransport
 from mpidl.roles.coordinator import Coordinator
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
+from mpidl.runs.judgement import say_unchanged, unwarned
 from mpidl.runs.signals import stopping
-from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
 from mpidl.topology.roles import Roles, assign
 from mpidl.transport.capacity import Capacity
@@ -85,6 +86,9 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         if config.run.record:
             role.save_record(transport)
         role.unbind()
+        changed = comm.allreduce(role.has_changed(), op=MPI.LOR)
+    if comm.rank == roles.coordinator and not changed:
+        say_unchanged(summary)
     return summary
 
 
@@ -142,10 +146,11 @@ def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None
         yield
     except BaseException as error:
         cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
-        cause, role = " ".join(cause.split()), roles.role(comm.rank)
-        print(f"mpidl: rank {comm.rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
+        rank = error.rank if isinstance(error, RankError) else comm.rank
+        cause, role = " ".join(cause.split()), roles.role(rank)
+        print(f"mpidl: rank {rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
         if run is not None:
-            record_event(run, "failure", comm.rank, role, cause=cause, traceback=traceback.format_exc())
+            record_event(run, "failure", rank, role, cause=cause, traceback=traceback.format_exc())
         if os.environ.get("MPIDL_DEBUG"):
             traceback.print_exc()
         # The line needs time to pass through the launcher before the launcher ends the job.
@@ -171,6 +176,7 @@ class _RankRole:
         self.staging: Staging | None = None
         self._record: WorkerRecord | ServerRecord | None = None
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
+        self._shard: Shard | None = None
         self.unbind: Callable[[], None] = lambda: None
 
     def choose_device(self, nodes: list[int]) -> None:
@@ -226,14 +232,16 @@ class _RankRole:
             self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
         elif rank in roles.servers:
             role = server = self._make_server(roles.servers.index(rank), transport)
+            self._shard = server.shard
             self._work = lambda: _interruptible(server.serve, server.interrupt)
         elif rank in transport.workers:
             rehearse_shard(job)
             role = worker = Worker(job, transport.workers.index(rank), len(transport.workers), self._ranges)
-            self._record = worker.record
+            self._record, self._shard = worker.record, worker.shard
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
         else:
             return
+        self._fingerprint = self._shard.fingerprint() if self._shard is not None else 0
         role.bind(transport)
         self.unbind = role.unbind
 
@@ -245,10 +253,15 @@ class _RankRole:
         server = Server(
             number, shard, job.directory, workers=len(transport.workers),
             deterministic=job.config.run.deterministic, coordinated=job.algorithm.coordinated,
+            finite=job.config.run.terminate_on_nan,
         )  # fmt: skip
         if job.config.run.record:
             self._record = server.record = ServerRecord()
         return server
+
+    def has_changed(self) -> bool:
+        """Return whether this rank's shard, if it has one, has other parameters than at the start."""
+        return self._shard is not None and self._shard.fingerprint() != self._fingerprint
 
     def save_record(self, transport: Transport) -> None:
         """Write the run's interleaving; all ranks take part."""
@@ -267,7 +280,8 @@ class _RankRole:
 
     def work(self) -> dict[str, Any] | None:
         """Play the role to its end; the coordinator returns the summary."""
-        return self._work()
+        with unwarned():
+            return self._work()
 
 
 def _interruptible(action: Callable[[], T], interrupt: Callable[[], None]) -> T:
