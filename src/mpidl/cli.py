@@ -241,7 +241,7 @@ def _launch(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return launch(ranks, passed, Screen())
+    return launch(ranks, passed, Screen(), config.servers)
 
 
 def _config(arguments: argparse.Namespace) -> Config:

@@ -41,10 +41,12 @@ def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank):
     wait_for(lambda: trains(tmp_path))
     os.kill(process_of_rank(rank, tmp_path), signal.SIGKILL)
     killed = time.monotonic()
-    process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert time.monotonic() - killed < 10
     assert process_of_rank(2, tmp_path) is None
+    role = ("coordinator", "server 0", "worker 0", "worker 1")[rank]
+    assert errors.splitlines()[-1] == f"mpidl: rank {rank} ({role}) was killed by SIGKILL"
 
 
 @pytest.mark.parametrize("number", STOPPING)

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["PROGRESS", "READY", "SAVED", "TERMINAL", "VARIABLE", "listen", "saved", "tell"]
+__all__ = ["NODES", "PROGRESS", "READY", "SAVED", "TERMINAL", "VARIABLE", "listen", "saved", "tell"]
 
 #: Environment variable of ranks whose launcher listens.
 VARIABLE = "MPIDL_LAUNCHER"
@@ -15,7 +15,8 @@ TERMINAL = "MPIDL_TERMINAL"
 
 #: All ranks hold the signals that ask to stop, and will take them up.
 READY = "ready"
-#: The first words of what is told of a run that has been saved, and of a run's progress.
+#: The first words of what is told of the ranks' nodes, of a run that has been saved, and of a run's progress.
+NODES = "nodes"
 SAVED = "saved"
 PROGRESS = "progress"
 

@@ -15,9 +15,11 @@ from typing import IO, Any, Protocol
 
 from mpidl.errors import UsageError
 from mpidl.launch import marks
+from mpidl.launch.deaths import Deaths, nodes_from_text
 from mpidl.launch.room import check_room
 from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import quieten
+from mpidl.topology.roles import assign
 
 __all__ = ["command", "launch"]
 
@@ -54,7 +56,7 @@ class Screen(Protocol):
         """Act on the job's end."""
 
 
-def launch(ranks: int, arguments: Sequence[str], screen: Screen) -> int:
+def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 0) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1, as soon as all have started and can
@@ -69,6 +71,8 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen) -> int:
         Arguments of the command.
     screen : Screen
         Shows the job's stderr and, if that is a terminal, the run's progress.
+    servers : int
+        Number of ranks that are servers.
 
     Returns
     -------
@@ -82,7 +86,8 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen) -> int:
     MpidlError
         The temporary directory is full.
     """
-    forwarding = _Forwarding(screen)
+    forwarding = _Forwarding(screen, [0] * ranks)
+    deaths = Deaths(lambda rank: assign(forwarding.nodes, servers).role(rank))
     with handled(forwarding.handle), forwarding:
         words, environment = command(ranks, ["-P", "-m", "mpidl", *arguments])
         environment |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}
@@ -105,13 +110,13 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen) -> int:
         with process.stderr:
             try:
                 forwarding.to(process)
-                for text in quieten(marks.listen(_chunks(process.stderr), forwarding.hear)):
+                for text in quieten(marks.listen(deaths.watch(_chunks(process.stderr)), forwarding.hear)):
                     screen.write(text)
                 code = process.wait()
             finally:
                 screen.close()
                 _end_session(process.pid)
-        return forwarding.verdict(code, words[0])
+        return forwarding.verdict(code, deaths.told() or f"a rank died; {Path(words[0]).name} returned {code}")
 
 
 def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -194,15 +199,18 @@ class _Forwarding:
     Parameters
     ----------
     screen : Screen
+    nodes : list of int
+        The node of each rank, as long as none tells otherwise.
 
     Attributes
     ----------
+    nodes : list of int
     received : list of int
         The signals received so far.
     """
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, screen: Screen, nodes: list[int]) -> None:
+        self._screen, self.nodes = screen, nodes
         self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
@@ -229,6 +237,8 @@ class _Forwarding:
             if self.received:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 self._forward()
+        elif word == marks.NODES:
+            self.nodes = nodes_from_text(rest)
         elif word == marks.PROGRESS:
             self._screen.hear(rest)
         elif word == marks.SAVED:
@@ -266,8 +276,11 @@ class _Forwarding:
             self._ready = True
             self._forward()
 
-    def verdict(self, code: int, launcher: str) -> int:
-        """Return the exit code of a job whose launcher returned `code`, and say how it ended if nobody has."""
+    def verdict(self, code: int, death: str) -> int:
+        """Return the exit code of a job whose launcher returned `code`, and say how it ended if nobody has.
+
+        `death` is what to say of a rank that died.
+        """
         if self._saved is not None and self.received and code not in OWN_CODES:
             return self._saved
         # What a launcher returns when a rank, or itself, died of a signal: it may have come before it could be held.
@@ -277,7 +290,7 @@ class _Forwarding:
             return STOPPED
         if code in OWN_CODES and not (code == 1 and self._forced):
             return code
-        _say("ended without saving" if self.received else f"a rank died; {Path(launcher).name} returned {code}")
+        _say("ended without saving" if self.received else death)
         return 1
 
 

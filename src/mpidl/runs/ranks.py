@@ -23,6 +23,7 @@ from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.rehearsal import rehearse_shard
 from mpidl.launch import marks
+from mpidl.launch.deaths import nodes_as_text
 from mpidl.parameters import Range, shards
 from mpidl.report.recorder import Recorder, record_event
 from mpidl.report.reporter import Reporter
@@ -68,6 +69,8 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     nodes = _nodes(comm)
     if comm.rank == 0:
         marks.tell(marks.READY)
+        if len(set(nodes)) > 1 and (text := nodes_as_text(nodes)) is not None:
+            marks.tell(f"{marks.NODES} {text}")
     roles = assign(nodes, config.servers)
     job = _agree(comm, roles, build)
     _check_nodes(config, nodes)
