@@ -28,7 +28,7 @@ def reporter(tmp_path):
     job = build(config)
     recorder = Recorder(config)
     job.directory = recorder.directory
-    return Reporter(job, recorder)
+    return Reporter(job, recorder, {"seed": 7})
 
 
 def records(reporter):
@@ -66,6 +66,7 @@ def test_the_last_report_and_the_summary_have_the_last_figures(reporter, capsys,
     for name in ("train_loss", "samples_per_second", "test_loss", "test_accuracy", "samples"):
         assert last[name] == summary[name], name
     assert last["time"] == summary["seconds"]
+    assert summary["seed"] == 7
     line = capsys.readouterr().err.splitlines()[-1]
     assert re.search(r"  10%  epoch 10.0 +35925/s +loss 1\.0", line)
 

@@ -132,6 +132,11 @@ class Job:
             by = f"algorithm.name: {name}" if self.rule is None else f"server.rule: {self.rule.name}"
             raise UsageError(f"{by} keeps {needed}, {self.checkpoint.path} was saved with {saved}")
 
+    @property
+    def accuracy_name(self) -> str:
+        """What the model's share of correct samples is called."""
+        return self.original.accuracy_name(several_labels=self.dataset.classes is None)
+
     def replica_position(self, number: int) -> ReplicaPosition | None:
         """Return where a replica goes on; None if it begins at the parameters."""
         return self.position.replicas[number] if self.replicas_resume else None

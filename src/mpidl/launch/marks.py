@@ -6,10 +6,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["NODES", "PROGRESS", "READY", "SAVED", "TERMINAL", "VARIABLE", "listen", "saved", "tell"]
+__all__ = ["COMMAND", "NODES", "PROGRESS", "READY", "SAVED", "TERMINAL", "VARIABLE", "listen", "saved", "tell"]
 
 #: Environment variable of ranks whose launcher listens.
 VARIABLE = "MPIDL_LAUNCHER"
+#: Environment variable that gives ranks the launcher's own command line.
+COMMAND = "MPIDL_COMMAND"
 #: Environment variable of ranks whose launcher draws their progress on a terminal.
 TERMINAL = "MPIDL_TERMINAL"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -91,6 +92,7 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
     with handled(forwarding.handle), forwarding:
         words, environment = command(ranks, ["-P", "-m", "mpidl", *arguments])
         environment |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}
+        environment[marks.COMMAND] = shlex.join(["mpidl", *sys.argv[1:]])
         check_room(
             environment.get("TMPDIR", "/tmp"), TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory"
         )

@@ -147,6 +147,10 @@ class CompleteModel:
     def check_classes(self, classes: int | None) -> None:
         """Raise UsageError if the model can't tell so many classes apart; None if the data has no classes."""
 
+    def accuracy_name(self, several_labels: bool) -> str:
+        """Return what the share of correct samples is called; `several_labels` if targets are rows of floats."""
+        return "accuracy"
+
     def activation_bytes(self, samples: int) -> int | None:
         """Return the bytes that a batch of so many samples needs besides the vectors; None if unknown."""
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
@@ -41,6 +41,8 @@ class Reporter:
     ----------
     job : Job
     recorder : Recorder
+    origin : mapping
+        Items of the summary that say where its figures come from.
 
     Attributes
     ----------
@@ -49,19 +51,21 @@ class Reporter:
         When the next record is due: seconds since the epoch, on the clock of the totals.
     """
 
-    def __init__(self, job: Job, recorder: Recorder) -> None:
-        self._job, self.recorder = job, recorder
+    def __init__(self, job: Job, recorder: Recorder, origin: Mapping[str, Any]) -> None:
+        self._job, self.recorder, self._origin = job, recorder, origin
         self._done_before, self._seconds_before = job.position.samples, job.position.seconds
         self._samples_per_epoch = job.dataset.train.samples
         total = min(job.schedule.steps * job.config.data.batch, job.schedule.epochs * self._samples_per_epoch)
         model = size(job.layout.size, job.layout.size * job.dtype.itemsize)
         title = f"{recorder.directory}: {model}"
-        self._progress = choose(Title(title, total / self._samples_per_epoch, self._samples_per_epoch))
+        self._progress = choose(
+            Title(title, total / self._samples_per_epoch, self._samples_per_epoch, job.accuracy_name)
+        )
         self._every = REDRAW_EVERY if self._progress.drawn else job.config.run.report
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
         self._began = time.time()
         self._rated = Totals(0.0)
-        # Samples, seconds and loss at earlier looks, from the newest that is an epoch or a report's interval old on.
+        # Samples, seconds and loss at earlier reports, from the newest that is an epoch or a report's interval old on.
         self._earlier = deque([(0, 0.0, 0.0)])
         self._complete = self._interrupted = False
         self._saved = None if job.checkpoint is None else job.position.step
@@ -109,11 +113,12 @@ class Reporter:
         """Show and record the totals if either is due."""
         if not totals.first_fetch:
             return
-        self._measure(totals)
+        self.due = max(self._recorded_at, totals.first_fetch) + self._job.config.run.report
+        due = totals.now >= self.due
+        self._measure(totals, mark=due)
         if time.time() - max(self._shown_at, self._began) >= self._every:
             self._show(self._report(totals))
-        self.due = max(self._recorded_at, totals.first_fetch) + self._job.config.run.report
-        if totals.now >= self.due:
+        if due:
             self._record(self._report(totals), totals.now)
 
     def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> None:
@@ -184,9 +189,14 @@ class Reporter:
             "waiting": totals.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
 
-    def _measure(self, totals: Totals) -> None:
-        """Compute the training loss of late and, if they were last computed long enough ago, speed and load since."""
+    def _measure(self, totals: Totals, mark: bool = True) -> None:
+        """Compute the training loss of late and, if they were last computed long enough ago, speed and load since.
+
+        Only moments of the run itself, virtual if that is, are marks for later losses: those are decided by the seed.
+        """
         self._measure_loss(totals)
+        if mark and totals.samples > self._earlier[-1][0]:
+            self._earlier.append((totals.samples, totals.seconds, totals.loss))
         before = self._rated
         samples, seconds = totals.samples - before.samples, totals.seconds - before.seconds
         if seconds < SHORTEST_SPAN:
@@ -208,8 +218,6 @@ class Reporter:
         samples, _, loss = earlier[0]
         if totals.samples > samples:
             self._losses["train_loss"] = (totals.loss - loss) / (totals.samples - samples)
-        if totals.samples > earlier[-1][0]:
-            earlier.append((totals.samples, totals.seconds, totals.loss))
 
     def _speed(self, totals: Totals) -> float:
         """Return the samples per second of the whole run, which is at its end."""
@@ -275,10 +283,12 @@ class Reporter:
             "samples_per_second": self._speed(totals),
             "seconds_to_target": seconds_to_target,
             **self._losses,
+            "accuracy_name": self._job.accuracy_name,
             **self._counts(totals),
             "failures": 0,
             "recoveries": 0,
             "run_dir": str(self._job.directory),
+            **self._origin,
         }
         self.recorder.summary(summary)
         self.recorder.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,7 @@ from mpidl.job.job import Job
 from mpidl.job.rehearsal import rehearse_replica, rehearse_shard
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range, shards
+from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
 from mpidl.roles.supervision import (
@@ -77,7 +79,9 @@ class OneProcess:
         job.dataset.test.load()
         rehearse_shard(job)
         rehearse_replica(job)
-        self._reporter = Reporter(job, self._recorder)
+        self._reporter = Reporter(
+            job, self._recorder, origin([socket.gethostname()], None, job.config.run.seed, self._virtual)
+        )
         self._reporter.placed([str(place)] if place else [])
         clock = None if self._virtual else time.time
         self._engine = VirtualEngine(

@@ -25,6 +25,7 @@ from mpidl.job.rehearsal import rehearse_shard
 from mpidl.launch import marks
 from mpidl.launch.deaths import nodes_as_text
 from mpidl.parameters import Range, shards
+from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder, record_event
 from mpidl.report.reporter import Reporter
 from mpidl.rma.room import check_windows
@@ -207,13 +208,16 @@ class _RankRole:
         """On the coordinator, open the run's directory and report all devices; tell every rank the directory."""
         job = self._job
         places = self._comm.gather(self._place and str(self._place), root=self._roles.coordinator)
+        hosts = self._comm.gather(MPI.Get_processor_name(), root=self._roles.coordinator)
         directory: Path | None = None
         error: MpidlError | None = None
         if self._comm.rank == self._roles.coordinator:
             try:
                 recorder = Recorder(job.config, resume=job.continues)
-                self._reporter = Reporter(job, recorder)
                 assert places is not None
+                assert hosts is not None
+                library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(", package")[0]
+                self._reporter = Reporter(job, recorder, origin(hosts, library, job.config.run.seed))
                 servers = [places[rank] for rank in self._roles.servers if places[rank]]
                 workers = [place for rank, place in enumerate(places) if place and rank not in self._roles.servers]
                 self._reporter.placed(workers, servers)
