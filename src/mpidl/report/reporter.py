@@ -157,7 +157,7 @@ class Reporter:
         seconds = totals.trained_seconds
         if seconds > 0:
             self._rates = {"samples_per_second": self._speed(totals), "server_load": _load(totals, seconds)}
-        report = self._report(totals) | {"time": self._seconds_before + seconds}
+        report = self._report(totals)
         self._record(report, totals.now)
         self._show(report, evaluated, last=True)
         self._complete = True
