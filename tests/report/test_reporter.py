@@ -92,3 +92,13 @@ def test_evaluations_of_a_run_of_usual_length_are_all_recorded(reporter):
     for epoch in range(1, 101):
         reporter.evaluated(totals(epoch * 5.0, epoch, 0.5 * epoch), epoch, 0.5, 0.75)
     assert [record["epoch"] for record in records(reporter)] == list(range(1, 101))
+
+
+def test_an_epoch_that_was_evaluated_is_over(reporter):
+    reporter.look(totals(15.0, 2.4, 2.0))
+    reporter.evaluated(totals(16.0, 2.5, 2.0), 3, 0.5, 0.75)
+    for second in range(17, 40):
+        reporter.look(totals(second, 2.6 + (second - 17) / 20, 2.0))
+    epochs = [record["epoch"] for record in records(reporter)]
+    assert epochs == sorted(epochs)
+    assert epochs[1] == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
@@ -14,6 +14,7 @@ from mpidl.engines.totals import Totals
 from mpidl.job.job import Job
 from mpidl.launch import environment
 from mpidl.report.progress import COLUMNS, Title, choose
+from mpidl.report.recent import RecentLoss
 from mpidl.report.recorder import Recorder
 from mpidl.report.terminal import say
 from mpidl.report.text import size
@@ -65,8 +66,9 @@ class Reporter:
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
         self._began = time.time()
         self._rated = Totals(0.0)
-        # Samples, seconds and loss at earlier reports, from the newest that is an epoch or a report's interval old on.
-        self._earlier = deque([(0, 0.0, 0.0)])
+        self._recent = RecentLoss(self._samples_per_epoch, job.config.run.report)
+        # An epoch that has been evaluated is over, even if some ranks have yet to post what they did in it.
+        self._reached = 0.0
         self._complete = self._interrupted = False
         self._saved = None if job.checkpoint is None else job.position.step
         self._losses: dict[str, Any] = {"train_loss": None, "test_loss": None, "test_accuracy": None}
@@ -140,6 +142,7 @@ class Reporter:
         if final:
             self._end(totals, evaluated=True)
             return
+        self._reached = epoch
         report = self._report(totals) | {"epoch": epoch}
         self._record_spaced(report, totals)
         if time.time() - self._shown_at >= SHORTEST_SPAN:
@@ -157,7 +160,7 @@ class Reporter:
         seconds = totals.trained_seconds
         if seconds > 0:
             self._rates = {"samples_per_second": self._speed(totals), "server_load": _load(totals, seconds)}
-        report = self._report(totals)
+        report = self._report(totals) | {"epoch": self.epoch(totals)}
         self._record(report, totals.now)
         self._show(report, evaluated, last=True)
         self._complete = True
@@ -181,7 +184,7 @@ class Reporter:
         return {
             "time": self._seconds_before + totals.seconds,
             "samples": self._done_before + totals.samples,
-            "epoch": self.epoch(totals),
+            "epoch": max(self.epoch(totals), self._reached),
             **self._losses,
             **self._rates,
             **self._counts(totals),
@@ -194,9 +197,10 @@ class Reporter:
 
         Only moments of the run itself, virtual if that is, are marks for later losses: those are decided by the seed.
         """
-        self._measure_loss(totals)
-        if mark and totals.samples > self._earlier[-1][0]:
-            self._earlier.append((totals.samples, totals.seconds, totals.loss))
+        if (loss := self._recent.at(totals)) is not None:
+            self._losses["train_loss"] = loss
+        if mark:
+            self._recent.mark(totals)
         before = self._rated
         samples, seconds = totals.samples - before.samples, totals.seconds - before.seconds
         if seconds < SHORTEST_SPAN:
@@ -204,20 +208,6 @@ class Reporter:
         load = _load(totals, seconds, sum(before.busy_seconds))
         self._rates = {"samples_per_second": samples / seconds, "server_load": load}
         self._rated = totals
-
-    def _measure_loss(self, totals: Totals) -> None:
-        """Compute the mean loss over the last epoch of samples or, if that is shorter, over a report's interval."""
-        earlier = self._earlier
-
-        def old(mark: tuple[int, float, float]) -> bool:
-            samples, seconds = totals.samples - mark[0], totals.seconds - mark[1]
-            return samples >= self._samples_per_epoch or (samples > 0 and seconds >= self._job.config.run.report)
-
-        while len(earlier) > 1 and old(earlier[1]):
-            earlier.popleft()
-        samples, _, loss = earlier[0]
-        if totals.samples > samples:
-            self._losses["train_loss"] = (totals.loss - loss) / (totals.samples - samples)
 
     def _speed(self, totals: Totals) -> float:
         """Return the samples per second of the whole run, which is at its end."""
@@ -266,8 +256,8 @@ class Reporter:
         seconds_to_target : float or None
             Training time until the target accuracy was reached.
         """
-        self._measure_loss(totals)
         if not self._complete:
+            self._measure(totals)
             self._end(totals)
         self._progress.close()
         summary = {
