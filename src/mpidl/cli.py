@@ -139,7 +139,11 @@ def _add_evaluate(commands: Commands) -> None:
     evaluate = commands.add_parser(
         "evaluate", help="test a trained model", description="Test the model of a run's last checkpoint."
     )
-    evaluate.add_argument("run_dir", metavar="RUN_DIR", type=user_path, help="such as runs/digits")
+    evaluate.add_argument(
+        "run_dir", metavar="RUN_DIR", type=user_path,
+        help="such as runs/digits; the newest of runs/digits, runs/digits-2, ... is tested",
+    )  # fmt: skip
+    evaluate.add_argument("--exact", action="store_true", help="test the run in RUN_DIR itself")
     _add_json(evaluate, "the result")
     evaluate.set_defaults(command=_evaluate)
 
@@ -253,6 +257,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _launch(arguments: argparse.Namespace, ranks: int) -> int:
     from mpidl.launch.mpiexec import check_memory, launch
+    from mpidl.report.screen import Screen
     from mpidl.topology.roles import assign
 
     check_memory(ranks)
@@ -266,7 +271,7 @@ def _launch(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return launch(ranks, passed)
+    return launch(ranks, passed, Screen(), config.servers)
 
 
 def _config(arguments: argparse.Namespace) -> Config:
@@ -279,9 +284,10 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     environment.limit_threads()
-    from mpidl.runs.evaluate import evaluate
+    from mpidl.runs.evaluate import evaluate, newest
 
-    _show(evaluate(arguments.run_dir), arguments.json, results.evaluation)
+    run = arguments.run_dir if arguments.exact else newest(arguments.run_dir)
+    _show(evaluate(run), arguments.json, results.evaluation)
     return 0
 
 

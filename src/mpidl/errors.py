@@ -21,6 +21,23 @@ class UsageError(MpidlError):
     exit_code = 2
 
 
+class RankError(MpidlError):
+    """What one rank has met, and the coordinator tells.
+
+    Attributes
+    ----------
+    rank : int
+    """
+
+    def __init__(self, text: str, rank: int) -> None:
+        super().__init__(text)
+        self.rank = rank
+
+
+#: What a person can do about numbers that are NaN or infinite.
+NOT_FINITE = "try a lower rate, or model.clip; with run.terminate_on_nan = false the run goes on"
+
+
 def nearest(word: str, known: list[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the known word closest to `word`, else the list of known words."""
     import difflib

@@ -146,7 +146,7 @@ def test_the_command(mpidl):
 def test_a_run_begins_with_its_size(mpidl):
     ended = mpidl("train", DIGITS, "--set", "run.steps=1")
     assert ended.returncode == 0
-    assert ended.stderr.splitlines()[0].endswith("  17,226 parameters (68.9 kB)")
+    assert ended.stderr.splitlines()[0].endswith("  runs/digits: 17,226 parameters (68.9 kB)")
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,16 @@ def test_a_simulation_leaves_what_a_run_leaves_and_a_seed_decides_it(mpidl, tmp_
     assert summary["samples_per_second"] == pytest.approx(50 * 32 / 0.01, rel=0.1)
     assert summary["staleness"]["mean"] == pytest.approx(49, rel=0.05)
     assert summary.pop("run_dir") != again.pop("run_dir")
+    assert summary.pop("date") <= again.pop("date")
+    assert summary["virtual"] is True
     # Virtual time begins at the real time, in whose last digits it is rounded.
     for name in ("seconds", "samples_per_second", "timing"):
         assert str(summary.pop(name))[:4] == str(again.pop(name))[:4]
     assert summary == again
 
     real = json.loads(mpidl("train", DIGITS, "--json", "--set", "run.epochs=1").stdout)
-    assert set(real) - {"run_dir"} == set(summary) | {"seconds", "samples_per_second", "timing"}
+    assert real["virtual"] is False
+    assert set(real) - {"run_dir", "date"} == set(summary) | {"seconds", "samples_per_second", "timing"}
     run = tmp_path / "runs" / "digits"
     assert {entry.name for entry in run.iterdir()} == {
         ".lock", "config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints",

@@ -93,10 +93,12 @@ def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank):
     wait_for(lambda: trains(tmp_path))
     os.kill(process_of_rank(rank, tmp_path), signal.SIGKILL)
     killed = time.monotonic()
-    process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert time.monotonic() - killed < 10
     assert process_of_rank(2, tmp_path) is None
+    role = ("coordinator", "server 0", "worker 0", "worker 1")[rank]
+    assert errors.splitlines()[-1] == f"mpidl: rank {rank} ({role}) was killed by SIGKILL"
 
 
 @pytest.mark.parametrize("number", STOPPING)
@@ -142,7 +144,7 @@ def test_a_full_disk_is_one_line(tmp_path, bare_environment):
     )  # fmt: skip
     assert limited.returncode == 1
     size, *rest = limited.stderr.splitlines()
-    assert size.endswith("  225,010 parameters (900 kB)")
+    assert size.endswith("  runs/digits: 225,010 parameters (900 kB)")
     assert rest == ["mpidl: runs/digits/checkpoints/.1/shard-0.h5: can't be written: File too large"]
     assert not list((tmp_path / "runs" / "digits" / "checkpoints").glob("[0-9]*"))
 

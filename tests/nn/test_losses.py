@@ -84,9 +84,18 @@ def test_correct_counts_the_highest_output():
     classes, rows = np.array([1, 1, 2]), np.array([[0, 0.6, 0.4], [0.2, 0.3, 0.5], [0.5, 0, 0.5]])
     for loss in LOSSES.values():
         assert loss().correct(np, outputs, classes) == 2
-    for name in ("softmax_cross_entropy", "one_vs_all_logistic"):
-        assert LOSSES[name]().correct(np, outputs, rows) == 2
+    assert LOSSES["softmax_cross_entropy"]().correct(np, outputs, rows) == 2
     assert math.isnan(LOSSES["mean_squared_error"]().correct(np, outputs, rows))
+
+
+def test_of_several_labels_all_must_be_right():
+    loss = LOSSES["one_vs_all_logistic"]()
+    outputs = np.array([[-1.0, 2.0, 1.0], [3.0, -2.0, 1.0], [-1.0, -1.0, -2.0]])
+    rows = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    assert loss.correct(np, outputs, rows) == 2
+    assert loss.correct(np, outputs[:, :1], rows[:, :1]) == 3  # one output for two classes
+    names = [LOSSES[name]().accuracy_name(several) for name in LOSSES for several in (False, True)]
+    assert names == ["accuracy", "accuracy", "accuracy", "exact match", "accuracy", "accuracy"]
 
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.6])

@@ -5,6 +5,9 @@ import json
 import h5py
 import numpy as np
 import pytest
+from mpi4py import MPI
+
+from mpidl.version import VERSION
 
 LAYERS = [("dense", 33, "relu"), ("dense", 10, "identity")]
 
@@ -63,6 +66,10 @@ def test_the_summary_has_what_it_promises_and_evaluate_agrees(mpidl, digits, tmp
         "samples_per_second", "train_loss", "test_loss", "test_accuracy", "staleness", "pushes", "fetches",
         "bytes_pushed", "bytes_fetched", "failures", "recoveries", "run_dir",
     } <= summary.keys()  # fmt: skip
+    assert summary["command"].startswith(f"mpidl train {digits} -n 4 --json --set ")
+    assert (summary["version"], summary["seed"], summary["virtual"]) == (VERSION, 0, False)
+    assert summary["hosts"] == {MPI.Get_processor_name(): 4}
+    assert summary["mpi"] in MPI.Get_library_version()
     assert summary["staleness"].keys() == {"mean", "p50", "p99", "max"}
     assert summary["tearing"].keys() == {"mean", "max", "fetches"}
     assert (summary["ranks"], summary["servers"], summary["replicas"]) == (4, 1, 2)

@@ -12,26 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.report.progress import Progress, on_terminal
+from mpidl.report.progress import LogProgress, Title
 
 SHOW = """
-import sys
-from mpidl.report.progress import Progress, on_terminal
-if not on_terminal():
-    sys.exit("no terminal")
-progress = Progress(1000, True, "9,610 parameters (38.4 kB)")
+from mpidl.report.progress import TerminalProgress, Title, choose
+progress = choose(Title("runs/x: 9,610 parameters (38.4 kB)", 2.0, 500))
 for step in range(1, 11):
     progress.update({
-        "time": 2.0 * step, "samples": 100 * step, "epoch": step / 5, "train_loss": 1 / step,
+        "time": 2.0 * step, "epoch": step / 5, "train_loss": 1 / step,
         "test_loss": None if step < 5 else 0.5, "test_accuracy": None if step < 5 else 0.875,
         "samples_per_second": 50.0, "staleness": {"mean": 1.25, "p50": 1, "p99": 3, "max": 7}, "server_load": 0.34,
-    })
+    }, evaluated=step == 5)
 progress.close()
 """
+TITLE = Title("runs/x: 9,610 parameters (38.4 kB)", 2.0, 500)
 
 
 def report(**more):
-    return {"time": 4.0, "samples": 250, "epoch": 0.5} | more
+    return {"time": 4.0, "epoch": 0.5} | more
 
 
 @pytest.fixture
@@ -72,70 +70,86 @@ def test_the_bar_fits_its_terminal(terminal, columns):
         figures = bars[-1].rpartition("| ")[2].split()
         assert " ".join(figures[-11:]) == "50/s loss 0.100 acc 0.875 stale 1.2 load 34% 0:00 left"
         assert "0:18 left" in bars[1]
-    assert shown[0] == "9,610 parameters (38.4 kB)"
+    assert shown[0] == TITLE.text
     (evaluation,) = [line for line in shown if line.startswith("epoch")]
-    assert evaluation == "epoch   1.0  test accuracy 0.8750  test loss 0.5000  train loss 0.2000  after 0:10"
-
-
-def test_the_terminal_of_a_launcher(terminal, tmp_path):
-    launcher = tmp_path / "mpirun"
-    launcher.write_text('#!/bin/sh\n"$@" 2>&1 >/dev/null | cat >&2\n')
-    launcher.chmod(0o755)
-    assert "100%|" in terminal([str(launcher), sys.executable, "-c", SHOW], 100)
-    other = launcher.rename(tmp_path / "other")
-    assert terminal([str(other), sys.executable, "-c", SHOW], 100).strip() == "no terminal"
-
-
-def test_the_terminal_that_the_command_names(monkeypatch):
-    monkeypatch.setenv("MPIDL_TERMINAL", "77")
-    assert on_terminal()
+    whole = "epoch   1.0  test accuracy 0.8750, loss 0.5000  train loss 0.2000  after 0:10"
+    assert whole.startswith(evaluation)
+    assert len(evaluation) < columns
+    assert columns < 80 or evaluation == whole
 
 
 def test_a_log_has_a_line_for_each_report(capsys):
-    progress = Progress(1000, False, "9,610 parameters (38.4 kB)")
+    progress = LogProgress(TITLE)
     progress.update(report())
-    progress.update(
-        report(
-            train_loss=0.5,
-            test_loss=0.25,
-            test_accuracy=0.875,
-            samples_per_second=1000.4,
-            staleness={"mean": 1.25, "p50": 1, "p99": 3, "max": 7},
-            server_load=0.345,
-        )
+    known = report(
+        train_loss=0.5,
+        test_loss=0.25,
+        test_accuracy=0.875,
+        samples_per_second=130_000.4,
+        staleness={"mean": 1.25, "p50": 1, "p99": 3, "max": 7},
+        server_load=0.345,
     )
-    progress.update(report(time=4.0, samples=1000, epoch=2.0, train_loss=float("nan"), samples_per_second=None))
+    progress.update(known)
+    progress.update(known, evaluated=True)
+    progress.update(report(time=4.0, epoch=2.0, train_loss=float("nan"), samples_per_second=None))
     progress.close()
     captured = capsys.readouterr()
     assert captured.out == ""
     clocks, texts = zip(*(line.split("  ", 1) for line in captured.err.splitlines()), strict=True)
     assert all(re.fullmatch(r"\d\d:\d\d:\d\d", clock) for clock in clocks)
     assert texts == (
-        "9,610 parameters (38.4 kB)",
-        "epoch 0.50   25%",
-        "epoch 0.50   25%  1000 samples/s  train loss 0.5000  test loss 0.2500  test accuracy 0.8750"
-        "  staleness 1.25 (p99 3, max 7)  server load 34%  0:01 left",
-        "epoch 2.00  100%  train loss nan  0:00 left",
+        TITLE.text,
+        " 25%  epoch 0.5",
+        " 25%  epoch 0.5 130000/s loss 0.500 acc 0.875 stale 1.2 0:00 left",
+        " 25%  epoch 0.5  130000/s  loss 0.5000, test 0.2500  accuracy 0.8750",
+        "100%  epoch 2.0  loss nan  0:00 left",
     )
+
+
+FIGURES = st.fixed_dictionaries(
+    {
+        "time": st.floats(0, 1e7),
+        "epoch": st.floats(0, 1e4),
+        "train_loss": st.floats(0, 1e5),
+        "test_loss": st.none() | st.floats(0, 1e5),
+        "test_accuracy": st.none() | st.floats(0, 1),
+        "samples_per_second": st.none() | st.floats(1, 1e8),
+        "staleness": st.none() | st.fixed_dictionaries({"mean": st.floats(0, 1e4)}),
+        "server_load": st.none() | st.floats(0, 1),
+    }
+)
+
+
+@given(FIGURES, st.sampled_from(["accuracy", "exact match"]), st.booleans())
+def test_no_line_of_a_log_wraps(figures, accuracy, evaluated):
+    lines = []
+    progress = LogProgress(Title("runs/x: 1 parameter (4 B)", 1e4, 60_000, accuracy))
+    progress.write = lines.append
+    progress.update(figures, evaluated)
+    assert len(lines[0]) < 80
+    assert f"epoch {figures['epoch']:.1f}" in lines[0]
+    assert f"{figures['epoch'] / 1e4:.0%}" in lines[0]
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 100), st.floats(1, 1e6)), min_size=1))
 def test_the_time_left_follows_the_rate(intervals):
-    progress = Progress(10**9, False, "9,610 parameters (38.4 kB)")
+    progress = LogProgress(TITLE)
     now = 0.0
     for seconds, rate in intervals:
         now += seconds
-        progress._average(report(time=now, samples_per_second=rate))
+        progress._average(report(time=now, samples_per_second=rate), last=False)
     rates = [rate for _, rate in intervals]
     assert min(rates) * 0.999 <= progress._rate <= max(rates) * 1.001
-    progress._average(report(time=now + 1000, samples_per_second=5.0))
+    progress._average(report(time=now + 1000, samples_per_second=5.0), last=False)
     assert progress._rate == pytest.approx(5.0)
+    progress._average(report(time=now + 1000, samples_per_second=7.0), last=True)
+    assert progress._rate == 7.0
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(59, "0:59"), (3600, "1:00:00"), (3599.7, "1:00:00"), (90061, "25:01:01")]
 )
 def test_long_times(capsys, seconds, text):
-    progress = Progress(10**6, False, "9,610 parameters (38.4 kB)")
-    progress.update(report(samples=10**6 - 1000, samples_per_second=1000 / seconds))
+    progress = LogProgress(Title("runs/x", 10.0, 10**5))
+    progress.update(report(epoch=9.99, samples_per_second=1000 / seconds))
     assert capsys.readouterr().err.rstrip().endswith(f"  {text} left")

@@ -45,6 +45,8 @@ class RunSection(Checked):
         Record the interleaving of a run on ranks, for ``mpidl simulate --replay``.
     report : float
         Seconds between two reports where the output is a log and not a terminal.
+    terminate_on_nan : bool
+        End the run when a loss is NaN or infinite.
     """
 
     name: Annotated[str, Meta(min_length=1)] = "run"
@@ -56,6 +58,7 @@ class RunSection(Checked):
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
     record: bool = False
     report: Seconds = 10.0
+    terminate_on_nan: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

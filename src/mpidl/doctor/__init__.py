@@ -41,9 +41,10 @@ def main() -> int:
 def _start_two() -> int:
     """Run the doctor on two ranks; without mpirun, examine what one process can, and report that mpirun is missing."""
     from mpidl.launch.mpiexec import launch
+    from mpidl.report.screen import Screen
 
     try:
-        return launch(2, ["doctor"])
+        return launch(2, ["doctor"], Screen())
     except UsageError as error:
         no_launcher = error
     environment.limit_threads()

@@ -1,4 +1,4 @@
-"""From a job to its shards: their first values, and what they need compiled."""
+"""From a job to its shards: their first values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 
 from mpidl.job.job import Job
 from mpidl.parameters import Range
-from mpidl.rules import Sgd
-from mpidl.shards.on_device import ShardOnDevice, rehearse
+from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.shard import Shard
 from mpidl.storage.checkpoint import Checkpoint
 
@@ -78,12 +77,3 @@ def _load(shard: Shard, checkpoint: Checkpoint, same_workers: bool) -> None:
     fresh = {name: values for name, values in shard.state().items() if name.startswith(anew)}
     shard.load(kept | fresh)
     shard.policy.expect_all()
-
-
-def warm(job: Job, xp: Any = np) -> None:
-    """Compile what the job's shards need, or load it from the cache; `xp` is NumPy or CuPy, as for `fill`."""
-    if xp is np:
-        # Policies and a coordinator's operations add vectors by plain SGD.
-        (Sgd() if job.rule is None else job.rule).warm(job.dtype)
-    elif not job.algorithm.coordinated:  # `Vectors.rehearse` compiles a coordinator's operations.
-        rehearse(xp, job.rule, job.algorithm.shard_policy(1), job.dtype)

@@ -217,6 +217,11 @@ class Job:
         if not self.original.movable:
             self.original.rehearse(self.dataset.train.take(self._portions.minibatches(0)[0]))
 
+    @property
+    def accuracy_name(self) -> str:
+        """What the model's share of correct samples is called."""
+        return self.original.accuracy_name(several_labels=self.dataset.classes is None)
+
     def replica_position(self, number: int) -> ReplicaPosition | None:
         """Return where a replica goes on; None if it begins at the parameters."""
         return self.position.replicas[number] if self.replicas_resume else None

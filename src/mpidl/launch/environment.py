@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpidl.errors import UsageError, shown
+from mpidl.launch import marks
 
-__all__ = ["World", "check_world", "limit_threads", "number", "threads", "world"]
+__all__ = ["World", "check_world", "limit_threads", "number", "threads", "under_foreign_launcher", "world"]
 
 
 class World(NamedTuple):
@@ -83,6 +84,11 @@ def number(
         expected = f"expected a number {bounds} as a launcher sets it, or unset it"
         raise UsageError(f"{variable}={shown(text)} in the environment: {expected}")
     return found
+
+
+def under_foreign_launcher(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether this process is one of several that another launcher than ``mpidl train -n`` has started."""
+    return world(environment).size > 1 and marks.VARIABLE not in environment
 
 
 def check_world(size: int, environment: Mapping[str, str] = os.environ) -> None:

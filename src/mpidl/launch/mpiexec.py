@@ -5,21 +5,24 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from mpidl.errors import UsageError
 from mpidl.launch import marks
+from mpidl.launch.deaths import Deaths, nodes_from_text
 from mpidl.launch.environment import number
 from mpidl.launch.output import STDERR, readerless
 from mpidl.launch.room import check_room
 from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import quieten
+from mpidl.topology.roles import assign
 
 __all__ = ["check_memory", "command", "launch"]
 
@@ -47,7 +50,20 @@ ROOT_PERMISSIONS = tuple(
 )
 
 
-def launch(ranks: int, arguments: Sequence[str]) -> int:
+class Screen(Protocol):
+    """Where a job's stderr is shown."""
+
+    def hear(self, text: str) -> None:
+        """Act on what a rank tells of the run's progress."""
+
+    def write(self, text: bytes) -> None:
+        """Show text."""
+
+    def close(self) -> None:
+        """Act on the job's end."""
+
+
+def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 0) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1, as soon as all have started and can
@@ -61,6 +77,10 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         Number of ranks to start.
     arguments : sequence of str
         Arguments of the command.
+    screen : Screen
+        Shows the job's stderr and, if that is a terminal, the run's progress.
+    servers : int
+        Number of ranks that are servers.
 
     Returns
     -------
@@ -74,13 +94,12 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     MpidlError
         The temporary directory is full.
     """
-    forwarding = _Forwarding()
+    forwarding = _Forwarding(screen, [0] * ranks)
+    deaths = Deaths(lambda rank: assign(forwarding.nodes, servers).role(rank))
     with handled(forwarding.handle), forwarding:
         words, environment = command(ranks, ["-P", "-m", "mpidl", *arguments])
-        environment.pop("MPIDL_TERMINAL", None)
-        if os.isatty(2):
-            environment["MPIDL_TERMINAL"] = str(os.get_terminal_size(2).columns or 80)
-        environment[marks.VARIABLE] = "1"
+        environment |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}
+        environment[marks.COMMAND] = shlex.join(["mpidl", *sys.argv[1:]])
         check_room(
             environment.get("TMPDIR", "/tmp"), TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory"
         )
@@ -100,13 +119,13 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         with process.stderr:
             try:
                 forwarding.to(process)
-                for text in quieten(marks.listen(_chunks(process.stderr), forwarding.hear)):
-                    with readerless(STDERR):
-                        os.write(STDERR, text)
+                for text in quieten(marks.listen(deaths.watch(_chunks(process.stderr)), forwarding.hear)):
+                    screen.write(text)
                 code = process.wait()
             finally:
+                screen.close()
                 _end_session(process.pid)
-        return forwarding.verdict(code, words[0])
+        return forwarding.verdict(code, deaths.told() or f"a rank died; {Path(words[0]).name} returned {code}")
 
 
 def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -196,13 +215,21 @@ def _prepare_child() -> Callable[[], Any]:
 class _Forwarding:
     """Forwards to a job the signals that ask this process to stop, when the job can take them.
 
+    Parameters
+    ----------
+    screen : Screen
+    nodes : list of int
+        The node of each rank, as long as none tells otherwise.
+
     Attributes
     ----------
+    nodes : list of int
     received : list of int
         The signals received so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, screen: Screen, nodes: list[int]) -> None:
+        self._screen, self.nodes = screen, nodes
         self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
@@ -221,15 +248,20 @@ class _Forwarding:
         if self.received:
             self._forward()
 
-    def hear(self, word: str) -> None:
-        """Take note of what the first rank says."""
+    def hear(self, text: str) -> None:
+        """Take note of what a rank says."""
+        word, _, rest = text.partition(" ")
         if word == marks.READY:
             self._ready = True
             if self.received:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 self._forward()
-        else:
-            self._saved = int(word.rpartition(" ")[2])
+        elif word == marks.NODES:
+            self.nodes = nodes_from_text(rest)
+        elif word == marks.PROGRESS:
+            self._screen.hear(rest)
+        elif word == marks.SAVED:
+            self._saved = int(rest)
 
     def handle(self, number: int, frame: Any) -> None:
         """Handle a signal that asks to stop."""
@@ -263,8 +295,11 @@ class _Forwarding:
             self._ready = True
             self._forward()
 
-    def verdict(self, code: int, launcher: str) -> int:
-        """Return the exit code of a job whose launcher returned `code`, and say how it ended if nobody has."""
+    def verdict(self, code: int, death: str) -> int:
+        """Return the exit code of a job whose launcher returned `code`, and say how it ended if nobody has.
+
+        `death` is what to say of a rank that died.
+        """
         if self._saved is not None and self.received and code not in OWN_CODES:
             return self._saved
         # What a launcher returns when a rank, or itself, died of a signal: it may have come before it could be held.
@@ -274,7 +309,7 @@ class _Forwarding:
             return STOPPED
         if code in OWN_CODES and not (code == 1 and self._forced):
             return code
-        _say("ended without saving" if self.received else f"a rank died; {Path(launcher).name} returned {code}")
+        _say("ended without saving" if self.received else death)
         return 1
 
 

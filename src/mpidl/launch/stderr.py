@@ -36,8 +36,8 @@ def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
     Parameters
     ----------
     chunks : iterable of bytes
-        The output, as it is read. A progress bar has no line ends: a message of another rank or of the launcher that
-        follows it is put on a line of its own.
+        The output, as it is read. A message of mpidl or of the launcher that follows a line without an end, such as a
+        bar of a user's own, is put on a line of its own.
     """
     pending, at_start = b"", True
     for chunk in (chunk.replace(b"\0", b"") for chunk in chunks):  # Open MPI may end a message with a zero byte

@@ -42,6 +42,10 @@ class Loss(ABC):
 
     name: ClassVar[str]
 
+    def accuracy_name(self, several_labels: bool) -> str:
+        """Return what the share of correct samples is called; `several_labels` if targets are rows of floats."""
+        return "accuracy"
+
     @abstractmethod
     def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
         """Return the mean loss over the batch.
@@ -132,6 +136,16 @@ class OneVsAllLogistic(Loss):
         _subtract(xp, gradient, targets)
         xp.multiply(gradient, 1 / len(gradient), out=gradient)
         return total / len(gradient)
+
+    def accuracy_name(self, several_labels: bool) -> str:
+        """See `Loss`."""
+        return "exact match" if several_labels else super().accuracy_name(several_labels)
+
+    def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
+        """See `Loss`; with rows of targets, of which several may be 1, the number of samples with all of them right."""
+        if are_classes(targets):
+            return super().correct(xp, outputs, targets)
+        return int(((outputs > 0) == (targets > 0.5)).all(axis=1).sum())
 
 
 class MeanSquaredError(Loss):

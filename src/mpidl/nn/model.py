@@ -164,6 +164,10 @@ class CompleteModel:
         None, for data without classes, fits any.
         """
 
+    def accuracy_name(self, several_labels: bool) -> str:
+        """Return what the share of correct samples is called; `several_labels` if targets are rows of floats."""
+        return "accuracy"
+
     def activation_bytes(self, samples: int) -> int | None:
         """Return the bytes that a batch of so many samples needs besides the vectors; None if unknown."""
         return None

@@ -286,6 +286,10 @@ class Network(CompleteModel):
         if classes is not None and outputs != classes:
             raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")
 
+    def accuracy_name(self, several_labels: bool) -> str:
+        """See `CompleteModel.accuracy_name`."""
+        return self.loss.accuracy_name(several_labels)
+
     def summaries(self) -> list[LayerSummary]:
         """See `CompleteModel.summaries`."""
         inputs = [self.graph.input_shapes(index) for index in range(len(self.layers))]

@@ -1,4 +1,4 @@
-"""A run's progress on stderr: a bar on a terminal, one line per report in a log."""
+"""A run's progress on stderr: a bar on a terminal, lines in a log. No line is wider than a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp
-from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from mpidl.launch import marks
 from mpidl.launch.output import STDERR, readerless
 
-__all__ = ["Progress", "on_terminal"]
-
-#: Processes that may stand between a rank and its terminal; the kernel shortens names to 15 characters.
-LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr")
+__all__ = ["LogProgress", "Progress", "Relay", "TerminalProgress", "choose"]
 
 #: Time constant of the averaged rate, in seconds.
 AVERAGING_TIME = 10.0
@@ -24,190 +23,267 @@ AVERAGING_TIME = 10.0
 #: Fewest characters of the bar.
 SHORTEST_BAR = 12
 
-
-def on_terminal() -> bool:
-    """Return whether stderr of this process ends on a terminal, directly or through a launcher."""
-    return _columns() is not None
+#: Columns of a terminal that doesn't say how many it has, and of a log.
+COLUMNS = 80
 
 
-def _columns() -> int | None:
-    """Return the width of the terminal that stderr ends on, or None if it ends elsewhere.
+class Title(msgspec.Struct):
+    """What is known of a run before it begins.
 
-    ``mpidl train -n`` sets ``MPIDL_TERMINAL`` to the width. Otherwise the terminal is that of this process or of the
-    nearest launcher above it that has one: launchers read the stderr of their ranks through pipes.
+    Attributes
+    ----------
+    text : str
+        The run's directory and the size of its model.
+    epochs : float
+        Length of the run.
+    samples : int
+        Samples in an epoch.
+    accuracy : str
+        What its "test_accuracy" is called.
     """
-    if "MPIDL_TERMINAL" in os.environ:
-        return int(os.environ["MPIDL_TERMINAL"])
-    process = os.getpid()
-    while True:
-        columns = _columns_of(process)
-        if columns is not None:
-            return columns
-        process, name = _parent(process)
-        if name not in LAUNCHERS:
-            return None
 
-
-def _columns_of(process: int) -> int | None:
-    try:
-        descriptor = os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        return os.get_terminal_size(descriptor).columns or 80
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def _parent(process: int) -> tuple[int, str]:
-    """Return the parent of `process` and its name, or (0, "") if it can't be read."""
-    try:
-        parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        return parent, Path(f"/proc/{parent}/comm").read_text().strip()
-    except OSError:
-        return 0, ""
+    text: str
+    epochs: float
+    samples: int
+    accuracy: str = "accuracy"
 
 
 class Progress:
     """Shows a run's reports on stderr as they come. If its reader has gone away, that asks the run to save and stop.
 
-    Parameters
+    Attributes
     ----------
-    total_samples : int
-        Number of samples that the whole run uses.
-    terminal : bool
-        Whether to draw a bar, with a line above it for each evaluation; otherwise each report is a line.
-    model : str
-        Description of the model, shown first.
+    drawn : bool
+        Whether a bar is drawn again and again.
     """
 
-    @readerless(STDERR)
-    def __init__(self, total_samples: int, terminal: bool, model: str) -> None:
-        self._total = total_samples
-        self._rate: float | None = None
-        self._time = 0.0
-        self._evaluation: tuple[Any, Any] = (None, None)
-        self._bar: Any = None
-        print(model if terminal else f"{_clock()}  {model}", file=sys.stderr, flush=True)
-        if terminal:
-            self._bar = _bar(total_samples)
+    drawn: bool
 
-    @readerless(STDERR)
     def write(self, line: str) -> None:
         """Show a line of text."""
-        if self._bar is None:
-            print(line, file=sys.stderr, flush=True)
-        else:
-            self._bar.write(line, file=sys.stderr)
+        raise NotImplementedError
 
-    @readerless(STDERR)
-    def update(self, report: Mapping[str, Any]) -> None:
+    def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
         """Show a report.
 
         Parameters
         ----------
         report : mapping
-            "time" (training time so far, in seconds), "samples" and "epoch" so far. "train_loss", "test_loss",
-            "test_accuracy", "samples_per_second", "server_load" (0 to 1) and "staleness" ("mean", "p50", "p99",
-            "max") may be None or absent.
+            "time" (training time so far, in seconds) and "epoch". "train_loss", "test_loss", "test_accuracy",
+            "samples_per_second", "server_load" (0 to 1) and "staleness" ("mean", ...) may be None or absent.
+        evaluated : bool
+            Whether it is of an evaluation on the test data.
+        last : bool
+            Whether its rate is that of the whole run.
         """
-        self._average(report)
-        if self._bar is None:
-            print(f"{_clock()}  {'  '.join(self._line(report))}", file=sys.stderr, flush=True)
-            return
-        evaluation = (report.get("test_loss"), report.get("test_accuracy"))
-        if evaluation not in ((None, None), self._evaluation):
-            self._evaluation = evaluation
-            self._bar.write("  ".join(_evaluation_line(report)), file=sys.stderr)
-        width = (_columns() or 80) - 1
-        self._bar.ncols = width
-        self._bar.n = min(report["samples"], self._total)
-        self._bar.set_description_str(self._figures(report, width), refresh=True)
+        raise NotImplementedError
 
-    @readerless(STDERR)
     def close(self) -> None:
-        """Stop redrawing the bar, and leave it as it is."""
-        if self._bar is not None:
-            self._bar.close()
+        """Show nothing more."""
 
-    def _average(self, report: Mapping[str, Any]) -> None:
+
+def choose(title: Title) -> Progress:
+    """Return what shows the progress of the run on this process' stderr, or its launcher's."""
+    if os.environ.get(marks.TERMINAL):
+        return Relay(title)
+    return TerminalProgress(title) if os.isatty(2) else LogProgress(title)
+
+
+class Relay(Progress):
+    """Tells everything to ``mpidl train -n``, which draws: an MPI launcher holds what ranks draw until a line ends."""
+
+    drawn = True
+
+    def __init__(self, title: Title) -> None:
+        self._tell("begin", title)
+
+    def write(self, line: str) -> None:
+        """See `Progress.write`."""
+        self._tell("write", line)
+
+    def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
+        """See `Progress.update`."""
+        names = ("time", "epoch", "train_loss", "test_loss", "test_accuracy", "samples_per_second", "server_load")
+        figures = {name: report.get(name) for name in names}
+        self._tell("update", [figures | {"staleness": report.get("staleness")}, evaluated, last])
+
+    def close(self) -> None:
+        """See `Progress.close`."""
+        self._tell("close", None)
+
+    @staticmethod
+    @readerless(STDERR)
+    def _tell(verb: str, what: Any) -> None:
+        marks.tell(f"{marks.PROGRESS} {verb} {msgspec.json.encode(what).decode()}")
+
+
+class _Figures(Progress):
+    """The figures of reports, as texts."""
+
+    def __init__(self, title: Title) -> None:
+        self._title = title
+        self._rate: float | None = None
+        self._time = 0.0
+
+    def _average(self, report: Mapping[str, Any], last: bool) -> None:
         """Update the exponentially weighted mean of the rate, weighting the report by the time it covers."""
         rate, seconds = report.get("samples_per_second"), report["time"] - self._time
         if rate is None:
             return
         self._time = report["time"]
-        kept = exp(-seconds / AVERAGING_TIME) if self._rate is not None else 0.0
+        kept = exp(-seconds / AVERAGING_TIME) if self._rate is not None and not last else 0.0
         self._rate = kept * (self._rate or 0.0) + (1 - kept) * rate
+
+    def _done(self, report: Mapping[str, Any]) -> float:
+        """Return which part of the run is done."""
+        return min(1.0, float(report["epoch"]) / self._title.epochs)
 
     def _left(self, report: Mapping[str, Any]) -> str | None:
         if not self._rate:
             return None
-        return f"{_duration(max(0, self._total - report['samples']) / self._rate)} left"
+        samples = (self._title.epochs - report["epoch"]) * self._title.samples
+        return f"{_duration(max(0.0, samples) / self._rate)} left"
 
-    def _figures(self, report: Mapping[str, Any], width: int) -> str:
-        """Return the figures that fit beside the shortest bar; the least important are left out first."""
-        rate = f"{self._rate:.0f}/s" if self._rate is not None else None
+    def _state(self, report: Mapping[str, Any], rate: float | None) -> list[str | None]:
         staleness = report.get("staleness")
-        figures = [
+        return [
             f"epoch {report['epoch']:.1f}",
-            rate,
+            _figure("{:.0f}/s", rate),
             _figure("loss {:.3f}", report.get("train_loss")),
             _figure("acc {:.3f}", report.get("test_accuracy")),
             _figure("stale {:.1f}", staleness and staleness["mean"]),
             _figure("load {:.0%}", report.get("server_load")),
             self._left(report),
         ]
+
+
+class TerminalProgress(_Figures):
+    """A bar, with a line above it for each evaluation.
+
+    Parameters
+    ----------
+    title : Title
+    """
+
+    drawn = True
+
+    def __init__(self, title: Title) -> None:
+        super().__init__(title)
+        with readerless(STDERR):
+            print(title.text, file=sys.stderr, flush=True)
+        self._bar = _bar(title.epochs)
+
+    @readerless(STDERR)
+    def write(self, line: str) -> None:
+        """See `Progress.write`."""
+        self._bar.write(line, file=sys.stderr)
+
+    @readerless(STDERR)
+    def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
+        """See `Progress.update`."""
+        self._average(report, last)
+        width = _columns() - 1
+        if evaluated:
+            self.write(_fitting(_evaluation(report, self._title.accuracy), width))
+        self._bar.ncols = width
+        self._bar.n = self._done(report) * self._title.epochs
+        # The least important is left out first.
         room = width - len("100%||  ") - SHORTEST_BAR
-        for left_out in ((), (0,), (0, 5), (0, 4, 5), (0, 3, 4, 5), (0, 2, 3, 4, 5), range(6), range(7)):
-            texts = [text for number, text in enumerate(figures) if text and number not in left_out]
-            for gap in ("  ", " "):
-                if len(gap.join(texts)) <= room:
-                    return gap.join(texts)
-        return ""
+        left_out = ((), (0,), (0, 5), (0, 4, 5), (0, 3, 4, 5), (0, 2, 3, 4, 5), range(6), range(7))
+        self._bar.set_description_str(_choice(self._state(report, self._rate), left_out, room), refresh=True)
 
-    def _line(self, report: Mapping[str, Any]) -> list[str]:
-        staleness = report.get("staleness")
-        texts = [
-            f"epoch {report['epoch']:.2f}",
-            f"{min(1.0, report['samples'] / self._total):4.0%}",
-            _figure("{:.0f} samples/s", report.get("samples_per_second")),
-            _figure("train loss {:.4f}", report.get("train_loss")),
-            _figure("test loss {:.4f}", report.get("test_loss")),
-            _figure("test accuracy {:.4f}", report.get("test_accuracy")),
-            "staleness {mean:.2f} (p99 {p99}, max {max})".format(**staleness) if staleness else None,
-            _figure("server load {:.0%}", report.get("server_load")),
-            self._left(report),
+    @readerless(STDERR)
+    def close(self) -> None:
+        """See `Progress.close`: the bar is left as it is."""
+        self._bar.close()
+
+
+class LogProgress(_Figures):
+    """A line for each report, with the time of day.
+
+    Parameters
+    ----------
+    title : Title
+    """
+
+    drawn = False
+
+    def __init__(self, title: Title) -> None:
+        super().__init__(title)
+        self.write(f"{_clock()}  {title.text}")
+
+    @readerless(STDERR)
+    def write(self, line: str) -> None:
+        """See `Progress.write`."""
+        print(line, file=sys.stderr, flush=True)
+
+    @readerless(STDERR)
+    def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
+        """See `Progress.update`."""
+        self._average(report, last)
+        begin = f"{_clock()}  {self._done(report):4.0%}  "
+        room = COLUMNS - 1 - len(begin)
+        figures = self._tested(report) if evaluated else self._state(report, report.get("samples_per_second"))
+        left_out = ((), (3,)) if evaluated else ((), (5,), (4, 5), (3, 4, 5))
+        self.write(begin + _choice(figures, left_out, room))
+
+    def _tested(self, report: Mapping[str, Any]) -> list[str | None]:
+        losses = [_figure("loss {:.4f}", report.get("train_loss")), _figure("test {:.4f}", report.get("test_loss"))]
+        return [
+            f"epoch {report['epoch']:.1f}",
+            _figure("{:.0f}/s", report.get("samples_per_second")),
+            ", ".join(filter(None, losses)),
+            _figure(self._title.accuracy + " {:.4f}", report.get("test_accuracy")),
         ]
-        return [text for text in texts if text]
 
 
-def _bar(total_samples: int) -> Any:
+def _bar(epochs: float) -> Any:
     from tqdm import tqdm
 
     # The only bar among MPI ranks needs neither tqdm's monitor thread nor its lock between processes.
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())
     return tqdm(
-        total=total_samples,
+        total=epochs,
         desc="starting",
         bar_format="{percentage:3.0f}%|{bar}| {desc}",
-        ncols=(_columns() or 80) - 1,
+        ncols=_columns() - 1,
         nrows=24,  # on a terminal that reports no rows tqdm would hide the bar
         file=sys.stderr,
     )
 
 
-def _evaluation_line(report: Mapping[str, Any]) -> list[str]:
-    texts = [
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(2).columns or COLUMNS
+    except OSError:
+        return COLUMNS
+
+
+def _choice(figures: Sequence[str | None], left_out: Sequence[Sequence[int]], room: int) -> str:
+    """Return the figures that fit; what is left out if they don't stands in `left_out`, by its numbers."""
+    for numbers in left_out:
+        texts = [text for number, text in enumerate(figures) if text and number not in numbers]
+        for gap in ("  ", " "):
+            if len(gap.join(texts)) <= room:
+                return gap.join(texts)
+    return ""
+
+
+def _evaluation(report: Mapping[str, Any], accuracy: str) -> list[str | None]:
+    tested = [_figure(f"test {accuracy} {{:.4f}}", report.get("test_accuracy"))]
+    tested += [_figure("loss {:.4f}" if tested[0] else "test loss {:.4f}", report.get("test_loss"))]
+    return [
         f"epoch {report['epoch']:5.1f}",
-        _figure("test accuracy {:.4f}", report.get("test_accuracy")),
-        _figure("test loss {:.4f}", report.get("test_loss")),
+        ", ".join(filter(None, tested)),
         _figure("train loss {:.4f}", report.get("train_loss")),
         f"after {_duration(report['time'])}",
     ]
-    return [text for text in texts if text]
+
+
+def _fitting(figures: Sequence[str | None], room: int) -> str:
+    """Return as many of the figures as fit, the first ones."""
+    return _choice(figures, [range(count, len(figures)) for count in range(len(figures), -1, -1)], room)
 
 
 def _figure(form: str, value: float | None) -> str | None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.job.job import Job
-from mpidl.report.progress import Progress
+from mpidl.launch import environment
+from mpidl.report.progress import COLUMNS, Title, choose
+from mpidl.report.recent import RecentLoss
 from mpidl.report.recorder import Recorder
+from mpidl.report.terminal import say
 from mpidl.report.text import size
 from mpidl.shards.staleness import staleness_statistics
 
@@ -20,6 +24,9 @@ from mpidl.shards.staleness import staleness_statistics
 REDRAW_EVERY = 0.5
 #: Shortest time in seconds over which rates are computed; ranks post their figures ten times a second.
 SHORTEST_SPAN = 0.3
+#: Evaluations and iterations are recorded this part of the time so far apart, and no more than a report's interval:
+#: tiny ones, a hundred a second, would fill a disk.
+SPACING = 1e-3
 
 #: Attributes of the last `Iteration` that a record holds.
 ITERATION = (
@@ -35,8 +42,8 @@ class Reporter:
     ----------
     job : Job
     recorder : Recorder
-    terminal : bool
-        Whether to draw a progress bar; otherwise each report is a line.
+    origin : mapping
+        Items of the summary that say where its figures come from.
 
     Attributes
     ----------
@@ -45,17 +52,25 @@ class Reporter:
         When the next record is due: seconds since the epoch, on the clock of the totals.
     """
 
-    def __init__(self, job: Job, recorder: Recorder, terminal: bool) -> None:
-        self._job, self.recorder = job, recorder
+    def __init__(self, job: Job, recorder: Recorder, origin: Mapping[str, Any]) -> None:
+        self._job, self.recorder, self._origin = job, recorder, origin
         self._done_before, self._seconds_before = job.position.samples, job.position.seconds
         self._samples_per_epoch = job.dataset.train.samples
-        total = job.schedule.steps * job.config.data.batch
+        total = min(job.schedule.steps * job.config.data.batch, job.schedule.epochs * self._samples_per_epoch)
         model = size(job.layout.size, job.layout.size * job.dtype.itemsize)
-        self._progress = Progress(min(total, job.schedule.epochs * self._samples_per_epoch), terminal, model)
-        self._every = REDRAW_EVERY if terminal else job.config.run.report
-        self._shown_at = self._recorded_at = self.due = 0.0
+        title = f"{recorder.directory}: {model}"
+        self._progress = choose(
+            Title(title, total / self._samples_per_epoch, self._samples_per_epoch, job.accuracy_name)
+        )
+        self._every = REDRAW_EVERY if self._progress.drawn else job.config.run.report
+        self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
         self._began = time.time()
         self._rated = Totals(0.0)
+        self._recent = RecentLoss(self._samples_per_epoch, job.config.run.report)
+        # An epoch that has been evaluated is over, even if some ranks have yet to post what they did in it.
+        self._reached = 0.0
+        self._complete = self._interrupted = False
+        self._saved = None if job.checkpoint is None else job.position.step
         self._losses: dict[str, Any] = {"train_loss": None, "test_loss": None, "test_accuracy": None}
         self._iteration: dict[str, Any] = {}
         # Samples that a coordinator has accrued; workers compute some of them twice.
@@ -67,6 +82,25 @@ class Reporter:
         samples = totals.samples if self._accrued is None else self._accrued
         return (self._done_before + samples) / self._samples_per_epoch
 
+    def log(self, kind: str, rank: int, role: str, **details: Any) -> None:
+        """Record an event, as `Recorder.event` does; of a run that a signal stops, say what is saved.
+
+        An MPI launcher kills its ranks soon after a signal, and shows nothing that they write from then on.
+        ``mpidl train -n`` waits for them, and a process alone has nobody to wait for.
+        """
+        self.recorder.event(kind, rank, role, **details)
+        if kind == "interrupted":
+            self._interrupted = True
+        if kind == "checkpoint":
+            self._saved = details["step"]
+        if environment.under_foreign_launcher():
+            directory = self.recorder.directory
+            saved = "nothing yet" if self._saved is None else f"{directory}, step {self._saved}"
+            if kind == "interrupted":
+                say(f"mpidl: stopping; saved so far: {saved}")
+            elif self._interrupted and kind == "checkpoint":
+                say(f"mpidl: saved: {saved}; go on with `mpidl train --resume {directory}`")
+
     def placed(self, workers: Sequence[str], servers: Sequence[str] = ()) -> None:
         """Record and show the devices of the workers and servers that had a choice of them."""
         for role, places in (("workers", workers), ("servers", servers)):
@@ -74,21 +108,23 @@ class Reporter:
                 self.recorder.event("device", rank=0, role="coordinator", place=place, **{role: ranks})
         parts = [f"computing on {_counted(workers)}"] if workers else []
         parts += [f"shards on {_counted(servers)}"] if servers else []
-        if parts:
-            self._progress.write("; ".join(parts))
+        for line in textwrap.wrap("; ".join(parts), COLUMNS - 1):
+            self._progress.write(line)
 
     def look(self, totals: Totals) -> None:
         """Show and record the totals if either is due."""
         if not totals.first_fetch:
             return
+        self.due = max(self._recorded_at, totals.first_fetch) + self._job.config.run.report
+        due = totals.now >= self.due
+        self._measure(totals, mark=due)
         if time.time() - max(self._shown_at, self._began) >= self._every:
             self._show(self._report(totals))
-        self.due = max(self._recorded_at, totals.first_fetch) + self._job.config.run.report
-        if totals.now >= self.due:
+        if due:
             self._record(self._report(totals), totals.now)
 
     def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> None:
-        """Record an evaluation on the test data.
+        """Record an evaluation on the test data; if evaluations are many, not each of them.
 
         Parameters
         ----------
@@ -99,23 +135,45 @@ class Reporter:
         loss, accuracy : float
             Means over the test data; `accuracy` is NaN where correctness has no meaning.
         final : bool
-            Show this evaluation in any case. Others are not shown if the last report is less than `SHORTEST_SPAN` old.
+            Whether the run is at its end. The report's rates are then those of the whole run.
         """
         self._losses |= {"test_loss": loss, "test_accuracy": None if isnan(accuracy) else accuracy}
+        self._measure(totals)
+        if final:
+            self._end(totals, evaluated=True)
+            return
+        self._reached = epoch
         report = self._report(totals) | {"epoch": epoch}
-        self._record(report, totals.now)
-        if final or time.time() - self._shown_at >= SHORTEST_SPAN:
-            self._show(report)
+        self._record_spaced(report, totals)
+        if time.time() - self._shown_at >= SHORTEST_SPAN:
+            self._show(report, evaluated=True)
 
     def iterated(self, totals: Totals, iteration: Iteration) -> None:
-        """Record an iteration of a coordinator."""
+        """Record an iteration of a coordinator; if iterations are many, not each of them."""
         self._accrued = iteration.samples
         self._iteration = {"iteration": {name: getattr(iteration, name) for name in ITERATION}}
-        self._record(self._report(totals), totals.now)
+        self._measure(totals)
+        self._record_spaced(self._report(totals), totals)
 
-    def _show(self, report: dict[str, Any]) -> None:
-        self._progress.update(report)
+    def _end(self, totals: Totals, evaluated: bool = False) -> None:
+        """Show and record the last report, which has the whole run's rates."""
+        seconds = totals.trained_seconds
+        if seconds > 0:
+            self._rates = {"samples_per_second": self._speed(totals), "server_load": _load(totals, seconds)}
+        report = self._report(totals) | {"epoch": self.epoch(totals)}
+        self._record(report, totals.now)
+        self._show(report, evaluated, last=True)
+        self._complete = True
+
+    def _show(self, report: dict[str, Any], evaluated: bool = False, last: bool = False) -> None:
+        self._progress.update(report, evaluated, last)
         self._shown_at = time.time()
+
+    def _record_spaced(self, report: dict[str, Any], totals: Totals) -> None:
+        spacing = min(self._job.config.run.report, SPACING * (totals.now - totals.first_fetch))
+        if totals.now - self._spaced_at >= spacing:
+            self._record(report, totals.now)
+            self._spaced_at = totals.now
 
     def _record(self, report: dict[str, Any], now: float) -> None:
         self.recorder.metric(report)
@@ -123,11 +181,10 @@ class Reporter:
         self.due = now + self._job.config.run.report
 
     def _report(self, totals: Totals) -> dict[str, Any]:
-        self._rate(totals)
         return {
             "time": self._seconds_before + totals.seconds,
             "samples": self._done_before + totals.samples,
-            "epoch": self.epoch(totals),
+            "epoch": max(self.epoch(totals), self._reached),
             **self._losses,
             **self._rates,
             **self._counts(totals),
@@ -135,18 +192,27 @@ class Reporter:
             "waiting": totals.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
 
-    def _rate(self, totals: Totals) -> None:
-        """Compute training loss, speed and load since they were last computed, if that is long enough ago."""
+    def _measure(self, totals: Totals, mark: bool = True) -> None:
+        """Compute the training loss of late and, if they were last computed long enough ago, speed and load since.
+
+        Only moments of the run itself, virtual if that is, are marks for later losses: those are decided by the seed.
+        """
+        if (loss := self._recent.at(totals)) is not None:
+            self._losses["train_loss"] = loss
+        if mark:
+            self._recent.mark(totals)
         before = self._rated
         samples, seconds = totals.samples - before.samples, totals.seconds - before.seconds
         if seconds < SHORTEST_SPAN:
             return
-        if samples > 0:
-            self._losses["train_loss"] = (totals.loss - before.loss) / samples
-        busy = sum(totals.busy_seconds) - sum(before.busy_seconds)
-        load = min(1.0, busy / len(totals.busy_seconds) / seconds)
+        load = _load(totals, seconds, sum(before.busy_seconds))
         self._rates = {"samples_per_second": samples / seconds, "server_load": load}
         self._rated = totals
+
+    def _speed(self, totals: Totals) -> float:
+        """Return the samples per second of the whole run, which is at its end."""
+        seconds = self._seconds_before + totals.trained_seconds
+        return (self._done_before + totals.samples) / seconds if seconds > 0 else 0.0
 
     @staticmethod
     def _counts(totals: Totals) -> dict[str, Any]:
@@ -162,6 +228,11 @@ class Reporter:
             "timing": totals.timing(),
         }
 
+    def abandon(self) -> None:
+        """Close the files of a run that fails, which has no summary."""
+        self._progress.close()
+        self.recorder.close()
+
     def close(
         self,
         totals: Totals,
@@ -172,7 +243,7 @@ class Reporter:
         interrupted: bool,
         seconds_to_target: float | None,
     ) -> dict[str, Any]:
-        """Write the summary, close the files and return the summary.
+        """Show the last report if no evaluation has, write the summary, close the files and return the summary.
 
         Parameters
         ----------
@@ -185,10 +256,10 @@ class Reporter:
         seconds_to_target : float or None
             Training time until the target accuracy was reached.
         """
+        if not self._complete:
+            self._measure(totals)
+            self._end(totals)
         self._progress.close()
-        if self._losses["train_loss"] is None and totals.samples:
-            self._losses["train_loss"] = totals.loss / totals.samples
-        seconds, samples = self._seconds_before + totals.trained_seconds, self._done_before + totals.samples
         summary = {
             "algorithm": self._job.config.algorithm.name,
             "ranks": ranks,
@@ -197,15 +268,17 @@ class Reporter:
             "partitions": 1,
             "interrupted": interrupted,
             "epochs": self.epoch(totals),
-            "samples": samples,
-            "seconds": seconds,
-            "samples_per_second": samples / seconds if seconds > 0 else 0.0,
+            "samples": self._done_before + totals.samples,
+            "seconds": self._seconds_before + totals.trained_seconds,
+            "samples_per_second": self._speed(totals),
             "seconds_to_target": seconds_to_target,
             **self._losses,
+            "accuracy_name": self._job.accuracy_name,
             **self._counts(totals),
             "failures": 0,
             "recoveries": 0,
             "run_dir": str(self._job.directory),
+            **self._origin,
         }
         self.recorder.summary(summary)
         self.recorder.close()
@@ -216,3 +289,8 @@ def _counted(places: Sequence[str]) -> str:
     """Return the distinct places as text, each with its number of ranks unless there is only one."""
     counts = Counter(places)
     return ", ".join(counts if len(counts) == 1 else [f"{place}: {ranks}" for place, ranks in counts.items()])
+
+
+def _load(totals: Totals, seconds: float, before: float = 0.0) -> float:
+    """Return which part of some seconds a server has worked, whose servers had together worked `before` till then."""
+    return min(1.0, (sum(totals.busy_seconds) - before) / len(totals.busy_seconds) / seconds)

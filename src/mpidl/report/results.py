@@ -11,10 +11,12 @@ __all__ = ["evaluation", "packed", "replay", "summary"]
 def summary(summary: Mapping[str, Any]) -> str:
     """Return the summary of a run as text."""
     staleness = "staleness mean {mean:.2f}, p50 {p50}, p99 {p99}, max {max}".format(**summary["staleness"])
+    virtual = " of virtual time" if summary.get("virtual") else ""
     quality = _quality(summary, ("test_accuracy", "test_loss", "train_loss"))
     text = [
         *([quality] if quality else []),
-        f"{summary['samples']} samples in {summary['seconds']:.1f} s, {summary['samples_per_second']:.0f} samples/s",
+        f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
+        f"{summary['samples_per_second']:.0f} samples/s",
         f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}, {staleness}",
         f"{summary['run_dir']}: {summary['epochs']:.4g} epochs done",
     ]
@@ -41,7 +43,8 @@ def replay(result: Mapping[str, Any]) -> str:
 
 
 def _quality(result: Mapping[str, Any], names: Sequence[str]) -> str:
-    known = [(name.replace("_", " "), result[name]) for name in names if result.get(name) is not None]
+    called = {"test_accuracy": f"test {result.get('accuracy_name', 'accuracy')}"}
+    known = [(called.get(name, name.replace("_", " ")), result[name]) for name in names if result.get(name) is not None]
     return ", ".join(f"{name} {value:.4f}" for name, value in known)
 
 

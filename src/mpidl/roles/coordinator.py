@@ -14,13 +14,15 @@ from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
-from mpidl.errors import MpidlError
+from mpidl.errors import MpidlError, RankError
 from mpidl.job.job import Job
 from mpidl.report.reporter import Reporter
 from mpidl.roles.saving import Saving
 from mpidl.roles.supervision import (
+    Diverged,
     Evaluated,
     Event,
+    Fail,
     Finish,
     Instruction,
     Iterated,
@@ -60,7 +62,8 @@ class Coordinator:
         self._job, self._reporter = job, reporter
         self._supervisor = Supervisor.for_job(job, time.time())
         self._actions: dict[type, Callable[[Any], None]] = {
-            Save: self._save, Test: self._test, Stop: self._stop, Log: self._log, Finish: self._finish,
+            Save: self._save, Test: self._test, Stop: self._stop, Log: self._log, Fail: self._fail,
+            Finish: self._finish,
         }  # fmt: skip
         self._sandblaster: SandblasterCoordinator | None = None
         if job.algorithm.coordinated:
@@ -151,8 +154,15 @@ class Coordinator:
         for epoch, result in self._link.evaluations():
             then = replace(totals, now=float(result["time"]))
             self._evaluated(then, epoch, float(result["loss"]), float(result["accuracy"]))
+        self._look_for_divergence()
         self._reporter.look(totals)
         return totals
+
+    def _look_for_divergence(self) -> None:
+        """Tell of the first worker whose loss is not finite, if there is one; it waits for the end of the run."""
+        for worker in np.flatnonzero(self._link.workers["diverged"]).tolist():
+            row = self._link.workers[worker]
+            self._tell(Diverged(worker, int(row["diverged"]) - 1, float(row["loss"])))
 
     def _pause(self, seconds: float) -> None:
         """Wait, keeping MPI going; whoever wakes this rank ends it early."""
@@ -184,7 +194,7 @@ class Coordinator:
             self._saving.stop(self._tickets)
 
     def _log(self, log: Log) -> None:
-        self._reporter.recorder.event(log.kind, rank=self._rank, role="coordinator", **log.details)
+        self._reporter.log(log.kind, rank=self._rank, role="coordinator", **log.details)
 
     def _test(self, test: Test) -> None:
         if not test.final:
@@ -198,7 +208,10 @@ class Coordinator:
 
     def _evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> None:
         self._reporter.evaluated(totals, epoch, loss, accuracy, final)
-        self._tell(Evaluated(totals.seconds, accuracy))
+        self._tell(Evaluated(totals.seconds, accuracy, loss))
+
+    def _fail(self, fail: Fail) -> None:
+        raise RankError(fail.cause, self._rank if fail.worker is None else self._roles.replicas[fail.worker][0])
 
     def _finish(self, finish: Finish) -> None:
         self._summary = self._reporter.close(

@@ -44,6 +44,8 @@ class Server:
         Apply pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order.
     coordinated : bool
         Whether a coordinator drives the algorithm.
+    finite : bool
+        Whether checkpoints must be finite; see `mpidl.storage.writer.save_shard`.
 
     Attributes
     ----------
@@ -60,8 +62,9 @@ class Server:
         workers: int,
         deterministic: bool = False,
         coordinated: bool = False,
+        finite: bool = False,
     ) -> None:
-        self.number, self.shard, self._directory = number, shard, directory
+        self.number, self.shard, self._directory, self._finite = number, shard, directory, finite
         self.record: ServerRecord | None = None
         shard.on_drop = self._log_drop
         self._cut, self._order = Cut(shard), 0
@@ -207,6 +210,7 @@ class Server:
         if self._unwritten and self._cut.complete:
             self._unwritten = False
             shard, directory = self._cut.copy, scratch(self._directory / "checkpoints", self._order)
-            self._writing.begin(partial(save_shard, directory, self.number, shard.range, shard.on_host()))
+            state = shard.on_host()
+            self._writing.begin(partial(save_shard, directory, self.number, shard.range, state, self._finite))
         if self._writing.ended():
             self._link.report_saved(Saved(self._order, shards=[self.number]))

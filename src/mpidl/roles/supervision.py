@@ -7,11 +7,13 @@ instructions that it returns. The supervisor itself reads no clock and touches n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.data.schedule import Schedule
 from mpidl.engines.totals import Totals
+from mpidl.errors import NOT_FINITE
 from mpidl.shards.policies import PushHeader
 from mpidl.storage.position import Position
 
@@ -53,6 +55,23 @@ class Iterated:
 
 
 @dataclass(frozen=True, slots=True)
+class Diverged:
+    """The loss of a batch is NaN or infinite.
+
+    Attributes
+    ----------
+    worker : int
+        Number of the worker that computed it.
+    portion : int
+    loss : float
+    """
+
+    worker: int
+    portion: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     """The parameters were evaluated on the test data.
 
@@ -62,10 +81,12 @@ class Evaluated:
         Training time before the evaluation, since the run began or was resumed.
     accuracy : float
         NaN where correctness has no meaning.
+    loss : float
     """
 
     seconds: float
     accuracy: float
+    loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +110,7 @@ class Signalled:
     """A signal asks the run to stop; may be told more than once."""
 
 
-Event = Started | Looked | Trained | Iterated | Evaluated | Saved | Signalled
+Event = Started | Looked | Trained | Iterated | Diverged | Evaluated | Saved | Signalled
 
 
 # Instructions: what a supervisor answers.
@@ -132,6 +153,22 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class Fail:
+    """End the run at once; its last checkpoint stays as it is.
+
+    Attributes
+    ----------
+    cause : str
+        One line for a person.
+    worker : int or None
+        Number of the worker that met it, if one did.
+    """
+
+    cause: str
+    worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Write the summary and end the run.
 
@@ -147,7 +184,7 @@ class Finish:
     seconds_to_target: float | None
 
 
-Instruction = Save | Test | Stop | Log | Finish
+Instruction = Save | Test | Stop | Log | Fail | Finish
 
 
 def dropped(push: PushHeader) -> Log:
@@ -155,11 +192,24 @@ def dropped(push: PushHeader) -> Log:
     return Log("drop", {"worker": push.worker, "portions": sorted(set(push.portions)), "staleness": push.staleness})
 
 
+def _failure(event: Event) -> Fail | None:
+    """Return what ends a run if an event says that a loss is NaN or infinite."""
+    match event:
+        case Diverged(worker, portion, loss):
+            return Fail(f"the loss is {loss} in portion {portion}: {NOT_FINITE}", worker)
+        case Iterated(_, iteration) if not isfinite(iteration.objective):
+            return Fail(f"the objective is {iteration.objective} after iteration {iteration.number}: {NOT_FINITE}")
+        case Evaluated(_, _, loss) if not isfinite(loss):
+            return Fail(f"the test loss is {loss}: {NOT_FINITE}")
+    return None
+
+
 class Supervisor:
     """Decides what happens in one run.
 
     At most one checkpoint is being written at a time. After `Trained` come the last checkpoint, unless a signal has
-    asked for it before, the final evaluation unless there was a signal, and `Finish`; nothing follows `Finish`.
+    asked for it before, the final evaluation unless there was a signal, and `Finish`. Nothing follows `Finish` nor
+    `Fail`.
 
     Parameters
     ----------
@@ -178,6 +228,8 @@ class Supervisor:
         after an iteration that completes an epoch's worth of samples, and the run stops after an iteration only.
     target_accuracy : float, optional
         Test accuracy at which the run stops.
+    terminate_on_nan : bool
+        Whether the run fails when a loss is NaN or infinite.
     """
 
     def __init__(
@@ -190,10 +242,11 @@ class Supervisor:
         resumed: bool = False,
         coordinated: bool = False,
         target_accuracy: float | None = None,
+        terminate_on_nan: bool = True,
     ) -> None:
         self._schedule, self._start, self._every = schedule, position, every
         self._coordinated, self._target = coordinated, target_accuracy
-        self._saved_at, self._resumed = now, resumed
+        self._saved_at, self._resumed, self._terminate_on_nan = now, resumed, terminate_on_nan
         # Batches that had been computed when the last checkpoint was ordered.
         self._saved_batches = 0
         self._trained: Totals | None = None
@@ -214,13 +267,19 @@ class Supervisor:
             resumed=job.checkpoint is not None,
             coordinated=job.algorithm.coordinated,
             target_accuracy=job.config.run.target_accuracy,
+            terminate_on_nan=job.config.run.terminate_on_nan,
         )
 
     def handle(self, event: Event) -> list[Instruction]:
         """Return what is to be done after an event, in order."""
         if self._finished:
             return []
+        if self._terminate_on_nan and (failure := _failure(event)) is not None:
+            self._finished = True
+            return [failure]
         match event:
+            case Diverged():
+                return []
             case Started():
                 return [] if self._resumed else self._save(Totals(self._saved_at))
             case Trained():

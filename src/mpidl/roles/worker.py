@@ -20,9 +20,10 @@ from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
+from mpidl.job.rehearsal import rehearse_replica
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters.ranges import Range, split
-from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.storage.interleaving import WorkerRecord
 from mpidl.transport.interface import Transport
 from mpidl.transport.protocol import EVALUATION, NO_MORE, TICKETS, Phase, State
@@ -61,9 +62,10 @@ class Worker:
         self._handler.record = self.record = WorkerRecord() if job.config.run.record else None
         self._engine = self._make_engine()
         self._delay = job.config.debug.delay(number)
-        # Reading the data and the first sight of them are no part of training.
+        # Reading the data, the first sight of them and compiling are no part of training.
         job.dataset.train.load()
         job.dataset.test.load()
+        rehearse_replica(job)
 
     def _make_engine(self) -> MpiEngine:
         """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""
@@ -77,7 +79,8 @@ class Worker:
             self._handler.load(position, vectors)
             working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
         engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)
-        marking = Marking(number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets)
+        finite = job.config.run.terminate_on_nan
+        marking = Marking(number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets, finite)
         marking.clock = 0 if position is None else position.clock
         engine.marking = marking
         self._own_tickets = iter(range(number + tickets * self._workers, NO_MORE, self._workers))
@@ -98,6 +101,11 @@ class Worker:
         if reduces:
             return ByReduction(shard, shards, self._evaluate_together)
         return InMemory(self._number, job.model, shard)
+
+    @property
+    def shard(self) -> Shard | None:
+        """What this worker holds, where there are no servers."""
+        return self._handler.shard
 
     def bind(self, transport: Transport) -> None:
         """Train with the ranks of a transport from now on."""
@@ -134,6 +142,18 @@ class Worker:
     def between_batches(self) -> None:
         """Report a signal."""
         self._report_interruption()
+
+    def diverged(self) -> None:
+        """Tell the coordinator that a loss is not finite, and wait for the end of the job that follows.
+
+        A coordinator's line search tries steps that are too long; it judges by itself.
+        """
+        if not self._job.config.run.terminate_on_nan or self._job.algorithm.coordinated:
+            return
+        self._engine.status.figures["diverged"] = 1 + self._engine.state.portion
+        self._link.post(self._engine.status.row, wake=True)
+        while True:
+            time.sleep(LOOK_EVERY)
 
     def delay(self, seconds: float) -> float:
         """Return how long to sleep after a gradient that took so many seconds."""

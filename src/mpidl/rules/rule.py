@@ -115,12 +115,12 @@ class Rule(Checked, ScalarForm):
         for (start, stop), values in zip(sparing, spared, strict=True):
             parameters[start:stop] = values
 
-    def warm(self, dtype: Any) -> None:
+    def warm(self, dtype: Any, sparse: bool = False) -> None:
         """Compile for NumPy vectors of this dtype, or load from Numba's cache, before the first update."""
         import numpy as np
 
         parameters = np.zeros(1, dtype)
-        self.update(parameters, self.init(parameters), np.zeros(1, dtype), step=1)
+        self.update(parameters, self.init(parameters), np.zeros(1, dtype), step=1, sparse=sparse)
 
 
 @cache

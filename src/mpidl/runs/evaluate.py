@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,30 @@ from mpidl.job.job import Job
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.nn.model import Model
 from mpidl.schema import keys
-from mpidl.storage.checkpoint import latest
+from mpidl.storage.checkpoint import latest, steps
+
+
+def newest(run: Path) -> Path:
+    """Return the newest run of a name that has a checkpoint: NAME, NAME-2, NAME-3, ... are made in this order.
+
+    Where it isn't `run` itself, a line on stderr says so.
+
+    Parameters
+    ----------
+    run : Path
+        ``runs/NAME``.
+    """
+    runs = {1: run}
+    for path in run.parent.glob(f"{glob.escape(run.name)}-*"):
+        number = path.name.removeprefix(f"{run.name}-")
+        if number.isdecimal() and int(number) > 1:
+            runs[int(number)] = path
+    trained = [number for number, path in runs.items() if steps(path / "checkpoints")]
+    found = runs[max(trained, default=1)]
+    if found != run:
+        text = f"{found} is the newest run of that name; --exact takes {run} itself"
+        print(f"mpidl: {text}", file=sys.stderr, flush=True)
+    return found
 
 
 def evaluate(run: str | Path, model: Model | None = None, data: Dataset | Source | None = None) -> dict[str, Any]:
@@ -35,7 +60,7 @@ def evaluate(run: str | Path, model: Model | None = None, data: Dataset | Source
     Returns
     -------
     dict
-        run_dir, step, epoch, samples, test_loss, test_accuracy (None where it has no meaning).
+        run_dir, step, epoch, samples, test_loss, test_accuracy (None where it has no meaning), accuracy_name.
 
     Raises
     ------
@@ -61,6 +86,7 @@ def evaluate(run: str | Path, model: Model | None = None, data: Dataset | Source
         "samples": position.samples,
         "test_loss": loss / test.samples,
         "test_accuracy": None if np.isnan(correct) else correct / test.samples,
+        "accuracy_name": job.accuracy_name,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,19 +14,22 @@ from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
-from mpidl.errors import UsageError
+from mpidl.errors import MpidlError, UsageError
 from mpidl.job.description import of_data, of_samples
-from mpidl.job.fill import fill, warm
+from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.memory import check_memory
+from mpidl.job.rehearsal import rehearse_replica, rehearse_shard
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range, shards
-from mpidl.report.progress import on_terminal
+from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
 from mpidl.roles.supervision import (
+    Diverged,
     Evaluated,
     Event,
+    Fail,
     Finish,
     Iterated,
     Log,
@@ -40,6 +44,7 @@ from mpidl.roles.supervision import (
     Trained,
     dropped,
 )
+from mpidl.runs.judgement import say_unchanged, unwarned
 from mpidl.runs.signals import stopping
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES
@@ -73,13 +78,16 @@ class OneProcess:
         job.rehearse()
         chunk = CHUNK_BYTES // job.dtype.itemsize
         self._shards = [fill(job, range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
-        warm(job)
         job.dataset.train.load()
         job.dataset.test.load()
+        rehearse_shard(job)
+        rehearse_replica(job)
         # A run that is refused leaves no directory behind.
         self._recorder = Recorder(job.config, resume=job.continues)
         job.directory = self._recorder.directory
-        self._reporter = Reporter(job, self._recorder, on_terminal())
+        self._reporter = Reporter(
+            job, self._recorder, origin([socket.gethostname()], None, job.config.run.seed, self._virtual)
+        )
         self._reporter.placed([str(place)] if place else [])
         clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
@@ -87,7 +95,7 @@ class OneProcess:
             self._shards,
             replicas,
             time=VirtualTime(times, job.config.run.seed, clock, start=time.time()),
-            hooks=Hooks(self._evaluate_epoch, self._watch, self._log, self._iterated),
+            hooks=Hooks(self._evaluate_epoch, self._watch, self._log, self._diverged, self._iterated),
             state=job.position.state,
             resumed=self._resumed(),
             taken=self._tickets_before(),
@@ -96,7 +104,8 @@ class OneProcess:
             shard.on_drop = partial(self._log_drop, number)
         self._supervisor = Supervisor.for_job(job, self._engine.now)
         self._actions: dict[type, Callable[[Any], None]] = {
-            Save: self._save, Test: self._test, Stop: self._stop, Log: self._record, Finish: self._finish,
+            Save: self._save, Test: self._test, Stop: self._stop, Log: self._record, Fail: self._fail,
+            Finish: self._finish,
         }  # fmt: skip
         self._signalled = self._stopped = False
         self._order = 0
@@ -125,8 +134,8 @@ class OneProcess:
 
     def run(self) -> dict[str, Any]:
         """Train, and return the run's summary."""
-        engine = self._engine
-        with stopping(self._interrupt):
+        engine, before = self._engine, self._fingerprints()
+        with unwarned(), stopping(self._interrupt):
             self._tell(Started())
             try:
                 self._trained = engine.run()
@@ -136,7 +145,12 @@ class OneProcess:
                 raise
             self._job.model.parameters[:] = engine.parameters()
             self._tell(Trained(self._trained))
+        if self._fingerprints() == before:
+            say_unchanged(self._summary)
         return self._summary
+
+    def _fingerprints(self) -> list[int]:
+        return [shard.fingerprint() for shard in self._shards]
 
     def _interrupt(self) -> None:
         self._signalled = True
@@ -161,6 +175,9 @@ class OneProcess:
         totals = self._engine.look()
         self._reporter.look(totals)
         self._tell(Looked(totals))
+
+    def _diverged(self, replica: int, portion: int, loss: float) -> None:
+        self._tell(Diverged(replica, portion, loss))
 
     def _iterated(self, iteration: Iteration) -> bool:
         """Report an iteration of the algorithm's coordinator; return whether to stop."""
@@ -193,7 +210,8 @@ class OneProcess:
         self._order += 1
         directory, files = scratch(self._job.checkpoints, self._order), []
         for number, shard in enumerate(self._shards):
-            save_shard(directory, number, shard.range, shard.on_host())
+            finite = self._job.config.run.terminate_on_nan
+            save_shard(directory, number, shard.range, shard.on_host(), finite)
         # The replicas of a virtual cluster begin anew.
         for number, replica in enumerate(self._engine.replicas[:0] if self._virtual else self._engine.replicas):
             if vectors := replica.vectors():
@@ -230,13 +248,19 @@ class OneProcess:
 
     def _evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> None:
         self._reporter.evaluated(totals, epoch, loss, accuracy, final)
-        self._tell(Evaluated(totals.seconds, accuracy))
+        self._tell(Evaluated(totals.seconds, accuracy, loss))
 
     def _stop(self, stop: Stop) -> None:
         self._stopped = True
 
     def _record(self, log: Log, role: str = "coordinator") -> None:
         self._recorder.event(log.kind, rank=0, role=role, **log.details)
+
+    def _fail(self, fail: Fail) -> None:
+        role = "coordinator" if fail.worker is None else f"worker {fail.worker}"
+        self._recorder.event("failure", rank=0, role=role, cause=fail.cause)
+        self._reporter.abandon()
+        raise MpidlError(f"{role}: {fail.cause}")
 
     def _finish(self, finish: Finish) -> None:
         replicas, servers = self._job.replicas, self._job.config.servers

@@ -19,14 +19,16 @@ from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.device import Place, choose
 from mpidl.engines.mpi.shard_collectives import LARGEST
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, RankError, UsageError
 from mpidl.job.description import of_data, of_model, of_samples
-from mpidl.job.fill import fill, warm
+from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.memory import check_memory
+from mpidl.job.rehearsal import rehearse_shard
 from mpidl.launch import marks
+from mpidl.launch.deaths import nodes_as_text
 from mpidl.parameters import Range, shards
-from mpidl.report.progress import on_terminal
+from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder, first_failure, record_event
 from mpidl.report.reporter import Reporter
 from mpidl.rma.room import check_windows
@@ -36,8 +38,9 @@ from mpidl.roles.coordinator import Coordinator
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
 from mpidl.runs.agreement import check_same, raise_first
+from mpidl.runs.judgement import say_unchanged, unwarned
 from mpidl.runs.signals import stopping
-from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
 from mpidl.topology.roles import Roles, assign
 from mpidl.transport.capacity import Capacity
@@ -71,6 +74,8 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     nodes = _nodes(comm)
     if comm.rank == 0:
         marks.tell(marks.READY)
+        if len(set(nodes)) > 1 and (text := nodes_as_text(nodes)) is not None:
+            marks.tell(f"{marks.NODES} {text}")
     roles = assign(nodes, config.servers)
     job = _agree(comm, roles, build)
     _compare(comm, roles, job)
@@ -96,8 +101,11 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         if config.run.record:
             role.save_record(transport)
         role.unbind()
+        changed = comm.allreduce(role.has_changed(), op=MPI.LOR)
     if job.shared:
         _share(comm, job.original.parameters, roles.replicas[0][0])
+    if comm.rank == roles.coordinator and not changed:
+        say_unchanged(summary)
     return summary
 
 
@@ -178,12 +186,13 @@ def _failing_together(comm: MPI.Intracomm, roles: Roles, run: Path | None = None
         yield
     except BaseException as error:
         cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
-        cause, role = " ".join(cause.split()), roles.role(comm.rank)
+        rank = error.rank if isinstance(error, RankError) else comm.rank
+        cause, role = " ".join(cause.split()), roles.role(rank)
         first = run is None or first_failure(run)
         if first:
-            print(f"mpidl: rank {comm.rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
+            print(f"mpidl: rank {rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
         if run is not None:
-            record_event(run, "failure", comm.rank, role, cause=cause, traceback=traceback.format_exc())
+            record_event(run, "failure", rank, role, cause=cause, traceback=traceback.format_exc())
         if os.environ.get("MPIDL_DEBUG"):
             traceback.print_exc()
         # The line needs time to pass through the launcher before the launcher ends the job.
@@ -209,6 +218,7 @@ class _RankRole:
         self.staging: Staging | None = None
         self._record: WorkerRecord | ServerRecord | None = None
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
+        self._shard: Shard | None = None
         self.unbind: Callable[[], None] = lambda: None
 
     def choose_device(self, nodes: list[int]) -> None:
@@ -241,13 +251,16 @@ class _RankRole:
         """On the coordinator, open the run's directory and report all devices; tell every rank the directory."""
         job = self._job
         places = self._comm.gather(self._place and str(self._place), root=self._roles.coordinator)
+        hosts = self._comm.gather(MPI.Get_processor_name(), root=self._roles.coordinator)
         directory: Path | None = None
         error: MpidlError | None = None
         if self._comm.rank == self._roles.coordinator:
             try:
                 recorder = Recorder(job.config, resume=job.continues)
-                self._reporter = Reporter(job, recorder, on_terminal())
                 assert places is not None
+                assert hosts is not None
+                library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(", package")[0]
+                self._reporter = Reporter(job, recorder, origin(hosts, library, job.config.run.seed))
                 servers = [places[rank] for rank in self._roles.servers if places[rank]]
                 workers = [place for rank, place in enumerate(places) if place and rank not in self._roles.servers]
                 self._reporter.placed(workers, servers)
@@ -274,14 +287,16 @@ class _RankRole:
             self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
         elif rank in roles.servers:
             role = server = self._make_server(roles.servers.index(rank), transport)
+            self._shard = server.shard
             self._work = lambda: _interruptible(server.serve, server.interrupt)
         elif rank in transport.workers:
-            self._warm()
+            rehearse_shard(job)
             role = worker = Worker(job, transport.workers.index(rank), len(transport.workers), self._ranges)
-            self._record = worker.record
+            self._record, self._shard = worker.record, worker.shard
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
         else:
             return
+        self._fingerprint = self._shard.fingerprint() if self._shard is not None else 0
         role.bind(transport)
         self.unbind = role.unbind
 
@@ -289,14 +304,19 @@ class _RankRole:
         job, xp = self._job, np if self._place is None else self._place.xp
         part = self._ranges[number]
         shard = fill(job, part, np.empty(part.size, job.dtype), transport.chunks[number], xp=xp)
-        self._warm(xp)
+        rehearse_shard(job, xp)
         server = Server(
             number, shard, job.directory, workers=len(transport.workers),
             deterministic=job.config.run.deterministic, coordinated=job.algorithm.coordinated,
+            finite=job.config.run.terminate_on_nan,
         )  # fmt: skip
         if job.config.run.record:
             self._record = server.record = ServerRecord()
         return server
+
+    def has_changed(self) -> bool:
+        """Return whether this rank's shard, if it has one, has other parameters than at the start."""
+        return self._shard is not None and self._shard.fingerprint() != self._fingerprint
 
     def save_record(self, transport: Transport) -> None:
         """Write the run's interleaving; all ranks take part."""
@@ -313,16 +333,10 @@ class _RankRole:
             arrivals=[records[rank].arrays() for rank in servers],
         ).save(self._job.directory)
 
-    def _warm(self, xp: Any = np) -> None:
-        """Compile, or load from the cache, what this rank may need; `xp` is where a server's shard lies."""
-        warm(self._job, xp)
-        encoding = wire.parse(self._job.algorithm.wire)
-        if encoding is not None:
-            encoding.warm(self._job.dtype)
-
     def work(self) -> dict[str, Any] | None:
         """Play the role to its end; the coordinator returns the summary."""
-        return self._work()
+        with unwarned():
+            return self._work()
 
 
 def _interruptible(action: Callable[[], T], interrupt: Callable[[], None]) -> T:

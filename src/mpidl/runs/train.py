@@ -43,6 +43,7 @@ def train(
     target_accuracy: float | None = None,
     record: bool | None = None,
     report: float | None = None,
+    terminate_on_nan: bool | None = None,
     checkpoint_every: float | None = None,
     keep: int | None = None,
     resume: bool = False,
@@ -100,6 +101,8 @@ def train(
         Record the interleaving of a run on ranks, for ``mpidl simulate --replay``; False by default.
     report : float, optional
         Seconds between two reports where the output is a log and not a terminal, 10 by default.
+    terminate_on_nan : bool, optional
+        End the run when a loss is NaN or infinite; True by default.
     checkpoint_every : float, optional
         Seconds between checkpoints, 60 by default.
     keep : int, optional
@@ -133,6 +136,7 @@ def train(
     section = {
         "name": name, "dir": None if dir is None else str(dir), "epochs": epochs, "steps": steps, "seed": seed,
         "deterministic": deterministic, "target_accuracy": target_accuracy, "record": record, "report": report,
+        "terminate_on_nan": terminate_on_nan,
     }  # fmt: skip
     keys = {
         "run": section,

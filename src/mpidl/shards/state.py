@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mpidl.device import to_host
 from mpidl.parameters.ranges import Range, chunks
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -196,6 +197,12 @@ class ShardState:
         parameters, state = self._views[chunk]
         rate = self.rate * scale
         self.rule.update(parameters, state, gradient, ordinal, rate, sparing=self._statistics_of_chunks[chunk])
+
+    def fingerprint(self) -> int:
+        """Return a number that is another one after the parameters have changed: the sum of their bits."""
+        parameters = to_host(self.parameters)
+        bits = parameters.view(f"u{parameters.itemsize}")
+        return int(np.add.reduce(bits, dtype=np.uint64))
 
     def update_sparsely(self, gradient: Any, ordinal: int, portion: int) -> None:
         """Apply the rule to all parameters whose gradient isn't 0.

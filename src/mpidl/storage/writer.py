@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from mpidl.errors import NOT_FINITE, MpidlError
 from mpidl.parameters import Range
 from mpidl.storage.files import cannot_write, shard_file
 from mpidl.storage.seal import create, seal
@@ -105,7 +106,9 @@ def _write(descriptor: int, offset: int, array: np.ndarray) -> None:
         done += os.pwrite(descriptor, data[done : done + SLICE], offset + done)
 
 
-def save_shard(directory: Path, number: int, range: Range, state: Mapping[str, np.ndarray]) -> None:
+def save_shard(
+    directory: Path, number: int, range: Range, state: Mapping[str, np.ndarray], finite: bool = False
+) -> None:
     """Write a shard's file.
 
     Parameters
@@ -118,11 +121,15 @@ def save_shard(directory: Path, number: int, range: Range, state: Mapping[str, n
         The shard's elements of the flat parameter vector.
     state : mapping of str to array
         See `mpidl.shards.state.ShardState.state`.
+    finite : bool
+        Write nothing if a parameter is NaN or infinite: a run that ends of it resumes from the checkpoint before.
 
     Raises
     ------
     MpidlError
-        The file can't be written.
+        The file can't be written, or a parameter is not finite though it should be.
     """
+    if finite and not np.isfinite(state["parameters"]).all():
+        raise MpidlError(f"parameters of shard {number} are NaN or infinite: {NOT_FINITE}")
     attributes = {"start": range.start, "stop": range.stop, "clock": int(state["clock"])}
     write_file(directory / shard_file(number), attributes, state)

@@ -109,6 +109,7 @@ WORKER_STATUS = np.dtype(
         ("test_correct", np.float64),
         ("test_samples", np.int64),
         ("tests", np.int64),  # how many times it has evaluated its part
+        ("diverged", np.int64),  # 1 + the portion in which the loss was not finite, which ends the run; 0 for none
     ]
 )
 
@@ -126,7 +127,7 @@ SERVER_STATUS = np.dtype(
 
 #: Fields of a status that say of others that they are final. No transport writes a row whole at one moment, so that
 #: these are shown after all others, and one after the other in this order.
-ANNOUNCING = ("test_samples", "tests", "state")
+ANNOUNCING = ("test_samples", "tests", "diverged", "state")
 
 EVALUATION = np.dtype(
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +39,9 @@ class WorkerHooks(Protocol):
 
     def between_batches(self) -> None:
         """Act between two batches."""
+
+    def diverged(self) -> None:
+        """Act on a loss that is NaN or infinite."""
 
     def delay(self, seconds: float) -> float:
         """Return how long to sleep after a gradient that took so many seconds."""
@@ -168,6 +172,8 @@ class MpiEngine:
         figures["samples"] += samples
         figures["batches"] += 1
         figures["loss"] += float(loss) * samples
+        if not isfinite(loss):
+            self._hooks.diverged()
         self.marking.unused = 0
         self.handler.computed(float(loss) * samples)
         return gradient

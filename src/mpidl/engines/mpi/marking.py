@@ -41,6 +41,8 @@ class Marking:
         Whether replicas take portions in turn, as in a deterministic run.
     tickets : int
         Number of portions that the replica had taken in turn before.
+    finite : bool
+        Whether checkpoints must be finite; see `mpidl.storage.writer.save_shard`.
 
     Attributes
     ----------
@@ -59,9 +61,11 @@ class Marking:
         checkpoints: Path,
         in_turn: bool = False,
         tickets: int = 0,
+        finite: bool = False,
     ) -> None:
         self._number, self._handler, self._state, self._loader = number, handler, state, loader
         self._checkpoints, self._in_turn, self._tickets_before = checkpoints, in_turn, tickets
+        self._finite = finite
         self.unused = self.clock = 0
         self._marked = 0
         self._looked = 0.0
@@ -153,7 +157,9 @@ class Marking:
             if part.replicas:
                 self._link.report_saved(self._report)
             return
-        actions = [partial(save_shard, directory, number, *shard) for number, shard in part.shards.items()]
+        actions = [
+            partial(save_shard, directory, number, *shard, self._finite) for number, shard in part.shards.items()
+        ]
         if files:
             actions.append(partial(write_file, directory / name, {}, vectors))
         self._writing = BackgroundTask()

@@ -18,7 +18,8 @@ class OwnShard(RequestHandler):
 
     def __init__(self, shard: Shard) -> None:
         super().__init__()
-        self._shard, self._shard_status = shard, ShardStatus(shard)
+        self.shard = self._shard = shard
+        self._shard_status = ShardStatus(shard)
 
     def post(self) -> None:
         """See `RequestHandler.post`."""

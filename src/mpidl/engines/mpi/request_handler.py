@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.parameters.ranges import Range
+from mpidl.shards.shard import Shard
 from mpidl.storage.interleaving import WorkerRecord
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface import WorkerLink
@@ -62,6 +63,8 @@ class RequestHandler:
         are used.
     changing : context manager
         The replica's position changes while it is entered.
+    shard : Shard or None
+        What this worker holds, where there are no servers.
     """
 
     record: WorkerRecord | None = None
@@ -70,6 +73,7 @@ class RequestHandler:
     together = False
     where: Callable[[], ReplicaPosition]
     changing: AbstractContextManager[None] = nullcontext()
+    shard: Shard | None = None
 
     def __init__(self) -> None:
         self.status = Status(WORKER_STATUS)

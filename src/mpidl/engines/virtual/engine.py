@@ -268,6 +268,8 @@ class VirtualEngine:
         if request.parameters is not self._model.parameters:
             self._model.parameters = request.parameters
         loss, gradient = self._model.loss_and_gradient(batch)
+        if not math.isfinite(loss) and not self._algorithm.coordinated:
+            self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
         if cluster.machines is not None:
             # The model's buffer belongs to whichever replica computes next.
             if replica.gradient is None:

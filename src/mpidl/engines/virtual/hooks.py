@@ -20,6 +20,8 @@ class Hooks:
         Called without arguments before each batch or unit.
     on_event : callable
         Called as (kind, replica, **details) when a replica dies ("failure") or returns ("recovery").
+    on_divergence : callable
+        Called as (replica, portion, loss) when the loss of a batch is NaN or infinite; not if a coordinator judges it.
     on_iteration : callable
         Called with each `Iteration` of a coordinator; returns whether to stop.
     """
@@ -27,4 +29,5 @@ class Hooks:
     on_epoch: Callable[[int], None] = lambda epoch: None
     on_batch: Callable[[], None] = lambda: None
     on_event: Callable[..., None] = lambda kind, replica, **details: None
+    on_divergence: Callable[[int, int, float], None] = lambda replica, portion, loss: None
     on_iteration: Callable[[Iteration], bool] = lambda iteration: False

@@ -1,0 +1,38 @@
+"""On ranks too, everything is compiled before the clock starts."""
+
+import pytest
+from numba.core.dispatcher import Dispatcher
+
+import mpidl
+from mpidl.algorithms import Downpour, Easgd, Hogwild, Sandblaster, Sync
+from mpidl.roles.server import Server
+from mpidl.roles.worker import Worker
+from mpidl.rules import rule
+from mpidl.wire import wire
+
+pytestmark = pytest.mark.mpi(min_size=3)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [Downpour(n_push=2, rate=0.01, wire="topk:0.1"), Easgd(), Hogwild(), Sandblaster(), Sync()]
+)
+def test_nothing_is_compiled_while_ranks_train(comm, shared_path, monkeypatch, algorithm):
+    rule._compiled.cache_clear()
+    wire.compiled.cache_clear()
+    names, at_start, add = [], [], Dispatcher.add_overload
+
+    def noting(self, result):
+        names.append(self.__name__)
+        add(self, result)
+
+    def starting(method):
+        return lambda self: (at_start.extend(names), method(self))[1]
+
+    monkeypatch.setattr(Dispatcher, "add_overload", noting)
+    monkeypatch.setattr(Worker, "run", starting(Worker.run))
+    monkeypatch.setattr(Server, "serve", starting(Server.serve))
+    layers = [{"type": "dense", "units": 10}]
+    config = {"run": {"epochs": 2, "dir": str(shared_path)}, "data": {"source": "digits"}, "model": {"layer": layers}}
+    mpidl.train(config=config, algorithm=algorithm, device="cpu")
+    assert names == at_start
+    assert names or comm.rank == 0

@@ -1,0 +1,104 @@
+"""What a reporter makes of totals: the last figures are the run's last, and small epochs don't fill a disk."""
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+
+from mpidl.config import from_dict
+from mpidl.engines.totals import Totals
+from mpidl.job.build import build
+from mpidl.report.recorder import Recorder
+from mpidl.report.reporter import Reporter
+
+SAMPLES = 1437
+END = {"ranks": 4, "servers": 1, "replicas": 2, "interrupted": False, "seconds_to_target": None}
+
+
+@pytest.fixture
+def reporter(tmp_path):
+    config = from_dict(
+        {
+            "run": {"dir": str(tmp_path), "epochs": 100},
+            "data": {"source": "digits"},
+            "model": {"layer": [{"type": "dense", "units": 10}]},
+        }
+    )
+    job = build(config)
+    recorder = Recorder(config)
+    job.directory = recorder.directory
+    return Reporter(job, recorder, {"seed": 7})
+
+
+def records(reporter):
+    return [json.loads(line) for line in (reporter.recorder.directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def totals(seconds, epochs, loss):
+    """Totals after so many epochs; `loss` is the sum over the samples in units of an epoch."""
+    now = 1000.0 + seconds
+    return Totals(
+        now=now,
+        samples=int(epochs * SAMPLES),
+        loss=loss * SAMPLES,
+        first_fetch=1000.0,
+        last_push=now,
+        busy_seconds=[0.0],
+    )
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_last_report_and_the_summary_have_the_last_figures(reporter, capsys, interrupted):
+    """Ten epochs in 0.4 s, at a loss of 10, 9, ..., 1: rates over a while were computed once, after 0.35 s."""
+    reporter.look(totals(0.35, 1, 10.0))
+    for epoch in range(2, 10):
+        now = totals(0.35 + epoch / 1000, epoch, sum(range(11 - epoch, 11)))
+        reporter.look(now)
+        reporter.evaluated(now, epoch, 0.5, 0.75)
+    end = totals(0.4, 10, 55.0)
+    if not interrupted:
+        reporter.evaluated(end, 10.0, 0.25, 0.875, final=True)
+    summary = reporter.close(end, **END | {"interrupted": interrupted})
+    last = records(reporter)[-1]
+    assert summary["train_loss"] == pytest.approx(1.0)
+    assert summary["samples_per_second"] == pytest.approx(10 * SAMPLES / 0.4)
+    for name in ("train_loss", "samples_per_second", "test_loss", "test_accuracy", "samples"):
+        assert last[name] == summary[name], name
+    assert summary["seed"] == 7
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"  10%  epoch 10.0 +35925/s +loss 1\.0", line)
+
+
+def test_the_training_loss_is_that_of_the_last_epoch_or_of_the_last_seconds(reporter):
+    for second in range(1, 200):  # an epoch takes 100 s, and its loss in each second is the second's number
+        reporter.look(totals(second, second / 100, second * (second + 1) / 200))
+    assert records(reporter)[-1]["train_loss"] == pytest.approx(185, abs=2)  # over the last 10 s
+
+
+def test_metrics_grow_by_what_is_reported_and_not_by_epochs(reporter):
+    """An hour of epochs of 10 ms."""
+    for epoch in range(1, 360_001, 10):
+        now = totals(epoch / 100, epoch, 0.5 * epoch)
+        reporter.look(now)
+        reporter.evaluated(now, epoch, 0.5, 0.75)
+    found = records(reporter)
+    assert len(found) < 5000
+    times = [record["time"] for record in found]
+    assert max(later - earlier for earlier, later in pairwise(times)) < 10.2
+
+
+def test_evaluations_of_a_run_of_usual_length_are_all_recorded(reporter):
+    for epoch in range(1, 101):
+        reporter.evaluated(totals(epoch * 5.0, epoch, 0.5 * epoch), epoch, 0.5, 0.75)
+    assert [record["epoch"] for record in records(reporter)] == list(range(1, 101))
+
+
+def test_an_epoch_that_was_evaluated_is_over(reporter):
+    reporter.look(totals(15.0, 2.4, 2.0))
+    reporter.evaluated(totals(16.0, 2.5, 2.0), 3, 0.5, 0.75)
+    for second in range(17, 40):
+        reporter.look(totals(second, 2.6 + (second - 17) / 20, 2.0))
+    epochs = [record["epoch"] for record in records(reporter)]
+    assert epochs == sorted(epochs)
+    assert epochs[1] == 3
