@@ -243,7 +243,7 @@ class Center:
 
     def _push(self, request):
         yield from ()
-        self.center += 0.1 * request.vector
+        self.center += 0.1 * request.vector.reshape(-1, 5)[0]
 
     def _clock(self, request):
         yield from ()

@@ -9,13 +9,13 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from mpidl import wire
 from mpidl.algorithms.coordinator_requests import CoordinatorRequest
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Request
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
+from mpidl.wire import Wire, WithOrigin, parse
 
 Replica = Generator[Request, Any, None]
 Coordinator = Generator[CoordinatorRequest, Any, None]
@@ -72,7 +72,7 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         """Raise UsageError for settings that don't go together."""
-        travels = wire.parse(self.wire) is not None
+        travels = parse(self.wire) is not None
         if self.exchange is not Exchange.SERVERS and (travels or self.max_staleness is not None):
             key, value = ("wire", self.wire) if travels else ("max_staleness", self.max_staleness)
             raise UsageError(f"{key}: {value!r}, {self.name} exchanges by {self.exchange.value}, without pushes")
@@ -112,6 +112,11 @@ class Algorithm:
         """Return `policy`, wrapped in `DropStale` where `max_staleness` is set."""
         policy = self.policy(replicas)
         return policy if self.max_staleness is None else DropStale(policy, self.max_staleness)
+
+    def encoding(self) -> Wire | None:
+        """Return how pushes are encoded, or None where they travel as they are."""
+        encoding = parse(self.wire)
+        return WithOrigin(encoding) if self.policy(1).compares else encoding
 
     def vectors(self) -> tuple[str, ...]:
         """Return the names of the vectors that every shard keeps beside the parameters and its rule's state."""

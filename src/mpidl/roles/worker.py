@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.engines.mpi import MpiEngine
@@ -86,7 +85,7 @@ class Worker:
     def _make_handler(self, shards: list[Range]) -> RequestHandler:
         job, algorithm = self._job, self._job.algorithm
         if algorithm.exchange is Exchange.SERVERS:
-            return ThroughServers(shards, job.dtype, wire.parse(algorithm.wire), job.config.run.deterministic)
+            return ThroughServers(shards, job.dtype, algorithm.encoding(), job.config.run.deterministic)
         if algorithm.coordinated:
             return SandblasterWorker(
                 shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.job.build import build
@@ -123,7 +122,7 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if not works:
-            memory["exchange"] += MailboxGeometry.of(shard, workers, job.dtype, wire.parse(job.algorithm.wire)).nbytes
+            memory["exchange"] += MailboxGeometry.of(shard, workers, job.dtype, job.algorithm.encoding()).nbytes
         elif exchange is Exchange.REDUCTION:
             memory["exchange"] += own * workers  # the shard's part of each worker's vector
     if works:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.device import Place, choose
@@ -93,7 +92,7 @@ def _capacity(job: Job, ranges: list[Range]) -> Capacity:
     return Capacity(
         ranges,
         job.dtype,
-        wire=wire.parse(job.algorithm.wire),
+        wire=job.algorithm.encoding(),
         evaluations=max(1, job.schedule.epochs),
         units=job.units,
         shared_vectors=shared,
@@ -268,7 +267,7 @@ class _RankRole:
     def _warm(self, xp: Any = np) -> None:
         """Compile, or load from the cache, what this rank may need; `xp` is where a server's shard lies."""
         warm(self._job, xp)
-        encoding = wire.parse(self._job.algorithm.wire)
+        encoding = self._job.algorithm.encoding()
         if encoding is not None:
             encoding.warm(self._job.dtype)
 

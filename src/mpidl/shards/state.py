@@ -177,7 +177,12 @@ class ShardState:
     def rate(self) -> float:
         """The rule's rate for the push whose chunk arrived last."""
         assert self.rule is not None
-        return self.rule.rate * self._rate_at(self.portion)
+        return self.rule.rate * self.rate_factor
+
+    @property
+    def rate_factor(self) -> float:
+        """The factor of all rates for the push whose chunk arrived last."""
+        return self._rate_at(self.portion)
 
     def update(self, chunk: int, gradient: Any, ordinal: int, scale: float = 1.0) -> None:
         """Apply the rule to one chunk of the parameters.

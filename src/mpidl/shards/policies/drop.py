@@ -25,7 +25,7 @@ class DropStale(Policy):
 
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
-        self.awaited = policy.awaited
+        self.awaited, self.compares = policy.awaited, policy.compares
 
     def __copy__(self) -> DropStale:
         return DropStale(copy(self._policy), self._bound)

@@ -20,15 +20,18 @@ class Policy:
     ----------
     awaited : bool
         Whether workers may be waiting for the shard's next update.
+    compares : bool
+        Whether a push brings the parameters that it was computed at, so that its values have shape (2, size).
     """
 
     awaited: bool = False
+    compares: bool = False
 
     def attach(self, shard: ShardState) -> None:
         """Allocate what the policy keeps; the shard's parameters have their first values. A copy is attached anew."""
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """Act on one chunk of a push; `values` has the chunk's shape."""
+        """Act on one chunk of a push; `values` has shape (chunk's size,), or (2, chunk's size) if the policy compares."""
         raise NotImplementedError
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
