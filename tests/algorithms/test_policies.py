@@ -7,7 +7,7 @@ from mpidl.config import from_dict
 from mpidl.job.build import build
 from mpidl.job.fill import fill
 from mpidl.parameters import Range
-from mpidl.rules import Adagrad, Nesterov, Sgd
+from mpidl.rules import Adagrad, Adam, Nesterov, Sgd
 from mpidl.shards.policies import (
     AddChange,
     ApplyAtOnce,
@@ -61,19 +61,41 @@ def test_add_scales_the_change_by_staleness():
 
 
 def test_gather_gives_the_weighted_mean_of_any_workers_to_the_rule():
-    shard, reference = make(Gather(3, inverse), Adagrad(0.1)), make(ApplyAtOnce(), Adagrad(0.1))
+    shard = make(Gather(3, inverse), Adagrad(0.1))
+    reference = Shard(shard.range, shard.parameters.copy(), ScheduledRule(Adagrad(0.1)), ApplyAtOnce(), SIZE)
     for worker, (seed, staleness) in enumerate([(1, 0), (2, 2), (3, 5)]):
         assert shard.clock == 0
         push(shard, gradient(seed), worker, fetched=-staleness)
-    push(reference, (gradient(1) + gradient(2) / 2 + gradient(3) / 5) / 3)
+    rates = 1 + 1 / 2 + 1 / 5
+    mean = (gradient(1) + gradient(2) / 2 + gradient(3) / 5) / rates
+    reference.update(0, mean, 1, rates / 3)
     assert shard.parameters == pytest.approx(reference.parameters, rel=1e-13)
     assert shard.clock == 1
+    before = shard.parameters.copy()
     push(shard, gradient(4))
-    untouched = shard.parameters.copy()
-    assert np.array_equal(shard.parameters, untouched)
+    assert np.array_equal(shard.parameters, before)
     shard.apply_rest()
-    push(reference, gradient(4) / 3)
+    reference.update(0, gradient(4), 2, 1 / 3)
     assert shard.parameters == pytest.approx(reference.parameters, rel=1e-13)
+
+
+@pytest.mark.parametrize("rule", [Adagrad(0.1), Adam(0.1)])
+def test_staleness_divides_the_rate_and_not_the_gradient(rule):
+    """Adagrad and Adam undo what divides all gradients alike."""
+    fresh, stale = (make(Gather(1, inverse), rule) for _ in range(2))
+    start = fresh.parameters.copy()
+    for step in range(4):
+        push(fresh, gradient(step), fetched=fresh.clock)
+        push(stale, gradient(step), fetched=stale.clock - 10)
+    assert stale.parameters - start == pytest.approx((fresh.parameters - start) / 10, rel=1e-6)
+
+
+def test_gradients_of_equal_staleness_are_those_of_plain_sgd_at_a_divided_rate():
+    shard, start = make(Gather(3, inverse)), np.arange(SIZE) - 4.0
+    for worker, staleness in enumerate([1, 4, 2]):
+        push(shard, gradient(worker), worker, fetched=-staleness)
+    expected = start - 0.5 * (gradient(0) + gradient(1) / 4 + gradient(2) / 2) / 3
+    assert shard.parameters == pytest.approx(expected, rel=1e-13)
 
 
 def test_gather_counts_chunks_that_arrive_interleaved():
@@ -154,6 +176,17 @@ def test_what_is_too_stale_is_dropped_and_counted():
     assert (shard.dropped, shard.clock, shard.pushes) == (1, 4, 5)
     push(shard, gradient(), fetched=2)
     assert not np.array_equal(shard.parameters, before)
+
+
+def test_a_dropped_push_is_no_step_of_the_rule():
+    """Adam's correction of its bias depends on the number of steps."""
+    shard, reference = make(DropStale(ApplyAtOnce(), 1), Adam(0.1)), make(ApplyAtOnce(), Adam(0.1))
+    for step in range(4):
+        push(shard, gradient(step))
+        push(shard, gradient(7), fetched=shard.clock - 2)
+        push(reference, gradient(step))
+    assert shard.dropped == 4
+    assert shard.parameters.tobytes() == reference.parameters.tobytes()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -59,12 +59,15 @@ class Algorithm:
     default_rule : Rule or None
         The shards' rule where a configuration names none. None if the algorithm leaves no choice of rule: its policy
         alone says what a push changes.
+    outer : bool
+        Whether the shards' rule is an outer rule, whose rate stays as it is when a schedule changes the others.
     takes_statistics : bool
         Whether it trains models that keep statistics, such as running means, among their parameters.
     """
 
     name: ClassVar[str]
     default_rule: ClassVar[Rule | None] = Adagrad(0.01)
+    outer: ClassVar[bool] = False
     takes_statistics: ClassVar[bool] = True
 
     wire: str = "fp32"

@@ -178,6 +178,8 @@ class Job:
     @property
     def scheduled_rule(self) -> ScheduledRule:
         """The shards' rule, with the schedule of its rate and the parameters that it leaves alone."""
+        if self.algorithm.outer:
+            return ScheduledRule(self.rule, statistics=self.statistics)
         return ScheduledRule(self.rule, self.rate_at, self.statistics)
 
     @property

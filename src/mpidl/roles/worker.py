@@ -72,7 +72,7 @@ class Worker:
         if position is not None:
             assert job.checkpoint is not None
             vectors = job.checkpoint.replica_vectors(number)
-            state.load(vectors, position.counts)
+            state.load(vectors, position.counts, position.portion)
             self._handler.load(position, vectors)
             working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
         engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)

@@ -13,7 +13,7 @@ from mpidl.errors import UsageError
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """The factor of all learning rates, those of servers and of workers, as a function of time.
+    """The factor of learning rates, those of servers and of workers, as a function of time; outer rates stay constant.
 
     Attributes
     ----------

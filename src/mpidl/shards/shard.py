@@ -97,8 +97,9 @@ class Shard(ShardState):
         """
         self.received += 1
         if chunk == 0:
-            self.begun += 1
-            self._open[worker] = PushHeader(worker, self.begun, fetched, self.clock - fetched, portions)
+            staleness = self.clock - fetched
+            self.begun += self.policy.takes(staleness)
+            self._open[worker] = PushHeader(worker, self.begun, fetched, staleness, portions)
         push = self._open[worker]
         self.portion = push.portions[1]
         if chunk < self.chunks - 1:

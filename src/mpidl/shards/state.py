@@ -29,7 +29,7 @@ class PushHeader:
     worker : int
         Number of the worker that sent it.
     ordinal : int
-        Number of pushes that have begun to arrive at the shard, this one included.
+        Number of pushes that have begun to arrive at the shard and are taken, this one included.
     fetched : int
         The shard's clock when the worker fetched.
     staleness : int
@@ -72,7 +72,8 @@ class ShardState:
     chunk_size, chunks : int
         Elements of a chunk, and number of chunks.
     begun, pushes, dropped : int
-        Number of pushes that have begun to arrive, have arrived whole, and have been left out by the policy.
+        Number of pushes that have begun to arrive and are taken, that have arrived whole, and that the policy has left
+        out.
     received : int
         Number of chunks that have arrived.
     portion : int

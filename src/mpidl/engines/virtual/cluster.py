@@ -141,8 +141,8 @@ class VirtualReplica:
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray], in_turn: bool) -> None:
         """Go on where another replica was, whose `vectors` these are; it has been given the portions in work."""
-        self.state.load(vectors, position.counts)
-        self.state.portion, self.clock = position.portion, position.clock
+        self.state.load(vectors, position.counts, position.portion)
+        self.clock = position.clock
         self.fetched = [clocks[0] for clocks in position.fetched]
         self.unpushed = [Assignment(*part) for part in position.unpushed]
         self._tickets_before = position.tickets if in_turn else 0

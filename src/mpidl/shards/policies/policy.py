@@ -34,6 +34,10 @@ class Policy:
         """Act on one chunk of a push; `values` has shape (chunk's size,), or (2, chunk's size) if the policy compares."""
         raise NotImplementedError
 
+    def takes(self, staleness: int) -> bool:
+        """Tell whether a push that is so stale when it begins to arrive counts as an update of the rule."""
+        return True
+
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """Act on a push whose last chunk has been applied; by default each push is one update of the shard's clock."""
         shard.clock += 1
