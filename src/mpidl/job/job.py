@@ -16,6 +16,7 @@ from mpidl.engines.training import Training
 from mpidl.errors import UsageError
 from mpidl.nn.model import CompleteModel, Model, PlacedModel, adapt
 from mpidl.nn.ondevice import Mirrored, OnDevice
+from mpidl.parameters import Range, shards
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.storage.checkpoint import Checkpoint, prune
 from mpidl.storage.files import scratch
@@ -174,6 +175,17 @@ class Job:
         epochs = schedule.steps / schedule.steps_per_epoch
         # The middle of the portion: at its beginning, the first step of a warm-up would have a rate of 0.
         return self.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
+
+    def shards(self, holders: int) -> list[Range]:
+        """Return the parts of the parameters that servers hold or, without servers, workers.
+
+        Raises
+        ------
+        UsageError
+            There are too many of them.
+        """
+        encoding = self.algorithm.encoding()
+        return shards(self.layout.size, holders, 1 if encoding is None else encoding.block)
 
     @property
     def scheduled_rule(self) -> ScheduledRule:

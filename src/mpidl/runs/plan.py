@@ -12,7 +12,7 @@ from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
-from mpidl.parameters import Range, shards
+from mpidl.parameters import Range
 from mpidl.report.text import quantity, size, table
 from mpidl.topology.roles import Roles, assign
 from mpidl.transport.mailbox_geometry import MailboxGeometry
@@ -100,7 +100,7 @@ def _roles(job: Job, roles: Roles, ranks: int) -> list[dict[str, Any]]:
     """Return the role, the shard and the memory of each rank."""
     workers = [rank for replica in roles.replicas for rank in replica]
     holders = list(roles.servers) or workers
-    parts = dict(zip(holders, shards(job.layout.size, len(holders)), strict=True))
+    parts = dict(zip(holders, job.shards(len(holders)), strict=True))
     return [
         {
             "rank": rank,

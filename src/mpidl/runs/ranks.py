@@ -21,7 +21,7 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.job.fill import fill, warm
 from mpidl.job.job import Job
 from mpidl.launch import marks
-from mpidl.parameters import Range, shards
+from mpidl.parameters import Range
 from mpidl.report.progress import on_terminal
 from mpidl.report.recorder import Recorder, record_event
 from mpidl.report.reporter import Reporter
@@ -70,7 +70,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     job = _agree(comm, roles, build)
     _check_nodes(config, nodes)
     job.begin(len(roles.replicas))
-    ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
+    ranges = job.shards(len(roles.servers) or len(roles.replicas))
     role = _RankRole(comm, roles, job, ranges)
     _agree(comm, roles, lambda: role.choose_device(nodes))
     capacity = _capacity(job, ranges)

@@ -127,7 +127,7 @@ def rehearse(xp: Any, rule: Rule | None, policy: Policy, dtype: Any) -> None:
         The parameters' type.
     """
     zero = np.zeros(1, dtype)
-    state = {name: zero for name in (() if rule is None else rule.states)}
+    state = dict.fromkeys(() if rule is None else rule.states, zero)
     shard = ShardOnDevice(Range(0, 1), zero.copy(), ScheduledRule(rule), policy, 1, xp=xp, state=state)
     for clock in range(2):
         shard.receive_chunk(0, 0, clock, np.zeros((2, 1) if policy.compares else 1, dtype))

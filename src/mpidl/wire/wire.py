@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+#: Number of elements of the parameter vector that are encoded together.
+BLOCK = 1024
+
 
 class Wire:
     """A wire format: encodes a chunk of a push into bytes, whose number depends only on the chunk's length.
@@ -16,11 +19,15 @@ class Wire:
     ----------
     name : str
         Name in a configuration, such as "topk:0.01".
+    block : int
+        Number of consecutive elements that are encoded together. Shards begin at multiples of it, so that what arrives
+        doesn't depend on the number of servers.
     rows : int
         1 where the values of a chunk have shape (n,), 2 where they have shape (2, n).
     """
 
     name: str
+    block: int = 1
     rows: int = 1
 
     def size(self, elements: int, dtype: Any) -> int:

@@ -22,7 +22,7 @@ class WithOrigin(Wire):
 
     def __init__(self, wire: Wire | None) -> None:
         self._wire = wire
-        self.name = "fp32" if wire is None else wire.name
+        self.name, self.block = ("fp32", 1) if wire is None else (wire.name, wire.block)
 
     def size(self, elements: int, dtype: Any) -> int:
         """See `Wire.size`."""

@@ -31,7 +31,10 @@ class Policy:
         """Allocate what the policy keeps; the shard's parameters have their first values. A copy is attached anew."""
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """Act on one chunk of a push; `values` has shape (chunk's size,), or (2, chunk's size) if the policy compares."""
+        """Act on one chunk of a push.
+
+        `values` has shape (chunk's size,), or (2, chunk's size) if the policy compares.
+        """
         raise NotImplementedError
 
     def takes(self, staleness: int) -> bool:
