@@ -7,7 +7,7 @@ from mpidl.config import from_dict
 from mpidl.job.build import build
 from mpidl.job.fill import fill
 from mpidl.parameters import Range
-from mpidl.rules import Adagrad, Nesterov, Sgd
+from mpidl.rules import Adagrad, Adam, Nesterov, Sgd
 from mpidl.shards.policies import (
     AddChange,
     ApplyAtOnce,
@@ -34,7 +34,7 @@ def make(policy, rule=None):
 def push(shard, values, worker=0, fetched=None):
     fetched = shard.clock if fetched is None else fetched
     for number in range(shard.chunks):
-        shard.receive_chunk(worker, number, fetched, values[number * CHUNK : (number + 1) * CHUNK])
+        shard.receive_chunk(worker, number, fetched, values[..., number * CHUNK : (number + 1) * CHUNK])
 
 
 def gradient(seed=0):
@@ -61,19 +61,41 @@ def test_add_scales_the_change_by_staleness():
 
 
 def test_gather_gives_the_weighted_mean_of_any_workers_to_the_rule():
-    shard, reference = make(Gather(3, inverse), Adagrad(0.1)), make(ApplyAtOnce(), Adagrad(0.1))
+    shard = make(Gather(3, inverse), Adagrad(0.1))
+    reference = Shard(shard.range, shard.parameters.copy(), ScheduledRule(Adagrad(0.1)), ApplyAtOnce(), SIZE)
     for worker, (seed, staleness) in enumerate([(1, 0), (2, 2), (3, 5)]):
         assert shard.clock == 0
         push(shard, gradient(seed), worker, fetched=-staleness)
-    push(reference, (gradient(1) + gradient(2) / 2 + gradient(3) / 5) / 3)
+    rates = 1 + 1 / 2 + 1 / 5
+    mean = (gradient(1) + gradient(2) / 2 + gradient(3) / 5) / rates
+    reference.update(0, mean, 1, rates / 3)
     assert shard.parameters == pytest.approx(reference.parameters, rel=1e-13)
     assert shard.clock == 1
+    before = shard.parameters.copy()
     push(shard, gradient(4))
-    untouched = shard.parameters.copy()
-    assert np.array_equal(shard.parameters, untouched)
+    assert np.array_equal(shard.parameters, before)
     shard.apply_rest()
-    push(reference, gradient(4) / 3)
+    reference.update(0, gradient(4), 2, 1 / 3)
     assert shard.parameters == pytest.approx(reference.parameters, rel=1e-13)
+
+
+@pytest.mark.parametrize("rule", [Adagrad(0.1), Adam(0.1)])
+def test_staleness_divides_the_rate_and_not_the_gradient(rule):
+    """Adagrad and Adam undo what divides all gradients alike."""
+    fresh, stale = (make(Gather(1, inverse), rule) for _ in range(2))
+    start = fresh.parameters.copy()
+    for step in range(4):
+        push(fresh, gradient(step), fetched=fresh.clock)
+        push(stale, gradient(step), fetched=stale.clock - 10)
+    assert stale.parameters - start == pytest.approx((fresh.parameters - start) / 10, rel=1e-6)
+
+
+def test_gradients_of_equal_staleness_are_those_of_plain_sgd_at_a_divided_rate():
+    shard, start = make(Gather(3, inverse)), np.arange(SIZE) - 4.0
+    for worker, staleness in enumerate([1, 4, 2]):
+        push(shard, gradient(worker), worker, fetched=-staleness)
+    expected = start - 0.5 * (gradient(0) + gradient(1) / 4 + gradient(2) / 2) / 3
+    assert shard.parameters == pytest.approx(expected, rel=1e-13)
 
 
 def test_gather_counts_chunks_that_arrive_interleaved():
@@ -95,29 +117,52 @@ def test_delay_compensation_is_exact_on_a_quadratic():
     g = a * start
     policy = DelayCompensated(a / g[0] ** 2)
     shard = Shard(Range(0, SIZE), start.copy(), ScheduledRule(Sgd(0.1)), policy, CHUNK)
-    push(shard, g, worker=1)
+    push(shard, np.stack((g, start)), worker=1)
     moved = shard.parameters.copy()
-    push(shard, g, worker=0, fetched=0)
+    push(shard, np.stack((g, start)), worker=0, fetched=0)
     assert shard.parameters == pytest.approx(moved - 0.1 * a * moved, rel=1e-13)
 
 
-def test_delay_compensation_keeps_what_each_worker_fetched_last():
+def test_delay_compensation_compares_with_what_was_fetched():
     shard = make(DelayCompensated(0.3))
-    kept = {0: shard.parameters.copy(), 1: shard.parameters.copy()}
-    for step, worker in enumerate([0, 1, 1, 0, 1]):
-        g, w = gradient(step), shard.parameters.copy()
-        push(shard, g, worker)
-        assert shard.parameters == pytest.approx(w - 0.5 * (g + 0.3 * g * g * (w - kept[worker])), rel=1e-13)
-        kept[worker] = shard.parameters.copy()
+    for step in range(5):
+        g, w, fetched = gradient(step), shard.parameters.copy(), gradient(step + 5)
+        push(shard, np.stack((g, fetched)))
+        assert shard.parameters == pytest.approx(w - 0.5 * (g + 0.3 * g * g * (w - fetched)), rel=1e-13)
+
+
+def test_adaptive_delay_compensation_divides_by_the_root_of_the_mean_square():
+    shard, mean = make(DelayCompensated(2.0, 0.9)), np.zeros(SIZE)
+    for step in range(5):
+        g, w, fetched = gradient(step), shard.parameters.copy(), gradient(step + 5)
+        mean = 0.9 * mean + 0.1 * g * g
+        push(shard, np.stack((g, fetched)))
+        factor = 2.0 / np.sqrt(mean + 1e-7)
+        assert shard.parameters == pytest.approx(w - 0.5 * (g + factor * g * g * (w - fetched)), rel=1e-13)
 
 
 def test_adag_divides_by_the_distance_moved():
-    shard = make(DampedChange(0.2))
-    push(shard, gradient(1), worker=1)
-    moved = shard.parameters - (np.arange(SIZE) - 4.0)
-    expected = shard.parameters + gradient(2) / (moved**2 / 0.2 + 1)
-    push(shard, gradient(2), worker=0)
-    assert shard.parameters == pytest.approx(expected, rel=1e-13)
+    shard, before = make(DampedChange(0.2)), np.arange(SIZE) - 4.0
+    moved = before - gradient(1)
+    push(shard, np.stack((gradient(2), gradient(1))))
+    assert shard.parameters == pytest.approx(before + gradient(2) / (moved**2 / 0.2 + 1), rel=1e-13)
+
+
+def test_adag_divides_by_the_norm_of_each_chunk():
+    shard, before = make(DampedChange(0.2, norm=True)), np.arange(SIZE) - 4.0
+    moved = before - gradient(1)
+    push(shard, np.stack((gradient(2), gradient(1))))
+    for start in range(0, SIZE, CHUNK):
+        part = slice(start, start + CHUNK)
+        expected = before[part] + gradient(2)[part] / (np.sum(moved[part] ** 2) / 0.2 + 1)
+        assert shard.parameters[part] == pytest.approx(expected, rel=1e-13)
+
+
+def test_the_damping_of_adag_follows_the_rate():
+    scheduled = ScheduledRule(Sgd(1.0), lambda portion: 0.5)
+    shard = Shard(Range(0, SIZE), np.full(SIZE, 3.0), scheduled, DampedChange(0.2), CHUNK)
+    push(shard, np.stack((np.ones(SIZE), np.full(SIZE, 1.0))))
+    assert shard.parameters == pytest.approx(np.full(SIZE, 3 + 1 / (2**2 / 0.1 + 1)), rel=1e-13)
 
 
 def test_what_is_too_stale_is_dropped_and_counted():
@@ -131,6 +176,17 @@ def test_what_is_too_stale_is_dropped_and_counted():
     assert (shard.dropped, shard.clock, shard.pushes) == (1, 4, 5)
     push(shard, gradient(), fetched=2)
     assert not np.array_equal(shard.parameters, before)
+
+
+def test_a_dropped_push_is_no_step_of_the_rule():
+    """Adam's correction of its bias depends on the number of steps."""
+    shard, reference = make(DropStale(ApplyAtOnce(), 1), Adam(0.1)), make(ApplyAtOnce(), Adam(0.1))
+    for step in range(4):
+        push(shard, gradient(step))
+        push(shard, gradient(7), fetched=shard.clock - 2)
+        push(reference, gradient(step))
+    assert shard.dropped == 4
+    assert shard.parameters.tobytes() == reference.parameters.tobytes()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -192,12 +248,17 @@ def test_chunks_of_several_pushes_may_be_interleaved_in_a_step():
     assert (shard.clock, shard.dropped) == (1, 1)
 
 
-def test_a_job_shows_a_policy_the_first_values():
-    """Delay compensation keeps them: a first push that isn't late must not be corrected."""
+def test_a_job_shows_a_policy_the_first_values(monkeypatch):
+    """They are the parameters when it is attached, not memory that is filled afterwards."""
+    shown = []
+
+    class Watching(ApplyAtOnce):
+        def attach(self, shard):
+            shown.append(shard.parameters.copy())
+
     values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
-    job = build(from_dict(values | {"algorithm": {"name": "dcasgd", "variance": 5.0}, "server": {"rule": "sgd"}}))
+    job = build(from_dict(values | {"algorithm": {"name": "downpour"}, "server": {"rule": "sgd"}}))
+    monkeypatch.setattr(type(job.algorithm), "policy", lambda algorithm, replicas: Watching())
     size = job.layout.size
     shard = fill(job, Range(0, size), np.empty(size, job.dtype), 100)
-    before = shard.parameters.copy()
-    shard.receive_push(0, 0, np.ones(size, job.dtype))
-    assert np.array_equal(shard.parameters, before - np.float32(0.01))
+    assert np.array_equal(shown[0], shard.parameters)

@@ -215,10 +215,10 @@ class Center:
     """A replica and its server: a checkpoint may be cut before any fetch, when a batch has been taken or not."""
 
     def __init__(self, algorithm, stop=None):
-        self.center, self._next, vectors, counts = stop or (np.ones(5), 0, {}, {})
+        self.center, self._next, vectors, counts, portion = stop or (np.ones(5), 0, {}, {}, 0)
         self.center, self._waiting, self.stops = self.center.copy(), 0, []
         self._state = ReplicaState(rate_at)
-        self._state.load(vectors, counts)
+        self._state.load(vectors, counts, portion)
         replica = algorithm.replica(0, np.zeros(5), 1, self._state)
         actions = {NextBatch: self._batch, Fetch: self._fetch, Gradient: self._gradient, Push: self._push}
         for _ in drive(replica, {**actions, Clock: self._clock}):
@@ -232,8 +232,9 @@ class Center:
 
     def _fetch(self, request):
         yield from ()
-        counts = dict(self._state.counts)
-        self.stops.append((self.center.copy(), self._next - self._waiting, self._state.vectors(), counts))
+        state = self._state
+        kept = state.vectors(), dict(state.counts), state.portion
+        self.stops.append((self.center.copy(), self._next - self._waiting, *kept))
         request.parameters[:] = self.center
 
     def _gradient(self, request):
@@ -243,7 +244,7 @@ class Center:
 
     def _push(self, request):
         yield from ()
-        self.center += 0.1 * request.vector
+        self.center += 0.1 * request.vector.reshape(-1, 5)[0]
 
     def _clock(self, request):
         yield from ()
@@ -265,7 +266,8 @@ def test_what_is_kept_is_copied_and_loaded_into_the_replicas_own_memory():
     vectors = first.vectors()
     x += 1
     second, y = ReplicaState(), np.zeros(3)
-    second.load(vectors, first.counts)
+    second.load(vectors, first.counts, 7)
+    assert second.portion == 7
     assert second.keep("x", y) is y
     assert second.keeps
     assert y.tolist() == [0, 1, 2]

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import ALGORITHMS, Downpour, Softsync
+from mpidl.config import from_dict
 from mpidl.data import Batch
 from mpidl.engines.virtual.times import Exponential, Times
+from mpidl.job.build import build
 from mpidl.parameters import Range
 from mpidl.rules import Momentum, Sgd
 from mpidl.rules.schedule import RateSchedule
@@ -107,3 +109,28 @@ def test_a_schedule_is_that_of_serial_sgd(algorithm, lab, least_squares):
         of_shards={"rate_at": lambda portion: rates.at((portion + 0.5) / per_epoch, 2)},
     )  # fmt: skip
     np.testing.assert_array_equal(found, serial)
+
+
+@pytest.mark.parametrize(("algorithm", "factor"), [("downpour", 0.5), ("averaging", 0.5), ("diloco", 1.0)])
+def test_outer_rates_do_not_follow_the_schedule(algorithm, factor):
+    sections = {
+        "data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]},
+        "algorithm": {"name": algorithm}, "rate": {"schedule": "steps", "epochs": [1], "factor": 0.5},
+        "run": {"epochs": 2},
+    }  # fmt: skip
+    job = build(from_dict(sections))
+    job.begin(1)
+    last = 2 * job.schedule.portions.per_epoch - 1
+    assert job.scheduled_rule.rate_at(last) == factor
+    assert job.rate_at(last) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rule", "said"), [("diloco", "adagrad", 1), ("diloco", None, 0), ("downpour", "adam", 0)]
+)
+def test_an_outer_rule_that_a_job_kept_from_another_algorithm_is_said(algorithm, rule, said):
+    sections = {
+        "data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]},
+        "algorithm": {"name": algorithm}, "server": {} if rule is None else {"rule": rule},
+    }  # fmt: skip
+    assert build(from_dict(sections)).note == note

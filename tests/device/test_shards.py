@@ -46,12 +46,14 @@ def test_pushes_change_it_as_they_do_a_shard_on_the_host(cupy, algorithm, rule, 
     host, device, published = pair(cupy, algorithm, rule, dtype)
     before = published.copy()
     random = np.random.default_rng(2)
-    slot = np.empty(CHUNK, dtype)
+    rows = 1 + host.policy.compares
+    slot = np.empty(rows * CHUNK, dtype)
     for number in range(8):
-        gradient = random.normal(size=WHOLE.size).astype(dtype)
+        pushed = random.normal(size=(rows, WHOLE.size) if rows > 1 else WHOLE.size).astype(dtype)
         for chunk, piece in enumerate(host.pieces):
-            values = slot[: piece.size]
-            values[:] = gradient[slice(*piece)]
+            part = pushed[..., slice(*piece)]
+            values = slot[: part.size].reshape(part.shape)
+            values[:] = part
             fetched = max(0, host.clock - number % 2)
             completed = [
                 shard.receive_chunk(number % WORKERS, chunk, fetched, values, (number, number))

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,3 +53,18 @@ def test_more_servers_than_parameters_is_one_line():
     with pytest.raises(UsageError) as error:
         shards(7, 8)
     assert str(error.value) == "topology.servers: 8 for 7 parameters, expected at most 7"
+
+
+@given(size=st.integers(1, 5000), servers=st.integers(1, 9), block=st.integers(1, 1024))
+def test_shards_begin_at_multiples_of_a_block(size, servers, block):
+    blocks = -(-size // block)
+    if servers > blocks:
+        with pytest.raises(UsageError, match=f"expected at most {blocks}"):
+            shards(size, servers, block)
+        return
+    parts = shards(size, servers, block)
+    assert parts[0].start == 0
+    assert parts[-1].stop == size
+    assert all(before.stop == after.start for before, after in itertools.pairwise(parts))
+    assert all(part.start % block == 0 for part in parts)
+    assert max(part.size for part in parts) - min(part.size for part in parts[:-1] or parts) <= block

@@ -15,7 +15,6 @@ from mpidl.runs.simulate import simulate
 from mpidl.storage.checkpoint import Checkpoint
 
 
-
 def configuration(path, rate, algorithm="downpour", **run):
     return from_dict(
         {

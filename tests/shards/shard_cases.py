@@ -30,7 +30,9 @@ CASES = {
     "add": (Sgd(), lambda: AddChange(inverse_plus_one)),
     "assign": (Sgd(), Assign),
     "delay_compensated": (Adagrad(0.1), lambda: DelayCompensated(0.3)),
+    "delay_compensated_adaptively": (Adagrad(0.1), lambda: DelayCompensated(2.0, 0.9)),
     "adag": (Sgd(), lambda: DampedChange(0.2)),
+    "adag_by_norm": (Sgd(), lambda: DampedChange(0.2, norm=True)),
     "gather": (Adam(0.1), lambda: Gather(3, inverse)),
     "delayed_nesterov": (Nesterov(0.7, 0.9), lambda: DelayedNesterov(3)),
     "first_of_step": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS)),
@@ -53,6 +55,13 @@ def make(case, size, chunk, dtype, xp=None, seed=0):
     return ShardOnDevice(whole, parameters, scheduled, policy(), chunk, xp=xp, state=state, clock=4)
 
 
+def values_of(shard, worker, number, chunk):
+    """Return what one chunk of a worker's push has, random but always the same."""
+    shape = (1 + shard.policy.compares, shard.pieces[chunk].size)
+    values = np.random.default_rng((worker, number, chunk)).normal(size=shape).astype(shard.parameters.dtype)
+    return values if shard.policy.compares else values[0]
+
+
 @dataclass
 class Pushes:
     """What workers send: each its next chunk whenever it is its turn, until it leaves."""
@@ -71,8 +80,7 @@ class Pushes:
                 shard.remove_worker(worker)
                 return
             self.fetched[worker] = max(4, shard.clock - lag)
-        random = np.random.default_rng((worker, number, chunk))
-        values = random.normal(size=shard.pieces[chunk].size).astype(shard.parameters.dtype)
+        values = values_of(shard, worker, number, chunk)
         shard.receive_chunk(worker, chunk, self.fetched[worker], values, (number, number + worker))
         self.next[worker] += 1
 

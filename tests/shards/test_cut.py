@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_cases import CASES, WORKERS, assert_same, listed, make
+from shard_cases import CASES, WORKERS, assert_same, listed, make, values_of
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
@@ -59,8 +59,7 @@ class Served:
             # Whoever has not marked computes with nothing that came after the cut.
             newest = min(self.shard.clock, self._clock) if worker in self._awaited else self.shard.clock
             self._fetched[worker] = max(4, newest - lag)
-        values = np.random.default_rng((worker, number, chunk)).normal(size=self.shard.pieces[chunk].size)
-        values = values.astype(self.shard.parameters.dtype)
+        values = values_of(self.shard, worker, number, chunk)
         received = (worker, chunk, self._fetched[worker], values, (number, number + worker))
         self._next[worker] += 1
         self.shard.receive_chunk(*received)
@@ -143,7 +142,7 @@ def test_the_copy_of_a_shard_on_a_device(cupy, case):
 
 
 def test_the_next_cut_has_the_same_memory():
-    served = Served("delay_compensated", 21, 4, "float32")
+    served = Served("delay_compensated_adaptively", 21, 4, "float32")
     copies = []
     for served.ordered in (1, 2, 3):
         for worker in range(WORKERS):
@@ -201,11 +200,13 @@ def test_what_a_copy_drops_is_not_reported_twice():
 def push_all(shard, pushes, workers=WORKERS):
     for number in range(pushes):
         worker = number % workers
-        values = np.random.default_rng(number).normal(size=shard.range.size).astype(shard.parameters.dtype)
+        size = (2, shard.range.size) if shard.policy.compares else shard.range.size
+        values = np.random.default_rng(number).normal(size=size).astype(shard.parameters.dtype)
         shard.receive_push(worker, shard.clock, values, (number, number))
 
 
-@pytest.mark.parametrize("case", CASES)
+# The norm is that of a chunk.
+@pytest.mark.parametrize("case", sorted(CASES.keys() - {"adag_by_norm"}))
 @pytest.mark.parametrize("pushes", [0, 1, 4, 5])
 @pytest.mark.parametrize("chunks", [(21, 4), (4, 21), (4, 5), (1, 30)])
 def test_a_state_at_rest_fits_a_shard_of_other_chunks(case, pushes, chunks):
@@ -260,13 +261,13 @@ def test_a_step_waits_again_for_all_workers_of_a_resumed_run():
     assert resumed.parameters.tolist() == [-7.0] * 5
 
 
-@pytest.mark.parametrize("make_inner", [lambda: Gather(2), lambda: FirstOfStep(2, 3), lambda: DelayCompensated(0.3)])
+@pytest.mark.parametrize("make_inner", [lambda: Gather(2), lambda: FirstOfStep(2, 3), lambda: DelayCompensated(2, 0.9)])
 def test_a_policy_is_copied_with_the_one_within_it(make_inner):
     shard, fresh = (
         Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), DropStale(make_inner(), 3), 2) for _ in range(2)
     )
     copy = shard.copy()
-    shard.receive_push(0, 0, np.ones(5))
+    push_all(shard, 1)
     assert_same(listed(copy), listed(fresh))
     push_all(copy, 4)
     push_all(fresh, 4)

@@ -87,12 +87,12 @@ def test_a_shard_on_a_device_goes_on_where_one_on_the_host_was_and_shows_it(cupy
 
 
 def test_vectors_are_the_shards_own_and_loading_keeps_them():
-    shard = make("delay_compensated", 21, 4, "float64")
+    shard = make("delay_compensated_adaptively", 21, 4, "float64")
     memory = np.empty(21)
     shard.bind({"parameters": memory})
     assert shard.state()["parameters"] is memory
     finish(shard, Pushes(), fixed())
-    state, fresh = listed(shard), make("delay_compensated", 21, 4, "float64")
+    state, fresh = listed(shard), make("delay_compensated_adaptively", 21, 4, "float64")
     other = np.empty(21)
     fresh.bind({"parameters": other})
     fresh.load(state)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
 from mpidl.wire import ErrorFeedback, parse
+from mpidl.wire.wire import BLOCK
 
 FORMATS = ["bf16", "topk:0.01", "topk:0.3", "topk:1", "onebit"]
 #: Number of elements in a chunk of float32.
@@ -105,7 +106,7 @@ def test_topk_sends_exactly_the_largest_and_of_equal_ones_the_first(size, dtype,
     ],
     ids=["normal", "equal", "zero", "sparse", "narrow", "wide", "subnormal"],
 )
-def test_topk_sends_the_largest_of_a_whole_chunk_however_it_is_distributed(make, dtype, fraction):
+def test_topk_sends_the_largest_of_each_block_however_it_is_distributed(make, dtype, fraction):
     assert_largest_sent(make(np.random.default_rng(4), CHUNK).astype(dtype), fraction)
 
 
@@ -116,10 +117,13 @@ def values_type(dtype):
 def assert_largest_sent(values, fraction):
     wire = parse(f"topk:{fraction!r}")
     feedback = ErrorFeedback(wire, values.size, values.dtype)
-    count = max(1, int(np.floor(fraction * values.size + 0.5)))
+    blocks = [values[start : start + BLOCK] for start in range(0, values.size, BLOCK)]
+    counts = [max(1, int(np.floor(fraction * block.size + 0.5))) for block in blocks]
+    expected = np.concatenate([BLOCK * i + largest(*each) for i, each in enumerate(zip(blocks, counts, strict=True))])
+    count = sum(counts)
     data = np.zeros(wire.size(values.size, values.dtype), np.uint8)
     feedback.encode_chunks(0, values, values.size, data)
-    sent, expected = np.zeros(values.size, values.dtype), largest(values, count)
+    sent = np.zeros(values.size, values.dtype)
     end = count * values.itemsize
     assert np.array_equal(data[end : end + 4 * count].view(np.uint32), expected)
     assert np.array_equal(bits(data[:end].view(values.dtype)), bits(values[expected]))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.windowed import commit_windows
+from mpidl.algorithms.windowed import commit_windows, falling_rate
 from mpidl.rules import Rule
 from mpidl.shards.policies import DampedChange, Policy
 
@@ -22,22 +22,31 @@ class Adag(Algorithm):
 
     Parameters
     ----------
-    rate : float
-        Learning rate of the local steps, eta.
+    rate : float, optional
+        Learning rate of the local steps, eta. By default 0.5, or 0.8 / replicas if that is lower.
     window : int
         Number of local steps between commits, lambda.
+    damping : {"coordinate", "norm"}
+        How a change d is scaled down if the parameters have moved by m since they were fetched. "coordinate" adds
+        (d / window) / (m^2 / rate + 1) coordinate by coordinate, as the author's code does; "norm" adds
+        d / (|m|^2 / rate + 1), as the thesis reads, with the norm of each chunk of 512 KiB.
     """
 
     name: ClassVar[str] = "adag"
     default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.2
-    window: Annotated[int, Meta(ge=1)] = 4
+    rate: Annotated[float, Meta(gt=0)] | None = None
+    window: Annotated[int, Meta(ge=1)] = 2
+    damping: Literal["coordinate", "norm"] = "coordinate"
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the thesis; see `Algorithm.replica`."""
-        return commit_windows(parameters, self.rate, self.window, state)
+        factor = 1.0 if self.damping == "norm" else 1 / self.window
+        return commit_windows(parameters, self._rate(replicas), self.window, state, factor, with_origin=True)
 
     def policy(self, replicas: int) -> Policy:
-        """Return the policy that scales each coordinate by how far it has moved since the worker's last commit."""
-        return DampedChange(self.rate)
+        """Return the policy that scales a change by how far the parameters have moved since the worker's fetch."""
+        return DampedChange(self._rate(replicas), self.damping == "norm")
+
+    def _rate(self, replicas: int) -> float:
+        return falling_rate(replicas) if self.rate is None else self.rate

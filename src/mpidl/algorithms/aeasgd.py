@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.easgd import default_alpha
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.rules import Rule, Sgd
@@ -27,7 +28,7 @@ class Aeasgd(Algorithm):
     window : int
         Number of local steps between exchanges with the center, lambda.
     rho : float, optional
-        Strength of the force. By default 0.9 / (rate replicas), so that rate rho = 0.9 / replicas.
+        Strength of the force. By default such that rate rho = 0.9 / replicas, at most 0.5.
     """
 
     name: ClassVar[str] = "aeasgd"
@@ -40,7 +41,7 @@ class Aeasgd(Algorithm):
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the thesis; see `Algorithm.replica`."""
         counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
-        alpha = self.rate * self.rho if self.rho is not None else 0.9 / replicas
+        rho = self.rho if self.rho is not None else default_alpha(replicas) / self.rate
         elastic = parameters.copy()
         center = parameters.copy()
         state.keep("parameters", parameters)
@@ -52,7 +53,7 @@ class Aeasgd(Algorithm):
                 yield Fetch(center)
                 elastic[:] = parameters
                 elastic -= center
-                elastic *= alpha
+                elastic *= local.rate * rho
                 parameters -= elastic
                 yield Push(elastic)
                 counts["done"] = 0

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from mpidl import wire
 from mpidl.algorithms.coordinator_requests import CoordinatorRequest
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Request
@@ -17,6 +16,7 @@ from mpidl.errors import UsageError, quoted
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Checked
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
+from mpidl.wire import Wire, WithOrigin, parse
 
 Replica = Generator[Request, Any, None]
 Coordinator = Generator[CoordinatorRequest, Any, None]
@@ -60,12 +60,15 @@ class Algorithm(Checked):
     default_rule : Rule or None
         The shards' rule where a configuration names none. None if the algorithm leaves no choice of rule: its policy
         alone says what a push changes.
+    outer : bool
+        Whether the shards' rule is an outer rule, whose rate stays as it is when a schedule changes the others.
     takes_statistics : bool
         Whether it trains models that keep statistics, such as running means, among their parameters.
     """
 
     name: ClassVar[str]
     default_rule: ClassVar[Rule | None] = Adagrad(0.01)
+    outer: ClassVar[bool] = False
     takes_statistics: ClassVar[bool] = True
 
     wire: str = "fp32"
@@ -74,7 +77,7 @@ class Algorithm(Checked):
     def __post_init__(self) -> None:
         """Raise UsageError for settings out of bounds, or that don't go together."""
         super().__post_init__()
-        travels = wire.parse(self.wire) is not None
+        travels = parse(self.wire) is not None
         if self.exchange is not Exchange.SERVERS and (travels or self.max_staleness is not None):
             key, value = ("wire", self.wire) if travels else ("max_staleness", self.max_staleness)
             raise UsageError(f"{key}: {quoted(value)}, {self.name} exchanges by {self.exchange.value}, without pushes")
@@ -114,6 +117,11 @@ class Algorithm(Checked):
         """Return `policy`, wrapped in `DropStale` where `max_staleness` is set."""
         policy = self.policy(replicas)
         return policy if self.max_staleness is None else DropStale(policy, self.max_staleness)
+
+    def encoding(self) -> Wire | None:
+        """Return how pushes are encoded, or None where they travel as they are."""
+        encoding = parse(self.wire)
+        return WithOrigin(encoding) if self.policy(1).compares else encoding
 
     def vectors(self) -> tuple[str, ...]:
         """Return the names of the vectors that every shard keeps beside the parameters and its rule's state."""

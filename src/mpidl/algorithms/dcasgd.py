@@ -10,6 +10,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.windowed import beside
 from mpidl.shards.policies import DelayCompensated, Policy
 
 
@@ -19,25 +20,32 @@ class Dcasgd(Algorithm):
 
     Parameters
     ----------
-    variance : float
+    variance : float, optional
         Factor of the squared gradient in the estimate of the Hessian's diagonal, lambda. With 0 the algorithm is plain
-        asynchronous SGD.
+        asynchronous SGD. By default 0.04, and 2 if `adaptive` is set, as in the paper.
+    adaptive : bool
+        Divide `variance` by the root of a moving mean of the squared gradients, element by element (DC-ASGD-a).
+    decay : float
+        How much of the moving mean stays at each update, m; used if `adaptive` is set.
     """
 
     name: ClassVar[str] = "dcasgd"
 
-    variance: Annotated[float, Meta(ge=0)] = 0.04
+    variance: Annotated[float, Meta(ge=0)] | None = None
+    adaptive: bool = False
+    decay: Annotated[float, Meta(ge=0, lt=1)] = 0.95
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper; see `Algorithm.replica`."""
-        while True:
-            batch = yield NextBatch()
-            if batch is None:
-                break
+        pushed = beside(parameters)
+        gradient, origin = pushed
+        while (batch := (yield NextBatch())) is not None:
             yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch)
-            yield Push(gradient)
+            origin[:] = parameters
+            gradient[:] = yield Gradient(parameters, batch)
+            yield Push(pushed)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that compensates the delay of each gradient before the rule applies it."""
-        return DelayCompensated(self.variance)
+        variance = (2.0 if self.adaptive else 0.04) if self.variance is None else self.variance
+        return DelayCompensated(variance, self.decay if self.adaptive else None)

@@ -40,6 +40,7 @@ class Diloco(Algorithm):
 
     name: ClassVar[str] = "diloco"
     default_rule: ClassVar[Rule | None] = Nesterov(0.7, 0.9)
+    outer: ClassVar[bool] = True
 
     rate: Annotated[float, Meta(gt=0)] = 0.001
     window: Annotated[int, Meta(ge=1)] = 16

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.easgd import default_alpha
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.rules import Momentum, Rule
@@ -26,7 +27,7 @@ class Eamsgd(Algorithm):
     tau : int
         Number of steps between two exchanges with the center.
     alpha : float, optional
-        Strength of the force, eta rho. By default 0.9 / replicas.
+        Strength of the force, eta rho. By default 0.9 / replicas, at most 0.5.
     delta : float
         Momentum.
     """
@@ -41,7 +42,7 @@ class Eamsgd(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper; see `Algorithm.replica`."""
-        alpha = self.alpha if self.alpha is not None else 0.9 / replicas
+        alpha = self.alpha if self.alpha is not None else default_alpha(replicas)
         center, elastic = parameters.copy(), parameters.copy()
         counts, x = state.counts, state.keep("x", parameters.copy())
         # The rule's velocity is -v / rate.

@@ -14,6 +14,11 @@ from mpidl.rules import Rule, Sgd
 from mpidl.shards.policies import AddChange, Policy
 
 
+def default_alpha(replicas: int) -> float:
+    """Return 0.9 / replicas, at most 0.5: with one replica, 0.9 diverges at common rates."""
+    return min(0.5, 0.9 / replicas)
+
+
 @dataclass(frozen=True)
 class Easgd(Algorithm):
     """Replicas train by themselves, and an elastic force ties them to a center.
@@ -25,7 +30,8 @@ class Easgd(Algorithm):
     tau : int
         Number of steps between two exchanges with the center.
     alpha : float, optional
-        Strength of the force, eta rho. By default 0.9 / replicas. The stronger the force, the less a replica explores.
+        Strength of the force, eta rho. By default 0.9 / replicas, at most 0.5. The stronger the force, the less a
+        replica explores.
     asynchronous : bool
         Whether each replica exchanges by its own clock with the servers, which have the center. If not, all replicas
         exchange together, without servers.
@@ -52,7 +58,7 @@ class Easgd(Algorithm):
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper (algorithm 1, or equations 5 and 6); see `Algorithm.replica`."""
         counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
-        alpha = self.alpha if self.alpha is not None else 0.9 / replicas
+        alpha = self.alpha if self.alpha is not None else default_alpha(replicas)
         center, elastic = parameters.copy(), parameters.copy()
         state.keep("parameters", parameters)
         if self.asynchronous and not counts["fetched"]:

@@ -75,10 +75,11 @@ class ReplicaState:
         """Return a copy of the vectors in the host's memory."""
         return {name: to_host(vector.copy()) for name, vector in self._vectors.items()}
 
-    def load(self, vectors: Mapping[str, np.ndarray], counts: Mapping[str, int]) -> None:
-        """Let the replica, which has not begun, go on where another was when its `vectors` and `counts` were taken."""
+    def load(self, vectors: Mapping[str, np.ndarray], counts: Mapping[str, int], portion: int) -> None:
+        """Let the replica, which has not begun, go on where another was when these were taken."""
         self._loaded = dict(vectors)
         self.counts.update(counts)
+        self.portion = max(0, portion)
 
 
 class Step:

@@ -63,7 +63,11 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send a vector to the servers. Answer: None, once the vector is on its way and may be changed again."""
+    """Send a vector to the servers. Answer: None, once the vector is on its way and may be changed again.
+
+    The vector has shape (size,). If the servers' policy compares, it has shape (2, size), and its second row is the
+    parameters that the first was computed at.
+    """
 
     vector: Any
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Literal
 
+import numpy as np
+
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.replica_state import ReplicaState, Step
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request
@@ -57,10 +59,18 @@ def inner_steps(parameters: Any, name: str, rate: float, state: ReplicaState) ->
     return state.step_by(RULES[name](rate=rate), parameters)  # type: ignore[call-arg]
 
 
+def falling_rate(replicas: int) -> float:
+    """Return the default rate of replicas that commit the mean of a window's steps: 0.5, or 0.8 / replicas if lower.
+
+    The staleness of a commit grows with the number of replicas, and the highest rate that trains falls with it.
+    """
+    return min(0.5, 0.8 / replicas)
+
+
 def commit_windows(
-    parameters: Any, rate: float, window: int, state: ReplicaState, weight: Callable[[int], float] = lambda done: 1.0
+    parameters: Any, rate: float, window: int, state: ReplicaState, factor: float = 1.0, with_origin: bool = False
 ) -> Replica:
-    """Fetch, make `window` steps of plain SGD, push their weighted change, and repeat until the data run out.
+    """Fetch, make `window` steps of plain SGD, push their change times `factor`, and repeat until the data run out.
 
     Parameters
     ----------
@@ -72,28 +82,35 @@ def commit_windows(
         Number of steps between pushes, lambda; the last push of a run may have fewer.
     state : ReplicaState
         What the replica keeps.
-    weight : callable
-        Takes the number of steps and returns the factor of their change.
+    factor : float
+    with_origin : bool
+        Whether what was fetched is pushed too; see `Push`.
     """
     counts, local = state.counts, state.step_by(Sgd(rate), parameters)
-    change = parameters.copy()
+    pushed = beside(parameters) if with_origin else parameters.copy()
+    change, start = pushed if with_origin else (pushed, pushed)
     if window > 1:
         state.keep("parameters", parameters)
-        state.keep("start", change)
+        state.keep("start", start)
+
+    def commit() -> Push:
+        np.subtract(parameters, start, out=change)
+        np.multiply(change, factor, out=change)
+        counts.pop("done")
+        return Push(pushed)
+
     while (batch := (yield NextBatch())) is not None:
         if counts["done"] == 0:
             yield Fetch(parameters)
-            change[:] = parameters
+            start[:] = parameters
         local((yield Gradient(parameters, batch)))
         counts["done"] += 1
         if counts["done"] == window:
-            yield _commit(change, parameters, weight(counts.pop("done")))
+            yield commit()
     if counts["done"]:
-        yield _commit(change, parameters, weight(counts.pop("done")))
+        yield commit()
 
 
-def _commit(start: Any, parameters: Any, factor: float) -> Push:
-    """Return the push of the weighted change since `start`, which it replaces."""
-    start -= parameters
-    start *= -factor
-    return Push(start)
+def beside(parameters: Any) -> Any:
+    """Return an array of two rows like `parameters`, for a `Push` that brings the parameters that were fetched."""
+    return np.empty_like(parameters, shape=(2, parameters.size))

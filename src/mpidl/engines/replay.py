@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mpidl import wire
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.replica_state import ReplicaState
@@ -127,7 +126,7 @@ class ReplayEngine:
     def __init__(self, training: Training, shards: list[Shard], interleaving: Interleaving) -> None:
         algorithm = training.algorithm
         self._model, self._split, self._portions = training.model, training.split, training.schedule.portions
-        self._wire = wire.parse(algorithm.wire)
+        self._wire = algorithm.encoding()
         replicas = len(interleaving.batches)
         arrivals = interleaving.arrivals or [np.empty(0, np.int64)] * len(shards)
         self._servers = [ReplayedServer(*pair, replicas) for pair in zip(shards, arrivals, strict=True)]
@@ -217,11 +216,11 @@ class ReplayEngine:
         self._progress += 1
         portions, replica.portions = replica.portions or (-1, -1), None
         for number, server in enumerate(self._servers):
-            part = request.vector[server.part].copy()
+            part = request.vector[..., server.part].copy()
             if self._wire is not None:
                 replica.feedback[number].round_trip(part, server.shard.pieces[0].size, part)
             for chunk, piece in enumerate(server.shard.pieces):
-                values = part[piece.start : piece.stop]
+                values = part[..., piece.start : piece.stop]
                 server.mailboxes[replica.number].append((chunk, replica.fetched[number], values, portions))
 
     def _reduce(self, replica: ReplayedReplica, request: Reduce) -> Process:

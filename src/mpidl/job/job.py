@@ -18,7 +18,7 @@ from mpidl.job.description import of_data
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.model import CompleteModel, Model, PlacedModel
 from mpidl.nn.ondevice import Mirrored, OnDevice
-from mpidl.parameters import Range
+from mpidl.parameters import Range, shards
 from mpidl.schema import LARGEST
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.storage.checkpoint import Checkpoint, prune
@@ -266,8 +266,29 @@ class Job:
         return self.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
 
     @property
+    def note(self) -> str | None:
+        """What a user may not have meant, in a line; None if there is nothing."""
+        default = self.algorithm.default_rule
+        if not self.algorithm.outer or self.rule is None or default is None or isinstance(self.rule, type(default)):
+            return None
+        return f"server.rule: {self.rule.name} is the outer rule of {self.algorithm.name} now, {default.name} its own"
+
+    def shards(self, holders: int) -> list[Range]:
+        """Return the parts of the parameters that servers hold or, without servers, workers.
+
+        Raises
+        ------
+        UsageError
+            There are too many of them.
+        """
+        encoding = self.algorithm.encoding()
+        return shards(self.layout.size, holders, 1 if encoding is None else encoding.block)
+
+    @property
     def scheduled_rule(self) -> ScheduledRule:
         """The shards' rule, with the schedule of its rate and the parameters that it leaves alone."""
+        if self.algorithm.outer:
+            return ScheduledRule(self.rule, statistics=self.statistics)
         return ScheduledRule(self.rule, self.rate_at, self.statistics)
 
     @property

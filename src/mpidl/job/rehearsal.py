@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Gradient, NextBatch, Reduce, Request
@@ -24,7 +23,7 @@ STEPS = 3
 
 def rehearse_shard(job: Job, xp: Any = np) -> None:
     """Compile what a shard and those who push to it need; `xp` is where the shard lies, NumPy or CuPy."""
-    encoding = wire.parse(job.algorithm.wire)
+    encoding = job.algorithm.encoding()
     if encoding is not None:
         encoding.warm(job.dtype)
     if xp is np:

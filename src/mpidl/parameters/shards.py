@@ -6,8 +6,8 @@ from mpidl.errors import UsageError
 from mpidl.parameters.ranges import Range, split
 
 
-def shards(size: int, servers: int) -> list[Range]:
-    """Return each server's shard: consecutive ranges whose sizes differ by at most one, regardless of layers.
+def shards(size: int, servers: int, block: int = 1) -> list[Range]:
+    """Return each server's shard: consecutive ranges whose sizes differ by at most a block, regardless of layers.
 
     Parameters
     ----------
@@ -15,12 +15,16 @@ def shards(size: int, servers: int) -> list[Range]:
         Number of parameters.
     servers
         Number of servers, at least one.
+    block
+        Number of parameters at whose multiples the shards begin.
 
     Raises
     ------
     UsageError
-        If there are more servers than parameters.
+        If there are more servers than parameters, or than blocks.
     """
-    if servers > size:
-        raise UsageError(f"topology.servers: {servers} for {size} parameters, expected at most {size}")
-    return split(size, servers)
+    blocks = -(-size // block)
+    if servers > blocks:
+        together = "" if block == 1 else f" in blocks of {block}, which algorithm.wire encodes together"
+        raise UsageError(f"topology.servers: {servers} for {size} parameters{together}, expected at most {blocks}")
+    return [Range(part.start * block, min(part.stop * block, size)) for part in split(blocks, servers)]

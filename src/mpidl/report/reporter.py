@@ -62,6 +62,8 @@ class Reporter:
         self._progress = choose(
             Title(title, total / self._samples_per_epoch, self._samples_per_epoch, job.accuracy_name)
         )
+        if job.note is not None:
+            self._progress.write(f"mpidl: {job.note}")
         self._every = REDRAW_EVERY if self._progress.drawn else job.config.run.report
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
         self._began = time.time()

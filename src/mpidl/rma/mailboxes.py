@@ -104,7 +104,7 @@ class Outbox:
 
         Parameters
         ----------
-        values : array, shape (shard size,)
+        values : array, shape (shard size,) or (2, shard size)
             The whole push for this server, the host's or a device's.
 
         Returns
@@ -120,10 +120,11 @@ class Outbox:
             headers[:, FETCHED] = self._fetched
             headers[:, FIRST], headers[:, LAST] = self._portions
             start = self._chunk * geometry.chunk
-            part = values[start : start + room * geometry.chunk]
+            part = values[..., start : start + room * geometry.chunk]
+            elements = part.shape[-1]
             for i in range(room):
                 headers[i, CHUNK] = self._chunk + i
-                headers[i, COUNT] = min(geometry.chunk, part.size - i * geometry.chunk)
+                headers[i, COUNT] = min(geometry.chunk, elements - i * geometry.chunk)
             if self._feedback is not None:
                 host = self._window.on_host(part, self._server)
                 nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, geometry.slot)
@@ -206,7 +207,7 @@ class Inbox:
         payloads = memory.view(geometry.dtype) if geometry.wire is None else memory
         self._headers = [[headers[w, s] for s in range(slots)] for w in range(workers)]
         self._payloads = [[payloads[w, s] for s in range(slots)] for w in range(workers)]
-        self._decoded = np.empty(chunk if geometry.wire is not None else 0, geometry.dtype)
+        self._decoded = np.empty(geometry.wire.rows * chunk if geometry.wire is not None else 0, geometry.dtype)
         self._taken = [0] * workers
         # What `published` was when nothing was waiting; a worker may have published before this end exists.
         self._seen = bytes(self._published.nbytes)
@@ -254,7 +255,7 @@ class Inbox:
         if wire is None or not count:
             values = payload[:count]
             return values
-        values = self._decoded[:count]
+        values = self._decoded[: wire.rows * count].reshape(wire.shape(count))
         wire.decode(payload[: wire.size(count, values.dtype)], values)
         return values
 

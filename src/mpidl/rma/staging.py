@@ -130,7 +130,8 @@ class Staging:
         fitting = [(memory.nbytes, number) for number, memory in enumerate(self._free) if memory.nbytes >= size]
         memory = self._free.pop(min(fitting)[1]) if fitting else pinned(self._xp, (size,), np.uint8)
         self._lent.setdefault(rank, []).append(memory)
-        return memory[:size].view(values.dtype)
+        lent: np.ndarray = memory[:size].view(values.dtype).reshape(values.shape)
+        return lent
 
     def _memory(self, values: Any) -> MPI.buffer:
         self._synchronise()

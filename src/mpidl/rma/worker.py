@@ -147,7 +147,7 @@ class WindowWorkerLink(WindowLink):
             for number in tuple(self._undelivered):
                 outbox = self._outboxes[number]
                 before = outbox.bytes
-                if outbox.send(vector[self._parts[number]]):
+                if outbox.send(vector[..., self._parts[number]]):
                     self._undelivered.remove(number)
                 sent = sent or outbox.bytes > before
         return not self._undelivered

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.engines.mpi import MpiEngine
@@ -75,7 +74,7 @@ class Worker:
         if position is not None:
             assert job.checkpoint is not None
             vectors = job.checkpoint.replica_vectors(number)
-            state.load(vectors, position.counts)
+            state.load(vectors, position.counts, position.portion)
             self._handler.load(position, vectors)
             working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
         engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)
@@ -89,7 +88,7 @@ class Worker:
     def _make_handler(self, shards: list[Range]) -> RequestHandler:
         job, algorithm = self._job, self._job.algorithm
         if algorithm.exchange is Exchange.SERVERS:
-            return ThroughServers(shards, job.dtype, wire.parse(algorithm.wire), job.config.run.deterministic)
+            return ThroughServers(shards, job.dtype, algorithm.encoding(), job.config.run.deterministic)
         if algorithm.coordinated:
             return SandblasterWorker(
                 shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,

@@ -14,7 +14,7 @@ from mpidl.schema import Checked
 
 @dataclass(frozen=True)
 class RateSchedule(Checked):
-    """The factor of all learning rates, those of servers and of workers, as a function of time.
+    """The factor of learning rates, those of servers and of workers, as a function of time; outer rates stay constant.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ from mpidl.job.job import Job
 from mpidl.job.memory import check_memory
 from mpidl.job.rehearsal import rehearse_replica, rehearse_shard
 from mpidl.nn.evaluation import evaluate_split
-from mpidl.parameters import Range, shards
+from mpidl.parameters import Range
 from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
@@ -127,10 +127,9 @@ class OneProcess:
         return position.tickets if position is not None and self._job.position.beginning is not None else 0
 
     def _ranges(self) -> list[Range]:
-        size = self._job.layout.size
         if self._job.algorithm.exchange is Exchange.SHARED_MEMORY:
-            return [Range(0, size)]
-        return shards(size, self._job.config.servers or self._job.replicas)
+            return [Range(0, self._job.layout.size)]
+        return self._job.shards(self._job.config.servers or self._job.replicas)
 
     def run(self) -> dict[str, Any]:
         """Train, and return the run's summary."""

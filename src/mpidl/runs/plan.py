@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
-from mpidl.parameters import Range, shards
+from mpidl.parameters import Range
 from mpidl.report.text import quantity, size, table
 from mpidl.topology.roles import Roles, assign
 from mpidl.transport.mailbox_geometry import MailboxGeometry
@@ -102,7 +101,7 @@ def _roles(job: Job, roles: Roles, ranks: int) -> list[dict[str, Any]]:
     workers = {rank: None for replica in roles.replicas for rank in replica}
     holders = list(roles.servers or workers)
     names = roles.names()
-    parts = dict(zip(holders, shards(job.layout.size, len(holders)), strict=True))
+    parts = dict(zip(holders, job.shards(len(holders)), strict=True))
     return [
         {
             "rank": rank,
@@ -124,7 +123,7 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if not works:
-            memory["exchange"] += MailboxGeometry.of(shard, workers, job.dtype, wire.parse(job.algorithm.wire)).nbytes
+            memory["exchange"] += MailboxGeometry.of(shard, workers, job.dtype, job.algorithm.encoding()).nbytes
         elif exchange is Exchange.REDUCTION:
             memory["exchange"] += own * workers  # the shard's part of each worker's vector
     if works:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from mpidl import wire
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.device import Place, choose
@@ -27,7 +26,7 @@ from mpidl.job.memory import check_memory
 from mpidl.job.rehearsal import rehearse_shard
 from mpidl.launch import marks
 from mpidl.launch.deaths import nodes_as_text
-from mpidl.parameters import Range, shards
+from mpidl.parameters import Range
 from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder, first_failure, record_event
 from mpidl.report.reporter import Reporter
@@ -82,7 +81,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     _check_nodes(config, nodes)
     job.begin(len(roles.replicas))
     _agree(comm, roles, lambda: _check_memory(job, roles, nodes, comm.rank))
-    ranges = shards(job.layout.size, len(roles.servers) or len(roles.replicas))
+    ranges = job.shards(len(roles.servers) or len(roles.replicas))
     role = _RankRole(comm, roles, job, ranges)
     _agree(comm, roles, lambda: role.choose_device(nodes))
     _agree(comm, roles, role.rehearse)
@@ -120,7 +119,7 @@ def _capacity(job: Job, ranges: list[Range]) -> Capacity:
     return Capacity(
         ranges,
         job.dtype,
-        wire=wire.parse(job.algorithm.wire),
+        wire=job.algorithm.encoding(),
         evaluations=max(1, job.schedule.epochs),
         units=job.units,
         shared_vectors=shared,

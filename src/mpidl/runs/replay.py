@@ -12,7 +12,7 @@ from mpidl.engines.replay import ReplayEngine
 from mpidl.errors import MpidlError
 from mpidl.job.build import build
 from mpidl.job.fill import fill
-from mpidl.parameters import Range, shards
+from mpidl.parameters import Range
 from mpidl.storage.checkpoint import Checkpoint, steps
 from mpidl.storage.integrity import verify
 from mpidl.storage.interleaving import Interleaving
@@ -45,7 +45,7 @@ def replay(run: Path) -> dict[str, Any]:
     job = build(config, beginning)
     job.place()
     job.replicas = len(interleaving.batches)
-    ranges = shards(job.layout.size, len(interleaving.arrivals) or job.replicas)
+    ranges = job.shards(len(interleaving.arrivals) or job.replicas)
     parts = [fill(job, part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]
     engine = ReplayEngine(job.training, parts, interleaving)
     gradients = engine.run()

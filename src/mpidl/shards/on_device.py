@@ -51,7 +51,7 @@ class ShardOnDevice(Shard):
         on_device = {name: xp.asarray(vector) for name, vector in state.items()}
         super().__init__(range, xp.asarray(parameters), rule, policy, chunk, state=on_device, clock=clock)
         self._published = parameters
-        self._arrived = xp.empty(min(chunk, range.size), parameters.dtype)
+        self._arrived = xp.empty((1 + policy.compares) * min(chunk, range.size), parameters.dtype)
 
     def bind(self, memory: Mapping[str, np.ndarray]) -> None:
         """Publish the parameters in other host memory from now on; see `ShardState.bind`."""
@@ -70,7 +70,7 @@ class ShardOnDevice(Shard):
 
     def bring(self, values: np.ndarray) -> Any:
         """See `Shard.bring`."""
-        arrived = self._arrived[: values.size]
+        arrived = self._arrived[: values.size].reshape(values.shape)
         arrived.set(values)
         # The copy is asynchronous if MPI has pinned its windows' memory, and workers soon write to the slot again.
         self._stream.synchronize()
@@ -126,13 +126,13 @@ def rehearse(xp: Any, rule: Rule | None, policy: Policy, dtype: Any) -> None:
     dtype : dtype
         The parameters' type.
     """
-    values = np.zeros(1, dtype)
-    state = {name: np.zeros(1, dtype) for name in (() if rule is None else rule.states)}
-    shard = ShardOnDevice(Range(0, 1), values.copy(), ScheduledRule(rule), policy, 1, xp=xp, state=state)
+    zero = np.zeros(1, dtype)
+    state = dict.fromkeys(() if rule is None else rule.states, zero)
+    shard = ShardOnDevice(Range(0, 1), zero.copy(), ScheduledRule(rule), policy, 1, xp=xp, state=state)
     for clock in range(2):
-        shard.receive_chunk(0, 0, clock, values)
+        shard.receive_chunk(0, 0, clock, np.zeros((2, 1) if policy.compares else 1, dtype))
     if rule is not None:
         # A policy that gathers more than two pushes hasn't called the rule yet.
-        shard.update(0, shard.bring(values), 1)
+        shard.update(0, shard.bring(zero), 1)
     shard.remove_worker(0)
     shard.apply_rest()

@@ -86,7 +86,7 @@ class Shard(ShardState):
             Number of the chunk. Chunk 0 opens the push, the last chunk completes it.
         fetched : int
             The clock of this shard when the worker fetched what it computed the gradient on.
-        values : array, shape (chunk's size,)
+        values : array, shape (chunk's size,), or (2, chunk's size) if the policy compares
         portions : (int, int)
             The first and the last portion that the push was computed on.
 
@@ -97,8 +97,9 @@ class Shard(ShardState):
         """
         self.received += 1
         if chunk == 0:
-            self.begun += 1
-            self._open[worker] = PushHeader(worker, self.begun, fetched, self.clock - fetched, portions)
+            staleness = self.clock - fetched
+            self.begun += self.policy.takes(staleness)
+            self._open[worker] = PushHeader(worker, self.begun, fetched, staleness, portions)
         push = self._open[worker]
         self.portion = push.portions[1]
         if chunk < self.chunks - 1:
@@ -113,9 +114,9 @@ class Shard(ShardState):
         return True
 
     def receive_push(self, worker: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)) -> None:
-        """Act on a whole push; `values` has shape (range.size,)."""
+        """Act on a whole push; `values` has shape (range.size,), or (2, range.size) if the policy compares."""
         for chunk, piece in enumerate(self._slices):
-            self.receive_chunk(worker, chunk, fetched, values[piece], portions)
+            self.receive_chunk(worker, chunk, fetched, values[..., piece], portions)
 
     def receive_sum(
         self, parts: Sequence[np.ndarray] | np.ndarray, mean: bool, portions: tuple[int, int] = (-1, -1)

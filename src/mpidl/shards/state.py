@@ -30,7 +30,7 @@ class PushHeader:
     worker : int
         Number of the worker that sent it.
     ordinal : int
-        Number of pushes that have begun to arrive at the shard, this one included.
+        Number of pushes that have begun to arrive at the shard and are taken, this one included.
     fetched : int
         The shard's clock when the worker fetched.
     staleness : int
@@ -73,7 +73,8 @@ class ShardState:
     chunk_size, chunks : int
         Elements of a chunk, and number of chunks.
     begun, pushes, dropped : int
-        Number of pushes that have begun to arrive, have arrived whole, and have been left out by the policy.
+        Number of pushes that have begun to arrive and are taken, that have arrived whole, and that the policy has left
+        out.
     received : int
         Number of chunks that have arrived.
     portion : int
@@ -178,7 +179,12 @@ class ShardState:
     def rate(self) -> float:
         """The rule's rate for the push whose chunk arrived last."""
         assert self.rule is not None
-        return self.rule.rate * self._rate_at(self.portion)
+        return self.rule.rate * self.rate_factor
+
+    @property
+    def rate_factor(self) -> float:
+        """The factor of all rates for the push whose chunk arrived last."""
+        return self._rate_at(self.portion)
 
     def update(self, chunk: int, gradient: Any, ordinal: int, scale: float = 1.0) -> None:
         """Apply the rule to one chunk of the parameters.

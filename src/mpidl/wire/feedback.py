@@ -45,7 +45,7 @@ class ErrorFeedback:
         ----------
         start : int
             Index in the shard of the first element of `values`, which begins a chunk.
-        values : array (n,) of the shard's dtype
+        values : array (n,) or (rows, n) of the shard's dtype
         chunk : int
             Number of elements in a chunk; the last one may be shorter.
         out : array of uint8
@@ -59,10 +59,11 @@ class ErrorFeedback:
             Number of bytes from the beginning of `out` to the end of the last chunk.
         """
         end = 0
-        for number, first in enumerate(range(0, values.size, chunk)):
-            part = values[first : first + chunk]
-            residual = self.residual[start + first : start + first + part.size]
-            end = number * stride + self._wire.size(part.size, values.dtype)
+        for number, first in enumerate(range(0, values.shape[-1], chunk)):
+            part = values[..., first : first + chunk]
+            elements = part.shape[-1]
+            residual = self.residual[start + first : start + first + elements]
+            end = number * stride + self._wire.size(elements, values.dtype)
             self._wire.encode(part, residual, out[number * stride : end])
         return end
 
@@ -71,17 +72,18 @@ class ErrorFeedback:
 
         Parameters
         ----------
-        values : array (size,)
+        values : array (size,) or (rows, size)
         chunk : int
             Number of elements in a chunk; the last one may be shorter.
-        decoded : array (size,)
+        decoded : array like `values`
             Overwritten with what arrives; may be `values` itself.
         """
-        data = np.empty(self._wire.size(min(chunk, values.size), values.dtype), np.uint8)
+        size = values.shape[-1]
+        data = np.empty(self._wire.size(min(chunk, size), values.dtype), np.uint8)
         total = 0
-        for start in range(0, values.size, chunk):
+        for start in range(0, size, chunk):
             part = slice(start, start + chunk)
-            nbytes = self.encode_chunks(start, values[part], chunk, data)
-            self._wire.decode(data[:nbytes], decoded[part])
+            nbytes = self.encode_chunks(start, values[..., part], chunk, data)
+            self._wire.decode(data[:nbytes], decoded[..., part])
             total += nbytes
         return total

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.wire.wire import Wire, compiled
-
-#: Number of elements that share two values; in the paper, a column of a weight matrix.
-BLOCK = 1024
+from mpidl.wire.wire import BLOCK, Wire, compiled
 
 
 class OneBit(Wire):
     """The signs, and the means of the non-negative and of the negative elements in each block of 1024.
+
+    In the paper, a column of a weight matrix takes the place of a block.
 
     All means precede all signs. Bit j of byte i among a block's w bytes is the sign of its element w j + i:
     neighbours are in neighbouring bytes, which suits vector instructions. Infinities and NaN leave no residual.
     """
 
     name = "onebit"
+    block = BLOCK
 
     def __init__(self) -> None:
         self._scratch = local()

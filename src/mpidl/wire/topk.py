@@ -7,22 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.wire.wire import Wire, compiled
+from mpidl.wire.wire import BLOCK, Wire, compiled
 
 #: Number of bits of a magnitude that each pass of the selection examines.
-DIGIT = 11
+DIGIT = 8
 
 
 class TopK(Wire):
-    """The values, then the indices, of the elements of each chunk that are largest in magnitude.
+    """The values, then the indices, of the elements that are largest in magnitude in each block of 1024.
 
     Parameters
     ----------
     fraction : float
-        Fraction of the elements that is sent, in (0, 1], but at least one element. 1 sends all, exactly.
+        Fraction of a block's elements that is sent, in (0, 1], but at least one element. 1 sends all, exactly.
     name : str
         Name in the configuration.
     """
+
+    block = BLOCK
 
     def __init__(self, fraction: float, name: str) -> None:
         self.fraction = fraction
@@ -31,6 +33,10 @@ class TopK(Wire):
 
     def count(self, elements: int) -> int:
         """Return the number of elements that are sent of a chunk."""
+        blocks, rest = divmod(elements, BLOCK)
+        return blocks * self._of_block(BLOCK) + (self._of_block(rest) if rest else 0)
+
+    def _of_block(self, elements: int) -> int:
         return max(1, int(self.fraction * elements + 0.5))
 
     def size(self, elements: int, dtype: Any) -> int:
@@ -41,12 +47,13 @@ class TopK(Wire):
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """See `Wire.encode`."""
         scratch = self._scratch.__dict__
-        if "candidates" not in scratch or scratch["candidates"].size < values.size:
+        if "candidates" not in scratch:
             scratch["histogram"] = np.empty(1 << DIGIT, np.int64)
-            scratch["candidates"] = np.empty(values.size, np.uint32)
+            scratch["candidates"] = np.empty(BLOCK, np.uint32)
         bits = residual.view(np.uint32 if residual.itemsize == 4 else np.uint64)
         parts = self._parts(out, values.size, values.dtype)
-        compiled(_encode)(values, residual, bits, scratch["histogram"], scratch["candidates"], *parts)
+        fraction, histogram = float(self.fraction), scratch["histogram"]
+        compiled(_encode)(values, residual, bits, fraction, histogram, scratch["candidates"], *parts)
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
         """See `Wire.decode`; IndexError if an index lies beyond the chunk."""
@@ -59,52 +66,56 @@ class TopK(Wire):
         return data[:end].view(dtype), data[end : end + 4 * count].view(np.uint32)
 
 
-def _encode(values: Any, residual: Any, bits: Any, histogram: Any, candidates: Any, sent: Any, indices: Any) -> None:
+def _encode(
+    values: Any, residual: Any, bits: Any, fraction: float, histogram: Any, candidates: Any, sent: Any, indices: Any
+) -> None:
     """Select by radix: magnitudes compare like their bits without the sign, so that NaN is largest.
 
-    Each pass finds one more digit of the smallest magnitude that is sent. Of the elements that have the digits found so
-    far, the first `wanted` are sent.
+    Each pass over a block finds one more digit of the smallest magnitude that is sent. Of the elements that have the
+    digits found so far, the first `wanted` are sent.
     """
-    for i in range(values.size):
-        # 0 + -0 is 0: adding a residual of zero would change the value -0.
-        residual[i] = values[i] if residual[i] == 0 else values[i] + residual[i]
-    shift = 8 * bits.itemsize - 1 - DIGIT
-    mask = (np.uint64(1) << np.uint64(shift + DIGIT)) - np.uint64(1)
-    histogram[:] = 0
-    for i in range(bits.size):
-        histogram[(bits[i] & mask) >> np.uint64(shift)] += 1
-    wanted, digit = sent.size, histogram.size - 1
-    while histogram[digit] < wanted:
-        wanted -= histogram[digit]
-        digit -= 1
-    least = np.uint64(digit)
-    count = 0
-    for i in range(bits.size):
-        candidates[count] = i
-        count += (bits[i] & mask) >> np.uint64(shift) >= least
-    while wanted < histogram[digit] and shift > 0:
-        width = min(DIGIT, shift)
-        shift -= width
+    number = 0
+    for start in range(0, values.size, BLOCK):
+        stop = min(start + BLOCK, values.size)
+        for i in range(start, stop):
+            # 0 + -0 is 0: adding a residual of zero would change the value -0.
+            residual[i] = values[i] if residual[i] == 0 else values[i] + residual[i]
+        shift = 8 * bits.itemsize - 1 - DIGIT
+        mask = (np.uint64(1) << np.uint64(shift + DIGIT)) - np.uint64(1)
         histogram[:] = 0
-        for c in range(count):
-            magnitude = (bits[candidates[c]] & mask) >> np.uint64(shift)
-            if magnitude >> np.uint64(width) == least:
-                histogram[magnitude & np.uint64((1 << width) - 1)] += 1
-        digit = (1 << width) - 1
+        for i in range(start, stop):
+            histogram[(bits[i] & mask) >> np.uint64(shift)] += 1
+        wanted, digit = max(1, int(fraction * (stop - start) + 0.5)), histogram.size - 1
         while histogram[digit] < wanted:
             wanted -= histogram[digit]
             digit -= 1
-        least = least << np.uint64(width) | np.uint64(digit)
-    number = 0
-    for c in range(count):
-        i = candidates[c]
-        magnitude = (bits[i] & mask) >> np.uint64(shift)
-        if magnitude > least or (magnitude == least and wanted > 0):
-            wanted -= magnitude == least
-            sent[number] = residual[i]
-            indices[number] = i
-            residual[i] = 0
-            number += 1
+        least = np.uint64(digit)
+        count = 0
+        for i in range(start, stop):
+            candidates[count] = i
+            count += (bits[i] & mask) >> np.uint64(shift) >= least
+        while wanted < histogram[digit] and shift > 0:
+            width = min(DIGIT, shift)
+            shift -= width
+            histogram[:] = 0
+            for c in range(count):
+                magnitude = (bits[candidates[c]] & mask) >> np.uint64(shift)
+                if magnitude >> np.uint64(width) == least:
+                    histogram[magnitude & np.uint64((1 << width) - 1)] += 1
+            digit = (1 << width) - 1
+            while histogram[digit] < wanted:
+                wanted -= histogram[digit]
+                digit -= 1
+            least = least << np.uint64(width) | np.uint64(digit)
+        for c in range(count):
+            i = candidates[c]
+            magnitude = (bits[i] & mask) >> np.uint64(shift)
+            if magnitude > least or (magnitude == least and wanted > 0):
+                wanted -= magnitude == least
+                sent[number] = residual[i]
+                indices[number] = i
+                residual[i] = 0
+                number += 1
 
 
 def _decode(sent: Any, indices: Any, values: Any) -> None:

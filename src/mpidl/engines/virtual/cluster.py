@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -141,8 +141,8 @@ class VirtualReplica:
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray], in_turn: bool) -> None:
         """Go on where another replica was, whose `vectors` these are; it has been given the portions in work."""
-        self.state.load(vectors, position.counts)
-        self.state.portion, self.clock = position.portion, position.clock
+        self.state.load(vectors, position.counts, position.portion)
+        self.clock = position.clock
         self.fetched = [clocks[0] for clocks in position.fetched]
         self.unpushed = [Assignment(*part) for part in position.unpushed]
         self._tickets_before = position.tickets if in_turn else 0
@@ -177,8 +177,8 @@ class VirtualReplica:
         ----------
         wire : Wire
         servers : list of VirtualServer
-        vector : array, shape (size,)
-        decoded : array, shape (size,)
+        vector : array, shape (size,) or (2, size)
+        decoded : array like `vector`
             Overwritten with what arrives.
         """
         if not self._feedback:
@@ -187,25 +187,26 @@ class VirtualReplica:
                 if self._residual is not None:
                     feedback.residual[:] = self._residual[server.part]
         return sum(
-            feedback.round_trip(vector[server.part], server.shard.pieces[0].size, decoded[server.part])
+            feedback.round_trip(vector[..., server.part], server.shard.pieces[0].size, decoded[..., server.part])
             for server, feedback in zip(servers, self._feedback, strict=True)
         )
 
 
 class Spares:
-    """Vectors of one shape and dtype that nobody uses at the moment."""
+    """Vectors of one dtype that nobody uses at the moment."""
 
-    def __init__(self, like: np.ndarray) -> None:
-        self._like = like
-        self._free: list[np.ndarray] = []
+    def __init__(self, dtype: Any) -> None:
+        self._dtype = dtype
+        self._free: defaultdict[tuple[int, ...], list[np.ndarray]] = defaultdict(list)
 
-    def take(self) -> np.ndarray:
-        """Return a vector whose values are undefined."""
-        return self._free.pop() if self._free else np.empty_like(self._like)
+    def take(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return a vector of a shape whose values are undefined."""
+        free = self._free[shape]
+        return free.pop() if free else np.empty(shape, self._dtype)
 
     def give(self, vector: np.ndarray) -> None:
         """Take a vector back."""
-        self._free.append(vector)
+        self._free[vector.shape].append(vector)
 
 
 class VirtualCluster:
@@ -217,8 +218,8 @@ class VirtualCluster:
     machines : Machines or None
         Let time pass. None: nothing takes time.
     servers : list of VirtualServer
-    like : array
-        A vector of the parameters' shape and dtype.
+    dtype : dtype
+        The parameters' dtype.
     clock : callable
         Returns the time in seconds for the totals.
 
@@ -226,7 +227,7 @@ class VirtualCluster:
     ----------
     replicas : list of VirtualReplica
     spares : Spares
-        Vectors like the parameters.
+        Vectors of the parameters' dtype.
     totals : Totals
         The running totals, without what the shards count.
     """
@@ -236,12 +237,12 @@ class VirtualCluster:
         environment: simpy.Environment,
         machines: Machines | None,
         servers: list[VirtualServer],
-        like: np.ndarray,
+        dtype: Any,
         clock: Callable[[], float],
     ) -> None:
         self.environment, self.machines, self.servers, self.clock = environment, machines, servers, clock
         self.replicas: list[VirtualReplica] = []
-        self.spares = Spares(like)
+        self.spares = Spares(dtype)
         self.totals = Totals(0.0)
 
     def collect(self, vector: np.ndarray) -> None:

@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 import simpy
 
-from mpidl import wire
 from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
@@ -85,7 +84,7 @@ class VirtualEngine:
         machines = Machines(environment, times, time.seed, replicas, len(shards)) if times is not None else None
         servers = [VirtualServer(environment, shard) for shard in shards]
         clock = time.clock or (lambda: time.start + float(environment.now))
-        self._cluster = VirtualCluster(environment, machines, servers, self._model.parameters, clock)
+        self._cluster = VirtualCluster(environment, machines, servers, self._model.parameters.dtype, clock)
         self._tickets, self._in_turn = taken, taken > 0
         self._resumed = dict(resumed or {})
         self._given_back: deque[int] = deque()
@@ -112,7 +111,7 @@ class VirtualEngine:
             return InMemory(self._cluster, self._gradient)
         if self._algorithm.coordinated:
             return VirtualSandblaster(self._cluster, self._training, self._gradient, self._hooks, self._state)
-        return ThroughServers(self._cluster, wire.parse(self._algorithm.wire))
+        return ThroughServers(self._cluster, self._algorithm.encoding())
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""
@@ -273,7 +272,7 @@ class VirtualEngine:
         if cluster.machines is not None:
             # The model's buffer belongs to whichever replica computes next.
             if replica.gradient is None:
-                replica.gradient = cluster.spares.take()
+                replica.gradient = cluster.spares.take(gradient.shape)
             np.copyto(replica.gradient, gradient)
             gradient = replica.gradient
         cluster.totals.samples += samples

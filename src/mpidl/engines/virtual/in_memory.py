@@ -26,7 +26,7 @@ class InMemory(RequestHandler):
         self._cluster.begin()
         replica.fetched = [server.shard.clock for server in self._cluster.servers]
         # Others write while it computes: it reads the parameters as they are when it begins.
-        read = self._cluster.spares.take()
+        read = self._cluster.spares.take(request.parameters.shape)
         read[:] = request.parameters
         gradient = yield from self._compute(replica, Gradient(read, request.batch))
         self._cluster.spares.give(read)

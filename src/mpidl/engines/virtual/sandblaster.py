@@ -193,7 +193,7 @@ class VirtualSandblaster(ThroughServers):
         cluster = self._cluster
         cluster.totals.pushes += 1
         cluster.totals.bytes_pushed += request.vector.nbytes
-        vector = cluster.spares.take()
+        vector = cluster.spares.take(request.vector.shape)
         np.copyto(vector, request.vector)
         push = UnitInFlight(replica, vector, len(cluster.servers), request.unit, replica.loss)
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]

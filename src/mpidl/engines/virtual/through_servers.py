@@ -22,7 +22,7 @@ class InFlight:
     ----------
     replica : VirtualReplica
         The sender.
-    vector : array, shape (size,)
+    vector : array, shape (size,) or (2, size)
         What arrives. It returns to the spare vectors when no server needs it any more.
     awaited : int
         Number of servers that still need it.
@@ -149,7 +149,7 @@ class ThroughServers(RequestHandler):
         if self._wire is None and vector is replica.gradient:
             replica.gradient = None
             return vector
-        sent = self._cluster.spares.take()
+        sent = self._cluster.spares.take(vector.shape)
         if self._wire is None:
             np.copyto(sent, vector)
         return sent
@@ -158,7 +158,7 @@ class ThroughServers(RequestHandler):
         """Bring a server its part of a push and let it apply the push; `fetched` is as in `Shard.receive_push`."""
         cluster, machines, sender = self._cluster, self._cluster.machines, push.replica.number
         assert machines is not None
-        size = push.nbytes * server.shard.range.size / push.vector.size
+        size = push.nbytes * server.shard.range.size / push.vector.shape[-1]
         # A server begins with the first chunk while the rest is on its way.
         first = min(size, CHUNK_BYTES)
         yield from machines.send(sender, first)
@@ -180,7 +180,7 @@ class ThroughServers(RequestHandler):
 
     def _apply(self, push: PushInFlight, server: VirtualServer, fetched: int) -> None:
         started = self._cluster.clock()
-        server.shard.receive_push(push.replica.number, fetched, push.vector[server.part], push.portions)
+        server.shard.receive_push(push.replica.number, fetched, push.vector[..., server.part], push.portions)
         server.busy_seconds += self._cluster.clock() - started
         if server.shard.policy.awaited:
             self._updated.announce()

@@ -1,4 +1,4 @@
-"""Correcting gradients by how far the parameters have moved since a worker fetched them."""
+"""Correcting pushes by how far the parameters have moved since a worker fetched them."""
 
 from __future__ import annotations
 
@@ -12,38 +12,19 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class _Compensating(Policy):
-    """Keeps, for each worker, the parameters as they were when its last push had been applied.
+    """Takes pushes that bring the parameters that their worker fetched."""
 
-    A worker that fetches right after it pushes gets just these. Its first fetch gets the first values.
-    """
+    compares = True
 
     def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
-        self._first = shard.parameters.copy()
-        self._kept: dict[int, np.ndarray] = {}
         self._scratch = np.empty_like(shard.chunk(0))
 
-    def _moved(self, shard: ShardState, chunk: int, push: PushHeader) -> np.ndarray:
-        """Return how far the chunk has moved since the worker's last push; valid until the next call."""
-        kept = self._kept.get(push.worker)
-        if kept is None:
-            kept = self._kept[push.worker] = self._first.copy()
-        moved: np.ndarray = self._scratch[: shard.chunk(chunk).size]
-        np.subtract(shard.chunk(chunk), shard.part(kept, chunk), out=moved)
+    def _moved(self, shard: ShardState, chunk: int, origin: np.ndarray) -> np.ndarray:
+        """Return how far the chunk has moved since it was fetched as `origin`; valid until the next call."""
+        moved: np.ndarray = self._scratch[: origin.size]
+        np.subtract(shard.chunk(chunk), origin, out=moved)
         return moved
-
-    def state(self) -> dict[str, Any]:
-        """See `Policy.state`."""
-        return {"workers/first": self._first} | {f"workers/{worker}": kept for worker, kept in self._kept.items()}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """See `Policy.load`."""
-        self._first[...] = state["workers/first"]
-        kept = {name.removeprefix("workers/"): values for name, values in state.items()}
-        self._kept = {int(name): values.copy() for name, values in kept.items() if name != "first"}
-
-    def _keep(self, shard: ShardState, chunk: int, push: PushHeader) -> None:
-        np.copyto(shard.part(self._kept[push.worker], chunk), shard.chunk(chunk))
 
 
 class DelayCompensated(_Compensating):
@@ -52,50 +33,96 @@ class DelayCompensated(_Compensating):
     Parameters
     ----------
     variance : float
-        The paper's lambda.
+        The paper's lambda; lambda_0 where `decay` is given.
+    decay : float, optional
+        Divide `variance` by the root of a moving mean of g g, element by element, which forgets at this rate; the
+        paper's m. By default `variance` is constant.
 
     References
     ----------
-    S. Zheng et al. (2017), Asynchronous stochastic gradient descent with delay compensation.
+    S. Zheng et al. (2017), Asynchronous stochastic gradient descent with delay compensation, equations 10 and 14.
     """
 
-    def __init__(self, variance: float) -> None:
-        self._variance = variance
+    #: Keeps the root away from 0, as in the paper.
+    EPSILON = 1e-7
+
+    def __init__(self, variance: float, decay: float | None = None) -> None:
+        self._variance, self._decay = variance, decay
+
+    def attach(self, shard: ShardState) -> None:
+        """See `Policy.attach`."""
+        super().attach(shard)
+        if self._decay is not None:
+            self._mean_square = np.zeros_like(shard.parameters)
+            self._root = np.empty_like(self._scratch)
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
-        corrected = self._moved(shard, chunk, push)
-        corrected *= values
-        corrected *= values
+        gradient, origin = values
+        corrected = self._moved(shard, chunk, origin)
+        corrected *= gradient
+        corrected *= gradient
+        if self._decay is not None:
+            corrected /= self._next_root(shard, chunk, gradient, self._decay)
         corrected *= self._variance
-        corrected += values
+        corrected += gradient
         shard.update(chunk, corrected, push.ordinal)
-        self._keep(shard, chunk, push)
+
+    def _next_root(self, shard: ShardState, chunk: int, gradient: np.ndarray, decay: float) -> np.ndarray:
+        """Take a gradient into the moving mean of the squares, and return the mean's root."""
+        mean = shard.part(self._mean_square, chunk)
+        root: np.ndarray = self._root[: gradient.size]
+        np.multiply(gradient, gradient, out=root)
+        root *= 1 - decay
+        mean *= decay
+        mean += root
+        np.add(mean, self.EPSILON, out=root)
+        np.sqrt(root, out=root)
+        return root
+
+    def state(self) -> dict[str, Any]:
+        """See `Policy.state`."""
+        return {} if self._decay is None else {"mean_square": self._mean_square}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See `Policy.load`."""
+        if self._decay is not None:
+            self._mean_square[...] = state["mean_square"]
 
 
 class DampedChange(_Compensating):
-    """Add d / (moved^2 / rate + 1) per coordinate for a worker's change d, if the parameters have moved by `moved`.
+    """Add a worker's change d, scaled down by how far the parameters have moved since the worker fetched them.
+
+    Coordinate by coordinate, d / (moved^2 / rate + 1) is added. With `norm` the factor is 1 / (|moved|^2 / rate + 1)
+    for all of a chunk (`mpidl.shards.shard.CHUNK_BYTES`), where |.| is the Euclidean norm.
 
     Parameters
     ----------
     rate : float
         The workers' learning rate, the thesis' eta.
+    norm : bool
 
     References
     ----------
     J. Hermans (2017), On scalable deep learning and parallelizing gradient descent.
     """
 
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
+    def __init__(self, rate: float, norm: bool = False) -> None:
+        self._rate, self._norm = rate, norm
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
-        change = self._moved(shard, chunk, push)
-        change *= change
-        change /= self._rate
-        change += 1
-        np.divide(values, change, out=change)
+        change, origin = values
+        moved = self._moved(shard, chunk, origin)
+        rate = self._rate * shard.rate_factor
+        if not rate:
+            return
+        if self._norm:
+            np.multiply(change, 1 / (float(moved @ moved) / rate + 1), out=moved)
+        else:
+            moved *= moved
+            moved /= rate
+            moved += 1
+            np.divide(change, moved, out=moved)
         parameters = shard.chunk(chunk)
-        parameters += change
-        self._keep(shard, chunk, push)
+        parameters += moved

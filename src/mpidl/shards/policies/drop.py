@@ -25,7 +25,7 @@ class DropStale(Policy):
 
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
-        self.awaited = policy.awaited
+        self.awaited, self.compares = policy.awaited, policy.compares
 
     def __copy__(self) -> DropStale:
         return DropStale(copy(self._policy), self._bound)
@@ -46,14 +46,18 @@ class DropStale(Policy):
         """See `Policy.apply_rest`."""
         self._policy.apply_rest(shard)
 
+    def takes(self, staleness: int) -> bool:
+        """See `Policy.takes`."""
+        return staleness <= self._bound
+
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
-        if push.staleness <= self._bound:
+        if self.takes(push.staleness):
             self._policy.apply_chunk(shard, chunk, values, push)
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """See `Policy.end_push`: a dropped push is no update."""
-        if push.staleness <= self._bound:
+        if self.takes(push.staleness):
             self._policy.end_push(shard, push)
         else:
             shard.drop(push)

@@ -25,11 +25,11 @@ class Gathering(Policy):
         self._gathered = [0] * shard.chunks
         self._updates = [0] * shard.chunks
 
-    def _apply(self, shard: ShardState, chunk: int) -> None:
-        """Give the sum of a chunk to the rule and begin another."""
+    def _apply(self, shard: ShardState, chunk: int, scale: float = 1.0) -> None:
+        """Give the sum of a chunk to the rule, with `scale` times its rate, and begin another."""
         gathered = shard.part(self._sum, chunk)
         self._updates[chunk] += 1
-        shard.update(chunk, gathered, self._updates[chunk])
+        shard.update(chunk, gathered, self._updates[chunk], scale)
         gathered.fill(0)
         self._gathered[chunk] = 0
 

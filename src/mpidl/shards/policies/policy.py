@@ -20,16 +20,26 @@ class Policy:
     ----------
     awaited : bool
         Whether workers may be waiting for the shard's next update.
+    compares : bool
+        Whether a push brings the parameters that it was computed at, so that its values have shape (2, size).
     """
 
     awaited: bool = False
+    compares: bool = False
 
     def attach(self, shard: ShardState) -> None:
         """Allocate what the policy keeps; the shard's parameters have their first values. A copy is attached anew."""
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """Act on one chunk of a push; `values` has the chunk's shape."""
+        """Act on one chunk of a push.
+
+        `values` has shape (chunk's size,), or (2, chunk's size) if the policy compares.
+        """
         raise NotImplementedError
+
+    def takes(self, staleness: int) -> bool:
+        """Tell whether a push that is so stale when it begins to arrive counts as an update of the rule."""
+        return True
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """Act on a push whose last chunk has been applied; by default each push is one update of the shard's clock."""

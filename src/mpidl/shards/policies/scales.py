@@ -1,4 +1,4 @@
-"""The weight of a push as a function of its staleness."""
+"""The factor of a push's rate as a function of its staleness."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""Every asynchronous algorithm with more and more replicas, from its default settings, against Downpour with Adagrad.
+
+    python benchmarks/replicas.py --data DIRECTORY [--replicas 2 4 8] [--only NAME ...]
+
+Trains 784-128-10 on Fashion-MNIST for 10 epochs, on virtual clusters whose gradients take 1 s, more or less. Prints a
+table of test accuracies, and of the points by which each algorithm's worst falls behind Downpour's with as many
+replicas; writes it to results/replicas.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness import save, table
+from mpidl.algorithms import ALGORITHMS
+from mpidl.algorithms.algorithm import Exchange
+from training import fashion, simulate
+
+REFERENCE = "downpour"
+#: Points of accuracy that an algorithm may fall behind.
+MARGIN = 3.0
+
+
+def main() -> None:
+    """Run all, print the table and save it; the exit code is 1 if an algorithm falls behind."""
+    cases = asynchronous()
+    parser = argparse.ArgumentParser(description="Every asynchronous algorithm with more and more replicas.")
+    parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
+    parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--only", nargs="*", choices=list(cases), help=f"some of the cases, beside {REFERENCE}")
+    options = parser.parse_args()
+
+    reference = accuracies(cases[REFERENCE], options)
+    rows = [row(REFERENCE, reference, reference)]
+    for name in options.only or cases:
+        if name != REFERENCE:
+            rows.append(row(name, accuracies(cases[name], options), reference))
+            print(f"{name}: {rows[-1]}", file=sys.stderr, flush=True)
+    print(table(rows))
+    print(save("replicas", rows))
+    sys.exit(not all(row["behind"] <= MARGIN for row in rows))
+
+
+def asynchronous() -> dict[str, dict[str, Any]]:
+    """Return the sections of all algorithms whose replicas don't wait for each other."""
+    exchanges = {name: cls().exchange for name, cls in sorted(ALGORITHMS.items()) if name == cls.name}
+    alone = {name for name, exchange in exchanges.items() if exchange in (Exchange.SERVERS, Exchange.SHARED_MEMORY)}
+    return {name: {"name": name} for name in sorted(alone)} | {"diloco": {"name": "diloco", "asynchronous": True}}
+
+
+def accuracies(algorithm: dict[str, Any], options: argparse.Namespace) -> dict[int, float]:
+    """Return the test accuracy with each number of replicas."""
+    job = fashion(
+        options.data, (128,), run={"epochs": options.epochs}, algorithm=algorithm,
+        virtual={"compute": "jitter:1:0.1", "latency": "0.001"},
+    )  # fmt: skip
+    return {replicas: simulate(job, replicas)["test_accuracy"] for replicas in options.replicas}
+
+
+def row(name: str, found: dict[int, float], reference: dict[int, float]) -> dict[str, Any]:
+    """Return a line of the table."""
+    behind = max(100 * (reference[replicas] - accuracy) for replicas, accuracy in found.items())
+    return {"algorithm": name} | {f"{n} replicas": round(each, 4) for n, each in found.items()} | {"behind": behind}
+
+
+if __name__ == "__main__":
+    main()
