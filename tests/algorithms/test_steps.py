@@ -126,9 +126,14 @@ def test_outer_rates_do_not_follow_the_schedule(algorithm, factor):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "rule", "said"), [("diloco", "adagrad", 1), ("diloco", None, 0), ("downpour", "adam", 0)]
+    ("algorithm", "rule", "note"),
+    [
+        ("diloco", "adagrad", "server.rule: adagrad is the outer rule of diloco now, nesterov its own"),
+        ("diloco", None, None),
+        ("downpour", "adam", None),
+    ],
 )
-def test_an_outer_rule_that_a_job_kept_from_another_algorithm_is_said(algorithm, rule, said):
+def test_an_outer_rule_that_a_job_kept_from_another_algorithm_is_said(algorithm, rule, note):
     sections = {
         "data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]},
         "algorithm": {"name": algorithm}, "server": {} if rule is None else {"rule": rule},

@@ -18,7 +18,7 @@ def data(samples=101, classes=3, last=0):
     return Dataset("test", (5,), classes, ArraySplit(np.full((samples, 5), 0.5, np.float32), other), split)
 
 
-def network(units=3, name=None):
+def network(units=3, name=""):
     return mpidl.Network([mpidl.Dense(units, name=name), mpidl.Dense(3)], (5,))
 
 
