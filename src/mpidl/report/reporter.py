@@ -110,7 +110,7 @@ class Reporter:
                 self.recorder.event("device", rank=0, role="coordinator", place=place, **{role: ranks})
         parts = [f"computing on {_counted(workers)}"] if workers else []
         parts += [f"shards on {_counted(servers)}"] if servers else []
-        for line in textwrap.wrap("; ".join(parts), COLUMNS - 1):
+        for line in textwrap.wrap("; ".join(parts), COLUMNS - 1, break_on_hyphens=False):
             self._progress.write(line)
 
     def look(self, totals: Totals) -> None:
