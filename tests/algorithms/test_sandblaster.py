@@ -192,3 +192,15 @@ def test_backups_save_the_wait_for_a_slow_replica(lab, least_squares):
         seconds[backups] = engine.now / sum(iteration.evaluations for iteration in seen)
     ideal = -(-problem[1].samples // lab.batch) / 2.1
     assert seconds[True] < 1.25 * ideal < seconds[False]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_stops_where_only_rounding_is_left(lab, least_squares, seed):
+    problem = least_squares()
+    problem[0].parameters[:] = np.random.default_rng(seed).normal(size=problem[0].parameters.size)
+    engine, seen = run(lab, problem, iterations=1000, epochs=100_000)
+    best = min(each.objective for each in seen)
+    enough = next(number for number, each in enumerate(seen) if each.objective <= best * (1 + 1e-12))
+    assert len(seen) - enough <= 3
+    # A line search among values that differ by rounding takes up to 20 evaluations.
+    assert max(each.evaluations for each in seen[1:]) <= 5

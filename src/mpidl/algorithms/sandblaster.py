@@ -34,8 +34,8 @@ GRADIENT, PREVIOUS, ORIGIN, DIRECTION = "gradient", "previous", "origin", "direc
 #: Gradients of the parts of a batch: the part shared with the previous batch, the unshared part, and the part shared
 #: with the next batch.
 FIRST, MIDDLE, LAST = "first", "middle", "last"
-#: A curvature s'y below this fraction of y'y is rounding error.
-LEAST_CURVATURE = float(np.finfo(np.float64).eps)
+#: A curvature s'y below this fraction of y'y is rounding error, and so is a decrease below this fraction of the objective.
+ROUNDING = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -181,9 +181,13 @@ class _Optimiser:
         self._samples = 0
         self._means: list[float] = []
         self._value = self._step = 0.0
+        self._at_floor = False
 
     def run(self) -> Coordinator:
-        """Iterate until the gradient is small, no step makes progress, or the answer to an iteration says stop."""
+        """Iterate until the gradient is small, no step makes progress, or the answer to an iteration says stop.
+
+        No step does if the objective's slope promises less than its rounding error.
+        """
         history = self._history
         yield from self._evaluate()
         fresh = history.names()
@@ -197,7 +201,7 @@ class _Optimiser:
             if norm <= self._settings.tolerance:
                 return
             accepted = yield from self._descend(direction(gram), 1.0 if history.order else min(1.0, 1 / norm))
-            if accepted is None and not history.order and self._whole:
+            if accepted is None and self._whole and (self._at_floor or not history.order):
                 return
             self._number += accepted is not None
             fresh = yield from self._learn(accepted)
@@ -234,7 +238,8 @@ class _Optimiser:
         (slope,) = yield Operate(operations)
         start, trial = self._means[-1], 0.0
         self._batch += not self._whole
-        if slope >= 0:
+        self._at_floor = -slope * step <= ROUNDING * abs(start)
+        if slope >= 0 or (self._at_floor and self._whole):
             return None
         search = self._search.search(start, slope, step)
         try:
@@ -277,7 +282,7 @@ class _Optimiser:
             Dot(((s, y), (y, y))),
         )
         curvature, square = yield Operate(operations)
-        if curvature > LEAST_CURVATURE * square:
+        if curvature > ROUNDING * square:
             history.push(slot)
         return [GRADIENT, s, y]
 
