@@ -1,5 +1,6 @@
 # make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.
 # make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
+# make formulas: 52 wrong formulas that the tests must notice, for a quarter of an hour.
 # make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
 # make venv: set up alone.
 MPI ?= openmpi
@@ -16,7 +17,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv demo docs test lint unit ranks smoke crashes rubbish lowest clean
+.PHONY: venv demo docs test lint unit ranks smoke crashes rubbish formulas lowest clean
 
 venv: $(VENV)/.installed
 
@@ -69,6 +70,10 @@ lowest: .venv-lowest/.installed
 # Bad configurations in one process and on ranks: each must end in one line.
 rubbish: venv
 	$(BIN)/python benchmarks/rubbish.py
+
+# Wrong formulas, one after another: the tests must notice each.
+formulas: venv
+	$(BIN)/python benchmarks/wrong_formulas.py
 
 .venv-%/.installed: pyproject.toml
 	$(MAKE) venv VENV=.venv-$* MPI=$*

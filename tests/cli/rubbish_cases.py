@@ -30,7 +30,7 @@ from mpidl.rules import RULES
 #: Kinds of cases: a value, a key or a section is wrong; the text is; data, options, or the user's model are.
 KINDS = ("values", "keys", "text", "data", "options", "factories")
 #: Seconds after which a run that has begun is left alone, and any other command hangs.
-LIMIT = 20.0
+LIMIT = 8.0
 
 LONG = "x" * 10_000
 JUNK: list[Any] = [

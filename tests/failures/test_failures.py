@@ -27,7 +27,7 @@ def test_a_rank_that_raises_ends_the_job_and_is_named_once(job, start, tmp_path)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     lines = [line for line in errors.splitlines() if "out of luck" in line]
-    what = "model: Tally.loss_and_gradient raised RuntimeError: out of luck (MPIDL_DEBUG=1 shows where)"
+    what = "model: Tally.loss_and_gradient raised RuntimeError: out of luck (MPIDL_DEBUG=1 shows its traceback)"
     assert lines == [f"mpidl: rank 3 (worker 1) failed: {what}"]
     assert "Traceback" not in errors
     events = [json.loads(line) for line in (tmp_path / "runs" / "tally" / "events.jsonl").read_text().splitlines()]
@@ -51,7 +51,9 @@ def test_a_model_that_fails_on_all_ranks_is_one_line(job, start, tmp_path, ranks
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     (line,) = [line for line in errors.splitlines() if "root" not in line]
-    what = "mpidl: model: Tally.loss_and_gradient raised RuntimeError: no luck at all (MPIDL_DEBUG=1 shows where)"
+    what = (
+        "mpidl: model: Tally.loss_and_gradient raised RuntimeError: no luck at all (MPIDL_DEBUG=1 shows its traceback)"
+    )
     assert line == what + (" (rank 2, worker 0)" if ranks else "")
     assert not (tmp_path / "runs").exists()
 
@@ -62,7 +64,7 @@ def test_a_factory_that_fails_on_all_ranks_is_one_line(job, start, tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     (line,) = [line for line in errors.splitlines() if "root" not in line]
-    what = "raised RuntimeError: out of luck (MPIDL_DEBUG=1 shows where)"
+    what = "raised RuntimeError: out of luck (MPIDL_DEBUG=1 shows its traceback)"
     assert line == f"mpidl: model.factory: tally:make {what}"
 
 

@@ -67,7 +67,7 @@ def test_a_factory_may_import_its_neighbours_while_the_model_trains(factory, tmp
 def test_a_factory_that_is_none_is_one_line(factory, tmp_path, number, source, line):
     with pytest.raises(UsageError) as error:
         factory(f"wrong{number}", source)
-    line = line.format(here=tmp_path, debug=" (MPIDL_DEBUG=1 shows where)")
+    line = line.format(here=tmp_path, debug=" (MPIDL_DEBUG=1 shows its traceback)")
     assert str(error.value) == f"model.factory: wrong{number}:make: {line}"
 
 
@@ -82,7 +82,7 @@ def test_a_factory_that_is_none_is_one_line(factory, tmp_path, number, source, l
 def test_what_a_factory_raises_is_one_line(factory, number, source, line):
     with pytest.raises(UsageError) as error:
         factory(f"raises{number}", source)
-    assert str(error.value) == f"model.factory: raises{number}:make {line} (MPIDL_DEBUG=1 shows where)"
+    assert str(error.value) == f"model.factory: raises{number}:make {line} (MPIDL_DEBUG=1 shows its traceback)"
     assert error.value.__cause__ is not None
 
 

@@ -142,7 +142,7 @@ GRADIENT = "expected float32 of shape (17,), as parameters"
 @pytest.mark.parametrize(
     ("name", "method", "line"),
     [
-        ("loss_and_gradient", failing, " raised ValueError: no luck (MPIDL_DEBUG=1 shows where)"),
+        ("loss_and_gradient", failing, " raised ValueError: no luck (MPIDL_DEBUG=1 shows its traceback)"),
         ("loss_and_gradient", lambda: (0.0, 0), " raised TypeError: .*"),
         ("loss_and_gradient", lambda batch: None, " returned None, expected (loss, gradient)"),
         ("loss_and_gradient", lambda batch: (0.0, None), f" returned as gradient None, {GRADIENT}"),
@@ -158,7 +158,7 @@ GRADIENT = "expected float32 of shape (17,), as parameters"
             "loss_and_gradient", lambda batch: ("small", np.zeros(17, np.float32)),
             " returned as loss str, expected a number",
         ),
-        ("evaluate", failing, " raised ValueError: no luck (MPIDL_DEBUG=1 shows where)"),
+        ("evaluate", failing, " raised ValueError: no luck (MPIDL_DEBUG=1 shows its traceback)"),
         ("evaluate", lambda batch: 0.5, " returned float, expected (sum of the losses, correct predictions)"),
         ("evaluate", lambda batch: (0.5, None), " returned as correct predictions None, expected a number"),
     ],

@@ -32,7 +32,7 @@ def adapt(model: Model) -> CompleteModel:
 
 def raised(error: BaseException) -> str:
     """Return the text for something that has raised an error, without the something."""
-    return f"raised {type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)"
+    return f"raised {type(error).__name__}: {error} (MPIDL_DEBUG=1 shows its traceback)"
 
 
 class _AdaptedModel(CompleteModel):

@@ -1,0 +1,145 @@
+"""Wrong formulas, put into algorithms, policies, rules and wire formats one after another: the tests must notice each.
+
+    make formulas
+    python benchmarks/wrong_formulas.py [--only TEXT]
+
+Changes one expression at a time in a copy of the sources, and runs the tests of that expression's room on it. Prints
+the formulas that no test has noticed; the exit code is 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path("src", "mpidl")
+
+
+class Wrong(NamedTuple):
+    """A file of the package, an expression in it, and what is wrong to write in its place."""
+
+    file: str
+    right: str
+    wrong: str
+
+
+FORMULAS = (
+    # Algorithms.
+    Wrong("algorithms/downpour.py", "step + 1) % self.n_push", "step) % self.n_push"),
+    Wrong("algorithms/downpour.py", "step % self.n_fetch == 0", "(step + 1) % self.n_fetch == 0"),
+    Wrong("algorithms/downpour.py", "                accrued += gradient", "                accrued[:] = gradient"),
+    Wrong("algorithms/downpour.py", "(step + 1) % self.n_fetch:", "True:"),
+    Wrong("algorithms/easgd.py", "0.9 / replicas)", "0.9)"),
+    Wrong("algorithms/easgd.py", "parameters -= elastic", "parameters += elastic"),
+    Wrong("algorithms/easgd.py", "                elastic *= alpha\n", ""),
+    Wrong("algorithms/easgd.py", 'counts["steps"] % self.tau == 0', '(counts["steps"] + 1) % self.tau == 0'),
+    Wrong("algorithms/eamsgd.py", "-local.rate * self.delta", "local.rate * self.delta"),
+    Wrong("algorithms/eamsgd.py", "x -= elastic", "parameters -= elastic"),
+    Wrong("algorithms/aeasgd.py", "local.rate * rho", "self.rate * rho"),
+    Wrong("algorithms/aeasgd.py", "parameters -= elastic", "parameters -= 2 * elastic"),
+    Wrong("algorithms/windowed.py", "np.multiply(change, factor", "np.multiply(change, 1.0"),
+    Wrong("algorithms/windowed.py", "min(0.5, 0.8 / replicas)", "0.5"),
+    Wrong("algorithms/agn.py", "1 / self.window)", "1.0)"),
+    Wrong("algorithms/adag.py", '1.0 if self.damping == "norm" else 1 / self.window', "1.0"),
+    Wrong("algorithms/dynsgd.py", "AddChange(inverse_plus_one)", "AddChange()"),
+    Wrong("algorithms/dcasgd.py", "origin[:] = parameters", "origin[:] = 0"),
+    Wrong("algorithms/softsync.py", "replicas // self.n", "replicas // self.n + 1"),
+    Wrong("algorithms/softsync.py", "inverse if self.modulate else unscaled", "unscaled"),
+    Wrong("algorithms/backup_sync.py", "replicas - self.backup", "replicas"),
+    Wrong("algorithms/fedprox.py", "parameters, 1, -self.mu", "parameters, 1, self.mu"),
+    Wrong("algorithms/fedprox.py", "                start[:] = parameters\n", "                pass\n"),
+    Wrong("algorithms/diloco.py", "2 * replicas", "replicas"),
+    Wrong("algorithms/diloco.py", "outer: ClassVar[bool] = True", "outer: ClassVar[bool] = False"),
+    Wrong("algorithms/lbfgs.py", "curvature[-1] / gram", "1 / gram"),
+    Wrong("algorithms/lbfgs.py", "alpha[i] - beta", "alpha[i] + beta"),
+    # Policies.
+    Wrong("shards/policies/scales.py", "1.0 / max(staleness, 1)", "1.0 / (staleness + 1)"),
+    Wrong("shards/policies/scales.py", "1.0 / (staleness + 1)", "1.0 / max(staleness, 1)"),
+    Wrong("shards/policies/add.py", "-self._scale(push.staleness)", "-1.0"),
+    Wrong("shards/policies/gather.py", "self._factors[chunk] / self._count", "1.0"),
+    Wrong("shards/policies/gather.py", "gathered /= self._factors[chunk]", "gathered /= self._count"),
+    Wrong("shards/policies/compensate.py", "corrected *= gradient\n        corrected *=", "corrected *="),
+    Wrong("shards/policies/compensate.py", "root *= 1 - decay", "root *= 1"),
+    Wrong("shards/policies/compensate.py", "            moved += 1\n", ""),
+    Wrong("shards/policies/compensate.py", "self._rate * shard.rate_factor", "self._rate"),
+    Wrong("shards/policies/drop.py", "staleness <= self._bound", "staleness < self._bound"),
+    Wrong("shards/policies/nesterov.py", "gathered /= self._count", "gathered /= 1"),
+    Wrong("shards/policies/first.py", "gathered /= len(givers)", "gathered /= self._count"),
+    Wrong("shards/shard.py", "self.begun += self.policy.takes(staleness)", "self.begun += 1"),
+    # Rules.
+    Wrong("rules/adagrad.py", "sum = sum + g * g", "sum = sum + abs(g)"),
+    Wrong("rules/adam.py", "self.epsilon * correction", "self.epsilon"),
+    Wrong("rules/adam.py", "1 - self.beta1**step)", "1 - self.beta1)"),
+    Wrong("rules/adamw.py", "1 - rate * self.weight_decay", "1 - self.weight_decay"),
+    Wrong("rules/nesterov.py", "rate * (g + momentum * v)", "rate * v"),
+    Wrong("rules/rmsprop.py", "(sqrt(s) + epsilon)", "sqrt(s + epsilon)"),
+    Wrong("rules/schedule.py", "(1 + cos(", "(1 - cos("),
+    # Wire formats.
+    Wrong("wire/topk.py", "values[i] if residual[i] == 0 else values[i] + residual[i]", "values[i]"),
+    Wrong("wire/topk.py", "                residual[i] = 0\n", ""),
+    Wrong("wire/onebit.py", "max(block.size - above, 1)", "block.size"),
+    Wrong("wire/bf16.py", "np.uint32(0x7FFF)", "np.uint32(0x8000)"),
+    Wrong("wire/with_origin.py", "origin[:] = data[end : end", "origin[:] = data[0 : 0"),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Try all formulas; name those that no test notices."""
+    parser = argparse.ArgumentParser(description="Wrong formulas that the tests must notice.")
+    parser.add_argument("--only", default="", help="files whose name has this in it")
+    options = parser.parse_args()
+    chosen = [formula for formula in FORMULAS if options.only in formula.file]
+    with tempfile.TemporaryDirectory(prefix="wrong-formulas-") as directory:
+        tree = Path(directory)
+        for part in ("src", "tests", "jobs"):
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        unnoticed = [formula for formula in chosen if not noticed(formula, tree)]
+    for formula in unnoticed:
+        print(f"{formula.file}: {formula.wrong.strip()!r} in the place of {formula.right.strip()!r}")
+    print(f"{len(chosen) - len(unnoticed)} of {len(chosen)} wrong formulas are noticed")
+    sys.exit(bool(unnoticed))
+
+
+def noticed(formula: Wrong, tree: Path) -> bool:
+    """Tell whether the tests of a formula's room notice it."""
+    path = tree / PACKAGE / formula.file
+    text = path.read_text()
+    if text.count(formula.right) < 1:
+        sys.exit(f"{formula.file} has no {formula.right!r}: FORMULAS must follow it")
+    path.write_text(text.replace(formula.right, formula.wrong, 1))
+    try:
+        return any(fails(tests, tree) for tests in rooms(formula.file))
+    finally:
+        path.write_text(text)
+        print(".", end="", file=sys.stderr, flush=True)
+
+
+def rooms(file: str) -> list[list[str]]:
+    """Return the tests of a file's room, those first that are likeliest to notice."""
+    room = Path(file).parts[0]
+    if room in ("algorithms", "shards"):
+        names = ("policies", "trajectories", "family", "steps")
+        return [[f"tests/algorithms/test_{name}.py" for name in names], ["tests/algorithms"]]
+    return [[f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]
+
+
+def fails(tests: list[str], tree: Path) -> bool:
+    """Tell whether a test fails."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False)
+    if done.returncode not in (0, 1):
+        sys.exit(f"{done.stdout.decode()}\n{command}: exit code {done.returncode}")
+    return done.returncode == 1
+
+
+if __name__ == "__main__":
+    main()
