@@ -183,7 +183,7 @@ def test_mean_staleness_of_softsync_is_workers_less_one_over_c(comm, tmp_path, t
     summary = run(comm, (model, split), Softsync(n), tmp_path, epochs=6)
     workers = comm.size - 2
     expected = (workers - 1) / max(1, workers // n)
-    assert summary["staleness"]["mean"] == pytest.approx(expected, abs=0.15)
+    assert summary["staleness"]["mean"] == pytest.approx(expected, abs=0.2)
 
 
 def test_sandblaster_goes_on_from_downpours_warm_start(comm, tmp_path, least_squares):
@@ -199,3 +199,15 @@ def test_sandblaster_goes_on_from_downpours_warm_start(comm, tmp_path, least_squ
         assert first["epoch"] > 3
         assert first["iteration"]["objective"] < 0.9 * before
         assert summary["test_loss"] < first["iteration"]["objective"]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_mean_staleness_of_softsync_is_replicas_less_one_over_c(comm, tmp_path, tally, n):
+    """Where exchanges take as long as gradients it is less: who waits for a push computes nothing that gets stale."""
+    model, split = tally()
+    compute = model.loss_and_gradient
+    model.loss_and_gradient = lambda batch: time.sleep(0.03) or compute(batch)
+    learners = comm.size - 2
+    summary = run(comm, (model, split), Softsync(n, modulate=False), tmp_path, epochs=3, portion=4)
+    expected = (learners - 1) / max(1, learners // n)
+    assert summary["staleness"]["mean"] == pytest.approx(expected, abs=0.2)
