@@ -58,3 +58,14 @@ def test_the_command_holds_signals_before_it_imports_anything(bare_environment, 
         process.send_signal(number)
     assert process.wait(timeout=20) == 3
     process.stdout.close()
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_thread_that_has_begun_in_between_lets_no_signal_through(number):
+    threaded = PHASES.replace(
+        '    now("during")', "    threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    )
+    threaded = threaded.replace('now("after")', 'now("after")\ntime.sleep(0.1)')
+    call = [sys.executable, "-c", f"import threading, time\n{threaded}", str(int(number)), "after"]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout) == (3, "[]\n")

@@ -38,9 +38,9 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
-    """Let `handle` take up the `STOPPING` signals, first those that were held; hold them again if any was held.
+    """Let `handle` take up the `STOPPING` signals, first those that were held.
 
-    A SIGHUP that is ignored stays so: ``nohup`` asks for that.
+    If any was held, they have no effect afterwards. A SIGHUP that is ignored stays so: ``nohup`` asks for that.
     """
     numbers = [each for each in STOPPING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in numbers}
@@ -49,7 +49,13 @@ def handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
         yield
     finally:
         hold()
+        here = mask.isdisjoint(STOPPING)
         for number, handler in before.items():
-            signal.signal(number, handler)
-        if mask.isdisjoint(STOPPING):
+            # Threads that have begun in between hold nothing back.
+            signal.signal(number, handler if here else _ignore)
+        if here:
             release()
+
+
+def _ignore(number: int, frame: Any) -> None:
+    """Do nothing, unlike SIG_IGN also in this process alone: a program that it starts gets the default action."""
