@@ -17,7 +17,6 @@ from mpidl.algorithms import (
     Downpour,
     Easgd,
     Hogwild,
-    Sandblaster,
     Softsync,
     Ssp,
     Sync,
