@@ -59,8 +59,8 @@ class Recorder:
             self._lock = Lock(self.directory)
             if not resume:
                 self._made = [self.directory, *above]
-            for name in ("summary.json", FAILED):
-                (self.directory / name).unlink(missing_ok=True)
+            for outdated in ("summary.json", FAILED):
+                (self.directory / outdated).unlink(missing_ok=True)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
             _write_file(self.directory / "config.toml", resolved.to_toml().encode())
             self._metrics = _open_append(self.directory / "metrics.jsonl")

@@ -1,0 +1,57 @@
+"""A supervisor, and short names for what it is told and what it answers."""
+
+from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.data.portions import Portions
+from mpidl.data.schedule import Schedule
+from mpidl.engines.totals import Totals
+from mpidl.roles import supervision
+from mpidl.roles.supervision import (
+    Iterated,
+    Log,
+    Looked,
+    Save,
+    Supervisor,
+    Trained,
+)
+from mpidl.storage.position import Position
+
+SAMPLES, BATCH = 100, 10
+
+START = Position(0, 0, 0.0, 0, [])
+TEST, LAST_TEST = supervision.Test(), supervision.Test(final=True)
+CHECKPOINT, INTERRUPTED = "checkpoint", Log("interrupted")
+SAVE, LAST_SAVE = Save(), Save(last=True)
+
+
+def supervisor(position=START, epochs=4, **options):
+    schedule = Schedule(Portions(SAMPLES, BATCH, 2 * BATCH, seed=0), epochs)
+    return Supervisor(schedule, position, **{"now": 0.0, "every": 10.0} | options)
+
+
+def totals(now, batches):
+    return Totals(now, samples=BATCH * batches, batches=batches)
+
+
+def looked(now, batches):
+    return Looked(totals(now, batches))
+
+
+def trained(now, batches):
+    return Trained(totals(now, batches))
+
+
+def iterated(now, number, samples, backups=0):
+    """An iteration of Sandblaster that has accrued so many samples; workers computed twice as many."""
+    counts = {"portions": 5, "backups": backups, "won": 0, "waiting": 0.0}
+    iteration = Iteration(number, 0.5, 0.1, 1.0, 1, samples, **counts, state={"iteration": number})
+    return Iterated(totals(now, 2 * samples // BATCH), iteration)
+
+
+def script(supervisor, *steps):
+    """Tell events in turn and compare the instructions after each."""
+    for event, instructions in steps:
+        assert supervisor.handle(event) == instructions, event
+
+
+def saved(step):
+    return Log(CHECKPOINT, {"step": step})
