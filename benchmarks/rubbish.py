@@ -24,7 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "cli"))
 
-from rubbish_cases import KINDS, Outcome, attempt, cases, judge
+from rubbish_cases import KINDS, cases
+from rubbish_outcomes import Outcome, attempt, judge
 
 #: Seconds that a run on ranks has before it is asked to stop, and then to end.
 RANKS_LIMIT, PATIENCE = 20.0, 20.0

@@ -11,10 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import fake_cupy
 from mpidl.data import Batch
 from mpidl.data.dataset import ArraySplit
+from mpidl.launch.environment import THREAD_VARIABLES
+
+# Bits depend on the number of threads, also of what tests start; commands that tests call set what isn't set.
+os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+
+# What this user has measured decides no test.
+os.environ["XDG_CONFIG_HOME"] = os.devnull
 
 # Ranks make their temporary directories at the same time: each in a place of its own.
 if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
@@ -22,6 +30,10 @@ if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
     own = Path(tempfile.gettempdir()) / f"mpidl-rank-{rank}"
     own.mkdir(exist_ok=True)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
+
+# On a loaded machine an example may take any time; the limit of a whole test is pytest-timeout's.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 #: Seconds after which a test that is still running prints its stack, on every rank; pytest-timeout ends it later.
 STUCK_AFTER = 90

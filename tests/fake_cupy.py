@@ -26,7 +26,13 @@ using namespace std;
 struct Dim { int x; };
 extern "C" { Dim blockIdx, threadIdx, blockDim, gridDim; }
 """
-TYPES = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float, "float64": ctypes.c_double}
+TYPES = {
+    "int32": ctypes.c_int32,
+    "uint32": ctypes.c_uint32,
+    "int64": ctypes.c_int64,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
 
 
 class Array(np.ndarray):

@@ -12,9 +12,9 @@ PACKAGE = SOURCE / "mpidl"
 
 #: From the bottom up: a room imports only rooms before it, and files of its own.
 ROOMS = (
-    *("errors", "version", "jit", "paths", "schema", "device"),
-    *("parameters", "rules", "wire", "data", "nn"),
+    *("errors", "version", "jit", "paths", "extras", "schema", "device", "functions"),
     *("topology", "launch"),
+    *("parameters", "rules", "wire", "data", "metrics", "nn", "partition", "torch", "jax"),
     *("shards", "storage"),
     "algorithms",
     *("transport", "rma"),

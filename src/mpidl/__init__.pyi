@@ -26,15 +26,18 @@ from .algorithms import Sync as Sync
 from .config import Config as Config
 from .config import DebugSection as DebugSection
 from .config import DeviceSection as DeviceSection
-from .config import load as load
+from .data import ArrayFiles as ArrayFiles
+from .data import Arrays as Arrays
 from .data import ArraySplit as ArraySplit
 from .data import Augmentation as Augmentation
 from .data import Batch as Batch
 from .data import Cifar10 as Cifar10
 from .data import Dataset as Dataset
 from .data import Digits as Digits
+from .data import Factory as Factory
 from .data import Hdf5 as Hdf5
 from .data import Idx as Idx
+from .data import Indexed as Indexed
 from .data import Normalisation as Normalisation
 from .data import Source as Source
 from .data import Split as Split
@@ -51,6 +54,7 @@ from .nn import Dense as Dense
 from .nn import Dropout as Dropout
 from .nn import Embedding as Embedding
 from .nn import Flatten as Flatten
+from .nn import Group as Group
 from .nn import L2Pool2d as L2Pool2d
 from .nn import Layer as Layer
 from .nn import LayerNormalisation as LayerNormalisation
@@ -74,6 +78,8 @@ from .rules import Rmsprop as Rmsprop
 from .rules import Rule as Rule
 from .rules import Sgd as Sgd
 from .runs.evaluate import evaluate as evaluate
+from .runs.load import load as load
 from .runs.train import train as train
+from .storage.trained import Trained as Trained
 
 __version__: str

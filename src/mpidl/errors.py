@@ -34,6 +34,19 @@ class RankError(MpidlError):
         self.rank = rank
 
 
+def as_line(error: Exception) -> MpidlError:
+    """Return any error as one that is told in a line; itself if it is one."""
+    if isinstance(error, MpidlError):
+        return error
+    line: MpidlError
+    if isinstance(error, MemoryError):
+        line = UsageError(f"out of memory: {error or 'what the configuration asks for does not fit'}")
+    else:
+        line = MpidlError(f"{type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)")
+    line.__cause__ = error
+    return line
+
+
 #: What a person can do about numbers that are NaN or infinite.
 NOT_FINITE = "try a lower rate, or model.clip; with run.terminate_on_nan = false the run goes on"
 
@@ -59,6 +72,18 @@ def _escaped(character: str) -> str:
 def quoted(value: object) -> str:
     """Return the text of a value that a user gave, for an error, shortened."""
     return shown(repr(value))
+
+
+def kind_of(value: object) -> str:
+    """Return the name of a value's type with its article: ``"a str"``, ``"an int"``."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
+def raised(error: BaseException) -> str:
+    """Return the text for something that has raised an error, without the something: its first line."""
+    text = str(error).strip().partition("\n")[0]
+    return f"raised {type(error).__name__}: {text} (MPIDL_DEBUG=1 shows its traceback)"
 
 
 def shown(text: str, most: int = SHOWN) -> str:

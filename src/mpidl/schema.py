@@ -137,25 +137,27 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     if hasattr(value, "tolist"):
         value = value.tolist()
     try:
-        if _in_range(value):
+        if _in_toml(value):
             return msgspec.convert(value, annotation)
     except (msgspec.ValidationError, OverflowError):
         pass
     raise UsageError(f"{key}: expected {describe(annotation)}, found {_found(value)}")
 
 
-def _in_range(value: Any) -> bool:
-    """Tell whether all numbers in a value or list are numbers, and no integer is larger than `LARGEST`."""
+def _in_toml(value: Any) -> bool:
+    """Tell whether a value or list has no NaN, no integer larger than `LARGEST` and no text without an encoding."""
     if isinstance(value, list | tuple):
-        return all(map(_in_range, value))
+        return all(map(_in_toml, value))
     if isinstance(value, int):
         return -LARGEST <= value <= LARGEST
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
     return not isinstance(value, float) or value == value
 
 
 def _found(value: Any) -> str:
-    if isinstance(value, int) and not _in_range(value):
-        return "an integer of more than 64 bits"
+    if isinstance(value, int | str) and not _in_toml(value):
+        return "an integer of more than 64 bits" if isinstance(value, int) else f"{quoted(value)}, which is not UTF-8"
     return quoted(value)
 
 

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 
 from mpidl.data import Portions
-from mpidl.data.dataset import ArraySplit
+from mpidl.data.dataset import ArraySplit, Split
 from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
 from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
+from mpidl.engines.virtual.times import Exponential, Times
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
-BATCH = 8
+BATCH, RATE = 8, 0.05
 
 
 def vectors(algorithm, size):
@@ -25,6 +26,7 @@ class Lab:
     """Makes and runs virtual engines; batches of 8 samples, a batch a portion."""
 
     batch = BATCH
+    random_times = Times(Exponential(1.0), Exponential(0.1), Exponential(0.05))
 
     def engine(
         self,
@@ -47,7 +49,7 @@ class Lab:
             Shard(
                 part,
                 model.parameters[part.start : part.stop].copy(),
-                ScheduledRule(None if algorithm.default_rule is None else rule or Sgd(0.05), **(of_shards or {})),
+                ScheduledRule(None if algorithm.default_rule is None else rule or Sgd(RATE), **(of_shards or {})),
                 algorithm.shard_policy(replicas),
                 chunk or part.size,
                 **({} if algorithm.default_rule else {"state": vectors(algorithm, part.size)}),
@@ -55,7 +57,7 @@ class Lab:
             for part in shards(model.parameters.size, servers)
         ]
         training = Training(algorithm, model, split, schedule, **(of_steps or {}))
-        return VirtualEngine(training, parts, replicas, time=VirtualTime(times, seed), hooks=Hooks(**hooks))
+        return VirtualEngine(training, parts, replicas, time=VirtualTime(times, seed, start=1.0), hooks=Hooks(**hooks))
 
     def trained(self, problem, algorithm, **options):
         engine = self.engine(problem, algorithm, **options)
@@ -71,6 +73,11 @@ class Lab:
         model, split = problem
         model.parameters[:] = x
         return model.loss_and_gradient(split.gather(indices))[1].copy()
+
+    @staticmethod
+    def sgd(x, gradient):
+        """Update for `serial`, at the rate that rules have by default here."""
+        return x - RATE * gradient(x)
 
     def serial(self, problem, update, epochs=2):
         """Train in a plain loop; `update(x, gradient)` takes a function and returns the new x."""
@@ -90,3 +97,24 @@ def numbered():
     """Samples that are their own number."""
     numbers = np.arange(331, dtype=np.float32)[:, None]
     return ArraySplit(numbers, np.zeros(331, int))
+
+
+@pytest.fixture
+def weighed():
+    """Return a function of a problem: the same with batches of other weights than their samples', and these weights."""
+
+    def make(problem):
+        model, split = problem
+
+        class Weighed(Split):
+            samples = split.samples
+
+            def gather(self, indices, epoch=0):
+                return split.gather(indices)._replace(weight=weigh(indices))
+
+        def weigh(indices):
+            return 1.0 + indices.sum()
+
+        return (model, Weighed()), weigh
+
+    return make

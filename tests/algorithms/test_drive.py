@@ -110,7 +110,7 @@ def test_a_coordinator_minimises_a_quadratic_without_an_engine():
         (segment,) = request.segments
         error = vectors["parameters"] - b
         vectors[segment.vector][:] = a * error
-        return Evaluation((float(a @ error**2 / 2),), (1,), segment.count, 0, 0, 0.0)
+        return Evaluation((float(a @ error**2 / 2),), (1.0,), (1,), segment.count, 0, 0, 0.0)
 
     def iterate(request):
         yield from ()

@@ -106,6 +106,45 @@ def test_least_squares_are_solved(lab, least_squares, servers, replicas):
     assert all(a.objective >= b.objective for a, b in pairwise(seen))
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_samples_count_what_their_batches_weigh(lab, least_squares, weighed, replicas):
+    problem, weigh = weighed(least_squares())
+    engine, seen = run(lab, problem, servers=2, replicas=replicas, iterations=60)
+    everything = problem[1].gather(np.arange(problem[1].samples))
+    root = np.empty(problem[1].samples)
+    for indices in lab.batches(problem, epochs=1):
+        root[indices] = np.sqrt(weigh(indices) / len(indices))
+    inputs, targets = everything.inputs * root[:, None], everything.targets[:, 0] * root
+    expected, (residual,), *_ = np.linalg.lstsq(inputs, targets, rcond=None)
+    np.testing.assert_allclose(engine.parameters(), expected, rtol=1e-6, atol=1e-8)
+    assert seen[-1].objective == pytest.approx(residual / 2 / (root @ root), rel=1e-9)
+
+
+@pytest.mark.parametrize("distance", [3.0, 0.01])
+def test_iterations_are_those_of_l_bfgs_b(lab, least_squares, distance):
+    """Where the first gradient is longer than 1 and where it is shorter."""
+    minimize = pytest.importorskip("scipy.optimize").minimize
+    problem = least_squares()
+    everything = problem[1].gather(np.arange(problem[1].samples))
+    solution = np.linalg.lstsq(everything.inputs.astype(float), everything.targets[:, 0].astype(float), rcond=None)[0]
+    start = solution + distance * np.random.default_rng(1).normal(size=solution.size)
+    problem[0].parameters[:] = start
+    _, seen = run(lab, problem, iterations=8)
+
+    def evaluate(x):
+        problem[0].parameters[:] = x
+        loss, gradient = problem[0].loss_and_gradient(everything)
+        return loss, gradient.copy()
+
+    expected = []
+    options = {"maxcor": 10, "maxiter": 8, "ftol": 0, "gtol": 0}
+    minimize(
+        evaluate, start, jac=True, method="L-BFGS-B", options=options,
+        callback=lambda intermediate_result: expected.append(intermediate_result.fun),
+    )  # fmt: skip
+    assert [each.objective for each in seen] == pytest.approx(expected, rel=1e-7)
+
+
 def test_batches_that_change_get_near_the_solution(lab, least_squares):
     problem = least_squares()
     engine, seen = run(lab, problem, Sandblaster(batch=0.7, overlap=0.4), replicas=3, iterations=40)
@@ -174,11 +213,11 @@ def test_a_unit_is_accrued_once_chunk_by_chunk():
     segments = (Segment("gradient", 0, 3),)
     accrual.begin(5, *targets(segments, cut_units(segments, 2)))
     values = np.arange(10.0)
-    assert not accrual.add_chunk(5, 0, 0, values[:4], 1.5)
+    assert not accrual.add_chunk(5, 0, 0, values[:4], 1.5, 2.0)
     # The worker dies; another sends the whole unit.
-    assert [accrual.add_chunk(5, 0, c, values[4 * c : 4 * c + 4], 1.5) for c in range(3)] == [False, False, True]
+    assert [accrual.add_chunk(5, 0, c, values[4 * c : 4 * c + 4], 1.5, 2.0) for c in range(3)] == [False, False, True]
     assert accrual.unfinished().tolist() == [1]
-    assert not accrual.add_chunk(4, 1, 0, values[:4], 1.5)
+    assert not accrual.add_chunk(4, 1, 0, values[:4], 1.5, 2.0)
     np.testing.assert_array_equal(vectors["gradient"], values)
     assert (accrual.complete, accrual.losses.tolist()) == (1, [1.5, 0.0])
 

@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mpidl.algorithms import ALGORITHMS, Aeasgd, Averaging, Dcasgd, Fedprox
+from mpidl.algorithms import ALGORITHMS, Aeasgd, Averaging, Dcasgd, Downpour, Fedprox
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.engines.virtual.times import Constant, Times
+from mpidl.rules import Sgd
 
 LOCKSTEP = Times(Constant(1.0))
 
@@ -57,6 +58,24 @@ def averaged(lab, problem, plain, replicas, window, mu=0.0):
             done[replica] += 1
         w = np.mean([x for x, steps in zip(own, done, strict=True) if steps], axis=0)
     return w
+
+
+@pytest.mark.parametrize(("n_fetch", "n_push"), [(1, 1), (3, 3), (3, 2), (2, 5)])
+def test_downpour_with_local_steps(lab, least_squares, n_fetch, n_push):
+    problem = least_squares()
+    w = problem[0].parameters.copy()
+    accrued, batches = np.zeros_like(w), lab.batches(problem)
+    for step, batch in enumerate(batches):
+        if step % n_fetch == 0:
+            x = w.copy()
+        gradient = lab.gradient(problem, x, batch)
+        x = x - 0.03 * gradient
+        accrued = accrued + gradient
+        if (step + 1) % n_push == 0 or step + 1 == len(batches):
+            w, accrued = w - 0.02 * accrued, np.zeros_like(w)
+    algorithm = Downpour(n_fetch, n_push, rate=0.03)
+    found = lab.trained(least_squares(), algorithm, rule=Sgd(0.02), servers=2, replicas=1, times=LOCKSTEP)
+    assert found == pytest.approx(w, rel=1e-10)
 
 
 @pytest.mark.parametrize("inner", PLAIN)

@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import mpidl
 from mpidl.algorithms import ALGORITHMS
 from mpidl.data import SOURCES
 from mpidl.nn import LAYERS, LOSSES
 from mpidl.rules import RULES
+
+DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 
 
 def test_everything_with_a_name_in_a_configuration_is_exported():
@@ -22,9 +25,23 @@ def test_every_export_is_there():
 
 
 def test_importing_the_package_imports_nothing_heavy(bare_environment):
-    heavy = ("numpy", "msgspec", "numba", "h5py", "mpi4py", "inspect", "typing")
-    code = f"import sys, mpidl; print([name for name in {heavy} if name in sys.modules])"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=bare_environment, capture_output=True, text=True, check=True
+    heavy = ("numpy", "msgspec", "numba", "h5py", "mpi4py", "torch", "jax", "inspect", "typing")
+    code = f"import sys, time, mpidl; print(time.process_time(), *[name for name in {heavy} if name in sys.modules])"
+    seconds, *found = said(code, bare_environment)
+    assert found == []
+    assert float(seconds) <= 0.3
+
+
+def test_training_a_network_imports_neither_pytorch_nor_jax(bare_environment, tmp_path):
+    code = (
+        "import sys; from mpidl.cli import main\n"
+        f"main(['train', '{DIGITS}', '--set', 'run.epochs=1', '--set', 'run.dir={tmp_path}'])\n"
+        "print(*[name for name in ('numpy', 'torch', 'jax') if name in sys.modules])"
     )
-    assert ended.stdout == "[]\n"
+    assert said(code, bare_environment) == ["numpy"]
+
+
+def said(code, environment):
+    """Return the words of the last line that a program prints."""
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return ended.stdout.splitlines()[-1].split()

@@ -1,6 +1,7 @@
 """What ``--resume`` does with a run that is finished, has no checkpoint yet, or has a damaged one."""
 
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import mpidl as package
 from mpidl.config import from_dict
-from mpidl.data import ArraySplit, Dataset, Portions
+from mpidl.data import ArraySplit, Dataset, Portions, opened
 from mpidl.errors import UsageError
 from mpidl.runs.start import run
 
@@ -151,6 +152,23 @@ def numbers(samples, contiguous=False, first=0):
     return Dataset("test", (1,), None, split, split)
 
 
+class Indices:
+    """Samples that are their own number."""
+
+    def __init__(self, samples):
+        self._samples = samples
+
+    def __len__(self):
+        return self._samples
+
+    def __getitem__(self, index):
+        return np.array([index], np.float32), np.zeros(1, np.float32)
+
+
+def indexed(samples):
+    return package.Indexed(Indices(samples), Indices(samples))
+
+
 def test_other_data_are_one_line(tmp_path):
     options = {"batch": 4, "dir": tmp_path, "rule": package.Sgd(1.0)}
     package.train(Tally(), numbers(20), **options, epochs=1)
@@ -166,24 +184,22 @@ def test_other_data_are_one_line(tmp_path):
 @given(
     size=st.tuples(st.integers(3, 30), st.integers(1, 5), st.integers(1, 4)),
     ends=st.lists(st.integers(1, 30), min_size=2, max_size=3),
-    contiguous=st.booleans(),
+    data=st.sampled_from([numbers, functools.partial(numbers, contiguous=True), indexed]),
     deterministic=st.booleans(),
     n_push=st.integers(1, 3),
 )
-def test_a_run_that_is_extended_trains_every_batch_once(
-    tmp_path_factory, size, ends, contiguous, deterministic, n_push
-):
+def test_a_run_that_is_extended_trains_every_batch_once(tmp_path_factory, size, ends, data, deterministic, n_push):
     """Also where it had ended in the middle of a portion."""
     samples, batch, batches = size
     steps, directory = 0, tmp_path_factory.mktemp("run")
     for number, more in enumerate(ends):
         steps += more
         package.train(
-            Tally(), numbers(samples, contiguous), algorithm=package.Downpour(n_push=n_push), rule=package.Sgd(1.0),
+            Tally(), data(samples), algorithm=package.Downpour(n_push=n_push), rule=package.Sgd(1.0),
             batch=batch, portion=batch * batches, deterministic=deterministic, steps=steps, dir=directory,
             resume=number > 0,
         )  # fmt: skip
-    portions = Portions(samples, batch, batch * batches, 0, contiguous)
+    portions = Portions(samples, batch, batch * batches, 0, opened(data(samples)).train.contiguous)
     order = [each for number in range(steps) for each in portions.batches(number)]
     with h5py.File(directory / "run" / "checkpoints" / str(steps) / "index.h5") as index:
         assert index["parameters/parameters"][0] == -sum(float(np.sum(each + 1)) for each in order[:steps])

@@ -24,9 +24,7 @@ SECTIONS = {
     "device": {"kind": "cpu", "transfer": "staged"},
     "debug": {"slow_worker": 1},
 }
-DATA = (
-    "data: expected a Dataset or a source, such as mpidl.Digits() or mpidl.Dataset.of_arrays((x, y), (test_x, test_y))"
-)
+DATA = "data: expected a Dataset or a source, such as mpidl.Digits() or mpidl.Arrays((x, y), (test_x, test_y))"
 OTHERS = {
     "algorithm": mpidl.Downpour(n_push=4),
     "rule": mpidl.Adam(0.1),
@@ -41,7 +39,10 @@ OTHERS = {
     "steps": 5,
     "seed": 1,
     "deterministic": True,
+    "validation": 0.25,
+    "metrics": ["f1"],
     "target_accuracy": 0.5,
+    "patience": 3,
     "record": True,
     "report": 2.0,
     "checkpoint_every": 9.0,
@@ -233,7 +234,7 @@ def test_a_model_is_tested_in_its_own_way(tmp_path, least_squares):
         (lambda: mpidl.Downpour(n_push=0), "Downpour.n_push: expected int >= 1, found 0"),
         (lambda: mpidl.Easgd(wire=3), "Easgd.wire: expected str, found 3"),
         (lambda: mpidl.Synthetic(shape=(3, 0)), "Synthetic.shape: expected non-empty list of int >= 1, found (3, 0)"),
-        (lambda: mpidl.Hdf5(None), "Hdf5.path: expected str, found None"),
+        (lambda: mpidl.Hdf5(None), "Hdf5.path: expected str or list of str, found None"),
         (lambda: mpidl.Augmentation(rotate=200), "Augmentation.rotate: expected float >= 0 and <= 180, found 200"),
         (
             lambda: mpidl.Normalisation(std=[1.0, 0.0]),
@@ -261,6 +262,6 @@ def test_numbers_of_numpy_are_taken():
 def test_arrays_of_a_script(tmp_path):
     random = np.random.default_rng(0)
     inputs = random.integers(0, 50, (40, 6))
-    data = mpidl.Dataset.of_arrays((inputs, inputs[:, 0] % 3), (inputs[:7], inputs[:7, 0] % 3), classes=3)
+    data = mpidl.Arrays((inputs, inputs[:, 0] % 3), (inputs[:7], inputs[:7, 0] % 3), classes=3)
     network = mpidl.Network([mpidl.Embedding(50, 2), mpidl.Dense(3)], (6,))
     assert mpidl.train(network, data, batch=8, epochs=1, dir=tmp_path)["samples"] == 40

@@ -26,7 +26,7 @@ summary: dict[str, object] = mpidl.train(
     epochs=3,
 )
 summary = mpidl.train(config="jobs/digits.toml", steps=10)
-summary = mpidl.train(config=mpidl.load("jobs/digits.toml", ["run.steps=10"]))
+summary = mpidl.train(config=mpidl.config.load("jobs/digits.toml", ["run.steps=10"]))
 version: str = mpidl.__version__
 
 
@@ -91,7 +91,7 @@ def test_a_wrong_model_and_an_unknown_keyword(check):
         "mpidl.Downpour(n_psh=1)",
         "mpidl.Dense('10')",
         "mpidl.Adagrade()",
-        "mpidl.load(3)",
+        "mpidl.config.load(3)",
     ],
 )
 def test_each_of_these_is_an_error(check, line):

@@ -1,26 +1,21 @@
-"""Bad configurations at random, and what is wrong with the way that a command ends on one."""
+"""Bad configurations at random."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import datetime
-import io
 import math
 import os
 import random
-import shutil
-import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
 import tomli_w
 
-from mpidl import cli, schema
+from mpidl import schema
 from mpidl.algorithms import ALGORITHMS
 from mpidl.config import SECTIONS
 from mpidl.data import SOURCES
@@ -29,8 +24,6 @@ from mpidl.rules import RULES
 
 #: Kinds of cases: a value, a key or a section is wrong; the text is; data, options, or the user's model are.
 KINDS = ("values", "keys", "text", "data", "options", "factories")
-#: Seconds after which a run that has begun is left alone, and any other command hangs.
-LIMIT = 8.0
 
 LONG = "x" * 10_000
 JUNK: list[Any] = [
@@ -63,6 +56,9 @@ NETWORKS: list[list[dict[str, Any]]] = [
 OPTIONS = [
     [], ["train"], ["train", "absent.toml"], ["train", "."], ["evaluate"], ["evaluate", "/"], ["evaluate", "absent"],
     ["train", "--resume", "absent"], ["train", "\x1b[31m.toml"], ["\x1b[31m"], [LONG], ["train", LONG],
+    ["export"], ["export", "absent", "--to", "npz"], ["export", "images", "--to", LONG], ["predict", ".", "test"],
+    *(["export", ".", "--to", "npz", "--step", step] for step in ("x", "-1", "9" * 5000, LONG)),
+    ["predict", "absent", "test", "-o", "out.h5"], ["predict", ".", LONG, "-o", LONG], ["predict", ".", "x", "-o", "/"],
     ["simulate", "--replay", "."], ["data", "pack", "absent", "out.h5"], ["data", "pack", ".", "out.h5"],
     ["data", "pack", "images", "/"], ["data", "pack", "images", "job.toml"],
     ["data", "pack", "images", "absent/out.h5"],
@@ -75,26 +71,6 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-class Outcome(NamedTuple):
-    """How a case ended.
-
-    Attributes
-    ----------
-    arguments : list of str
-        The command.
-    problem : str
-        What is wrong with its end; empty if nothing is.
-    code : int or None
-        Exit code; None where there was none in time.
-    stderr : str
-    """
-
-    arguments: list[str]
-    problem: str
-    code: int | None
-    stderr: str
-
-
 def cases(
     seed: int, kinds: tuple[str, ...] = KINDS, commands: tuple[str, ...] = ("train", "plan", "simulate")
 ) -> Iterator[Callable[[Path], list[str]]]:
@@ -105,66 +81,6 @@ def cases(
         kind = kinds[number % len(kinds)]
         yield lambda place, chance=chance, kind=kind: _write(place, chance, kind, commands)  # type: ignore[misc]
         number += 1
-
-
-def judge(arguments: list[str], code: int | None, stderr: str, left: bool) -> Outcome:
-    """Return the outcome of a command; `left` tells whether it has left a run's directory."""
-    lines = [line for line in stderr.splitlines() if line]
-    told = [line for line in lines if line.startswith("mpidl: ")]
-    problem = ""
-    if code is None and not left:
-        problem = "hang"
-    elif "Traceback" in stderr:
-        problem = "traceback"
-    elif "MPIDL_DEBUG=1 shows where" in stderr:
-        problem = "internal error"
-    elif code not in (None, 0, 1, 2, 75):
-        problem = f"exit code {code}"
-    elif code in (1, 2) and len(told) != 1:
-        problem = f"{len(told)} lines for people"
-    elif max(Counter(told).values(), default=0) > 1:
-        problem = "a line twice"
-    elif any("Warning: " in line for line in lines):
-        problem = "a warning of a library"
-    elif code == 2 and left:
-        problem = "a directory of a refused run"
-    elif not all(line.isprintable() and len(line) < 1000 for line in told):
-        problem = "a line that rules the terminal"
-    return Outcome(arguments, problem, code, stderr)
-
-
-def attempt(case: Callable[[Path], list[str]], place: Path) -> Outcome:
-    """Run a case in this process, in an empty directory."""
-    before = Path.cwd()
-    place.mkdir(parents=True)
-    arguments = case(place)
-    stdout, stderr, code = io.StringIO(), io.StringIO(), None
-    os.chdir(place)
-    alarm = signal.signal(signal.SIGALRM, _time_is_up)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT)
-    try:
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), contextlib.suppress(_TimeIsUp):
-            code = cli.main(arguments)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        stderr.write(f"Traceback: {type(error).__name__}: {error}")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, alarm)
-        os.chdir(before)
-    outcome = judge(arguments, code, stderr.getvalue(), (place / "runs").exists())
-    if not outcome.problem:
-        shutil.rmtree(place)
-    return outcome
-
-
-class _TimeIsUp(BaseException):
-    """Not an Exception, which a command would tell as its own."""
-
-
-def _time_is_up(number: int, frame: Any) -> None:
-    raise _TimeIsUp
 
 
 def _write(place: Path, chance: random.Random, kind: str, commands: tuple[str, ...]) -> list[str]:

@@ -1,16 +1,12 @@
-"""The command line: one line and exit code 2 for what a user did wrong, quickly."""
+"""The command line: help, what a command prints, and its exit code."""
 
-import gzip
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
-import tomli_w
 from PIL import Image
 
 from mpidl.cli import main
@@ -18,128 +14,6 @@ from mpidl.errors import MpidlError
 
 JOBS = Path(__file__).parents[2] / "jobs"
 DIGITS = JOBS / "digits.toml"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["train", DIGITS, "--set", "run.epoch=3"], "run.epoch: unknown key, did you mean 'epochs'?"),
-        (["train", DIGITS, "--set", "data.batch=abc"], "data.batch: expected int >= 1, found 'abc'"),
-        (["train", DIGITS, "--set", "epochs"], "--set epochs: expected section.key=value"),
-        (["train", "absent.toml"], "absent.toml: No such file or directory"),
-        (["train", "."], ".: Is a directory"),
-        (["train"], "train: expected CONFIG or --resume RUN_DIR (see `mpidl train --help`)"),
-        (["train", "--resume", "absent"], "absent/config.toml: No such file or directory"),
-        (["train", DIGITS, "-n", "0"], "-n: expected int >= 1, found 0"),
-        (["train", DIGITS, "-n", "x"], "argument -n: invalid int value: 'x' (see `mpidl train --help`)"),
-        (["data", "pack", "none", "x.h5", "--size", "0"], "--size: expected int >= 1, found 0"),
-        (["data", "pack", "none", "x.h5", "--seed", "-1"], "--seed: expected int >= 0, found -1"),
-        (
-            ["data", "pack", "none", "x.h5", "--test-fraction", "1"],
-            "--test-fraction: expected float > 0 and < 1, found 1.0",
-        ),
-        (
-            ["data", "pack", "none", "x.h5"],
-            "none: no such folder, expected one with a subfolder of images for each class",
-        ),
-        (
-            ["train", DIGITS, "-n", "2"],
-            "2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)",
-        ),
-        (
-            ["train", DIGITS, "-n", "4", "--set", "topology.servers=3"],
-            "4 ranks are too few: a coordinator, 3 servers and 1 worker need 5 (or run without mpirun for one process)",
-        ),
-    ],
-)  # fmt: skip
-def test_what_a_user_did_wrong_is_one_line(mpidl, arguments, line):
-    ended = mpidl(*arguments)
-    assert ended.stderr == f"mpidl: {line}\n"
-    assert ended.stdout == ""
-    assert ended.returncode == 2
-
-
-@pytest.mark.parametrize("arguments", [[], ["trian"], ["train", DIGITS, "--jsn"], ["evaluate"], ["data"]])
-def test_arguments_that_are_not_known(mpidl, arguments):
-    ended = mpidl(*arguments)
-    assert ended.stderr.startswith("mpidl: ")
-    assert ended.stderr.count("\n") == 1
-    assert ended.returncode == 2
-
-
-def test_only_the_first_rank_says_what_all_found(mpidl):
-    ranks = [
-        mpidl("train", "absent.toml", OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE="2") for rank in range(2)
-    ]
-    assert [rank.stderr.count("\n") for rank in ranks] == [1, 0]
-    assert [rank.returncode for rank in ranks] == [2, 2]
-
-
-def test_junk_of_a_launcher_is_one_line(mpidl):
-    ended = mpidl("train", DIGITS, OMPI_COMM_WORLD_RANK="junk", OMPI_COMM_WORLD_SIZE="2")
-    expected = "expected a number from 0 to 1 as a launcher sets it, or unset it"
-    assert ended.stderr == f"mpidl: OMPI_COMM_WORLD_RANK=junk in the environment: {expected}\n"
-    assert ended.returncode == 2
-
-
-def test_names_are_told_without_control_characters_and_shortened(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for arguments in (
-        ["train", str(DIGITS), "--set", "run.name=\x1b[31m\x07"],
-        ["train", str(DIGITS), "--set", f"run.{'x' * 9999}=3"],
-        ["train", str(DIGITS), "--set", f"{'x' * 9999}.y=3"],
-        ["train", str(DIGITS), "--set", f"server.rule={'x' * 9999}"],
-        ["train", "\x1b[31m.toml"],
-        ["train", f"{'x' * 9999}.toml"],
-        ["x" * 9999],
-    ):
-        assert main(arguments) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("mpidl: ")
-        assert line.isprintable()
-        assert len(line) < 500
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["train", "--set", "model.layer_=1"], "model.layer_: unknown key, did you mean 'layer'?"),
-        (
-            ["train", "--set", "algorithm.history=1000000000"],
-            "algorithm.history: expected int >= 1 and <= 1000, found 10",
-        ),
-        (["train", "--set", "topology.servers=1000000"], "topology.servers: 1000000, expected at most one for each"),
-        (["train", "--set", "run.epochs=9223372036854775807"], "run.epochs: 9223372036854775807, expected fewer"),
-        (["train", "-n", "999999"], "-n 999999: so many ranks take 5e+04 GB, this machine has "),
-        (["train", "-n", "9999999999"], "-n: expected int <= 1000000, found 9999999999"),
-        (["plan", "--ranks", "1000000000"], "--ranks: expected int <= 1000000, found 1000000000"),
-        (["simulate", "--replicas", "1000000", "--set", "virtual.compute=1"], "17,226 parameters take "),
-    ],
-)
-def test_sizes_beyond_memory_are_one_line(capsys, tmp_path, monkeypatch, arguments, line):
-    monkeypatch.chdir(tmp_path)
-    for variable in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"):
-        monkeypatch.delenv(variable, raising=False)
-    name = "sandblaster" if "history" in " ".join(arguments) else "sync" if "replicas" in arguments[1] else "downpour"
-    assert main([arguments[0], str(DIGITS), *arguments[1:], "--set", f"algorithm.name={name}"]) == 2
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"mpidl: {line}")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "layer", [{"type": "dense", "units": 10**12}, {"type": "embedding", "vocabulary": 10**14, "units": 100}]
-)
-def test_a_model_beyond_memory_is_one_line_and_can_be_planned(capsys, tmp_path, monkeypatch, layer):
-    monkeypatch.chdir(tmp_path)
-    layers = [layer, {"type": "dense", "units": 10}]
-    Path("job.toml").write_text(tomli_w.dumps({"data": {"source": "digits"}, "model": {"layer": layers}}))
-    assert main(["train", "job.toml"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"mpidl: [\d,]+ parameters take \S+ GB, this machine has \S+ GB of memory", line)
-    assert main(["plan", "job.toml"]) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
 def test_a_million_ranks_are_planned(capsys):
@@ -152,36 +26,6 @@ def test_the_home_directory_is_known(capsys, tmp_path, monkeypatch):
     assert main(["train", str(DIGITS), "--set", "run.dir=~/my runs", "--set", "run.steps=1"]) == 0
     assert (tmp_path / "my runs" / "digits" / "summary.json").exists()
     capsys.readouterr()
-
-
-def test_a_refused_run_leaves_no_directory_behind(capsys, tmp_path, monkeypatch):
-    """Refused for images that can't be read, or at its first batch."""
-    monkeypatch.chdir(tmp_path)
-    with h5py.File("data.h5", "w") as file:
-        for part in ("train", "test"):
-            file[f"{part}/x"], file[f"{part}/y"] = np.full((9, 2), 77), np.arange(9) % 3
-    embedding = [{"type": "embedding", "vocabulary": 5, "units": 2}, {"type": "dense", "units": 3}]
-    Path("job.toml").write_text(
-        tomli_w.dumps({"data": {"source": "hdf5", "path": "data.h5"}, "model": {"layer": embedding}})
-    )
-    assert main(["train", "job.toml"]) == 2
-    assert capsys.readouterr().err.endswith("mpidl: an id of 77, the embedding has a vocabulary of 5\n")
-    for part in ("train", "t10k"):
-        Path(f"{part}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1]))
-        with gzip.open(f"{part}-images-idx3-ubyte.gz", "wb") as images:
-            images.write(bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1, 3, 4]))
-        damaged = bytearray(Path(f"{part}-images-idx3-ubyte.gz").read_bytes())
-        damaged[-8] ^= 1  # the checksum
-        Path(f"{part}-images-idx3-ubyte.gz").write_bytes(damaged)
-    assert main(["train", str(DIGITS), "--set", "data.source=idx", "--set", "data.path=."]) == 2
-    assert "not a valid gzip file" in capsys.readouterr().err
-    assert not Path("runs").exists()
-
-
-def test_ranks_that_are_there_already(mpidl):
-    ended = mpidl("train", DIGITS, "-n", "4", PMI_RANK="0", PMI_SIZE="3")
-    assert ended.stderr == "mpidl: -n 4: there are 3 ranks already, leave -n out\n"
-    assert ended.returncode == 2
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["data", "pack", "--help"], ["--version"]])
@@ -219,7 +63,7 @@ def test_threads_are_limited_before_numpy_is_loaded(bare_environment):
         "sys.meta_path.insert(0, Watch())\n"
         f"main(['train', '{DIGITS}', '--set', 'run.epoch=1'])"
     )
-    variables = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "")
+    variables = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PJRT_NPROC"), "")
     bare_environment = {name: value for name, value in bare_environment.items() if name not in variables}
     ended = subprocess.run(
         [sys.executable, "-c", code],
@@ -228,7 +72,7 @@ def test_threads_are_limited_before_numpy_is_loaded(bare_environment):
         text=True,
         check=False,
     )
-    assert ended.stdout.split() == ["7", "1", "1"]
+    assert ended.stdout.split() == ["7", "1", "1", "1"]
 
 
 def test_a_packed_folder_can_be_trained_with(mpidl, tmp_path):
@@ -284,16 +128,22 @@ def raising(error):
 def test_what_a_command_raises(monkeypatch, capsys, error, code, line):
     for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "MPIDL_DEBUG"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("mpidl.cli._evaluate", raising(error))
+    monkeypatch.setattr("mpidl.cli.commands.run_evaluate", raising(error))
     assert main(["evaluate", "runs/x"]) == code
     assert capsys.readouterr().err == line
 
 
 def test_debugging_shows_where(monkeypatch, capsys):
     monkeypatch.setenv("MPIDL_DEBUG", "1")
-    monkeypatch.setattr("mpidl.cli._evaluate", raising(ValueError("what")))
+    monkeypatch.setattr("mpidl.cli.commands.run_evaluate", raising(ValueError("what")))
     assert main(["evaluate", "runs/x"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_junk_of_a_launcher_is_told_while_debugging(mpidl):
+    ended = mpidl("train", DIGITS, PMI_RANK="junk", PMI_SIZE="2", MPIDL_DEBUG="1")
+    assert ended.stderr.splitlines()[-1].startswith("mpidl: PMI_RANK=junk in the environment: expected a number")
+    assert ended.returncode == 2
 
 
 def summary(**more):

@@ -138,9 +138,25 @@ def test_the_command(mpidl):
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["parameters"] == 17_226
     assert [rank["role"] for rank in found["roles"]] == ["coordinator", "server 0", "server 1", "worker 0"]
+    assert "proposal" not in found
     ended = mpidl("plan", DIGITS)
     assert ended.stdout.startswith("digits: 17,226 parameters (68.9 kB) of float32")
     assert "rank" not in ended.stdout
+
+
+def test_a_proposal_and_its_application(mpidl, tmp_path):
+    job = tmp_path / "job.toml"
+    text = DIGITS.read_text() + "\n# Slow links.\n[virtual]\ncompute = 1e-3\nbandwidth = 1e7\n"
+    job.write_text(text)
+    ended = mpidl("plan", job, "--ranks", "7", "--apply")
+    assert ended.returncode == 0, ended.stderr
+    proposed = int(ended.stdout.partition("proposed: ")[2].split()[0])
+    assert proposed > 1
+    assert ended.stderr == f"mpidl: {job}: topology.servers = {proposed}\n"
+    assert job.read_text() == text.replace("\nservers = 1 ", f"\nservers = {proposed} ")
+    found = json.loads(mpidl("plan", job, "--ranks", "7", "--json").stdout)
+    assert found["proposal"]["servers"] == proposed
+    assert found["parameters"] == 17_226
 
 
 def test_a_run_begins_with_its_size(mpidl):
@@ -158,6 +174,11 @@ def test_a_run_begins_with_its_size(mpidl):
             "2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)",
         ),
         (["plan", DIGITS, "--set", "data.batch=0"], "data.batch: expected int >= 1, found 0"),
+        (["plan", DIGITS, "--apply"], "--apply: expected --ranks too"),
+        (
+            ["plan", DIGITS, "--apply", "--ranks", "4", "--set", "topology.servers=1"],
+            "--apply: topology.servers is given, leave it out",
+        ),
     ],
 )
 def test_what_cannot_be_planned(mpidl, arguments, line):

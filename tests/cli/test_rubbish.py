@@ -3,7 +3,8 @@
 from itertools import islice
 
 import pytest
-from rubbish_cases import KINDS, attempt, cases, judge
+from rubbish_cases import KINDS, cases
+from rubbish_outcomes import attempt, judge
 
 
 # On a bare machine the cases compile all layers, too.

@@ -73,6 +73,37 @@ def test_durations_of_a_real_run(mpidl, tmp_path):
     assert summary["seconds"] == pytest.approx(3 * 4 * 0.25, rel=0.01)
 
 
+MEASURED = """
+[node]
+hosts = ["alpha"]
+mpi = "Open MPI v5.0.8"
+date = "2026-03-01T10:00:00+00:00"
+cores = 2
+memory = 1000000000
+memcpy = 1e10
+update = 1e9
+flops = 1e7
+"""
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_durations_that_the_doctor_has_saved(mpidl, tmp_path, own):
+    path = tmp_path / "mpidl" / "measured.toml"
+    path.parent.mkdir()
+    path.write_text(MEASURED)
+    settings = ("--set", "run.steps=40", "--json") if own else ("--set", "run.steps=40", "--json", *calibration(path))
+    variables = {"XDG_CONFIG_HOME": str(tmp_path)} if own else {}
+    ended = mpidl("simulate", DIGITS, "--replicas", 2, *settings, **variables)
+    assert f"mpidl: durations by {path}: node on alpha on 2026-03-01\n" in ended.stderr
+    # 32 samples through 64-128-64-10; 40 steps by two replicas on two cores.
+    compute = 32 * 2 * (2 * 64 * 128 + 3 * 128 * 64 + 3 * 64 * 10) / 1e7
+    assert json.loads(ended.stdout)["seconds"] == pytest.approx(20 * compute, rel=0.05)
+
+
+def calibration(path):
+    return ("--set", f"virtual.calibration={path}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -94,6 +125,10 @@ def test_durations_of_a_real_run(mpidl, tmp_path):
         (
             [DIGITS, "--replicas", "2", "--set", "virtual.compute=1", "--set", "virtual.slow=[{replica = 2}]"],
             "virtual.slow: replica 2, there are 2 (0 to 1)",
+        ),
+        (
+            [DIGITS, "--replicas", "2", "--set", "virtual.cores=2", "--set", "virtual.ranks_per_node=2"],
+            "virtual.ranks_per_node: 2, but cores are those of one node for all ranks",
         ),
     ],
 )

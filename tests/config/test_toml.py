@@ -88,3 +88,55 @@ def test_what_python_can_not_take_is_one_line(tmp_path, name):
     for read in (lambda: toml.read(path), lambda: toml.parse(text.removeprefix("x = "))):
         with pytest.raises(UsageError, match=r": (tables or arrays are nested too deeply|an integer has too many dig)"):
             read()
+
+
+JOB = """# A job.
+[run]
+name = "x"   # its name
+
+[topology]  # who does what
+servers = 1     # of four ranks
+text = '''
+[topology]
+servers = 7'''
+
+[[model.layer]]
+type = "dense"
+"""
+
+
+def test_a_change_leaves_everything_else_as_it_is(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    toml.change(path, "topology", {"servers": 3})
+    assert path.read_text() == JOB.replace("servers = 1 ", "servers = 3 ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = 1\n", "a = 1\n\n[topology]\nservers = 3\n"),
+        ("[topology]\n# none yet\n", "[topology]\n# none yet\nservers = 3\n"),
+        ("topology = {servers = 1, b = 2}  # short\r\n", "topology = {servers = 3, b = 2}  # short\r\n"),
+        ("topology.servers = 1\n[x]\n", "topology.servers = 3\n[x]\n"),
+    ],
+)
+def test_a_section_in_any_form(tmp_path, text, expected):
+    path = tmp_path / "job.toml"
+    path.write_bytes(text.encode())
+    (tmp_path / "link.toml").symlink_to(path)
+    path.chmod(0o640)
+    toml.change(tmp_path / "link.toml", "topology", {"servers": 3})
+    assert path.read_bytes().decode() == expected
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+@given(
+    st.dictionaries(st.sampled_from(["topology", "b"]), st.dictionaries(text.filter(bool), values)), st.integers(1, 99)
+)
+def test_a_change_of_any_file(tmp_path_factory, sections, servers):
+    path = tmp_path_factory.mktemp("files") / "job.toml"
+    path.write_text(toml.dump(sections), encoding="utf-8")
+    toml.change(path, "topology", {"servers": servers})
+    expected = {**sections, "topology": {**sections.get("topology", {}), "servers": servers}}
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == expected

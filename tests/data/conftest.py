@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from data_files import IDX_NAMES, TEST, TRAIN, idx_bytes
@@ -36,6 +37,20 @@ def write_idx(tmp_path: Path) -> Callable[..., Path]:
             else:
                 (tmp_path / name).write_bytes(contents)
         return tmp_path
+
+    return write
+
+
+@pytest.fixture
+def write_hdf5(tmp_path: Path) -> Callable[..., Path]:
+    """Write arrays into ``data.h5``, and return its path."""
+
+    def write(arrays: dict[str, NDArray[np.generic]], **keywords: object) -> Path:
+        path = tmp_path / "data.h5"
+        with h5py.File(path, "w") as file:
+            for key, array in arrays.items():
+                file.create_dataset(key, data=array, **keywords)
+        return path
 
     return write
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from mpidl.data import ArraySplit, Dataset, Split
+from mpidl.data import Arrays, ArraySplit, Dataset, Split
 from mpidl.errors import UsageError
 
 INPUTS, LABELS = np.arange(24.0).reshape(6, 4), np.arange(6) % 3
-EXPECTED = "expected integers of shape (samples,) or floats of shape (samples, outputs)"
+EXPECTED = "expected integers of shape (samples,) or floats of shape (samples, outputs) with outputs >= 1"
 
 
 def fails(line, make):
@@ -25,7 +25,7 @@ def changed(array, place, value):
 def test_lists_become_arrays():
     split = ArraySplit(INPUTS.tolist(), LABELS.tolist())
     assert np.array_equal(split.gather(np.arange(6)).inputs, INPUTS)
-    data = Dataset.of_arrays((INPUTS.tolist(), LABELS.tolist()), [INPUTS, LABELS])
+    data = Arrays((INPUTS.tolist(), LABELS.tolist()), [INPUTS, LABELS]).open()
     assert (data.input_shape, data.classes, data.train.samples) == ((4,), 3, 6)
 
 
@@ -36,6 +36,7 @@ def test_lists_become_arrays():
         (INPUTS, LABELS * 1.0, f"targets: float64 of shape (6,), {EXPECTED}"),
         (INPUTS, LABELS > 1, f"targets: bool of shape (6,), {EXPECTED}"),
         (INPUTS, [], f"targets: float64 of shape (0,), {EXPECTED}"),
+        (INPUTS, INPUTS[:, :0], f"targets: {INPUTS.dtype} of shape (6, 0), {EXPECTED}"),
         (INPUTS[:, 0], LABELS, "inputs: shape (6,), expected (samples, ...) with no size 0 per sample"),
         (INPUTS.astype(str), LABELS, "inputs: <U32, expected floats, bytes (uint8) or other integers"),
         (changed(INPUTS, (2, 3), np.nan), LABELS, "inputs: NaN or infinity in sample 2, expected finite numbers"),
@@ -99,9 +100,9 @@ def test_a_split_without_samples():
 
 def test_no_test_data():
     expected = "test: expected (inputs, targets), found None"
-    fails(expected, lambda: Dataset.of_arrays((INPUTS, LABELS), None))
+    fails(expected, lambda: Arrays((INPUTS, LABELS), None).open())
     empty = (INPUTS[:0], LABELS[:0])
-    fails("test inputs: no samples, expected at least one", lambda: Dataset.of_arrays((INPUTS, LABELS), empty))
+    fails("test inputs: no samples, expected at least one", lambda: Arrays((INPUTS, LABELS), empty).open())
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "u4", "i8", ">i4"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data import Portions
-from mpidl.data.dataset import ArraySplit
+from mpidl.data.dataset import ArraySplit, Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Assignment, Schedule
 
@@ -168,3 +168,37 @@ def test_tickets_before_an_epoch_tell_a_warm_start():
     assert [schedule.tickets_before(e) for e in (0, 0.5, 1.0, 3.9, 9)] == [0, 2, 5, 19, 20]
     resumed = make(10, 2, 1, epochs=4, next_portion=7, unfinished=[(5, 0)])
     assert [resumed.tickets_before(e) for e in (1.0, 2.0)] == [0, 4]
+
+
+class Announced(Split):
+    """A split that notes which batches it has been told of."""
+
+    def __init__(self, samples, contiguous, lookahead):
+        self.samples, self.contiguous, self.lookahead = samples, contiguous, lookahead
+        self.coming = []
+
+    def prepare(self, indices, epoch=0):
+        self.coming.append((epoch, indices.tolist()))
+
+    def gather(self, indices, epoch=0):
+        raise NotImplementedError
+
+
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4)),
+    contiguous=st.booleans(),
+    lookahead=st.integers(1, 9),
+)
+def test_batches_are_announced_once_in_their_order_and_as_far_ahead_as_the_split_likes(size, contiguous, lookahead):
+    schedule = make(*size, contiguous, epochs=2)
+    split, tickets = Announced(size[0], contiguous, lookahead), iter(range(1 << 30))
+    loader = Loader(schedule, split, lambda: next(tickets), lambda epoch: None, prepare=True)
+    used, most, crosses = [], 0, contiguous or lookahead > 1
+    while (batch := loader.next()) is not None:
+        used.append((batch.epoch, batch.indices.tolist()))
+        most = max(most, len(split.coming) + 1 - len(used))
+        if crosses and len(used) < schedule.steps:
+            assert len(split.coming) >= len(used)  # the next one, at least
+    # All but the first, unless a portion's first can't be known before.
+    assert split.coming == used[1:] if crosses else [each for each in used if each in split.coming] == split.coming
+    assert most <= lookahead

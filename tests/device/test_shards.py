@@ -114,7 +114,7 @@ def test_a_rehearsal_applies_the_rule(cupy, monkeypatch, algorithm, rule):
     applied = []
     update = type(rule).update
     monkeypatch.setattr(type(rule), "update", lambda *each, **more: (applied.append(1), update(*each, **more))[1])
-    rehearse(cupy, rule, algorithm.shard_policy(1), "float32")
+    rehearse(cupy, ScheduledRule(rule), algorithm.shard_policy(1), "float32")
     assert applied
 
 
@@ -142,6 +142,6 @@ def test_operations_are_carried_out_on_whole_vectors_of_a_device(cupy):
     values = random.normal(size=20_000)
     for accrual, brought in zip(accruals, (values, cupy.asarray(values)), strict=True):
         accrual.begin(1, ["b"], ["b"])
-        assert not accrual.add_chunk(1, 0, 1, brought, 2.0)
+        assert not accrual.add_chunk(1, 0, 1, brought, 2.0, 1.0)
     assert host["b"].tobytes() == device["b"].get().tobytes()
     assert host["b"].any()

@@ -1,6 +1,7 @@
 """The command: what it prints, and the exit codes."""
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpidl import doctor
+from mpidl.config.measured import read
 from mpidl.doctor.examination import Examination, Finding, Verdict
 from mpidl.doctor.machine import PROBES
 from mpidl.launch import environment
@@ -23,6 +25,7 @@ LINES = [
     "windows, create:",
     "server:",
     "transport",
+    "measured:",
 ]
 WINDOW_LINES = ["memory", "order of data", "8 bytes", "4 MiB", "busy target"]
 
@@ -31,9 +34,11 @@ WINDOW_LINES = ["memory", "order of data", "8 bytes", "4 MiB", "busy target"]
 def mpidl_doctor(mpidl, tmp_path):
     """Runs ``mpidl doctor``, after what ``first`` does in each of its processes."""
 
-    def run(first=""):
+    def run(first="", *arguments):
         (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(first))
-        return mpidl("doctor", PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path(doctor.__file__).parents[2])]))
+        return mpidl(
+            "doctor", *arguments, PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path(doctor.__file__).parents[2])])
+        )
 
     return run
 
@@ -48,14 +53,26 @@ def verdict(out, what):
     return next(line[26:35].strip() for line in out.splitlines() if line[:26].strip() == what)
 
 
-def test_a_sound_machine(mpidl_doctor):
-    ended = mpidl_doctor()
+def test_a_sound_machine(mpidl_doctor, tmp_path):
+    first = """
+        import sys
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "mpidl.doctor.ranks":
+                    sys.meta_path.remove(self)
+                    from mpidl.doctor import measuring
+                    measuring.NETWORKS = {"dense": measuring.NETWORKS["dense"]}
+        sys.meta_path.insert(0, Finder())
+        """
+    ended = mpidl_doctor(first, "--save", "measured.toml")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = whats(ended.stdout)
     assert [what for what in found if what in LINES] == LINES
     assert [found.count(what) for what in WINDOW_LINES] == [2] * len(WINDOW_LINES)
     assert "FAILED" not in ended.stdout
     assert 'transport                 ok       "windows" (allocate)' in ended.stdout
+    assert verdict(ended.stdout, "saved") == "ok"
+    assert read(tmp_path / "measured.toml").node.hosts == (socket.gethostname(),)
     assert ended.stdout.endswith("\nEverything that mpidl needs works.\n")
     assert "Traceback" not in ended.stderr
 

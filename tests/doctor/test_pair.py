@@ -108,3 +108,23 @@ def test_bells_that_do_not_ring(pair, monkeypatch):
     if pair is not None:
         monkeypatch.setattr(Doorbells, "ring", lambda self, rank: None)
         assert serving.doorbells(pair, rounds=1, patience=0.05).verdict is Verdict.FAILED
+
+
+def test_what_is_measured_is_kept(pair, tmp_path, monkeypatch):
+    from mpidl.config.measured import read
+    from mpidl.doctor import measuring
+
+    networks = {"dense": measuring.NETWORKS["dense"], "layers": measuring.NETWORKS["dense"]}
+    monkeypatch.setattr(measuring, "NETWORKS", networks)
+    if pair is not None:
+        path = tmp_path / "measured.toml"
+        probes = measuring.Measuring(pair, "allocate", path)
+        assert probes.node().found.startswith("gradients: dense ")
+        assert " B/s" in probes.link().found or "B/s, " in probes.link().found
+        probes.save()
+        if pair.origin:
+            found = read(path)
+            assert found.between is None
+            assert set(found.node.flops_of) == {"layers"}
+            assert min(found.node.flops, found.node.update, found.within.send_bandwidth) > 1e7
+            assert 0 < found.within.send_latency < 1

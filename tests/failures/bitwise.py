@@ -9,11 +9,12 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import h5py
 import numpy as np
-from killing import RunningJob
+from running_job import RunningJob
 
 from mpidl.config import toml
 
@@ -32,11 +33,14 @@ class Setting:
         Its sections; no rule where the algorithm leaves no choice.
     servers : int
         0 where the algorithm takes none.
+    model : module, optional
+        A module whose `make` builds the model; a small network by default.
     """
 
     algorithm: dict[str, Any]
     rule: dict[str, Any] = field(default_factory=dict)
     servers: int = 1
+    model: ModuleType | None = None
 
     def __str__(self) -> str:
         keys = [f"{key} {value}" for key, value in self.algorithm.items() if key != "name"]
@@ -46,13 +50,18 @@ class Setting:
     def write(self, directory: Path) -> Path:
         """Write the configuration; return its path."""
         hidden = {"type": "dense", "units": 24, "activation": "relu"}
+        model: dict[str, Any] = {"layer": [hidden, {"type": "dense", "units": 10}]}
+        if self.model is not None:
+            source = Path(str(self.model.__file__))
+            (directory / source.name).write_text(source.read_text())
+            model = {"factory": f"{source.stem}:make"}
         path = directory / "digits.toml"
         path.write_text(
             toml.dump(
                 {
                     "run": {"name": "digits", "epochs": 2, "deterministic": True},
                     "data": {"source": "digits", "batch": BATCH, "portion": PORTION},
-                    "model": {"layer": [hidden, {"type": "dense", "units": 10}]},
+                    "model": model,
                     "algorithm": self.algorithm,
                     "server": self.rule,
                     "topology": {"servers": self.servers} if self.servers else {},
@@ -177,7 +186,7 @@ def _vectors(checkpoint: Path) -> dict[str, bytes]:
     vectors: dict[str, bytes] = {}
 
     def take(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset):
+        if isinstance(item, h5py.Dataset) and name != "layout":
             values = item[...]
             assert np.isfinite(values).all(), f"{name} diverges: its bits say nothing"
             vectors[name] = values.tobytes()

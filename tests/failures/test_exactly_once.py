@@ -7,6 +7,8 @@ from bitwise import Setting, differences
 from counting import Case
 from killing import strike_runs
 
+import beside
+
 
 @pytest.fixture
 def place(tmp_path):
@@ -44,3 +46,8 @@ def test_a_signal_at_any_phase_stops_a_job_that_can_be_resumed(place, bare_envir
 def test_a_deterministic_run_that_is_killed_ends_with_the_same_bits(place, bare_environment):
     setting = Setting({"name": "downpour", "n_push": 3, "wire": "topk:0.1"}, {"rule": "adam", "rate": 0.01}, servers=1)
     assert differences(setting, place(), bare_environment, random.Random(3), strikes=1) == []
+
+
+def test_a_killed_run_goes_on_with_what_its_model_has_beside_the_parameters(place, bare_environment):
+    setting = Setting({"name": "downpour", "n_push": 2}, {"rule": "sgd", "rate": 0.01}, model=beside)
+    assert differences(setting, place(), bare_environment, random.Random(4), strikes=1) == []

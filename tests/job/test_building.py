@@ -71,6 +71,25 @@ def test_a_factory_that_is_none_is_one_line(factory, tmp_path, number, source, l
     assert str(error.value) == f"model.factory: wrong{number}:make: {line}"
 
 
+@pytest.mark.parametrize("source", ["import torch", "def make(dataset, seed):\n    import torch"])
+def test_a_factory_without_its_framework_says_what_to_install(factory, monkeypatch, source):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    name = f"uninstalled{len(source)}"
+    with pytest.raises(UsageError) as error:
+        factory(name, source)
+    where = f"model.factory: {name}:make: " + ("" if "def" in source else f"module {name}: ")
+    assert str(error.value) == where + "torch is not installed, expected `pip install 'mpidl[torch]'`"
+
+
+def test_a_line_of_the_packages_own_stays_as_it_is(factory, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "mpidl.torch", raising=False)
+    with pytest.raises(UsageError) as error:
+        factory("uninstalled", "from mpidl.torch import TorchModel")
+    line = "mpidl.torch: PyTorch isn't installed: pip install 'mpidl[torch]'"
+    assert str(error.value) == f"model.factory: uninstalled:make: module uninstalled: {line}"
+
+
 @pytest.mark.parametrize(
     ("number", "source", "line"),
     [

@@ -71,6 +71,6 @@ def test_a_rehearsal_changes_nothing(tmp_path, name):
 
 def test_a_model_of_a_users_own_is_left_alone(tmp_path, monkeypatch):
     job = build(configuration(tmp_path, "downpour"))
-    monkeypatch.setattr(type(job.original), "movable", False)
+    monkeypatch.setattr(type(job.original), "own", True)
     monkeypatch.setattr(type(job.original), "loss_and_gradient", None)
     rehearse_replica(job)

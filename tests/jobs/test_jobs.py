@@ -28,10 +28,14 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
-def test_every_job_can_be_planned(path, files):
-    on_disk = toml.read(path)["data"]["source"] in ("idx", "cifar10")
+def test_every_job_can_be_planned(path, files, monkeypatch):
+    monkeypatch.chdir(JOBS.parent)
+    if path.stem.startswith("torch"):
+        pytest.importorskip("torch")
+    on_disk = toml.read(path)["data"].get("source") in ("idx", "cifar10")
     described = plan(load(path, [f"data.path={files}"] if on_disk else []), ranks=4)
-    assert described["parameters"] == sum(layer["parameters"] for layer in described["layers"])
+    if described["layers"] is not None:  # of modules, only the names and shapes of the tensors are known
+        assert described["parameters"] == sum(layer["parameters"] for layer in described["layers"])
     assert len(described["roles"]) == 4
     assert as_text(described).startswith(f"{path.stem}: ")
 

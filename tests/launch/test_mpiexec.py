@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mpidl.errors import UsageError
-from mpidl.launch.mpiexec import _find, launch
+from mpidl.launch.command import _find
+from mpidl.launch.mpiexec import launch
 from mpidl.launch.signals import STOPPING
 from mpidl.report.screen import Screen
 
@@ -20,9 +21,9 @@ from mpidl.launch import signals
 signals.hold()
 import os, signal, sys
 from pathlib import Path
-from mpidl.launch import mpiexec
+from mpidl.launch import command, mpiexec
 from mpidl.report.screen import Screen
-mpiexec._find = lambda: Path(sys.argv[1])
+command._find = lambda: Path(sys.argv[1])
 mpiexec.START_PATIENCE = float(sys.argv[2])
 exec(sys.argv[3])
 code = mpiexec.launch(3, sys.argv[5:], Screen())

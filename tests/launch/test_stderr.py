@@ -21,6 +21,10 @@ ABORTED = (
     + RULE
 )
 HYDRA = b"Abort(1) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 1\n"
+EPOLL = (
+    b"[warn] Epoll MOD(4) on fd 26 failed. Old events were 6; read change was 2 (del); write change was 0 (none); "
+    b"close change was 0 (none): Bad file descriptor\n"
+)
 TOO_EARLY = (
     RULE
     + b"prterun noticed that process rank 1 with PID 5 on node vm exited on\nsignal 10 (User defined signal 1).\n"
@@ -42,7 +46,7 @@ def cut(text, places):
 
 @given(st.data())
 def test_what_goes_and_what_stays_however_it_arrives(draw):
-    redundant = [STOPPED, ABORTED, HYDRA, TOO_EARLY]
+    redundant = [STOPPED, ABORTED, HYDRA, EPOLL, TOO_EARLY]
     words = [KILLED, FOREIGN, SEGFAULT, OTHER_ABORT, b"a line\n", b"---\n", b"\n", b"Abort!\n", RULE[1:]]
     parts = draw.draw(st.lists(st.sampled_from(redundant + words)))
     text = b"".join(parts)

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from mpidl.launch.mpiexec import command
+from mpidl.launch.command import command
 
 JOB = """
 [run]

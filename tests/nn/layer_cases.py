@@ -23,12 +23,14 @@ from mpidl.nn import (
     kernels,
 )
 from mpidl.nn.layers.layer import Layer, Workspace
-from mpidl.nn.workspaces import Passes
+from mpidl.nn.workspaces import Node, Passes, Value
+from mpidl.parameters import Box
 
 #: Layers, each with the shape of one sample's inputs, or a list of shapes if the layer joins several.
 CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
     (Dense(5), (3, 2)),
     (Dense(1, "tanh"), (7,)),
+    (Dense(4, "gelu", bias=False), (5, 3)),
     *((Activation(name), (3, 5)) for name in ("relu", "leaky_relu", "gelu", "sigmoid", "tanh", "softmax")),
     (Conv2d(3, 3), (7, 5, 2)),
     (Conv2d(3, 3, "tanh"), (7, 5)),
@@ -41,14 +43,21 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
     (Conv2d(9, 3, "gelu", padding=[2, 0]), (3, 6, 8)),
     (Conv2d(8, 5, padding="same"), (7, 5, 8)),
     (Conv2d(8, 5, padding=[0, 4]), (9, 3, 9)),
+    (Conv2d(3, 3, padding=[[0, 2], [1, 0]]), (7, 5)),
+    (Conv2d(4, [4, 3], "tanh", stride=[2, 3], padding=[[3, 1], 2]), (9, 8, 3)),
+    (Conv2d(4, 3, groups=2, padding=[1, [2, 0]]), (6, 7, 2)),
+    (Conv2d(9, 3, padding=[[2, 0], [0, 1]]), (7, 6, 8)),
+    (Conv2d(8, 5, "relu", padding=[[0, 4], [3, 1]]), (6, 9, 8)),
     (LocallyConnected2d(3, 3), (6, 5, 2)),
     (LocallyConnected2d(2, [2, 3], "gelu", stride=[1, 2], padding=1), (5, 7)),
     (LocallyConnected2d(5, 5, "relu", stride=2, padding=[2, 0]), (5, 9, 1)),
+    (LocallyConnected2d(3, 3, padding=[[2, 0], [1, 2]]), (4, 5, 2)),
     (LocalContrastNormalisation(), (7, 11, 3)),
     (LocalContrastNormalisation(3), (4, 5)),
     (LocalContrastNormalisation(5, threshold=1.1), (6, 7, 2)),
     (LocalContrastNormalisation(1, threshold=0.5), (3, 2, 5)),
     (LocalContrastNormalisation(3), (5, 1, 1)),
+    (LocalContrastNormalisation(3, crop=[[1, 2], [0, 3]]), (8, 7, 2)),
     *(
         case
         for layer in (MaxPool2d, AveragePool2d, L2Pool2d)
@@ -59,6 +68,8 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
             (layer(5, 1, padding="same"), (6, 7, 2)),
             (layer(2, 3, padding=1), (7, 9, 1)),
             (layer(4, [3, 5], padding=3), (3, 9, 2)),
+            (layer(3, 2, padding=[[2, 0], [0, 1]]), (6, 8, 3)),
+            (layer([4, 2], [2, 1], padding=[[0, 3], 1]), (5, 4)),
         )
     ),
     (BatchNormalisation(), (5, 3, 2)),
@@ -68,6 +79,7 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
     (LayerNormalisation(epsilon=0.1), (3, 5, 4)),
     (Dropout(0.4), (5, 3)),
     (Embedding(11, 3), (7,)),
+    (Embedding(11, 3, rows=[2, 8]), (7,)),
     (Flatten(), (3, 2, 5)),
     (Add("tanh"), [(3, 5), (3, 5), (3, 5)]),
     (Add("gelu"), [(7,), (7,)]),
@@ -105,15 +117,17 @@ class Alone:
         self.gradients = {name: xp.full_like(value, np.nan) for name, value in self.parameters.items()}
         self.output_shape = layer.output_shape(*shapes)
         self.seed = seed
+        values = [*(Value(shape, inputs=Box.whole(shape)) for shape in shapes), Value(self.output_shape)]
+        operands = tuple(range(len(shapes)))
         passes = Passes(
-            xp, dtype, shapes[0], [self.output_shape], [False], [layer.buffers(*shapes)],
+            xp, dtype, values, [Node(layer, operands, len(shapes), (True,) * len(shapes))],
             lambda _, buffers: Workspace(
                 xp, kernels.of(xp), self.parameters, self.gradients, buffers, training,
-                lambda: xp.random.default_rng(seed)
+                lambda: (seed, 1, 2, 3),
             ),
         )  # fmt: skip
-        work = passes.take(samples)
-        (self.outputs,), (self.output_gradient,), _, (self.work,) = work
+        (call,) = passes.take(samples).calls
+        self.outputs, self.output_gradient, self.work = call.outputs, call.output_gradient, call.workspace
         self.input_gradients = [xp.full_like(each, np.nan) for each in self.inputs]
         trained = [name for name in self.parameters if name not in layer.statistics]
         self.variables = [*self.inputs, *(self.parameters[name] for name in trained)]

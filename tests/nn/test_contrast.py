@@ -85,6 +85,13 @@ def test_below_the_threshold_the_layer_is_linear():
     np.testing.assert_allclose(np.vdot(alone.forward(), y), np.vdot(gradient, contrast), rtol=1e-9)
 
 
+def test_cropped_outputs_lack_pixels_at_the_borders():
+    whole, cropped = (Alone(LocalContrastNormalisation(5, crop=crop), (9, 8, 2)) for crop in (None, [[2, 1], [0, 3]]))
+    np.testing.assert_array_equal(cropped.forward(), whole.forward()[:, 2:8, :5])
+    with pytest.raises(UsageError, match=r"^crop: \[\[2, 1\], \[4, 4\]\] leaves nothing of 9 x 8 pixels$"):
+        LocalContrastNormalisation(5, crop=[[2, 1], [4, 4]]).output_shape((9, 8, 2))
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

@@ -12,8 +12,8 @@ from mpidl.nn.layers import conv2d
 
 def by_definition(layer, inputs, weight, bias):
     """Return the cross-correlation of images with a weight, at stride 1."""
-    (down, across), (above, before) = weight.shape[:2], layer.padding
-    padded = np.pad(inputs, ((0, 0), (above, above), (before, before), (0, 0)))
+    down, across = weight.shape[:2]
+    padded = np.pad(inputs, ((0, 0), *np.broadcast_to(np.reshape(layer.padding, (2, -1)), (2, 2)), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (down, across), axis=(1, 2))
     return np.einsum("nyxcuv,uvck->nyxk", windows, weight) + bias
 
@@ -21,7 +21,7 @@ def by_definition(layer, inputs, weight, bias):
 @settings(deadline=None, max_examples=40)
 @given(
     size=st.sampled_from([3, 5]),
-    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    padding=st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=2), min_size=2, max_size=2),
     image=st.tuples(st.integers(5, 12), st.integers(5, 12)),
     depth=st.integers(8, 11),
     channels=st.integers(8, 13),
@@ -29,7 +29,7 @@ def by_definition(layer, inputs, weight, bias):
     memory=st.sampled_from([1, 3000, 30000, 1 << 19]),
 )
 def test_tiles_of_any_block(size, padding, image, depth, channels, samples, memory):
-    layer = Conv2d(channels, size, padding=list(padding))
+    layer = Conv2d(channels, size, padding=padding)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(winograd, "TILES", memory)
         alone = Alone(layer, (*image, depth), samples=samples)
@@ -48,11 +48,18 @@ def test_tiles_of_any_block(size, padding, image, depth, channels, samples, memo
 @pytest.mark.parametrize("memory", [1, 500, 1 << 19])
 @pytest.mark.parametrize(
     ("size", "padding", "image"),
-    [(3, (1, 2), (7, 9, 2)), (3, (1, 2), (7, 9, 1)), ([2, 5], (0, 4), (5, 2, 1)), (5, (4, 0), (1, 6, 1))],
+    [
+        (3, [1, 2], (7, 9, 2)),
+        (3, [1, 2], (7, 9, 1)),
+        ([2, 5], [0, 4], (5, 2, 1)),
+        (5, [4, 0], (1, 6, 1)),
+        (3, [[2, 0], [0, 1]], (7, 9, 1)),
+        (4, [[0, 3], [3, 1]], (6, 5, 2)),
+    ],
 )
 def test_patches_of_any_block(size, padding, image, memory, monkeypatch):
     monkeypatch.setattr(conv2d, "PATCHES", memory)
-    layer = Conv2d(3, size, padding=list(padding))
+    layer = Conv2d(3, size, padding=padding)
     alone = Alone(layer, image, samples=5)
     inputs, weight, bias = alone.variables
     np.testing.assert_allclose(alone.forward(), by_definition(layer, inputs, weight, bias), rtol=1e-11, atol=1e-11)

@@ -24,6 +24,25 @@ def test_outputs_are_rows_and_their_gradients_add_up():
     np.testing.assert_array_equal(inputs, np.zeros((1, 5)))
 
 
+def test_a_part_of_the_rows_leaves_other_words_at_zero():
+    alone = Alone(Embedding(9, 2, rows=[3, 5]), (4,), samples=1)
+    alone.inputs[0][...] = [[2, 3, 4, 5]]
+    weight = alone.parameters["weight"]
+    assert weight.shape == (2, 2)
+    np.testing.assert_array_equal(alone.forward(), [[[0, 0], weight[0], weight[1], [0, 0]]])
+    np.testing.assert_array_equal(alone.backward(np.arange(8.0).reshape(1, 4, 2))[1], [[2, 3], [4, 5]])
+    alone.inputs[0][0, 0] = 9
+    with pytest.raises(UsageError, match=r"^an id of 9, the embedding has a vocabulary of 9$"):
+        alone.forward()
+
+
+@pytest.mark.parametrize("rows", [[2, 2], [0, 10], [5, 3]])
+def test_rows_that_the_vocabulary_lacks_are_one_line(rows):
+    with pytest.raises(UsageError) as error:
+        Embedding(9, 2, rows=rows)
+    assert str(error.value) == f"rows: {rows}, expected a range within the vocabulary of 9"
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
 def test_ids_of_any_type_reach_their_row(dtype):
     network = Network([Embedding(300, 2), Dense(3)], (1,))
@@ -70,6 +89,17 @@ def test_a_job_gives_an_embedding_the_ids_of_its_data(dtype):
     weight[ids[0, 0]] = 1
     assert gradient["0-embedding/weight"].shape == weight.shape
     assert network.predict(batch.inputs[:3])[:, 0].tolist() == [2.0 if dtype == np.int64 else 1.0, 0.0, 0.0]
+
+
+def test_ids_are_read_once_for_their_checksum_and_the_training():
+    reads = []
+    split = ArraySplit(lambda: reads.append(1) or np.zeros((12, 2), np.uint8), np.arange(12) % 3)
+    config = from_dict({"data": {"source": "digits"}, "model": {"factory": "python:object"}})
+    network = Network([Embedding(5, 1), Dense(3)], (2,))
+    job = Job(config, Dataset("test", (2,), 3, split, ArraySplit(np.zeros((1, 2)), [0])), network)
+    job.given.train.checksum()
+    job.dataset.train.load()
+    assert len(reads) == 1
 
 
 def test_other_layers_beside_an_embedding_take_floats():

@@ -37,6 +37,14 @@ PARALLEL = [
     Dense(3, "gelu", inputs=("all",), name="one"),
     Add(inputs=("one", "narrow")),
 ]
+#: A layer that joins two values, both of which a later layer takes, too.
+TWICE = [
+    Dense(4, "tanh", name="one"),
+    Dense(2, "tanh", inputs=("inputs",), name="other"),
+    Concatenate(inputs=("one", "other"), name="first"),
+    Concatenate(inputs=("other", "first", "one")),
+    Dense(3),
+]
 
 
 def batch_for(shape, samples=5):
@@ -44,7 +52,7 @@ def batch_for(shape, samples=5):
     return Batch(random.normal(size=(samples, *shape)), random.integers(0, 3, samples))
 
 
-@pytest.mark.parametrize(("layers", "shape"), [(RESIDUAL, (5, 4, 2)), (PARALLEL, (7,))])
+@pytest.mark.parametrize(("layers", "shape"), [(RESIDUAL, (5, 4, 2)), (PARALLEL, (7,)), (TWICE, (3,))])
 @pytest.mark.parametrize("regularisation", [Regularisation(), Regularisation(l2=0.3)])
 def test_the_gradient_meets_finite_differences(layers, shape, regularisation):
     network = Network(layers, shape, dtype="float64", seed=3, regularisation=regularisation)

@@ -13,7 +13,9 @@ VARIANCES = {"glorot": 2 / (INPUTS + OUTPUTS), "he": 2 / INPUTS, "lecun": 1 / IN
 
 
 def draw(name, dtype="float64", seed=0):
-    return INITIALISERS[name](np.random.default_rng(seed), (INPUTS, OUTPUTS), dtype)
+    values = np.full(INPUTS * OUTPUTS, np.nan, dtype)
+    INITIALISERS[name](np.random.default_rng(seed), (INPUTS, OUTPUTS), values)
+    return values
 
 
 @pytest.mark.parametrize("name", [name for name in INITIALISERS if name != "zeros"])
@@ -32,9 +34,9 @@ def test_distribution(name):
 
 @pytest.mark.parametrize("name", INITIALISERS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_shape_dtype_and_seed(name, dtype):
+def test_dtype_and_seed(name, dtype):
     values = draw(name, dtype)
-    assert (values.shape, values.dtype) == ((INPUTS, OUTPUTS), dtype)
+    assert np.isfinite(values).all()
     np.testing.assert_array_equal(values, draw(name, dtype))
     assert (name == "zeros") == np.array_equal(values, draw(name, dtype, seed=1))
     assert (name == "zeros") == (not values.any())

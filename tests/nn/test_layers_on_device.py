@@ -11,7 +11,7 @@ from layer_cases import CASES, Alone, name_of
 
 import fake_cupy
 from mpidl.data import Batch
-from mpidl.nn import Conv2d, Dense, Network
+from mpidl.nn import BatchNormalisation, Conv2d, Dense, Network
 from mpidl.nn.kernels.cuda import normalisation, patches
 from mpidl.nn.layers import conv2d
 
@@ -27,6 +27,39 @@ def test_a_layer_computes_the_same(cupy, case, dtype):
         for found, expected in zip(device.backward(cupy.asarray(y)), host.backward(y), strict=True):
             assert isinstance(found, cupy.ndarray)
             np.testing.assert_allclose(found.get(), expected, **tolerance)
+
+
+class Twins:
+    """Two ranks with the same values."""
+
+    rank = 0
+
+    @staticmethod
+    def sum(array):
+        array *= 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_statistics_of_several_ranks(cupy, dtype):
+    alone, *cut = (Alone(BatchNormalisation("tanh"), (5, 3), dtype=dtype, xp=xp) for xp in (np, np, cupy))
+    y = alone.random.normal(size=alone.outputs.shape).astype(dtype)
+    tolerance = 1e-5 if dtype == "float32" else 1e-12
+    for each, xp in zip(cut, (np, cupy), strict=True):
+        each.work.group = Twins
+        np.testing.assert_allclose(host(each.forward()), alone.forward(), tolerance, tolerance)
+        for found, expected in zip(each.backward(xp.asarray(y)), alone.backward(y), strict=True):
+            np.testing.assert_allclose(host(found), expected, tolerance, tolerance)
+        # Of twice the values, 40 instead of 20, the variance divides by one less.
+        np.testing.assert_allclose(host(each.gradients["mean"]), alone.gradients["mean"], tolerance, tolerance)
+        moved, expected = (
+            0.1 * host(one.parameters["variance"]) - host(one.gradients["variance"]) for one in (each, alone)
+        )
+        np.testing.assert_allclose(moved * 39 / 40, expected * 19 / 20, tolerance, tolerance)
+
+
+def host(array):
+    """Return an array of either package as one of NumPy's."""
+    return array.get() if hasattr(array, "get") else array
 
 
 @pytest.mark.skipif(fake_cupy.COMPILER is None, reason="no C++ compiler")

@@ -11,6 +11,8 @@ import mpidl.nn.model
 from mpidl.data import Batch
 from mpidl.data.dataset import ArraySplit
 from mpidl.errors import UsageError
+from mpidl.metrics import MeanAbsoluteError
+from mpidl.metrics.figures import Figures
 from mpidl.nn import Dense, Network, adapt
 from mpidl.nn.adaptation import ModelError
 from mpidl.nn.evaluation import evaluate_split
@@ -48,7 +50,7 @@ def test_what_an_object_lacks_has_defaults():
     assert (model.dtype, model.statistics, model.movable) == (np.dtype("float32"), (), False)
     assert model.initial(Range(3, 6)).tolist() == [3, 4, 5]
     assert (model.activation_bytes(7), model.summaries(), model.check_data((7,), 10)) == (None, None, None)
-    loss, correct = model.evaluate(BATCH)
+    loss, correct, _ = model.evaluate(BATCH)
     assert loss == 3 * 3 * np.arange(17).sum()
     assert math.isnan(correct)
 
@@ -58,7 +60,7 @@ def test_what_an_object_has_is_its_own():
     model = adapt(given)
     assert model.layout is given.layout
     assert model.statistics is given.statistics
-    assert model.evaluate(BATCH) == (2.5, 1)
+    assert model.evaluate(BATCH) == (2.5, 1, None)
 
 
 def test_its_parameters_are_the_objects():
@@ -87,10 +89,23 @@ def test_an_object_that_is_no_model_is_one_line(missing, has):
 
 def test_a_split_is_evaluated_in_batches_of_any_model():
     split = ArraySplit(np.zeros((600, 2), np.float32), np.zeros(600, int))
-    assert evaluate_split(adapt(Whole()), split, 0, 600) == (7.5, 3)
-    loss, correct = evaluate_split(adapt(Bare()), split, 10, 20)
+    assert evaluate_split(adapt(Whole()), split, 0, 600, Figures()).tolist() == [600, 7.5, 3]
+    weight, loss, correct = evaluate_split(adapt(Bare()), split, 10, 20, Figures())
     assert loss == 10 * 10 * np.arange(17).sum()
     assert math.isnan(correct)
+    assert weight == 10
+
+
+def test_outputs_of_a_users_own_model_are_for_metrics():
+    inputs, targets = np.arange(600.0)[:, None], np.zeros((600, 1))
+
+    class Doubling(Bare):
+        def evaluate(self, batch):
+            return 0.0, math.nan, 2 * batch.inputs
+
+    figures = Figures([MeanAbsoluteError()], 1)
+    sums = evaluate_split(adapt(Doubling()), ArraySplit(inputs, targets), 1, 600, figures)
+    assert figures.values(sums)["mean_absolute_error"] == 600
 
 
 def changed(**members):
@@ -136,7 +151,7 @@ def failing(batch):
     raise ValueError("no luck")
 
 
-GRADIENT = "expected float32 of shape (17,), as parameters"
+GRADIENT = "expected contiguous float32 of shape (17,), as parameters"
 
 
 @pytest.mark.parametrize(
@@ -153,6 +168,18 @@ GRADIENT = "expected float32 of shape (17,), as parameters"
         (
             "loss_and_gradient", lambda batch: (0.0, np.zeros(17)),
             f" returned as gradient float64 of shape (17,), {GRADIENT}",
+        ),
+        (
+            "loss_and_gradient", lambda batch: (0.0, np.zeros(34, np.float32)[::2]),
+            f" returned as gradient float32 of shape (17,) that isn't contiguous, {GRADIENT}",
+        ),
+        (
+            "loss_and_gradient", lambda batch: (0.0, np.ma.zeros(17, np.float32)),
+            f" returned as gradient MaskedArray, {GRADIENT}",
+        ),
+        (
+            "loss_and_gradient", lambda batch: (10**400, np.zeros(17, np.float32)),
+            " returned as loss int, expected a number",
         ),
         (
             "loss_and_gradient", lambda batch: ("small", np.zeros(17, np.float32)),

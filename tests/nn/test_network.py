@@ -188,7 +188,9 @@ def test_evaluate_sums_losses_and_counts_correct_predictions():
     model = network(dtype="float64")
     batch, rest = batch_of(31, seed=1), batch_of(6, seed=2)
     expected = [reference(model, Batch(batch.inputs[i : i + 1], batch.targets[i : i + 1]))[0] for i in range(31)]
-    loss, correct = model.evaluate(batch)
+    loss, correct, outputs = model.evaluate(batch)
+    assert np.array_equal(outputs, model.predict(batch.inputs))
+    loss, correct, _ = model.evaluate(batch)
     assert loss == pytest.approx(sum(expected), rel=1e-12)
     assert correct == (model.predict(batch.inputs).argmax(axis=1) == batch.targets).sum()
     assert 0 < correct < 31
@@ -222,6 +224,11 @@ def test_predict_gives_an_array_of_its_own():
             np.zeros((5, 13)),
             np.zeros(5),
             "targets (5,) of float64, outputs (5, 3) take integers (5,) or floats (5, 3)",
+        ),
+        (
+            np.zeros((5, 13)),
+            np.arange(5),
+            "data: labels 0 to 4, the last layer has 3 units, one for each class",
         ),
     ],
 )

@@ -20,6 +20,16 @@ CASES = [
         (3, 4, 0, (12, 4, 1)),
     )
 ]
+#: Paddings that differ from side to side.
+ONE_SIDED = [
+    (layer(size, stride, padding), shape)
+    for layer in (MaxPool2d, AveragePool2d, L2Pool2d)
+    for size, stride, padding, shape in (
+        (3, 2, [[2, 0], [0, 1]], (8, 9, 3)),
+        ([4, 2], 1, [[0, 3], 1], (5, 4, 2)),
+        (3, 3, [[1, 0], [2, 2]], (5, 7, 1)),
+    )
+]
 pooled = pytest.mark.parametrize(("layer", "shape"), CASES, ids=str)
 
 REDUCTIONS = {
@@ -36,10 +46,10 @@ def like_a_network(layer, shape):
     return alone
 
 
-@pooled
+@pytest.mark.parametrize(("layer", "shape"), CASES + ONE_SIDED, ids=str)
 def test_outputs_are_those_of_each_window(layer, shape):
     alone, windows = like_a_network(layer, shape), layer.windows(shape)
-    edges = [(0, 0), *((pad, pad) for pad in windows.padding), (0, 0)]
+    edges = [(0, 0), *zip(windows.padding, windows.after, strict=True), (0, 0)]
     padded = np.pad(alone.inputs[0], edges, constant_values=-np.inf)
     outputs = alone.forward()
     for y in range(windows.positions[0]):
@@ -101,6 +111,11 @@ def test_a_window_of_zeros_has_no_gradient():
     [
         ({"size": 5}, "model.layer[0]: size: 5, larger than the inputs' width, 4, and padding 0"),
         ({"padding": 2}, "model.layer[0]: padding: 2, expected less than the size (2)"),
+        ({"padding": [[0, 1], [2, 0]]}, "model.layer[0]: padding: 2, expected less than the size (2)"),
+        (
+            {"size": 9, "padding": [[0, 2], 0]},
+            "model.layer[0]: size: 9, larger than the inputs' height, 6, and padding [0, 2]",
+        ),
         ({"padding": "same"}, "model.layer[0]: padding: 'same' takes odd sizes, found [2, 2]"),
         ({"stride": 0}, "model.layer[0].stride: expected int >= 1 or non-empty list of int >= 1, found 0"),
     ],

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mpidl.parameters import Layout, Range
+from cut_layouts import cut_layouts, in_layout, tensors_of
+from mpidl.parameters import Box, Layout, Range
 
 SHAPES = [
     ("0-dense/weight", (5, 3)),
@@ -56,3 +59,42 @@ def test_equality_is_by_name_shape_and_order():
 def test_impossible_layouts_are_refused(shapes):
     with pytest.raises(ValueError, match="'a'"):
         Layout(shapes)
+
+
+def test_a_layout_of_pieces():
+    left, right = Box((Range(0, 5), Range(0, 1))), Box((Range(0, 5), Range(1, 3)))
+    layout = Layout(
+        SHAPES[:2], [("0-dense/weight", right), ("0-dense/bias", Box.whole((3,))), ("0-dense/weight", left)]
+    )
+    assert layout.shapes == dict(SHAPES[:2])
+    assert [(part.name, part.shape, part.start) for part in layout] == [
+        ("0-dense/weight", (5, 2), 0),
+        ("0-dense/bias", (3,), 10),
+        ("0-dense/weight", (5, 1), 13),
+    ]
+    assert layout.size == 18
+    assert [part.box for part in layout.of("0-dense/weight")] == [right, left]
+    assert layout != Layout(SHAPES[:2])
+
+
+@pytest.mark.parametrize("boxes", [[], [(0, 2)], [(0, 3), (2, 5)], [(0, 3), (3, 6)], [(0, 5), (0, 5)]])
+def test_pieces_that_are_not_the_tensor_are_refused(boxes):
+    with pytest.raises(ValueError, match="'a' of shape"):
+        Layout([("a", (5,))], [("a", Box((Range(*each),))) for each in boxes])
+
+
+@given(st.data())
+def test_a_range_is_boxes_of_tensors_in_its_order(data):
+    shapes = dict(SHAPES)
+    layout = data.draw(cut_layouts(shapes))
+    tensors = tensors_of(shapes)
+    vector = in_layout(tensors, layout)
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, layout.size)] * 2)))
+    position = start
+    for place in layout.within(Range(start, stop)):
+        assert place.start == position
+        found = tensors[place.name][place.box.slices(Box.whole(shapes[place.name]))]
+        assert found.ravel().tolist() == vector[place.start : place.stop].tolist()
+        position = place.stop
+    assert position == stop
+    assert layout.uncut == Layout(SHAPES)

@@ -86,7 +86,10 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
     from mpidl.engines.totals import from_status
     from mpidl.job.build import build
     from mpidl.rma.transport import WindowTransport
-    from mpidl.runs import ranks
+    from mpidl.roles.coordinator import Coordinator
+    from mpidl.roles.server import Server
+    from mpidl.roles.worker import Worker
+    from mpidl.runs.ranks import run
     from mpidl.transport.protocol import Phase
 
     if comm.size == 2 and name in ("downpour", "sandblaster"):
@@ -124,12 +127,12 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
 
     bound, free_windows = [], WindowTransport.free
     with pytest.MonkeyPatch.context() as patch:
-        for role in (ranks.Coordinator, ranks.Server, ranks.Worker):
+        for role in (Coordinator, Server, Worker):
             bind = role.bind
             patch.setattr(role, "bind", lambda self, to, bind=bind: (bound.append(self), bind(self, to))[1])
         patch.setattr(WindowTransport, "free", free)
         job = build(config)
-        summary = ranks.run(config, lambda: job, comm)
+        summary = run(config, lambda: job, comm)
     if comm.rank == 0:
         (totals,) = after
         assert (totals.samples, totals.pushes) == (summary["samples"], summary["pushes"])

@@ -22,21 +22,22 @@ def digits(tmp_path):
 
 
 def trained(directory, name):
-    """Return every dataset of a run's last checkpoint, by name."""
+    """Return every vector of a run's last checkpoint, by name."""
     checkpoints = directory / "runs" / name / "checkpoints"
     newest = max(checkpoints.iterdir(), key=lambda path: int(path.name))
     datasets = {}
     with h5py.File(newest / "index.h5") as index:
         index.visititems(lambda key, item: datasets.update({key: item[...]} if isinstance(item, h5py.Dataset) else {}))
+        del datasets["layout"]
     return datasets
 
 
-@pytest.mark.parametrize("rule", ["sgd", "adam"])
-def test_one_worker_trains_a_network_as_one_process_does_bit_for_bit(mpidl, digits, tmp_path, rule):
+@pytest.mark.parametrize(("rule", "all_servers"), [("sgd", (1, 7)), ("adam", (2, 3))])
+def test_one_worker_trains_a_network_as_one_process_does_bit_for_bit(mpidl, digits, tmp_path, rule, all_servers):
     assert mpidl("train", digits, "--set", "run.name=alone", "--set", f"server.rule={rule}").returncode == 0
     expected = trained(tmp_path, "alone")
     assert len(expected) == {"sgd": 4, "adam": 12}[rule]
-    for servers in (1, 2, 3, 7):
+    for servers in all_servers:
         name = f"servers-{servers}"
         options = ("--set", f"run.name={name}", "--set", f"server.rule={rule}", "--set", f"topology.servers={servers}")
         done = mpidl("train", digits, "-n", servers + 2, *options)
@@ -86,5 +87,5 @@ def test_the_summary_has_what_it_promises_and_evaluate_agrees(mpidl, digits, tmp
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [record["time"] for record in records] == sorted(record["time"] for record in records)
     events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    assert [event["event"] for event in events[:2]] == ["device", "checkpoint"]
-    assert events[1]["step"] == 0
+    assert events[0]["event"] == "device"
+    assert next(event for event in events if event["event"] == "checkpoint")["step"] == 0

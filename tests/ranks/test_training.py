@@ -1,5 +1,7 @@
 """Whole runs on the ranks of the test's world: one process, too few, one worker or several, by their number."""
 
+import time
+
 import h5py
 import numpy as np
 import pytest
@@ -152,3 +154,15 @@ def test_every_rank_has_the_trained_parameters(comm, shared_path, algorithm):
         weight = index["parameters/0-dense/weight"][...]
     assert np.array_equal(network.parameters[: weight.size], weight.ravel())
     assert summary["epochs"] >= 1
+
+
+def test_the_time_of_a_run_begins_with_its_first_gradient(comm, shared_path, tally):
+    if comm.size < 3:
+        return
+    model, split = tally()
+    compute = model.loss_and_gradient
+    model.loss_and_gradient = lambda batch: (time.sleep(0.01), compute(batch))[1]
+    algorithm = mpidl.Averaging(rate=0.01, tau=50)  # the only reduction is that at the end
+    steps = 10 * (comm.size - 1)
+    summary = run(model, split, shared_path, algorithm=algorithm, rule=None, epochs=None, steps=steps)
+    assert summary["seconds"] > 0.09

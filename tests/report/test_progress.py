@@ -106,6 +106,32 @@ def test_a_log_has_a_line_for_each_report(capsys):
     )
 
 
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_figures_are_of_what_is_evaluated(capsys, terminal, split):
+    figures = {"train_loss": 0.5, "samples_per_second": 40.0} | {f"{split}_loss": 0.25, f"{split}_accuracy": 0.875}
+    LogProgress(Title("runs/x", 2.0, 500, split=split)).update(report(**figures), evaluated=True)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert " ".join(line.split()[1:]) == f"25% epoch 0.5 40/s loss 0.5000, {split} 0.2500 accuracy 0.8750"
+    code = (
+        "from mpidl.report.progress import TerminalProgress, Title\n"
+        f"progress = TerminalProgress(Title('runs/x', 2.0, 500, 'accuracy', {split!r}))\n"
+        f"progress.update({report(**figures)!r}, evaluated=True)\n"
+        "progress.close()\n"
+    )
+    shown = terminal([sys.executable, "-c", code], 132)
+    assert f"{split} accuracy 0.8750, loss 0.2500  train loss 0.5000" in shown
+    assert "acc 0.875" in shown
+
+
+def test_the_rate_gives_way_to_the_accuracy(capsys):
+    figures = {"train_loss": 0.5, "samples_per_second": 123456.0, "validation_loss": 0.25, "validation_accuracy": 0.5}
+    LogProgress(Title("runs/x", 2.0, 500, "exact match", "validation")).update(report(**figures), evaluated=True)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith("exact match 0.5000")
+    assert "/s" not in line
+    assert len(line) < 80
+
+
 FIGURES = st.fixed_dictionaries(
     {
         "time": st.floats(0, 1e7),
@@ -113,6 +139,8 @@ FIGURES = st.fixed_dictionaries(
         "train_loss": st.floats(0, 1e5),
         "test_loss": st.none() | st.floats(0, 1e5),
         "test_accuracy": st.none() | st.floats(0, 1),
+        "validation_loss": st.none() | st.floats(0, 1e5),
+        "validation_accuracy": st.none() | st.floats(0, 1),
         "samples_per_second": st.none() | st.floats(1, 1e8),
         "staleness": st.none() | st.fixed_dictionaries({"mean": st.floats(0, 1e4)}),
         "server_load": st.none() | st.floats(0, 1),
@@ -120,10 +148,10 @@ FIGURES = st.fixed_dictionaries(
 )
 
 
-@given(FIGURES, st.sampled_from(["accuracy", "exact match"]), st.booleans())
-def test_no_line_of_a_log_wraps(figures, accuracy, evaluated):
+@given(FIGURES, st.sampled_from(["accuracy", "exact match"]), st.booleans(), st.sampled_from(["test", "validation"]))
+def test_no_line_of_a_log_wraps(figures, accuracy, evaluated, split):
     lines = []
-    progress = LogProgress(Title("runs/x: 1 parameter (4 B)", 1e4, 60_000, accuracy))
+    progress = LogProgress(Title("runs/x: 1 parameter (4 B)", 1e4, 60_000, accuracy, split))
     progress.write = lines.append
     progress.update(figures, evaluated)
     assert len(lines[0]) < 80

@@ -13,7 +13,15 @@ from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
 
 SAMPLES = 1437
-END = {"ranks": 4, "servers": 1, "replicas": 2, "interrupted": False, "seconds_to_target": None}
+END = {
+    "ranks": 4,
+    "servers": 1,
+    "replicas": 2,
+    "interrupted": False,
+    "seconds_to_target": None,
+    "stopped": None,
+    "best": None,
+}
 
 
 @pytest.fixture
@@ -42,6 +50,7 @@ def totals(seconds, epochs, loss):
         now=now,
         samples=int(epochs * SAMPLES),
         loss=loss * SAMPLES,
+        weight=epochs * SAMPLES,
         first_fetch=1000.0,
         last_push=now,
         busy_seconds=[0.0],
@@ -55,10 +64,10 @@ def test_the_last_report_and_the_summary_have_the_last_figures(reporter, capsys,
     for epoch in range(2, 10):
         now = totals(0.35 + epoch / 1000, epoch, sum(range(11 - epoch, 11)))
         reporter.look(now)
-        reporter.evaluated(now, epoch, 0.5, 0.75)
+        reporter.evaluated(now, epoch, {"test_loss": 0.5, "test_accuracy": 0.75})
     end = totals(0.4, 10, 55.0)
     if not interrupted:
-        reporter.evaluated(end, 10.0, 0.25, 0.875, final=True)
+        reporter.evaluated(end, 10.0, {"test_loss": 0.25, "test_accuracy": 0.875}, final=True)
     summary = reporter.close(end, **END | {"interrupted": interrupted})
     last = records(reporter)[-1]
     assert summary["train_loss"] == pytest.approx(1.0)
@@ -81,7 +90,7 @@ def test_metrics_grow_by_what_is_reported_and_not_by_epochs(reporter):
     for epoch in range(1, 360_001, 10):
         now = totals(epoch / 100, epoch, 0.5 * epoch)
         reporter.look(now)
-        reporter.evaluated(now, epoch, 0.5, 0.75)
+        reporter.evaluated(now, epoch, {"test_loss": 0.5, "test_accuracy": 0.75})
     found = records(reporter)
     assert len(found) < 5000
     times = [record["time"] for record in found]
@@ -90,13 +99,13 @@ def test_metrics_grow_by_what_is_reported_and_not_by_epochs(reporter):
 
 def test_evaluations_of_a_run_of_usual_length_are_all_recorded(reporter):
     for epoch in range(1, 101):
-        reporter.evaluated(totals(epoch * 5.0, epoch, 0.5 * epoch), epoch, 0.5, 0.75)
+        reporter.evaluated(totals(epoch * 5.0, epoch, 0.5 * epoch), epoch, {"test_loss": 0.5, "test_accuracy": 0.75})
     assert [record["epoch"] for record in records(reporter)] == list(range(1, 101))
 
 
 def test_an_epoch_that_was_evaluated_is_over(reporter):
     reporter.look(totals(15.0, 2.4, 2.0))
-    reporter.evaluated(totals(16.0, 2.5, 2.0), 3, 0.5, 0.75)
+    reporter.evaluated(totals(16.0, 2.5, 2.0), 3, {"test_loss": 0.5, "test_accuracy": 0.75})
     for second in range(17, 40):
         reporter.look(totals(second, 2.6 + (second - 17) / 20, 2.0))
     epochs = [record["epoch"] for record in records(reporter)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpidl.report.text import quantity, size, table
+from mpidl.report.text import duration, quantity, size, table
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,11 @@ def test_sizes():
 
 def test_tables():
     assert table([["a", "bb", "c"], ["aaa", "", "22"]], left=2) == ["a    bb   c", "aaa      22"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(75.4, "75.4 s"), (1.0, "1 s"), (0.01234, "12.3 ms"), (2e-6, "2 us"), (3.45e-8, "34.5 ns"), (0.0, "0 ns")],
+)
+def test_a_duration(seconds, text):
+    assert duration(seconds) == text

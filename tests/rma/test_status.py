@@ -16,7 +16,7 @@ def make(comm):
     from mpidl.transport.capacity import Capacity
 
     shards = [Range(number, number + 1) for number in range(comm.size - 1)]
-    return WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32))
+    return WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32, sums=4))
 
 
 class Torn:
@@ -59,11 +59,11 @@ def test_a_state_is_never_seen_before_what_it_announces(comm, order):
                 if row["state"] == State.TRAINED:
                     assert (row["samples"], row["last_push"]) == (100, 7.5)
                 if row["tests"]:
-                    assert row["test_samples"] >= 10 * row["tests"]
-                    assert row["test_loss"] >= row["test_samples"] / 4
+                    assert row["tested_samples"] >= 10 * row["tests"]
+                    assert (link.sums[0] >= row["tested_samples"] / 4).all()
                 if row["state"] == State.DONE:
-                    assert row["test_samples"] == 30
-                seen.add((int(row["state"]), int(row["tests"]), int(row["test_samples"])))
+                    assert row["tested_samples"] == 30
+                seen.add((int(row["state"]), int(row["tests"]), int(row["tested_samples"])))
                 comm.send(None, 1)
             trained, done = (State.TRAINED, 1), (State.DONE, 1)
             assert {(State.TRAINED, 0, 0), (*trained, 10), (*trained, 20), (*done, 30)} <= seen
@@ -74,7 +74,8 @@ def test_a_state_is_never_seen_before_what_it_announces(comm, order):
             status["state"], status["samples"], status["last_push"] = State.TRAINED, 100, 7.5
             link.post(status)
             for samples in 10, 20, 30:
-                status["tests"], status["test_loss"], status["test_samples"] = 1, samples / 4, samples
+                link.post_sums(np.full((2, 2), samples / 4))
+                status["tests"], status["tested_samples"] = 1, samples
                 status["state"] = State.DONE if samples == 30 else State.TRAINED
                 link.post(status)
             comm.send(False, 0)

@@ -4,23 +4,22 @@ from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.data.portions import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.totals import Totals
-from mpidl.roles import supervision
-from mpidl.roles.supervision import (
-    Iterated,
-    Log,
-    Looked,
-    Save,
-    Supervisor,
-    Trained,
-)
+from mpidl.job.goal import Goal
+from mpidl.metrics.target import Target
+from mpidl.roles.events import Evaluated, Iterated, Looked, Trained
+from mpidl.roles.instructions import Log, Save, Stop, Test
+from mpidl.roles.supervision import Supervisor
 from mpidl.storage.position import Position
 
 SAMPLES, BATCH = 100, 10
 
 START = Position(0, 0, 0.0, 0, [])
-TEST, LAST_TEST = supervision.Test(), supervision.Test(final=True)
+TEST, LAST_TEST = Test(), Test(final=True)
 CHECKPOINT, INTERRUPTED = "checkpoint", Log("interrupted")
 SAVE, LAST_SAVE = Save(), Save(last=True)
+#: What a run that is `aiming_at` 0.8 answers when that is reached.
+REACHED = "the target test_accuracy >= 0.8 is reached"
+STOP_REACHED = [Log("stopped", {"why": REACHED}), Stop()]
 
 
 def supervisor(position=START, epochs=4, **options):
@@ -30,6 +29,15 @@ def supervisor(position=START, epochs=4, **options):
 
 def totals(now, batches):
     return Totals(now, samples=BATCH * batches, batches=batches)
+
+
+def aiming_at(accuracy):
+    """The goal of a run that ends when this test accuracy is reached."""
+    return Goal("test_accuracy", lower=False, target=Target("test_accuracy", ">=", accuracy))
+
+
+def evaluated(seconds, accuracy, loss=0.0, epoch=1.0):
+    return Evaluated(seconds, epoch, {"test_loss": loss, "test_accuracy": accuracy})
 
 
 def looked(now, batches):

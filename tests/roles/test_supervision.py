@@ -9,7 +9,11 @@ from supervised import (
     INTERRUPTED,
     LAST_SAVE,
     LAST_TEST,
+    REACHED,
     SAVE,
+    STOP_REACHED,
+    aiming_at,
+    evaluated,
     looked,
     saved,
     script,
@@ -17,16 +21,8 @@ from supervised import (
     trained,
 )
 
-from mpidl.roles.supervision import (
-    Evaluated,
-    Finish,
-    Log,
-    Saved,
-    Signalled,
-    Started,
-    Stop,
-    dropped,
-)
+from mpidl.roles.events import Saved, Signalled, Started
+from mpidl.roles.instructions import Finish, Log, dropped
 from mpidl.shards.policies import PushHeader
 from mpidl.storage.position import Position
 
@@ -40,13 +36,13 @@ def test_a_run_from_beginning_to_end():
         (looked(11.0, 6), [SAVE]),
         (looked(30.0, 8), []),  # still being written
         (Saved(31.0, 7), [saved(7)]),  # pushed up to the marks, a little later
-        (Evaluated(25.0, 0.5), []),
+        (evaluated(25.0, 0.5), []),
         (looked(40.9, 12), []),
         (looked(41.0, 12), [SAVE]),
         (Saved(41.2, 12), [saved(12)]),
         (trained(41.5, 40), [SAVE]),
         (Saved(42.0, 40), [saved(40), LAST_TEST]),
-        (Evaluated(41.5, 0.9), [Finish(False, None)]),
+        (evaluated(41.5, 0.9), [Finish(False, None)]),
     )
 
 
@@ -84,7 +80,7 @@ def test_the_last_checkpoint_follows_the_last_push():
         (Saved(10.1, 38), [saved(38)]),
         (trained(11.0, 40), [SAVE]),
         (Saved(12.0, 40), [saved(40), LAST_TEST]),
-        (Evaluated(11.0, 0.9), [Finish(False, None)]),
+        (evaluated(11.0, 0.9), [Finish(False, None)]),
     )
 
 
@@ -144,51 +140,51 @@ def test_a_signal_after_training(when):
     assert run.handle(Saved(2.0, 40)) == [saved(40), LAST_TEST]
     if when == "testing":
         assert run.handle(Signalled()) == [INTERRUPTED]
-    assert run.handle(Evaluated(1.0, 0.9)) == [Finish(when == "testing", None)]
+    assert run.handle(evaluated(1.0, 0.9)) == [Finish(when == "testing", None)]
     assert run.handle(Signalled()) == []
 
 
 def test_the_target_accuracy_stops_the_run_once():
     script(
-        supervisor(resumed=True, target_accuracy=0.8),
-        (Evaluated(3.0, math.nan), []),
-        (Evaluated(4.0, 0.79), []),
+        supervisor(resumed=True, goal=aiming_at(0.8)),
+        (evaluated(3.0, math.nan), []),
+        (evaluated(4.0, 0.79), []),
         (looked(10.0, 10), [SAVE]),
-        (Evaluated(9.0, 0.8), [Stop()]),  # while a checkpoint is being written
-        (Evaluated(9.5, 0.9), []),
+        (evaluated(9.0, 0.8), STOP_REACHED),  # while a checkpoint is being written
+        (evaluated(9.5, 0.9), []),
         (Saved(11.0, 10), [saved(10)]),
         (trained(12.0, 11), [SAVE]),
         (Saved(13.0, 11), [saved(11), LAST_TEST]),
-        (Evaluated(12.0, 0.7), [Finish(False, 9.0)]),
+        (evaluated(12.0, 0.7), [Finish(False, 9.0, REACHED)]),
     )
 
 
 def test_a_signal_after_the_target_was_reached():
     script(
-        supervisor(resumed=True, target_accuracy=0.8),
-        (Evaluated(9.0, 0.8), [Stop()]),
+        supervisor(resumed=True, goal=aiming_at(0.8)),
+        (evaluated(9.0, 0.8), STOP_REACHED),
         (Signalled(), [LAST_SAVE, INTERRUPTED]),
         (trained(12.0, 11), []),
-        (Saved(13.0, 11), [saved(11), Finish(True, 9.0)]),
+        (Saved(13.0, 11), [saved(11), Finish(True, 9.0, REACHED)]),
     )
 
 
 def test_the_final_evaluation_may_reach_the_target():
     script(
-        supervisor(resumed=True, target_accuracy=0.8),
+        supervisor(resumed=True, goal=aiming_at(0.8)),
         (trained(12.0, 4), [SAVE]),
         (Saved(12.1, 4), [saved(4), LAST_TEST]),
-        (Evaluated(11.0, 0.8), [Finish(False, 11.0)]),
+        (evaluated(11.0, 0.8), [Finish(False, 11.0)]),
     )
 
 
 def test_the_time_to_the_target_is_that_of_the_whole_run():
     script(
-        supervisor(Position(7, 70, 0.7, 5, [], seconds=100.0), resumed=True, target_accuracy=0.8),
-        (Evaluated(9.0, 0.8), [Stop()]),
+        supervisor(Position(7, 70, 0.7, 5, [], seconds=100.0), resumed=True, goal=aiming_at(0.8)),
+        (evaluated(9.0, 0.8), STOP_REACHED),
         (trained(12.0, 4), [SAVE]),
         (Saved(12.1, 11), [saved(11), LAST_TEST]),
-        (Evaluated(11.0, 0.8), [Finish(False, 109.0)]),
+        (evaluated(11.0, 0.8), [Finish(False, 109.0, REACHED)]),
     )
 
 

@@ -7,6 +7,8 @@ from supervised import (
     INTERRUPTED,
     LAST_TEST,
     TEST,
+    aiming_at,
+    evaluated,
     iterated,
     looked,
     saved,
@@ -15,18 +17,8 @@ from supervised import (
     trained,
 )
 
-from mpidl.roles.supervision import (
-    Evaluated,
-    Finish,
-    Iterated,
-    Looked,
-    Save,
-    Saved,
-    Signalled,
-    Started,
-    Stop,
-    Trained,
-)
+from mpidl.roles.events import Iterated, Looked, Saved, Signalled, Started, Trained
+from mpidl.roles.instructions import Finish, Save, Stop
 
 EVENTS = st.sampled_from(["look", "iterate", "evaluate", "signal", "saved", "saved"])
 EVERY, TARGET = 10.0, 0.9
@@ -36,7 +28,7 @@ class Watch:
     """Tells a supervisor events, and holds what it answers against what is true of any run."""
 
     def __init__(self, coordinated, resumed):
-        self._run = supervisor(coordinated=coordinated, resumed=resumed, every=EVERY, target_accuracy=TARGET)
+        self._run = supervisor(coordinated=coordinated, resumed=resumed, every=EVERY, goal=aiming_at(TARGET))
         self._coordinated = coordinated
         self.now, self.batches, self._ordered = 0.0, 0, 0
         self.interrupted = self.trained = self.writing = False
@@ -104,7 +96,7 @@ def test_whatever_happens(happenings, coordinated, resumed, late):
             assert not watch.interrupted or Stop() in watch.told
         elif kind == "evaluate":
             reached |= accuracy >= TARGET
-            watch.tell(Evaluated(watch.now, accuracy))
+            watch.tell(evaluated(watch.now, accuracy))
             assert not reached or Stop() in watch.told
         elif kind == "signal":
             watch.tell(Signalled())
@@ -115,7 +107,7 @@ def test_whatever_happens(happenings, coordinated, resumed, late):
         watch.write()
     assert (LAST_TEST in watch.told) != watch.interrupted
     if not watch.interrupted:
-        watch.tell(Evaluated(watch.now, 0.95))
+        watch.tell(evaluated(watch.now, 0.95))
     told = watch.told
     last = told[-1]
     assert isinstance(last, Finish)
@@ -125,5 +117,5 @@ def test_whatever_happens(happenings, coordinated, resumed, late):
     assert told.count(INTERRUPTED) == watch.interrupted
     assert coordinated or TEST not in told
     assert watch.last_ordered
-    for event in (Signalled(), Evaluated(watch.now, 1.0), looked(watch.now + 99, 99), trained(watch.now, 99)):
+    for event in (Signalled(), evaluated(watch.now, 1.0), looked(watch.now + 99, 99), trained(watch.now, 99)):
         assert watch.tell(event) == []

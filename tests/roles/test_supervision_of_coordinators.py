@@ -5,7 +5,10 @@ from supervised import (
     LAST_TEST,
     SAMPLES,
     START,
+    STOP_REACHED,
     TEST,
+    aiming_at,
+    evaluated,
     iterated,
     looked,
     saved,
@@ -15,17 +18,8 @@ from supervised import (
 )
 
 from mpidl.engines.totals import Totals
-from mpidl.roles.supervision import (
-    Evaluated,
-    Finish,
-    Log,
-    Save,
-    Saved,
-    Signalled,
-    Started,
-    Stop,
-    Trained,
-)
+from mpidl.roles.events import Saved, Signalled, Started, Trained
+from mpidl.roles.instructions import Finish, Log, Save, Stop
 from mpidl.storage.position import Position
 
 
@@ -41,14 +35,14 @@ def test_a_coordinator_saves_and_tests_after_iterations_only():
         (looked(20.0, 5), []),
         (iterated(20.0, 1, 60), [at(12, 60, 1)]),
         (iterated(40.0, 2, 120, backups=3), [Log("backups", {"iteration": 2, "backups": 3, "won": 0}), TEST]),
-        (Evaluated(39.0, 0.5), []),
+        (evaluated(39.0, 0.5), []),
         (Saved(41.0, 12), [saved(12)]),
         (iterated(51.0, 3, 180), [at(36, 180, 3)]),
         (Saved(52.0, 36), [saved(36)]),
         (iterated(53.0, 4, 200), [Stop()]),  # two epochs: no test before the final one
         (trained(54.0, 40), [at(40, 200, 4)]),
         (Saved(55.0, 40), [saved(40), LAST_TEST]),
-        (Evaluated(54.0, 0.5), [Finish(False, None)]),
+        (evaluated(54.0, 0.5), [Finish(False, None)]),
     )
 
 
@@ -91,7 +85,7 @@ def test_an_interrupted_coordinator_lets_a_checkpoint_be_written():
 
 def test_a_coordinator_that_reaches_the_target_stops():
     script(
-        supervisor(coordinated=True, resumed=True, target_accuracy=0.8),
+        supervisor(coordinated=True, resumed=True, goal=aiming_at(0.8)),
         (iterated(1.0, 1, 100), [TEST]),
-        (Evaluated(1.0, 0.8), [Stop()]),
+        (evaluated(1.0, 0.8), STOP_REACHED),
     )

@@ -7,6 +7,7 @@ import pytest
 from supervised import (
     LAST_TEST,
     SAVE,
+    evaluated,
     iterated,
     looked,
     saved,
@@ -16,20 +17,13 @@ from supervised import (
 )
 
 from mpidl.errors import NOT_FINITE
-from mpidl.roles.supervision import (
-    Diverged,
-    Evaluated,
-    Fail,
-    Finish,
-    Iterated,
-    Saved,
-    Signalled,
-)
+from mpidl.roles.events import Diverged, Iterated, Saved, Signalled
+from mpidl.roles.instructions import Fail, Finish
 
 NAN = math.nan
 DIVERGED = [
     (Diverged(3, 17, math.inf), Fail(f"the loss is inf in portion 17: {NOT_FINITE}", 3)),
-    (Evaluated(1.0, 0.1, NAN), Fail(f"the test loss is nan: {NOT_FINITE}")),
+    (evaluated(1.0, 0.1, NAN), Fail(f"the test loss is nan: {NOT_FINITE}")),
 ]
 
 
@@ -63,5 +57,5 @@ def test_a_run_that_may_go_on_does(event):
         (event, []),
         (trained(1.0, 40), [SAVE]),
         (Saved(2.0, 40), [saved(40), LAST_TEST]),
-        (Evaluated(1.0, NAN, NAN), [Finish(False, None)]),
+        (evaluated(1.0, NAN, NAN), [Finish(False, None)]),
     )

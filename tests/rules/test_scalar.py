@@ -14,16 +14,17 @@ DTYPES = (np.float32, np.float64)
 
 @pytest.mark.parametrize("rule", RULES.values())
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_device_kernel_and_cpu_loop_are_equal_bit_for_bit(cupy, rule, dtype):
+@pytest.mark.parametrize("decaying", [False, True])
+def test_device_kernel_and_cpu_loop_are_equal_bit_for_bit(cupy, rule, dtype, decaying):
     rng = np.random.default_rng(4)
     w = rng.normal(size=1003).astype(dtype)
-    kernel, loop = device.kernel(rule), cpu.loop(rule)
+    kernel, loop = device.kernel(rule, decaying), cpu.loop(rule, decaying=decaying)
     vectors = [w, *rule().init(w)]
     device_vectors = [cupy.asarray(vector) for vector in vectors]
     for step in range(1, 6):
         g = (rng.normal(size=w.size) * 10.0 ** rng.integers(-30, 10, w.size)).astype(dtype)
         g[::7] = 0
-        coefficients = rule().coefficients(step, 0.1)
+        coefficients = (*rule().coefficients(step, 0.1), *([0.3] * decaying))
         loop(*vectors, g, *coefficients)
         kernel(*device_vectors, cupy.asarray(g), *coefficients)
     assert np.isfinite(w).all()
@@ -51,6 +52,19 @@ def test_cpu_source():
         "        w = w_vector[i]\n"
         "        g = g_vector[i]\n"
         "        w_vector[i] = w - rate * g\n"
+    )
+
+
+def test_sources_with_weight_decay():
+    assert cpu.source(Sgd, decaying=True).splitlines()[-3:] == [
+        "        g = g_vector[i]",
+        "        decaying_g = g + weight_decay * w",
+        "        w_vector[i] = w - rate * decaying_g",
+    ]
+    assert device.source(Sgd, decaying=True) == (
+        "T g, T rate, T weight_decay",
+        "T w",
+        "T decaying_g = (g + (weight_decay * w));\nT new_w = (w - (rate * decaying_g));\nw = new_w;",
     )
 
 

@@ -63,3 +63,22 @@ def test_the_accuracy_of_several_labels_is_named(job, tmp_path, capfd):
     assert json.loads((tmp_path / "job" / "summary.json").read_text())["accuracy_name"] == "exact match"
     assert main(["evaluate", str(tmp_path / "job")]) == 0
     assert capfd.readouterr().out.startswith("test exact match 0.")
+
+
+def test_a_checkpoint_is_evaluated_by_its_step_or_as_the_best(job, tmp_path, capfd):
+    assert main(["train", str(job), "--set", "data.validation=0.25", "--set", "run.metrics=['f1']", "--json"]) == 0
+    summary = json.loads(capfd.readouterr().out)
+    found = {}
+    for step in ("0", str(summary["best_step"]), "best"):
+        assert main(["evaluate", str(tmp_path / "job"), "--step", step, "--json"]) == 0
+        found[step] = json.loads(capfd.readouterr().out)
+    assert found["best"] == found[str(summary["best_step"])]
+    assert found["best"]["validation_loss"] == pytest.approx(summary["best_validation_loss"], rel=1e-5)
+    assert found["best"]["validation_f1"] > 0
+    assert found["0"]["step"] == 0
+    for step, line in (
+        ("7", "no checkpoint of step 7, there are those of 0, "),
+        ("last", "expected a number or 'best'"),
+    ):
+        assert main(["evaluate", str(tmp_path / "job"), "--step", step]) == 2
+        assert line in capfd.readouterr().err

@@ -30,9 +30,19 @@ def test_a_sum_is_one_push_of_what_was_summed_in_order(dtype, mean, count):
     if mean:
         total /= count
     expected.receive_push(0, expected.clock, total, (2, 4))
-    shard.receive_sum(parts, mean, (2, 4))
+    shard.receive_sum(parts, [128.0] * count if mean else None, (2, 4))
     assert parts.tobytes() == before.tobytes()
     for name, vector in shard.vectors.items():
         assert vector.tobytes() == expected.vectors[name].tobytes()
     assert (shard.clock, shard.pushes, shard.received) == (4, 1, shard.chunks)
     assert shard.staleness.counts[0] == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_parts_count_as_their_weights_say(dtype):
+    parts = np.random.default_rng(2).normal(size=(3, SIZE)).astype(dtype)
+    expected, shard = make(dtype), make(dtype)
+    expected.receive_push(0, expected.clock, np.average(parts, axis=0, weights=[3, 1, 7]).astype(dtype), (2, 4))
+    shard.receive_sum(parts, [3.0, 1.0, 7.0], (2, 4))
+    for name, vector in shard.vectors.items():
+        np.testing.assert_allclose(vector, expected.vectors[name], rtol=1e-5, atol=1e-6)

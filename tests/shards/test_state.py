@@ -116,7 +116,7 @@ def test_units_are_accrued_on_as_before(chunks, cut):
     def add(accrual, part):
         for unit, chunk, evaluation in part:
             values = np.random.default_rng((unit, chunk)).normal(size=pieces[chunk].size)
-            added.append(accrual.add_chunk(evaluation, unit, chunk, values, unit + 0.5))
+            added.append(accrual.add_chunk(evaluation, unit, chunk, values, unit + 0.5, 2.0))
 
     def begin(accrual):
         accrual.begin(5, ["gradient", "previous"], ["gradient", "previous", "gradient", "previous"])

@@ -15,7 +15,7 @@ POSITION = Position(42, 1337, 1.5, 9, [(7, 2), (8, 0)])
 
 
 def save(directory, layout=LAYOUT, servers=3, position=POSITION, seed=0):
-    """Save a checkpoint; return its vectors."""
+    """Save a checkpoint; return its vectors, in its layout."""
     unfinished = scratch(directory, position.step)
     vectors = save_files(unfinished, layout, servers, seed)
     save_index(unfinished, layout, servers, position, "[run]\n", "0.0.1", {}, [OTHER])

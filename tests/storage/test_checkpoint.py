@@ -17,7 +17,7 @@ from mpidl.job.build import build
 from mpidl.job.fill import fill
 from mpidl.parameters import Layout, Range, shards
 from mpidl.runs.start import run
-from mpidl.storage import checkpoint, writer
+from mpidl.storage import checkpoint, checkpoints, writer
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import scratch
 from mpidl.storage.index import save_index
@@ -71,8 +71,8 @@ def test_nothing_appears_before_everything_is_written(tmp_path):
     unfinished = scratch(tmp_path, 43)
     vector = np.zeros(LAYOUT.size, np.float32)
     save_shard(unfinished, 0, Range(0, LAYOUT.size), {"parameters": vector, "clock": np.array(1)})
-    assert checkpoint.steps(tmp_path) == [42]
-    checkpoint.sweep(tmp_path)
+    assert checkpoints.steps(tmp_path) == [42]
+    checkpoints.sweep(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["42"]
 
 
@@ -136,15 +136,15 @@ def test_a_task_in_the_background_ends_once_and_passes_its_error_on():
 def test_the_initial_state_and_the_newest_stay(tmp_path):
     for step in (0, 5, 10, 100, 20):
         save(tmp_path, position=POSITION._replace(step=step))
-    checkpoint.prune(tmp_path, keep=2, newest=100)
+    checkpoints.prune(tmp_path, keep=2, newest=100)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["0", "100", "20"]
 
 
 def test_those_that_a_resumed_run_passed_over_go_when_it_has_saved_again(tmp_path):
     for step in (0, 30, 42, 60, 35):
         save(tmp_path, position=POSITION._replace(step=step))
-    checkpoint.prune(tmp_path, keep=1, newest=35)
-    assert checkpoint.steps(tmp_path) == [0, 35]
+    checkpoints.prune(tmp_path, keep=1, newest=35)
+    assert checkpoints.steps(tmp_path) == [0, 35]
 
 
 VECTORS = ["gradient", "previous", "origin", "direction", "s0", "s1", "s2", "y0", "y1", "y2"]
@@ -164,7 +164,7 @@ def sandblaster(path, **run):
 
 def test_sandblasters_vectors_are_saved_beside_the_parameters(tmp_path):
     run(sandblaster(tmp_path))
-    saved = checkpoint.latest(tmp_path / "run")
+    saved = checkpoints.latest(tmp_path / "run")
     with h5py.File(saved.path / "shard-0.h5") as file:
         assert sorted(file["rule"]) == sorted(VECTORS)
         gradient = file["rule/gradient"][...]
@@ -174,7 +174,7 @@ def test_sandblasters_vectors_are_saved_beside_the_parameters(tmp_path):
     assert list(shard.vectors) == ["parameters", *VECTORS]
     np.testing.assert_array_equal(shard.vectors["gradient"], gradient)
     run(sandblaster(tmp_path, epochs=6), resume=tmp_path / "run")
-    resumed = checkpoint.latest(tmp_path / "run")
+    resumed = checkpoints.latest(tmp_path / "run")
     assert resumed.position.state["iteration"] > saved.position.state["iteration"] > 0
 
 
@@ -211,7 +211,7 @@ def test_a_resumed_shard_has_its_clock_back(tmp_path):
     layers = {"layer": [{"type": "dense", "units": 10}]}
     config = from_dict({"run": {"epochs": 1, "dir": str(tmp_path)}, "data": {"source": "digits"}, "model": layers})
     run(config)
-    job = build(config, checkpoint.latest(tmp_path / "run"))
+    job = build(config, checkpoints.latest(tmp_path / "run"))
     shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
     assert shard.clock == job.position.step == 12
 

@@ -14,8 +14,8 @@ from saved import LAYOUT, OTHER, POSITION, save
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Range
-from mpidl.storage import checkpoint, integrity
-from mpidl.storage.checkpoint import latest, newest_good
+from mpidl.storage import checkpoints, integrity
+from mpidl.storage.checkpoints import latest, newest_good
 from mpidl.storage.files import scratch
 from mpidl.storage.index import save_index
 from mpidl.storage.integrity import DamagedError, verify
@@ -205,7 +205,7 @@ def test_ranks_share_the_work_and_take_the_same(run, monkeypatch, ranks, file):
 
 def test_the_first_rank_alone_lists_the_checkpoints(run, monkeypatch):
     listed = []
-    monkeypatch.setattr(checkpoint, "steps", lambda path: listed.append(path) or [30])
+    monkeypatch.setattr(checkpoints, "steps", lambda path: listed.append(path) or [30])
     outcomes = on_ranks(3, lambda rank, gather: newest_good(run, rank, gather))
     assert outcomes == [(run / "checkpoints" / "30", [])] * 3
     assert listed == [run / "checkpoints"]

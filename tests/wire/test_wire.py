@@ -1,4 +1,4 @@
-"""Wire formats: decoded values, residuals and numbers of bytes."""
+"""All wire formats: decoded values, residuals and numbers of bytes."""
 
 import re
 import subprocess
@@ -9,40 +9,14 @@ from threading import Barrier
 
 import numpy as np
 import pytest
+from encoding import CHUNK, DTYPES, SIZES, draw, travel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
 from mpidl.wire import ErrorFeedback, parse
-from mpidl.wire.wire import BLOCK
 
 FORMATS = ["bf16", "topk:0.01", "topk:0.3", "topk:1", "onebit"]
-#: Number of elements in a chunk of float32.
-CHUNK = 131072
-SIZES = st.integers(1, 5000)
-DTYPES = st.sampled_from(["float32", "float64"])
-
-
-def travel(wire, feedback, values):
-    data = np.full(wire.size(values.size, values.dtype), 0xA5, np.uint8)
-    given = values.copy()
-    feedback.encode_chunks(0, values, values.size, data)
-    assert np.array_equal(bits(values), bits(given))
-    decoded = np.full_like(values, np.nan)
-    wire.decode(data, decoded)
-    return decoded
-
-
-def draw(size, dtype, seed, scale=1.0):
-    return (scale * np.random.default_rng(seed).normal(size=size)).astype(dtype)
-
-
-def bits(values):
-    return values.view(f"uint{8 * values.itemsize}")
-
-
-def largest(values, count):
-    return np.sort(np.argsort(-np.abs(values), kind="stable")[:count])
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -83,100 +57,6 @@ def test_nothing_is_lost_over_many_pushes(name, dtype):
     assert errors[1] <= max(0.7 * errors[0], rounding / steps)
 
 
-@settings(deadline=None, max_examples=80)
-@given(size=SIZES, dtype=DTYPES, fraction=st.floats(0.001, 1), seed=st.integers(0, 99), levels=st.integers(1, 50))
-def test_topk_sends_exactly_the_largest_and_of_equal_ones_the_first(size, dtype, fraction, seed, levels):
-    # Few levels make many ties.
-    values = np.round(draw(size, dtype, seed) * levels / 4) / values_type(dtype)(levels)
-    assert_largest_sent(values, fraction)
-
-
-@pytest.mark.parametrize("fraction", [0.0001, 0.01, 0.3, 0.9])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda r, n: r.normal(size=n),
-        lambda r, n: np.full(n, -0.1),
-        lambda r, n: np.zeros(n),
-        lambda r, n: r.normal(size=n) * (r.random(n) < 0.005),
-        lambda r, n: 1 + 1e-5 * r.random(n),
-        lambda r, n: np.exp(15 * r.normal(size=n)),
-        lambda r, n: 1e-40 * r.normal(size=n),
-    ],
-    ids=["normal", "equal", "zero", "sparse", "narrow", "wide", "subnormal"],
-)
-def test_topk_sends_the_largest_of_each_block_however_it_is_distributed(make, dtype, fraction):
-    assert_largest_sent(make(np.random.default_rng(4), CHUNK).astype(dtype), fraction)
-
-
-def values_type(dtype):
-    return np.dtype(dtype).type
-
-
-def assert_largest_sent(values, fraction):
-    wire = parse(f"topk:{fraction!r}")
-    feedback = ErrorFeedback(wire, values.size, values.dtype)
-    blocks = [values[start : start + BLOCK] for start in range(0, values.size, BLOCK)]
-    counts = [max(1, int(np.floor(fraction * block.size + 0.5))) for block in blocks]
-    expected = np.concatenate([BLOCK * i + largest(*each) for i, each in enumerate(zip(blocks, counts, strict=True))])
-    count = sum(counts)
-    data = np.zeros(wire.size(values.size, values.dtype), np.uint8)
-    feedback.encode_chunks(0, values, values.size, data)
-    sent = np.zeros(values.size, values.dtype)
-    end = count * values.itemsize
-    assert np.array_equal(data[end : end + 4 * count].view(np.uint32), expected)
-    assert np.array_equal(bits(data[:end].view(values.dtype)), bits(values[expected]))
-    wire.decode(data, sent)
-    assert np.flatnonzero(sent).tolist() == np.intersect1d(expected, np.flatnonzero(values)).tolist()
-    values = values.copy()
-    values[expected] = 0
-    assert np.array_equal(feedback.residual, values)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [1, 7, 1001, CHUNK])
-def test_topk_of_everything_changes_nothing(dtype, size):
-    values = draw(size, dtype, 1)
-    values[::5], values[3::5], values[4::5] = -0.0, np.nan, -np.inf
-    feedback = ErrorFeedback(parse("topk:1"), size, dtype)
-    for _ in range(2):
-        assert np.array_equal(bits(travel(parse("topk:1"), feedback, values)), bits(values))
-        assert not feedback.residual.any()
-
-
-def nearest_even(single):
-    """Return the rounded upper halves of float32, by comparing the lower half with half a unit in the last place."""
-    below, cut = single.view(np.uint32) >> 16, single.view(np.uint32) & 0xFFFF
-    up = (cut > 0x8000) | ((cut == 0x8000) & (below % 2 == 1))
-    return below + up
-
-
-@settings(deadline=None, max_examples=200)
-@given(words=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=100), dtype=DTYPES)
-def test_bf16_is_rounded_to_nearest_even(words, dtype):
-    single = np.array(words, np.uint32).view(np.float32)
-    decoded = travel(parse("bf16"), ErrorFeedback(parse("bf16"), single.size, dtype), single.astype(dtype))
-    number = ~np.isnan(single)
-    halves = bits(decoded.astype(np.float32)) >> 16
-    assert np.array_equal(halves[number], nearest_even(single)[number])
-    assert np.isnan(decoded[~number]).all()
-
-
-def test_bf16_of_what_lies_between():
-    one = 0x3F800000
-    cases = {
-        one: 0x3F80, one + 0x7FFF: 0x3F80, one + 0x8000: 0x3F80, one + 0x8001: 0x3F81, one + 0x17FFF: 0x3F81,
-        one + 0x18000: 0x3F82, 0x1: 0, 0x8000: 0, 0x8001: 1, 0x18000: 2, 0x80000000: 0x8000, 0x80000001: 0x8000,
-        0x7F7FFFFF: 0x7F80, 0x7F800000: 0x7F80, 0xFF800000: 0xFF80, 0x7F800001: 0x7FC0,
-        0x7FFFFFFF: 0x7FFF, 0xFFFFFFFF: 0xFFFF,
-    }  # fmt: skip
-    values = np.array(list(cases), np.uint32).view(np.float32)
-    data = np.zeros(parse("bf16").size(values.size, np.float32), np.uint8)
-    parse("bf16").encode(values, np.zeros_like(values), data)
-    assert data.view(np.uint16)[: values.size].tolist() == list(cases.values())
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["bf16", "onebit"])
 def test_what_is_not_finite_arrives_and_leaves_no_residual(name, dtype):
@@ -185,36 +65,6 @@ def test_what_is_not_finite_arrives_and_leaves_no_residual(name, dtype):
     assert not np.isfinite(decoded[[0, 1, 3]]).any()
     assert feedback.residual.tolist() == [0, 0, 0, 0]
     assert np.isfinite(travel(parse(name), feedback, np.ones(4, dtype))).all()
-
-
-@settings(deadline=None, max_examples=60)
-@given(size=SIZES, dtype=DTYPES, seed=st.integers(0, 99), shift=st.sampled_from([-9, -1, 0, 0.5, 9]))
-@example(size=CHUNK, dtype="float32", seed=0, shift=0)
-def test_onebit_sends_signs_and_the_means_of_each_block(size, dtype, seed, shift):
-    values = draw(size, dtype, seed) + values_type(dtype)(shift)
-    values[::3] *= 0
-    wire = parse("onebit")
-    data = np.zeros(wire.size(size, dtype), np.uint8)
-    decoded = np.empty_like(values)
-    wire.encode(values, np.zeros_like(values), data)
-    wire.decode(data, decoded)
-    blocks = range(0, size, 1024)
-    means = data[: 2 * len(blocks) * values.itemsize].view(dtype).reshape(-1, 2)
-    signs = data[means.nbytes :]
-    for number, start in enumerate(blocks):
-        block = values[start : start + 1024]
-        for mean, kind in zip(means[number], (block >= 0, block < 0), strict=True):
-            assert mean == pytest.approx(block[kind].astype(float).mean() if kind.any() else 0, rel=1e-6)
-        width = -(-block.size // 64) * 8
-        columns = np.unpackbits(signs[start // 8 : start // 8 + width, None], axis=1, bitorder="little")
-        assert np.array_equal(columns.T.ravel()[: block.size], block >= 0)
-        assert np.array_equal(decoded[start : start + 1024], np.where(block >= 0, *means[number]))
-
-
-def test_onebit_means_of_both_kinds_are_precise_whatever_the_other():
-    values = np.array([1e-12, 3e-12, -1e12, -3e12])
-    decoded = travel(parse("onebit"), ErrorFeedback(parse("onebit"), 4, np.float64), values)
-    assert decoded == pytest.approx([2e-12, 2e-12, -2e12, -2e12], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -299,15 +149,6 @@ def test_threads_share_a_format(name):
     expected = [push(seed) for seed in range(2)]
     with ThreadPoolExecutor(2) as threads:
         assert np.array_equal(list(threads.map(push, range(2), [Barrier(2).wait] * 2)), expected)
-
-
-def test_topk_refuses_an_index_beyond_the_chunk():
-    wire, values = parse("topk:0.5"), np.ones(4, np.float32)
-    data = np.zeros(wire.size(4, np.float32), np.uint8)
-    wire.encode(values, np.zeros_like(values), data)
-    data.view(np.uint32)[3] = 4
-    with pytest.raises(IndexError, match="topk: index beyond"):
-        wire.decode(data, values)
 
 
 def test_bytes():

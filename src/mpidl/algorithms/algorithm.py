@@ -109,6 +109,14 @@ class Algorithm(Checked):
         """
         raise NotImplementedError
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether a replica fetches its parameters before each gradient, and never changes them itself.
+
+        One that is alone may then compute with the shards' own memory.
+        """
+        return False
+
     def policy(self, replicas: int) -> Policy:
         """Return what a shard does with the pushes it receives; each shard gets an instance of its own."""
         return ApplyAtOnce()

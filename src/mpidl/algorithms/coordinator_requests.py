@@ -24,7 +24,7 @@ class Segment:
     Attributes
     ----------
     vector : str
-        Name of the vector to which the sum of the samples' gradients is added.
+        Name of the vector to which the batches' gradients are added, each times the batch's weight.
     first, count : int
         The portions [first, first + count) of the data, modulo their number.
     """
@@ -50,8 +50,8 @@ class Evaluation:
 
     Attributes
     ----------
-    losses : tuple of float
-        For each segment, the sum of the samples' losses.
+    losses, weights : tuple of float
+        For each segment, the sum of the batches' losses, each times the batch's weight, and the sum of these weights.
     samples : tuple of int
         For each segment, the number of samples.
     portions : int
@@ -63,6 +63,7 @@ class Evaluation:
     """
 
     losses: tuple[float, ...]
+    weights: tuple[float, ...]
     samples: tuple[int, ...]
     portions: int
     backups: int

@@ -80,6 +80,11 @@ class Downpour(Algorithm):
             yield Push(accrued)
             counts["unpushed"] = 0
 
+    @property
+    def only_reads(self) -> bool:
+        """See `Algorithm.only_reads`."""
+        return self.n_fetch == 1 and not self.overlap
+
     def _pushes_after(self, step: int) -> bool:
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
@@ -59,7 +58,7 @@ class Eamsgd(Algorithm):
                 elastic -= center
                 elastic *= alpha
                 yield Push(elastic)
-            np.multiply(velocity, -local.rate * self.delta, out=parameters)
+            local.multiply_by_rates(velocity, -self.delta, out=parameters)
             parameters += x
             local((yield Gradient(parameters, batch)))
             if exchange:

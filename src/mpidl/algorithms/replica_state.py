@@ -11,6 +11,7 @@ import numpy as np
 from mpidl.device import to_host
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Rule
+from mpidl.rules.segments import Segment, SegmentedRule
 
 
 class ReplicaState:
@@ -26,18 +27,31 @@ class ReplicaState:
         Takes a portion's number and returns the factor of learning rates for gradients of that portion.
     statistics : sequence of Range
         Parameters that rules leave alone, such as running means; see `sparing` of `mpidl.rules.Rule.update`.
+    segments : sequence of Segment
+        Parameters that rules update in ways of their own.
+    buffers : callable
+        Returns what the replica's model counts by itself, by name; see `mpidl.nn.model.CompleteModel.buffers`.
 
     Attributes
     ----------
     portion : int
         The portion of the present batch; the engine sets it.
+    weight : float
+        What the batch of the last gradient counts beside others; the engine sets it. See `mpidl.data.Batch`.
     counts : Counter
         Numbers by name, 0 at first.
     """
 
-    def __init__(self, rate_at: Callable[[int], float] = lambda portion: 1.0, statistics: Sequence[Range] = ()) -> None:
-        self._rate_at, self._statistics = rate_at, statistics
+    def __init__(
+        self,
+        rate_at: Callable[[int], float] = lambda portion: 1.0,
+        statistics: Sequence[Range] = (),
+        segments: Sequence[Segment] = (),
+        buffers: Callable[[], Mapping[str, np.ndarray]] = dict,
+    ) -> None:
+        self._rate_at, self._statistics, self._segments, self._buffers = rate_at, statistics, segments, buffers
         self.portion = 0
+        self.weight = 1.0
         self.counts: Counter[str] = Counter()
         self._vectors: dict[str, Any] = {}
         self._loaded: dict[str, np.ndarray] = {}
@@ -61,7 +75,8 @@ class ReplicaState:
 
     def step_by(self, rule: Rule, parameters: Any) -> Step:
         """Return a function of a gradient that changes `parameters`, shape (size,), by `rule`; its state is kept."""
-        step = Step(rule, parameters, lambda: self._rate_at(self.portion), self._statistics, self.counts)
+        segmented = SegmentedRule(rule, Range(0, parameters.size), self._statistics, self._segments)
+        step = Step(rule, segmented, parameters, lambda: self._rate_at(self.portion), self.counts)
         for name, vector in zip(rule.states, step.state, strict=True):
             self.keep(f"rule/{name}", vector)
         return step
@@ -72,8 +87,9 @@ class ReplicaState:
         return bool(self._vectors)
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """Return a copy of the vectors in the host's memory."""
-        return {name: to_host(vector.copy()) for name, vector in self._vectors.items()}
+        """Return a copy of the vectors in the host's memory, and of the model's buffers as "buffers/NAME"."""
+        kept = {name: to_host(vector.copy()) for name, vector in self._vectors.items()}
+        return kept | {f"buffers/{name}": np.array(values) for name, values in self._buffers().items()}
 
     def load(self, vectors: Mapping[str, np.ndarray], counts: Mapping[str, int], portion: int) -> None:
         """Let the replica, which has not begun, go on where another was when these were taken."""
@@ -88,12 +104,12 @@ class Step:
     Parameters
     ----------
     rule : Rule
+    segmented : SegmentedRule
+        The rule as it updates the parameters.
     parameters : array, shape (size,)
         Changed in place.
     scale : callable
         Returns the present factor of the rule's learning rate.
-    statistics : sequence of Range
-        Parameters that the rule leaves alone.
     counts : Counter
         Has the number of steps, as "steps".
 
@@ -106,12 +122,12 @@ class Step:
     def __init__(
         self,
         rule: Rule,
+        segmented: SegmentedRule,
         parameters: Any,
         scale: Callable[[], float],
-        statistics: Sequence[Range],
         counts: Counter[str],
     ) -> None:
-        self._rule, self._parameters, self._scale, self._statistics = rule, parameters, scale, statistics
+        self._rule, self._segmented, self._parameters, self._scale = rule, segmented, parameters, scale
         self.state = rule.init(parameters)
         self._counts = counts
 
@@ -124,4 +140,9 @@ class Step:
         """Make one step by `gradient`, shape (size,)."""
         self._counts["steps"] += 1
         count = self._counts["steps"]
-        self._rule.update(self._parameters, self.state, gradient, count, self.rate, sparing=self._statistics)
+        self._segmented.update(self._parameters, self.state, gradient, count, self.rate)
+
+    def multiply_by_rates(self, vector: Any, factor: float, out: Any) -> None:
+        """Store `factor` times the present rates of the parameters, times `vector`, shape (size,), in `out`."""
+        for part, of_part in self._segmented.rates:
+            np.multiply(vector[part], factor * (self.rate * of_part), out=out[part])

@@ -79,13 +79,15 @@ class Push:
 class Reduce:
     """Meet all replicas: the mean or the sum of their vectors is one update, whose result is copied to `parameters`.
 
-    Vectors are added in the order of the replicas. A replica without a vector takes part with None. All replicas must
-    take part as long as any of them has a vector. `vector` may be `parameters`. Answer: the number of vectors.
+    In a mean, each vector counts `weight`. Vectors are added in the order of the replicas. A replica without a vector
+    takes part with None. All replicas must take part as long as any of them has a vector. `vector` may be
+    `parameters`. Answer: the number of vectors.
     """
 
     vector: Any | None
     parameters: Any
     mean: bool = True
+    weight: float = 1.0
 
 
 # Requests of algorithms whose replicas share one vector of parameters in memory.
@@ -130,7 +132,7 @@ class NextUnit:
 
 @dataclass(frozen=True, slots=True)
 class Accrue:
-    """Let the servers add the sum of a unit's gradients, unless they have already added this unit.
+    """Let the servers add the weighted sum of a unit's gradients, unless they have already added this unit.
 
     Answer: None, once the vector is on its way and may be changed again.
     """

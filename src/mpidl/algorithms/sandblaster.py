@@ -21,7 +21,7 @@ from mpidl.algorithms.coordinator_requests import (
     Segment,
 )
 from mpidl.algorithms.downpour import Downpour
-from mpidl.algorithms.lbfgs import direction
+from mpidl.algorithms.lbfgs import GRADIENT, History, direction
 from mpidl.algorithms.line_search import MoreThuente, Point
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
@@ -29,8 +29,8 @@ from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
 from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
 
-#: Vectors on the shards beside the parameters and the history.
-GRADIENT, PREVIOUS, ORIGIN, DIRECTION = "gradient", "previous", "origin", "direction"
+#: Vectors on the shards beside the parameters, the gradient and the history.
+PREVIOUS, ORIGIN, DIRECTION = "previous", "origin", "direction"
 #: Gradients of the parts of a batch: the part shared with the previous batch, the unshared part, and the part shared
 #: with the next batch.
 FIRST, MIDDLE, LAST = "first", "middle", "last"
@@ -98,7 +98,7 @@ class Sandblaster(Algorithm):
             accrued.fill(0)
             for batch in unit.batches:
                 gradient = yield Gradient(parameters, batch)
-                gradient *= len(batch.indices)
+                gradient *= state.weight
                 accrued += gradient
             yield Accrue(unit, accrued)
 
@@ -126,55 +126,12 @@ class Sandblaster(Algorithm):
             )
 
 
-class _History:
-    """The pairs of steps and gradient differences, each in a slot, and all inner products of them and the gradient."""
-
-    def __init__(self, most: int, order: list[int]) -> None:
-        self._most, self.order = most, order
-        self._products: dict[tuple[str, str], float] = {}
-
-    @property
-    def free(self) -> int:
-        """A slot that no pair of the history uses."""
-        return next(slot for slot in range(self._most + 1) if slot not in self.order)
-
-    def names(self) -> list[str]:
-        """Return the names of the basis vectors, the oldest pair first."""
-        return [f"{letter}{slot}" for letter in "sy" for slot in self.order] + [GRADIENT]
-
-    def push(self, slot: int) -> None:
-        """Add the pair of a slot to the history, and remove the oldest pair if there are too many."""
-        self.order.append(slot)
-        del self.order[: -self._most]
-
-    def missing(self, fresh: list[str]) -> tuple[tuple[str, str], ...]:
-        """Return the pairs of basis vectors whose inner product is unknown; `fresh` vectors have changed."""
-        names = self.names()
-        for key in [key for key in self._products if set(key) & set(fresh)]:
-            del self._products[key]
-        pairs = [(a, b) for i, a in enumerate(names) for b in names[i:]]
-        return tuple(pair for pair in pairs if pair not in self._products)
-
-    def learn(self, pairs: tuple[tuple[str, str], ...], values: list[float]) -> None:
-        """Keep the inner products of pairs of vectors."""
-        self._products.update(zip(pairs, values, strict=True))
-
-    def gram(self) -> np.ndarray:
-        """Return the matrix of all inner products."""
-        names = self.names()
-        matrix = np.empty((len(names), len(names)))
-        for i, a in enumerate(names):
-            for j, b in enumerate(names[i:], i):
-                matrix[i, j] = matrix[j, i] = self._products[a, b]
-        return matrix
-
-
 class _Optimiser:
     """The coordinator's state and its iteration."""
 
     def __init__(self, settings: Sandblaster, portions: int, state: dict[str, Any]) -> None:
         self._settings, self._portions, self._search = settings, portions, MoreThuente()
-        self._history = _History(settings.history, list(state.get("order", ())))
+        self._history = History(settings.history, list(state.get("order", ())))
         self._number = int(state.get("iteration", 0))
         self._batch = int(state.get("batch", 0))
         self._found: list[Evaluation] = []
@@ -200,7 +157,7 @@ class _Optimiser:
                 return
             if norm <= self._settings.tolerance:
                 return
-            accepted = yield from self._descend(direction(gram), 1.0 if history.order else min(1.0, 1 / norm))
+            accepted = yield from self._descend(direction(gram), self._first_step(norm))
             if accepted is None and self._whole and (self._at_floor or not history.order):
                 return
             self._number += accepted is not None
@@ -221,6 +178,15 @@ class _Optimiser:
     @property
     def _whole(self) -> bool:
         return self._settings.batch == 1
+
+    def _first_step(self, norm: float) -> float:
+        """Return the step that a search tries first: 1 if there is a history, else of length 1 (as L-BFGS-B's) or less.
+
+        Where the history was cleared, the gradient may be small because the minimum is near.
+        """
+        if self._history.order:
+            return 1.0
+        return 1 / norm if not self._number else min(1.0, 1 / norm)
 
     def _descend(self, coefficients: np.ndarray, step: float) -> Generator[CoordinatorRequest, Any, Point | None]:
         """Search along a direction; leave parameters and gradient at the accepted point, or at the starting point.
@@ -290,20 +256,20 @@ class _Optimiser:
         """Compute objective and gradient of the current batch at the parameters."""
         segments = self._segments()
         found: Evaluation = yield Evaluate(segments)
-        samples = sum(found.samples)
-        self._value = fsum(found.losses) / samples
-        self._means = [loss / count for loss, count in zip(found.losses, found.samples, strict=True) if count]
+        weight = fsum(found.weights)
+        self._value = fsum(found.losses) / weight
+        self._means = [loss / part for loss, part in zip(found.losses, found.weights, strict=True) if part]
         self._found.append(found)
-        self._samples += samples
+        self._samples += sum(found.samples)
         if self._whole:
-            yield Operate((Combine(GRADIENT, ((1 / samples, GRADIENT),)),))
+            yield Operate((Combine(GRADIENT, ((1 / weight, GRADIENT),)),))
             return
         means = [
-            Combine(each.vector, ((1 / count, each.vector),))
-            for each, count in zip(segments, found.samples, strict=True)
-            if count
+            Combine(each.vector, ((1 / part, each.vector),))
+            for each, part in zip(segments, found.weights, strict=True)
+            if part
         ]
-        terms = tuple((count / samples, each.vector) for each, count in zip(segments, found.samples, strict=True))
+        terms = tuple((part / weight, each.vector) for each, part in zip(segments, found.weights, strict=True))
         yield Operate((*means, Combine(GRADIENT, terms)))
 
     def _segments(self) -> tuple[Segment, ...]:

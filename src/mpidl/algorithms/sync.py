@@ -12,7 +12,10 @@ from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
 
 @dataclass(frozen=True)
 class Sync(Algorithm):
-    """All replicas step together by the mean of their gradients: serial SGD on batches of replicas x batch samples."""
+    """All replicas step together by the mean of their gradients: serial SGD on batches of replicas x batch samples.
+
+    Each gradient counts as much as its batch: by its samples, or by the batch's weight.
+    """
 
     name: ClassVar[str] = "sync"
 
@@ -28,5 +31,5 @@ class Sync(Algorithm):
             gradient = None
             if batch is not None:
                 gradient = yield Gradient(parameters, batch)
-            if not (yield Reduce(gradient, parameters)):
+            if not (yield Reduce(gradient, parameters, weight=state.weight)):
                 break

@@ -50,12 +50,17 @@ def minibatches(unit: UnitData, portions: Portions) -> tuple[Minibatch, ...]:
 
 
 def segment_sums(
-    segments: Sequence[Segment], units: Sequence[UnitData], losses: np.ndarray, portions: Portions
-) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Return the sum of the losses and the number of samples of each segment, given the losses of all units."""
-    sums, samples = [], []
+    segments: Sequence[Segment],
+    units: Sequence[UnitData],
+    losses: np.ndarray,
+    weights: np.ndarray,
+    portions: Portions,
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...]]:
+    """Return the sums of losses and weights and the number of samples of each segment, given those of all units."""
+    sums, totals, samples = [], [], []
     for number in range(len(segments)):
         own = [i for i, unit in enumerate(units) if unit.segment == number]
         sums.append(fsum(losses[own]))
+        totals.append(fsum(weights[own]))
         samples.append(sum(len(portions.indices(p % portions.per_epoch)) for i in own for p in units[i].portions))
-    return tuple(sums), tuple(samples)
+    return tuple(sums), tuple(totals), tuple(samples)

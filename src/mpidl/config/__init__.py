@@ -10,6 +10,7 @@ from mpidl.config.sections import (
     PythonData,
     RunSection,
     TopologySection,
+    source_of,
 )
 from mpidl.config.virtual import VirtualSection
 
@@ -27,4 +28,5 @@ __all__ = [
     "VirtualSection",
     "from_dict",
     "load",
+    "source_of",
 ]

@@ -23,7 +23,7 @@ from mpidl.config.sections import (
     TopologySection,
 )
 from mpidl.config.virtual import VirtualSection
-from mpidl.data import SOURCES, Source
+from mpidl.data import SOURCES, Factory, Source
 from mpidl.errors import UsageError, nearest, shown
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
@@ -53,7 +53,10 @@ NAMING = ("algorithm", "server")
 INSTEAD = {
     ("run", "epochs"): "steps",
     ("run", "steps"): "epochs",
+    ("run", "target"): "target_accuracy",
+    ("run", "target_accuracy"): "target",
     ("model", "factory"): "layer",
+    ("data", "factory"): "source",
 }
 
 
@@ -190,7 +193,8 @@ def _source(values: Mapping[str, Any]) -> Source:
     table = values.get("data", {})
     if isinstance(table, Mapping) and table.get("source") == PythonData.name:
         return PythonData()
-    source: Source = _named(SOURCES, "data", "source", values, beside=schema.keys(DataSection))
+    default = Factory.name if isinstance(table, Mapping) and "factory" in table else None
+    source: Source = _named(SOURCES, "data", "source", values, default, schema.keys(DataSection))
     return source
 
 
@@ -228,7 +232,7 @@ def _named(
 def _without_source(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section ``[data]`` without the name of a source and that source's own keys."""
     schema.check_table("data", table)
-    source = SOURCES.get(str(table.get("source")))
+    source = SOURCES.get(str(table.get("source", Factory.name)))
     own = ["source", *(schema.keys(source) if source is not None else ())]
     return {key: value for key, value in table.items() if key not in own}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from mpidl import schema
-from mpidl.data import Augmentation, Dataset, Normalisation
+from mpidl.data import Augmentation, Dataset, Normalisation, Source
+from mpidl.data.dataset import PYTHON
 from mpidl.errors import UsageError, quoted
+from mpidl.functions import check_name
+from mpidl.metrics import METRICS, Metric
+from mpidl.metrics.target import parse
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
+from mpidl.nn.groups import Group
 from mpidl.paths import user_path
 from mpidl.schema import Checked
 
@@ -38,9 +42,17 @@ class RunSection(Checked):
     seed : int
         Determines the initial parameters and the order of the data.
     deterministic : bool
-        Make the whole run, not only its start, independent of the number of servers and of timing.
+        Make the whole run, not only its start, independent of the number of servers and of timing. Libraries round
+        differently with other numbers of threads: set OMP_NUM_THREADS where bits count.
+    metrics : list of str
+        What evaluations give beside loss and accuracy: names in `mpidl.metrics.METRICS`, and ``"module:function"`` for
+        a function of (outputs, targets) that returns a sum over a batch and what to divide it by.
+    target : str, optional
+        Stop when an evaluation fulfils this comparison, such as ``"validation_loss < 0.1"``.
     target_accuracy : float, optional
-        Stop when the test accuracy reaches this value.
+        Stop when the accuracy reaches this value: that on the validation data, or on the test data if there are none.
+    patience : int, optional
+        Stop when the figure of `target`, or else the loss of evaluations, has not become better for so many epochs.
     record : bool
         Record the interleaving of a run on ranks, for ``mpidl simulate --replay``.
     report : float
@@ -55,7 +67,10 @@ class RunSection(Checked):
     steps: Count | None = None
     seed: Annotated[int, Meta(ge=0)] = 0
     deterministic: bool = False
+    metrics: tuple[str, ...] = ()
+    target: str | None = None
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+    patience: Count | None = None
     record: bool = False
     report: Seconds = 10.0
     terminate_on_nan: bool = True
@@ -64,15 +79,35 @@ class RunSection(Checked):
         super().__post_init__()
         if "/" in self.name or not self.name.isprintable() or self.name in (".", ".."):
             raise UsageError(f"name: {quoted(self.name)} can't name a directory within run.dir")
-        try:
-            user_path(self.dir)
-            user_path(self.name)
-        except UsageError as error:
-            raise UsageError(f"dir: {error}") from None
+        for key in ("name", "dir"):
+            try:
+                user_path(getattr(self, key))
+            except UsageError as error:
+                raise UsageError(f"{key}: {error}") from None
         if self.epochs is not None and self.steps is not None:
             raise UsageError("steps: run.epochs is given too, expected one of them")
         if self.epochs is None and self.steps is None:
             object.__setattr__(self, "epochs", 10)
+        self._check_metrics()
+
+    def _check_metrics(self) -> None:
+        for place, metric in enumerate(self.metrics):
+            if ":" in metric:
+                check_name(f"metrics[{place}]", metric)
+            else:
+                schema.choose({**METRICS, "accuracy": Metric}, f"metrics[{place}]", metric)
+        if len(set(self.figures)) < len(self.figures):
+            raise UsageError(f"metrics: {quoted(list(self.metrics))}, expected each name once")
+        if self.target is not None and self.target_accuracy is not None:
+            raise UsageError("target_accuracy: run.target is given too, expected one of them")
+        if self.target is not None:
+            parse(self.target, self.figures)
+
+    @property
+    def figures(self) -> list[str]:
+        """Names of the figures of an evaluation, of which loss and accuracy are always two."""
+        own = [metric.rpartition(":")[2] for metric in self.metrics if metric != "accuracy"]
+        return ["loss", "accuracy", *own]
 
     @property
     def directory(self) -> Path:
@@ -88,6 +123,9 @@ class DataSection(Checked):
     ----------
     batch : int
         Samples in a minibatch of one replica.
+    validation : float, optional
+        Share of the training samples, chosen by ``run.seed``, that is not trained on: the model is evaluated on them
+        after each epoch, and on the test data at the end only.
     portion : int
         Samples given to a replica at a time, a multiple of `batch`; four batches if not given.
     augment : Augmentation
@@ -97,6 +135,7 @@ class DataSection(Checked):
     """
 
     batch: Count = 128
+    validation: Annotated[float, Meta(gt=0, lt=1)] | None = None
     portion: Count = None  # type: ignore[assignment]  # resolved below
     augment: Augmentation = field(default_factory=Augmentation)
     normalise: Normalisation = field(default_factory=Normalisation)
@@ -113,7 +152,7 @@ class DataSection(Checked):
 class PythonData:
     """The source, ``data.source = "python"``, of a run whose data were given by a Python script."""
 
-    name: ClassVar[str] = "python"
+    name: ClassVar[str] = PYTHON
 
     def open(self) -> Dataset:
         """Raise UsageError: only the script has the data."""
@@ -123,18 +162,25 @@ class PythonData:
         )
 
 
+def source_of(data: Dataset | Source) -> Source:
+    """Return what a configuration says of data that a Python script gives."""
+    return PythonData() if isinstance(data, Dataset) or data.name == PYTHON else data
+
+
 @dataclass(frozen=True)
 class ModelSection(Checked):
-    """``[model]``: the layers and the loss of a network, or a factory of any other model.
+    """``[model]``: the layers and the loss of a network, or a factory of any other model, such as a PyTorch module.
 
     Attributes
     ----------
     layer : list of dict, optional
         The ``[[model.layer]]`` sections, checked and unchanged.
     factory : str, optional
-        ``"module:function"``; the function returns the model for ``(dataset, seed)``.
+        ``"module:function"``; the function returns the model for ``(dataset, seed)``: a `mpidl.nn.Model`, such as
+        a `mpidl.jax.JaxModel`, or a `torch.nn.Module`, or a module and its loss.
     loss : str, optional
-        A name in `mpidl.nn.LOSSES`; None with a factory, whose model has its own loss.
+        A name in `mpidl.nn.LOSSES`. Of a module that a factory returns without its loss: the name of a loss of
+        `torch.nn.functional`, or ``"module:function"``.
     label_smoothing : float
         Label smoothing of softmax cross-entropy; see `mpidl.nn.SoftmaxCrossEntropy`.
     l2 : float
@@ -142,7 +188,18 @@ class ModelSection(Checked):
     clip : float, optional
         Largest Euclidean norm of the gradient of a batch; longer gradients are scaled down to it.
     dtype : {"float32", "float64"}
-        Type of parameters, gradients and activations.
+        Type of parameters, gradients and activations of a network.
+    autocast : {"bfloat16"}, optional
+        Of a module: forward passes are computed in this precision where PyTorch deems it safe.
+    compile : bool
+        Of a module: compile it by `torch.compile`.
+    micro_batches : int
+        Of a module: gradients are computed in so many pieces of a batch, where memory is short.
+    group : tuple of Group
+        ``[[model.group]]``: parameters that are trained in a way of their own.
+    initial : str, optional
+        A file whose trained values a new run begins with: .safetensors, .npz, a state_dict of PyTorch (.pt, .pth), a
+        run's directory or one of its checkpoints. Names and shapes are those of the model.
     """
 
     layer: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
@@ -152,6 +209,11 @@ class ModelSection(Checked):
     l2: Annotated[float, Meta(ge=0)] = 0.0
     clip: Annotated[float, Meta(gt=0)] | None = None
     dtype: Literal["float32", "float64"] = "float32"
+    autocast: Literal["bfloat16"] | None = None
+    compile: bool = False
+    micro_batches: Count = 1
+    group: tuple[Group, ...] = ()
+    initial: Annotated[str, Meta(min_length=1)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,20 +221,31 @@ class ModelSection(Checked):
             found = "neither" if self.layer is None else "both"
             raise UsageError(f"layer: expected [[model.layer]] sections or model.factory, found {found}")
         if self.layer is not None:
-            for number, section in enumerate(self.layer):
-                layer_from_section(section, f"layer[{number}]")
-            object.__setattr__(self, "loss", self.loss or "softmax_cross_entropy")
-            schema.choose(LOSSES, "loss", self.loss)
-            if self.label_smoothing and self.loss != SoftmaxCrossEntropy.name:
-                raise UsageError(f"label_smoothing: {self.label_smoothing:g}, the loss {self.loss!r} takes none")
-        elif self.loss is not None:
-            raise UsageError("loss: model.factory is given, whose model has its own loss")
+            self._check_layers()
         else:
-            for key in ("label_smoothing", "l2", "clip"):
-                if getattr(self, key):
-                    raise UsageError(f"{key}: model.factory is given, whose model has its own loss")
-        if self.factory is not None and not re.fullmatch(r"[\w.]+:\w+", self.factory):
-            raise UsageError(f"factory: expected module:function, found {quoted(self.factory)}")
+            self._check_factory()
+
+    def _check_layers(self) -> None:
+        for number, section in enumerate(self.layer or ()):
+            layer_from_section(section, f"layer[{number}]")
+        object.__setattr__(self, "loss", self.loss or "softmax_cross_entropy")
+        schema.choose(LOSSES, "loss", self.loss)
+        if self.label_smoothing and self.loss != SoftmaxCrossEntropy.name:
+            raise UsageError(f"label_smoothing: {self.label_smoothing:g}, the loss {self.loss!r} takes none")
+        for key in self.of_modules:
+            raise UsageError(f"{key}: is for modules that model.factory returns, not for [[model.layer]]")
+
+    def _check_factory(self) -> None:
+        for key in ("label_smoothing", "l2", "clip"):
+            if getattr(self, key):
+                raise UsageError(f"{key}: model.factory is given, whose model has its own loss")
+        check_name("factory", self.factory or "")
+
+    @property
+    def of_modules(self) -> dict[str, Any]:
+        """The keys for modules that are set, with their values."""
+        present = {key: getattr(self, key) for key in ("autocast", "compile", "micro_batches")}
+        return {key: value for key, value in present.items() if value != getattr(type(self), key)}
 
 
 @dataclass(frozen=True)

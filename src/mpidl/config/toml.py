@@ -1,8 +1,9 @@
-"""TOML files: read with errors for people, and written."""
+"""TOML files: read with errors for people, written, and changed."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import tomli_w
 
 from mpidl.errors import UsageError
+from mpidl.paths import whole
 
-__all__ = ["dump", "parse", "read"]
+__all__ = ["change", "dump", "parse", "read"]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -79,6 +81,27 @@ def dump(sections: Mapping[str, Mapping[str, Any]]) -> str:
         A value can't be written as TOML.
     """
     return tomli_w.dumps(_without_none(sections))
+
+
+def change(path: Path, section: str, values: Mapping[str, Any]) -> None:
+    """Set keys of a section of a TOML file; its other lines, and all comments, stay as they are.
+
+    Raises
+    ------
+    UsageError
+        The file can't be read, is not TOML, or can't be written.
+    """
+    import tomlkit
+
+    read(path)
+    document = tomlkit.parse(path.read_bytes().decode())
+    if section not in document:
+        document[section] = tomlkit.table()
+    document[section].update(values)
+    file = path.resolve()
+    with whole(file) as partial:
+        partial.write_bytes(tomlkit.dumps(document).encode())
+        shutil.copymode(file, partial)
 
 
 def _without_none(value: Any) -> Any:

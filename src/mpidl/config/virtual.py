@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from mpidl.engines.virtual.times import Constant, Death, Jitter, Times, parse
 from mpidl.errors import UsageError
-from mpidl.paths import user_path
+from mpidl.paths import measured_file, user_path
 from mpidl.schema import Checked
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -40,15 +40,21 @@ class VirtualSection(Checked):
     Attributes
     ----------
     calibration : str, optional
-        Directory of a real run. Its measurements are used for what isn't given here.
+        Directory of a real run, or a file of ``mpidl doctor --save``. Its measurements are used for what isn't given
+        here. If neither this nor `compute` is given, those of the user's own file are.
     compute, latency, service : str or float, optional
         Seconds that a gradient takes, that a message between a replica and a server takes whatever its size, and that
         a server takes for a push: a number, "constant:SECONDS", "jitter:MEAN:DEVIATION", "uniform:LOW:HIGH" or
         "exponential:MEAN".
     bandwidth : float, optional
-        Bytes per second of a link.
+        Bytes per second of a node's network card, in each direction. All that passes the card at the same time shares
+        it fairly. With `cores`, bytes per second of a copy.
+    memory_bandwidth : float, optional
+        Bytes per second from one rank to another of its node, past the card.
+    ranks_per_node : int, optional
+        Number of consecutive ranks on each node; each rank has a node of its own if not given.
     cores : int, optional
-        Number of cores that all ranks share; each rank has its own if not given.
+        Number of cores that all ranks share, on one node; each rank has its own if not given.
     slow : tuple of Slow
         ``[[virtual.slow]]``: replicas that are slow.
     death : tuple of Death
@@ -60,6 +66,8 @@ class VirtualSection(Checked):
     latency: str | float | None = None
     service: str | float | None = None
     bandwidth: Positive | None = None
+    memory_bandwidth: Positive | None = None
+    ranks_per_node: Annotated[int, Meta(ge=1)] | None = None
     cores: Annotated[int, Meta(ge=1)] | None = None
     slow: tuple[Slow, ...] = ()
     death: tuple[Death, ...] = ()
@@ -69,9 +77,19 @@ class VirtualSection(Checked):
         for key in ("compute", "latency", "service"):
             if getattr(self, key) is not None:
                 parse(str(getattr(self, key)), key)
+        if self.ranks_per_node is not None and self.cores is not None:
+            raise UsageError(f"ranks_per_node: {self.ranks_per_node}, but cores are those of one node for all ranks")
 
-    def times(self, replicas: int) -> Times:
-        """Return the durations on a cluster of `replicas`; those of `calibration` where none are given.
+    def measurements(self) -> Path | None:
+        """Return the file of ``mpidl doctor --save`` that durations are to come from, if any."""
+        if self.calibration is not None:
+            path = user_path(self.calibration)
+            return path if path.is_file() else None
+        own = measured_file()
+        return own if self.compute is None and own.is_file() else None
+
+    def times(self, replicas: int, measured: Times | None = None) -> Times:
+        """Return the durations on a cluster of `replicas`; those measured, or of `calibration`, where none are given.
 
         Raises
         ------
@@ -85,9 +103,8 @@ class VirtualSection(Checked):
                 raise UsageError(
                     f"virtual.{kind}: replica {section.replica}, there are {replicas} (0 to {replicas - 1})"
                 )
-        if self.compute is None and self.calibration is None:
-            raise UsageError("virtual.compute: missing, expected the seconds of a gradient, or virtual.calibration")
-        measured = calibrate(user_path(self.calibration)) if self.calibration is not None else Times()
+        if measured is None:
+            measured = self._calibrated()
         given = {
             key: parse(str(getattr(self, key)), f"virtual.{key}")
             for key in ("compute", "latency", "service")
@@ -98,10 +115,20 @@ class VirtualSection(Checked):
             latency=given.get("latency", measured.latency),
             service=given.get("service", measured.service),
             bandwidth=self.bandwidth or measured.bandwidth,
-            cores=self.cores,
+            memory_bandwidth=self.memory_bandwidth or measured.memory_bandwidth,
+            ranks_per_node=self.ranks_per_node or measured.ranks_per_node,
+            cores=self.cores or measured.cores,
             slow={section.replica: section.factor for section in self.slow},
             deaths=self.death,
         )
+
+    def _calibrated(self) -> Times:
+        if self.calibration is not None:
+            return calibrate(user_path(self.calibration))
+        if self.compute is None:
+            expected = "the seconds of a gradient, or virtual.calibration, or figures of `mpidl doctor --save`"
+            raise UsageError(f"virtual.compute: missing, expected {expected}")
+        return Times()
 
 
 def calibrate(run: Path) -> Times:

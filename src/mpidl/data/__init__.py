@@ -4,38 +4,51 @@ from __future__ import annotations
 
 from typing import Any
 
+from mpidl.data.arrays import ArrayFiles, Arrays
 from mpidl.data.augmentation import Augmentation, Augmented, augmented
 from mpidl.data.batch import Batch, Minibatch
 from mpidl.data.cifar10 import Cifar10
-from mpidl.data.dataset import ArraySplit, Dataset, Source, Split
+from mpidl.data.dataset import ArraySplit, Dataset, Source, Split, opened
 from mpidl.data.digits import Digits
+from mpidl.data.factory import Factory
 from mpidl.data.hdf5 import Hdf5
 from mpidl.data.idx import Idx
+from mpidl.data.indexed import Indexed
 from mpidl.data.normalisation import Normalisation, Normalised, normalised
 from mpidl.data.portions import Portions
+from mpidl.data.subset import Subset, held_out
 from mpidl.data.synthetic import Synthetic
 
-SOURCES: dict[str, type[Any]] = {source.name: source for source in (Cifar10, Digits, Hdf5, Idx, Synthetic)}
+SOURCES: dict[str, type[Any]] = {
+    source.name: source for source in (ArrayFiles, Cifar10, Digits, Factory, Hdf5, Idx, Synthetic)
+}
 """The sources by their names in ``data.source``; each is a `Source` and a dataclass of its own keys."""
 
 __all__ = [
     "SOURCES",
+    "ArrayFiles",
     "ArraySplit",
+    "Arrays",
     "Augmentation",
     "Augmented",
     "Batch",
     "Cifar10",
     "Dataset",
     "Digits",
+    "Factory",
     "Hdf5",
     "Idx",
+    "Indexed",
     "Minibatch",
     "Normalisation",
     "Normalised",
     "Portions",
     "Source",
     "Split",
+    "Subset",
     "Synthetic",
     "augmented",
+    "held_out",
     "normalised",
+    "opened",
 ]

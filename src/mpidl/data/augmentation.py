@@ -54,9 +54,9 @@ def augmented(dataset: Dataset, augmentation: Augmentation, seed: int) -> Datase
     if augmentation == Augmentation():
         return dataset
     shape = dataset.input_shape
-    if len(shape) not in (2, 3):
+    if shape is None or len(shape) not in (2, 3):
         expected = "images (height, width) or (height, width, channels)"
-        raise UsageError(f"data.augment: inputs of shape {shape}, expected {expected}")
+        raise UsageError(f"data.augment: inputs of shape {shape or 'unknown'}, expected {expected}")
     smaller = min(shape[:2])
     if augmentation.translate >= smaller:
         found = f"{augmentation.translate} pixels"
@@ -129,12 +129,13 @@ class Augmented(Split):
         return None
 
     def _make(self, indices: NDArray[np.int64], epoch: int) -> Batch:
-        inputs, targets, *_ = self._split.gather(indices)
+        inputs, targets, _, weight = self._split.gather(indices)
+        inputs = inputs if inputs.dtype.kind == "f" else inputs.astype(np.float32)
         free = self._free.setdefault(len(indices), [])
         batch = free.pop() if free else Batch(np.empty_like(inputs), np.empty_like(targets))
         np.copyto(batch.targets, targets)
         self._augment(inputs, batch.inputs, indices, epoch)
-        return batch
+        return batch._replace(weight=weight)
 
     def _augment(self, inputs: NDArray[Any], out: NDArray[Any], indices: NDArray[np.int64], epoch: int) -> None:
         images = inputs.shape if inputs.ndim == 4 else (*inputs.shape, 1)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from mpidl.errors import UsageError
 
 LABELS_PER_CHECK = 1 << 20
+#: Names of inputs and targets in files.
+KEYS = ("train/x", "train/y", "test/x", "test/y")
 
 
 class Column(NamedTuple):
@@ -19,6 +23,14 @@ class Column(NamedTuple):
 
     name: str
     values: Any
+
+
+def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Return `values` as an array; UsageError, which has their name, if they are none."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}, expected an array") from None
 
 
 def check(
@@ -43,7 +55,7 @@ def check(
         If anything doesn't fit.
     """
     for inputs, targets in (train, test):
-        check_split(inputs, targets)
+        _check_split(inputs, targets)
     for of_test, of_train in zip(test, train, strict=True):
         _check_alike(of_test, of_train)
     found, expected = test[0].values.dtype, train[0].values.dtype
@@ -60,7 +72,7 @@ def check(
     return input_shape, classes
 
 
-def check_split(inputs: Column, targets: Column) -> None:
+def _check_split(inputs: Column, targets: Column) -> None:
     """Raise UsageError unless there are inputs and targets of as many samples, in shapes and dtypes that are known."""
     check_inputs(inputs)
     check_targets(targets)
@@ -84,8 +96,8 @@ def check_inputs(inputs: Column) -> None:
 def check_targets(targets: Column) -> None:
     """Raise UsageError unless targets have a shape and a dtype that are known."""
     shape, dtype = targets.values.shape, targets.values.dtype
-    if not (dtype.kind in "iu" and len(shape) == 1) and not (dtype.kind == "f" and len(shape) == 2):
-        expected = "integers of shape (samples,) or floats of shape (samples, outputs)"
+    if not (dtype.kind in "iu" and len(shape) == 1) and not (dtype.kind == "f" and len(shape) == 2 and shape[1]):
+        expected = "integers of shape (samples,) or floats of shape (samples, outputs) with outputs >= 1"
         raise UsageError(f"{targets.name}: {dtype} of shape {shape}, expected {expected}")
 
 
@@ -113,22 +125,28 @@ def check_labels(labels: Column, classes: int | None) -> int:
     return largest
 
 
-def check_finite(column: Column, first: int = 0) -> None:
-    """Raise UsageError if an array has a NaN or an infinity; `first` is the index of its first sample."""
+def check_finite(column: Column, samples: Sequence[int] | NDArray[np.int64] | None = None) -> None:
+    """Raise UsageError if an array has a NaN or an infinity; `samples` are its samples' indices, if not from 0."""
     values = column.values
     # The extremes tell it without memory for a mask.
     if values.dtype.kind != "f" or not values.size or np.isfinite([values.min(), values.max()]).all():
         return
     wrong = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-    sample = first + int(np.flatnonzero(wrong)[0])
+    place = int(np.flatnonzero(wrong)[0])
+    sample = place if samples is None else samples[place]
     raise UsageError(f"{column.name}: NaN or infinity in sample {sample}, expected finite numbers")
 
 
-def input_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that inputs of `dtype` have in memory: integers keep theirs, floats are float32."""
-    return dtype.newbyteorder("=") if dtype.kind in "iu" else np.dtype(np.float32)
+def input_dtype(dtype: np.dtype[Any], double: bool = False) -> np.dtype[Any]:
+    """Return the dtype that inputs of `dtype` have in memory: integers keep theirs, for floats see `float_dtype`."""
+    return dtype.newbyteorder("=") if dtype.kind in "iu" else float_dtype(dtype, double)
 
 
-def target_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of the targets of a batch: int64 for integers, float32 for floats."""
-    return np.dtype(np.float32 if dtype.kind == "f" else np.int64)
+def target_dtype(dtype: np.dtype[Any], double: bool = False) -> np.dtype[Any]:
+    """Return the dtype of the targets of a batch: int64 for integers, for floats see `float_dtype`."""
+    return float_dtype(dtype, double) if dtype.kind == "f" else np.dtype(np.int64)
+
+
+def float_dtype(dtype: np.dtype[Any], double: bool) -> np.dtype[Any]:
+    """Return the dtype of floats in memory: float64 if they are no shorter and `double` is true, else float32."""
+    return np.dtype(np.float64 if double and dtype.kind == "f" and dtype.itemsize >= 8 else np.float32)

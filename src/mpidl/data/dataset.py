@@ -1,11 +1,13 @@
-"""Datasets: a training and a test split, and where they come from."""
+"""Datasets: training, validation and test splits, and where they come from."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
 from math import prod
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -17,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from mpidl.data.batch import Batch, Minibatch
 from mpidl.data.columns import (
     Column,
-    check,
+    as_array,
     check_finite,
     check_inputs,
     check_labels,
@@ -32,10 +34,12 @@ from mpidl.schema import LARGEST, convert
 Count = Annotated[int, Meta(ge=1)]
 
 SAMPLES_PER_CHECKSUM = 32
+#: The ``data.source`` of runs whose data a Python script has given.
+PYTHON = "python"
 
 
 class Split(ABC):
-    """The training samples or the test samples of a dataset.
+    """The training, validation or test samples of a dataset.
 
     Attributes
     ----------
@@ -43,10 +47,13 @@ class Split(ABC):
         Number of samples.
     contiguous : bool
         Whether neighbours are much cheaper to read together. Portions are then contiguous blocks.
+    lookahead : int
+        How many batches it likes to have announced by `prepare`.
     """
 
     samples: int
     contiguous: bool = False
+    lookahead: int = 1
 
     def load(self) -> None:  # noqa: B027 (most splits have nothing to read ahead)
         """Read now what the first `gather` would otherwise read.
@@ -79,8 +86,8 @@ class Split(ABC):
         -------
         Batch
             Inputs (n, *input_shape) float32, bytes scaled to [0, 1], or integers after `as_integers`; targets (n,)
-            int64 or (n, outputs) float32. The split owns both: the next call with the same number of indices
-            overwrites them.
+            int64 or (n, outputs) float32; float64 after `as_double`. The split owns both: the next call with the same
+            number of indices overwrites them.
 
         Raises
         ------
@@ -92,12 +99,34 @@ class Split(ABC):
         """Return the same samples with integer inputs as they are, for models that take ids; itself without any."""
         return self
 
+    def as_double(self) -> Split:
+        """Return the same samples with float64 numbers as they are, for models of float64; itself without any."""
+        return self
+
+    def copy(self) -> Split:
+        """Return the same samples with batches of its own, so that both can be used at the same time.
+
+        A split that owns the memory of its batches, or reads in the background, makes these anew.
+        """
+        return copy(self)
+
     def check_classes(self, name: str, classes: int | None) -> None:  # noqa: B027 (few splits hold all labels)
         """Raise UsageError if a label is seen not to be of these classes; `name` is the split's."""
 
     def take(self, minibatch: Minibatch) -> Batch:
         """Return the samples of a minibatch; see `gather`."""
         return self.gather(minibatch.indices, minibatch.epoch)._replace(number=minibatch.number)
+
+    def in_turn(self, parts: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
+        """Yield the samples of each part, those of the next ones being prepared meanwhile; see `gather`."""
+        coming = iter(parts)
+        for part in islice(coming, self.lookahead):
+            self.prepare(part)
+        for part in parts:
+            batch = self.gather(part)
+            for following in islice(coming, 1):
+                self.prepare(following)
+            yield batch
 
     def checksum(self) -> str:
         """Return a checksum of the number of samples and of a few of them, the same few each time."""
@@ -111,17 +140,19 @@ class Split(ABC):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training split and a test split.
+    """A training split, a test split and, if there is one, a validation split.
 
     Attributes
     ----------
     name : str
         The source's name, for messages.
-    input_shape : tuple of int
-        Shape of one sample's inputs.
+    input_shape : tuple of int, or None
+        Shape of one sample's inputs; None if there is no such shape, or it is unknown.
     classes : int or None
-        Targets are class ids in [0, classes); None if they are floats.
+        Targets are class ids in [0, classes); None if they are floats, or unknown.
     train, test : Split
+    validation : Split or None
+        What the model is evaluated on while it trains; the test split if there is none.
 
     Raises
     ------
@@ -130,23 +161,25 @@ class Dataset:
 
     Examples
     --------
-    >>> inputs, labels = np.zeros((9, 4)), np.arange(9) % 3
-    >>> Dataset.of_arrays((inputs, labels), (inputs[:2], labels[:2])).classes
-    3
+    >>> split = ArraySplit(np.zeros((9, 4)), np.arange(9) % 3)
+    >>> Dataset("zeros", (4,), 3, split, split).train.samples
+    9
     """
 
     name: str
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, ...] | None
     classes: int | None
     train: Split
     test: Split
+    validation: Split | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_shape", convert(self.input_shape, tuple[Count, ...], "Dataset.input_shape"))
+        shape = convert(self.input_shape, tuple[Count, ...] | None, "Dataset.input_shape")
+        object.__setattr__(self, "input_shape", shape)
         object.__setattr__(self, "classes", convert(self.classes, Count | None, "Dataset.classes"))
-        if prod(self.input_shape) > LARGEST:
+        if prod(self.input_shape or ()) > LARGEST:
             raise UsageError(f"Dataset.input_shape: {self.input_shape} has more than 2**63 - 1 elements")
-        for part in ("train", "test"):
+        for part in ("train", "test", *(() if self.validation is None else ("validation",))):
             name, split = f"Dataset.{part}", getattr(self, part)
             if not isinstance(split, Split):
                 expected = "a Split, such as mpidl.ArraySplit(inputs, targets)"
@@ -155,55 +188,15 @@ class Dataset:
                 raise UsageError(f"{name}: no samples, expected at least one")
             split.check_classes(name, self.classes)
 
-    @classmethod
-    def of_arrays(
-        cls,
-        train: tuple[ArrayLike, ArrayLike],
-        test: tuple[ArrayLike, ArrayLike],
-        *,
-        classes: int | None = None,
-        name: str = "arrays",
-    ) -> Dataset:
-        """Return a dataset of arrays in memory.
-
-        Parameters
-        ----------
-        train, test : (inputs, targets)
-            See `ArraySplit`.
-        classes : int, optional
-            Number of classes; one more than the largest label of `train` by default.
-        name : str
-
-        Raises
-        ------
-        UsageError
-            The arrays don't fit together, or a number is not finite.
-        """
-        train_columns, test_columns = _columns("train", train), _columns("test", test)
-        input_shape, classes = check(train_columns, test_columns, classes)
-        splits = (ArraySplit(inputs.values, targets.values) for inputs, targets in (train_columns, test_columns))
-        return cls(name, input_shape, classes, *splits)
-
     def as_integers(self) -> Dataset:
         """Return the same data with integer inputs as they are; see `Split.as_integers`."""
-        return replace(self, train=self.train.as_integers(), test=self.test.as_integers())
+        validation = None if self.validation is None else self.validation.as_integers()
+        return replace(self, train=self.train.as_integers(), test=self.test.as_integers(), validation=validation)
 
-
-def _columns(part: str, arrays: Sequence[ArrayLike]) -> tuple[Column, Column]:
-    if not isinstance(arrays, tuple | list) or len(arrays) != 2:
-        raise UsageError(f"{part}: expected (inputs, targets), found {quoted(arrays)}")
-    inputs, targets = arrays
-    return (
-        Column(f"{part} inputs", _array(f"{part} inputs", inputs)),
-        Column(f"{part} targets", _array(f"{part} targets", targets)),
-    )
-
-
-def _array(name: str, values: ArrayLike) -> NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}, expected an array") from None
+    def as_double(self) -> Dataset:
+        """Return the same data with float64 numbers as they are; see `Split.as_double`."""
+        validation = None if self.validation is None else self.validation.as_double()
+        return replace(self, train=self.train.as_double(), test=self.test.as_double(), validation=validation)
 
 
 class Source(Protocol):
@@ -212,7 +205,7 @@ class Source(Protocol):
     Attributes
     ----------
     name : str
-        The source's name in ``data.source``.
+        The source's name in ``data.source``; `PYTHON` for one that only a script can make.
     """
 
     name: ClassVar[str]
@@ -227,14 +220,19 @@ class Source(Protocol):
         """
 
 
+def opened(data: Dataset | Source) -> Dataset:
+    """Return a dataset, or that of a source."""
+    return data if isinstance(data, Dataset) else data.open()
+
+
 class ArraySplit(Split):
     """Samples in memory.
 
     Parameters
     ----------
     inputs : array (samples, *input_shape), or a function that returns one
-        Bytes stay bytes and are scaled per batch; other integers stay, too; floats become float32. A function is
-        called when the inputs are first needed.
+        Bytes stay bytes and are scaled per batch; other integers stay, too; floats become float32, unless the model
+        is of float64. A function is called when the inputs are first needed.
     targets : array (samples,) of integers, or (samples, outputs) of floats
 
     Raises
@@ -244,21 +242,29 @@ class ArraySplit(Split):
     """
 
     def __init__(self, inputs: ArrayLike | Callable[[], NDArray[Any]], targets: ArrayLike) -> None:
-        targets = _array("targets", targets)
+        targets = as_array("targets", targets)
         check_targets(Column("targets", targets))
         self.samples = len(targets)
-        self._targets = np.ascontiguousarray(targets, dtype=target_dtype(targets.dtype))
+        self._given = inputs, targets
+        self._keep(integers=False, double=False)
+
+    def _keep(self, integers: bool, double: bool) -> None:
+        """Keep what was given as the model takes it."""
+        inputs, targets = self._given
+        self._integers, self._double = integers, double
+        self._targets = np.ascontiguousarray(targets, dtype=target_dtype(targets.dtype, double))
         check_finite(Column("targets", self._targets))
-        self._inputs = inputs if callable(inputs) else self._checked(inputs)
-        self._gatherer = Gatherer()
+        # Copies made before the inputs are needed read them once.
+        self._inputs = cache(lambda: self._checked(inputs())) if callable(inputs) else self._checked(inputs)
+        self._gatherer = Gatherer(integers, double)
 
     def _checked(self, inputs: ArrayLike) -> NDArray[Any]:
-        array = _array("inputs", inputs)
+        array = as_array("inputs", inputs)
         check_inputs(Column("inputs", array))
         if len(array) != self.samples:
             raise UsageError(f"targets: {self.samples} targets, expected {len(array)} as in inputs")
         with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, and is found
-            array = np.ascontiguousarray(array, dtype=input_dtype(array.dtype))
+            array = np.ascontiguousarray(array, dtype=input_dtype(array.dtype, self._double))
         check_finite(Column("inputs", array))
         return array
 
@@ -270,14 +276,24 @@ class ArraySplit(Split):
         if classes is not None:
             check_labels(Column(f"{name}: targets", self._targets), classes)
 
+    def copy(self) -> ArraySplit:
+        same = copy(self)
+        same._gatherer = Gatherer(self._integers, self._double)
+        return same
+
     def as_integers(self) -> ArraySplit:
         same = copy(self)
-        same._gatherer = Gatherer(integers=True)
+        same._integers, same._gatherer = True, Gatherer(True, self._double)
+        return same
+
+    def as_double(self) -> ArraySplit:
+        same = copy(self)
+        same._keep(self._integers, double=True)
         return same
 
     def load(self) -> None:
         if callable(self._inputs):
-            self._inputs = self._checked(self._inputs())
+            self._inputs = self._inputs()
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         self.load()

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from mpidl.data.columns import Column, check
 from mpidl.data.dataset import ArraySplit, Dataset
-from mpidl.data.hdf5 import open_columns
+from mpidl.data.hdf5_files import open_columns
 
 FILE = Path(__file__).with_name("digits.h5")
 
@@ -26,7 +26,7 @@ class Digits:
     name: ClassVar[str] = "digits"
 
     def open(self) -> Dataset:
-        columns = {key: Column(column.name, column.values[()]) for key, column in open_columns(FILE).items()}
+        columns = {key: Column(column.name, column.values[()]) for key, column in open_columns([FILE]).items()}
         train, test = (columns["train/x"], columns["train/y"]), (columns["test/x"], columns["test/y"])
         input_shape, classes = check(train, test, classes=10)
         return Dataset(

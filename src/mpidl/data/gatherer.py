@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
+from mpidl.data.columns import float_dtype, input_dtype
 
 BYTE_SCALE = np.float32(1 / 255)
 
@@ -26,10 +27,12 @@ class Gatherer:
     ----------
     integers : bool
         Whether integer inputs stay as they are. Else they become float32, and bytes are scaled to [0, 1].
+    double : bool
+        Whether inputs of float64 stay so. Else they become float32.
     """
 
-    def __init__(self, integers: bool = False) -> None:
-        self._integers = integers
+    def __init__(self, integers: bool = False, double: bool = False) -> None:
+        self._integers, self._double = integers, double
         self._buffers: dict[int, _Buffers] = {}
 
     def take(self, inputs: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64], first: int = 0) -> Batch:
@@ -37,8 +40,8 @@ class Gatherer:
 
         Parameters
         ----------
-        inputs : array (m, *input_shape), integers or float32, C-contiguous
-        targets : array (m,) of int64, or (m, outputs) of float32, C-contiguous
+        inputs : array (m, *input_shape), integers or floats
+        targets : array (m,) of int64, or (m, outputs) of floats, C-contiguous
         indices : array (n,) of int64
             Each in [first, first + m).
         first : int
@@ -58,17 +61,17 @@ class Gatherer:
         else:
             np.take(inputs, rows, axis=0, out=raw, mode="clip")
             np.copyto(out, raw)  # multiplying the bytes directly would allocate conversion buffers in each call
-            if raw.dtype == np.uint8:
+            if raw.dtype == np.uint8 and not self._integers:
                 np.multiply(out, BYTE_SCALE, out=out)
         return Batch(out, labels)
 
     def _allocate(self, size: int, inputs: NDArray[Any], targets: NDArray[Any]) -> _Buffers:
         shape = (size, *inputs.shape[1:])
-        as_they_are = self._integers or inputs.dtype.kind == "f"
+        dtype = (input_dtype if self._integers else float_dtype)(inputs.dtype, self._double)
         return _Buffers(
             rows=np.empty(size, np.int64),
-            raw=None if as_they_are else np.empty(shape, inputs.dtype),
-            inputs=np.empty(shape, inputs.dtype if as_they_are else np.float32),
+            raw=None if inputs.dtype == dtype else np.empty(shape, inputs.dtype),
+            inputs=np.empty(shape, dtype),
             targets=np.empty((size, *targets.shape[1:]), targets.dtype),
         )
 

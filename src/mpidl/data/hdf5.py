@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -15,97 +15,59 @@ from mpidl.data.batch import Batch
 from mpidl.data.columns import Column, check, check_finite, input_dtype, target_dtype
 from mpidl.data.dataset import Dataset, Split
 from mpidl.data.gatherer import Gatherer, outside
+from mpidl.data.hdf5_files import VALIDATION, first_line, found_files, open_columns
 from mpidl.errors import MpidlError, UsageError
-from mpidl.paths import user_path
 from mpidl.schema import Checked
-
-if TYPE_CHECKING:
-    import h5py
-
-KEYS = ("train/x", "train/y", "test/x", "test/y")
 
 
 @dataclass(frozen=True)
 class Hdf5(Checked):
-    """A file with train/x, train/y, test/x and test/y, which may be larger than memory.
+    """Files with train/x, train/y, test/x and test/y, which may be larger than memory.
 
-    x is (samples, ...) of floats, converted to float32, of bytes, scaled to [0, 1], or of other integers, used as they
-    are; all integers are used as they are where an embedding takes them. y is (samples,) of integers
-    (class ids) or (samples, outputs) of floats. Two portions of a split are in memory at a time.
+    If they have validation/x and validation/y, too, those are the validation split.
+
+    x is (samples, ...) of floats, converted to float32 unless the model is of float64, of bytes, scaled to [0, 1], or
+    of other integers, used as they are; all integers are used as they are where an embedding takes them. y is
+    (samples,) of integers (class ids) or (samples, outputs) of floats. Two portions of a split are in memory at a time.
 
     Attributes
     ----------
-    path : str
-        Path of the file.
+    path : str or list of str
+        Path of the file; or several, whose samples follow one another. A path may be a pattern such as
+        ``"data/*.h5"``, which stands for the files that match it, sorted. Some of several files may have only the
+        training or the test samples.
     classes : int or None
         Class ids are in [0, classes); None for one more than the largest in train/y.
     """
 
     name: ClassVar[str] = "hdf5"
-    path: str
+    path: str | list[str]
     classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def open(self) -> Dataset:
-        file = user_path(self.path)
-        columns = open_columns(file)
+        columns = open_columns(found_files(self.path))
         train, test = (columns["train/x"], columns["train/y"]), (columns["test/x"], columns["test/y"])
         try:
             input_shape, classes = check(train, test, self.classes)
+            validation = [columns[key] for key in VALIDATION if key in columns]
+            if validation:
+                check(train, (validation[0], validation[1]), classes)
         except OSError as error:
-            raise UsageError(f"data.path: {file}: labels can't be read ({_first_line(error)})") from None
-        return Dataset(self.name, input_shape, classes, Hdf5Split(*train), Hdf5Split(*test))
-
-
-def open_columns(path: Path) -> dict[str, Column]:
-    """Return the four datasets of an HDF5 file, which stays open as long as any of them is in use.
-
-    Raises
-    ------
-    UsageError
-        If there is no such file, it isn't HDF5, or a dataset is missing.
-    """
-    import h5py
-
-    if not path.is_file():
-        found = "not a file" if path.exists() else "no such file"
-        raise UsageError(f"data.path: {path}: {found}, expected an HDF5 file")
-    try:
-        # The file is only read: many ranks need not ask the file system for locks.
-        file = h5py.File(path, "r", locking=False)
-    except OSError as error:
-        raise UsageError(f"data.path: {path}: not a valid HDF5 file ({_first_line(error)})") from None
-    for key in KEYS:
-        if not isinstance(file.get(key), h5py.Dataset):
-            raise UsageError(f"{path}: no dataset {key}, expected {', '.join(KEYS)}")
-        if file[key].is_virtual:
-            _check_sources(path, key, file[key])
-    return {key: Column(f"{path}: {key}", file[key]) for key in KEYS}
-
-
-def _check_sources(path: Path, key: str, dataset: h5py.Dataset) -> None:
-    """Raise UsageError if a part of a virtual dataset is missing, which HDF5 would read as zeros."""
-    import h5py
-
-    sources = {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}
-    for name, inner in sorted(sources):
-        places = [path] if name == "." else [path.parent / name, Path(name)]  # where HDF5 looks
-        found = next((place for place in places if place.is_file()), None)
-        if found is None:
-            raise UsageError(f"{path}: {key} is a virtual dataset, and its source {name} is missing")
-        with h5py.File(found, "r", locking=False) as file:
-            if not isinstance(file.get(inner), h5py.Dataset):
-                raise UsageError(f"{path}: {key} is a virtual dataset, and its source {found} has no dataset {inner}")
+            name = train[1].name.partition(": ")[0]
+            raise UsageError(f"data.path: {name}: labels can't be read ({first_line(error)})") from None
+        splits = [Hdf5Split(*each) for each in (train, test, validation) if each]
+        return Dataset(self.name, input_shape, classes, *splits)
 
 
 class _Block:
     """Memory for samples [start, stop) of a split, as large as the largest block so far."""
 
-    def __init__(self, inputs: Column, targets: Column) -> None:
+    def __init__(self, inputs: Column, targets: Column, double: bool) -> None:
         self.start = self.stop = 0
         self.reading: Future[None] | None = None
         self._columns = inputs, targets
-        self.inputs = np.empty((0, *inputs.values.shape[1:]), input_dtype(inputs.values.dtype))
-        self.targets = np.empty((0, *targets.values.shape[1:]), target_dtype(targets.values.dtype))
+        self.inputs = np.empty((0, *inputs.values.shape[1:]), input_dtype(inputs.values.dtype, double))
+        self.targets = np.empty((0, *targets.values.shape[1:]), target_dtype(targets.values.dtype, double))
 
     def read(self, start: int, stop: int) -> None:
         size = stop - start
@@ -114,10 +76,10 @@ class _Block:
             self.targets = np.empty((size, *self.targets.shape[1:]), self.targets.dtype)
         for column, memory in zip(self._columns, (self.inputs, self.targets), strict=True):
             try:
-                column.values.read_direct(memory, np.s_[start:stop], np.s_[:size])
+                column.values.read_direct(memory, np.s_[start:stop], np.s_[0:size])
             except OSError as error:
                 raise _unreadable(column, start, stop, error) from None
-            _check_read(Column(column.name, memory[:size]), start)
+            _check_read(Column(column.name, memory[:size]), range(start, stop))
 
 
 class Hdf5Split(Split):
@@ -127,23 +89,30 @@ class Hdf5Split(Split):
     ----------
     inputs, targets : Column
         Columns of h5py datasets.
-    integers : bool
-        Whether integer inputs stay as they are; see `as_integers`.
+    integers, double : bool
+        Whether integer inputs stay as they are, and numbers of float64; see `as_integers` and `as_double`.
     """
 
     contiguous = True
 
-    def __init__(self, inputs: Column, targets: Column, integers: bool = False) -> None:
+    def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
         self.samples = inputs.values.shape[0]
         self._columns = inputs, targets
-        self._gatherer = Gatherer(integers)
+        self._integers, self._double = integers, double
+        self._gatherer = Gatherer(integers, double)
         # The last block is the newest, in use or needed next; a new portion overwrites the first.
-        self._portions = [_Block(inputs, targets), _Block(inputs, targets)]
-        self._other = _Block(inputs, targets)
+        self._portions = [_Block(inputs, targets, double), _Block(inputs, targets, double)]
+        self._other = _Block(inputs, targets, double)
         self._reader: ThreadPoolExecutor | None = None
 
+    def copy(self) -> Hdf5Split:
+        return Hdf5Split(*self._columns, self._integers, self._double)
+
     def as_integers(self) -> Hdf5Split:
-        return Hdf5Split(*self._columns, integers=True)
+        return Hdf5Split(*self._columns, True, self._double)
+
+    def as_double(self) -> Hdf5Split:
+        return Hdf5Split(*self._columns, self._integers, True)
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
         """Start to read a contiguous portion in the background; leave any other set of samples to `gather`."""
@@ -183,22 +152,18 @@ class Hdf5Split(Split):
                 arrays.append(column.values[rows].astype(like.dtype))
             except OSError as error:
                 raise _unreadable(column, rows[0], rows[-1] + 1, error) from None
-            _check_read(Column(column.name, arrays[-1]), rows[0])
+            _check_read(Column(column.name, arrays[-1]), rows)
         inputs, targets = arrays
         return self._gatherer.take(inputs, targets, places)
 
 
-def _check_read(column: Column, first: int) -> None:
+def _check_read(column: Column, samples: Sequence[int] | NDArray[np.int64]) -> None:
     """Raise MpidlError for a number that is not finite: the run has begun."""
     try:
-        check_finite(column, first)
+        check_finite(column, samples)
     except UsageError as error:
         raise MpidlError(str(error)) from None
 
 
 def _unreadable(column: Column, start: int, stop: int, error: OSError) -> MpidlError:
-    return MpidlError(f"{column.name}: samples {start} to {stop - 1} can't be read ({_first_line(error)})")
-
-
-def _first_line(error: OSError) -> str:
-    return str(error).splitlines()[0]
+    return MpidlError(f"{column.name}: samples {start} to {stop - 1} can't be read ({first_line(error)})")

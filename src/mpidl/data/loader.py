@@ -11,7 +11,7 @@ from mpidl.data.schedule import Assignment, Schedule
 
 
 class Loader:
-    """Takes portions and hands out their minibatches; if reading is slow, it takes and reads one portion ahead.
+    """Takes portions and hands out their minibatches; if reading is slow, it takes one portion ahead.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Loader:
     resumed : sequence of (int, int)
         Portions that the worker has taken before, each with its next batch; they come first.
     prepare : bool
-        Whether the split may prepare the next batch in the background; nothing else may use the split then.
+        Whether the split may prepare the next batches in the background; nothing else may use the split then.
 
     Attributes
     ----------
@@ -47,7 +47,8 @@ class Loader:
         resumed: Sequence[tuple[int, int]] = (),
         prepare: bool = False,
     ) -> None:
-        self._prepare = prepare
+        self._prepare, self._announced = prepare, 0
+        self._takes_ahead = split.contiguous or (prepare and split.lookahead > 1)
         self._resumed = deque(schedule.part(*place) for place in resumed)
         self._schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
         self.current: Assignment | None = None
@@ -55,6 +56,7 @@ class Loader:
         self.done = 0
         self.tickets = 0
         self._batches: list[Minibatch] = []
+        self._batches_ahead: list[Minibatch] = []
         # Parts of portions that lie behind the run's last step.
         self._left: list[tuple[int, int]] = []
         self._stopped = False
@@ -72,10 +74,19 @@ class Loader:
             if self.current is None:
                 return None
         self.done += 1
-        if self._prepare and self.done < self.current.last:
-            following = self._batches[self.done]
-            self._split.prepare(following.indices, following.epoch)
+        if self._prepare:
+            self._announce(self.current)
         return self._batches[self.done - 1]
+
+    def _announce(self, current: Assignment) -> None:
+        """Let the split prepare the batches that follow, each once."""
+        self._announced = max(0, self._announced - 1)
+        coming = self._batches[self.done : current.last]
+        if self.ahead is not None:
+            coming += self._batches_ahead[self.ahead.first : self.ahead.last]
+        for minibatch in coming[self._announced : self._split.lookahead]:
+            self._split.prepare(minibatch.indices, minibatch.epoch)
+            self._announced += 1
 
     def unfinished(self, unused: int = 0) -> list[tuple[int, int]]:
         """Return the portions taken but not used up, each with its next batch.
@@ -108,10 +119,11 @@ class Loader:
     def _advance(self) -> None:
         self._left += self._rest()
         if self.ahead is not None:
-            self.current = self.ahead
+            self.current, self._batches = self.ahead, self._batches_ahead
         else:
             self.current = self._assignment()
             self._prefetch(self.current)
+            self._batches = self._minibatches(self.current)
         self.ahead = None
         if self.current is None:
             return
@@ -119,7 +131,10 @@ class Loader:
         epoch = self._schedule.opens_epoch(self.current)
         if epoch is not None:
             self._on_epoch(epoch)
-        self._batches = self._schedule.portions.minibatches(self.current.portion)
-        if self._split.contiguous:
+        if self._takes_ahead:
             self.ahead = self._assignment()
             self._prefetch(self.ahead)
+            self._batches_ahead = self._minibatches(self.ahead)
+
+    def _minibatches(self, assignment: Assignment | None) -> list[Minibatch]:
+        return [] if assignment is None else self._schedule.portions.minibatches(assignment.portion)

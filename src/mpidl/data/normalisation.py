@@ -19,7 +19,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 @dataclass(frozen=True)
 class Normalisation(Checked):
-    """``[data.normalise]``: training and test inputs become (inputs - mean) / std, after augmentation.
+    """``[data.normalise]``: all inputs become (inputs - mean) / std, after augmentation.
 
     Attributes
     ----------
@@ -41,12 +41,15 @@ def normalised(dataset: Dataset, normalisation: Normalisation) -> Dataset:
     """
     if normalisation == Normalisation():
         return dataset
+    if dataset.input_shape is None:
+        raise UsageError("data.normalise: the data's samples have no one shape, expected arrays of one shape")
     channels = dataset.input_shape[-1] if dataset.input_shape else 1
     for key, value in (("mean", normalisation.mean), ("std", normalisation.std)):
         if isinstance(value, list) and len(value) != channels:
             raise UsageError(f"data.normalise.{key}: {len(value)} numbers, expected 1, or {channels}: one per channel")
     train, test = (Normalised(split, normalisation) for split in (dataset.train, dataset.test))
-    return replace(dataset, train=train, test=test)
+    validation = None if dataset.validation is None else Normalised(dataset.validation, normalisation)
+    return replace(dataset, train=train, test=test, validation=validation)
 
 
 class Normalised(Split):
@@ -59,7 +62,8 @@ class Normalised(Split):
     """
 
     def __init__(self, split: Split, normalisation: Normalisation) -> None:
-        self.samples, self.contiguous, self._split = split.samples, split.contiguous, split
+        self.samples, self.contiguous, self.lookahead = split.samples, split.contiguous, split.lookahead
+        self._split = split
         self._mean = np.array(normalisation.mean, np.float32)
         self._factor = (1 / np.array(normalisation.std)).astype(np.float32)
 
@@ -74,6 +78,8 @@ class Normalised(Split):
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         batch = self._split.gather(indices, epoch)
+        if batch.inputs.dtype.kind != "f":
+            batch = batch._replace(inputs=batch.inputs.astype(np.float32))
         np.subtract(batch.inputs, self._mean, out=batch.inputs)
         np.multiply(batch.inputs, self._factor, out=batch.inputs)
         return batch

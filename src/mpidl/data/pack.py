@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.errors import UsageError
+from mpidl.paths import check_new, whole
 
 if TYPE_CHECKING:
     import h5py
@@ -89,9 +90,7 @@ def pack(
         first, or the file exists or can't be written.
     """
     _check_pillow()
-    if os.path.lexists(file) and not (force and file.is_file()):
-        expected = "--force to replace it" if file.is_file() else "the name of a file"
-        raise UsageError(f"{file}: exists already, expected {expected}")
+    check_new(file, force)
     random = np.random.default_rng(seed)
     train, test = _splits(folder, test)
     classes = _classes(train)
@@ -165,19 +164,12 @@ def _divided(images: list[_Image], fraction: float, random: np.random.Generator)
 def _write(file: Path, size: int, splits: dict[str, list[_Image]], classes: list[str]) -> None:
     import h5py
 
-    partial_file = file.with_name(f"{file.name}.partial")
-    try:
-        with h5py.File(partial_file, "w") as written:
-            written["classes"] = classes
-            written.attrs["size"] = size
-            kind = _kind(splits["train"][0].path)
-            for split, images in splits.items():
-                _write_split(written.create_group(split), split, images, size, kind)
-        os.replace(partial_file, file)
-    except OSError as error:
-        raise UsageError(f"{file}: can't be written ({error.strerror or str(error).splitlines()[0]})") from None
-    finally:
-        partial_file.unlink(missing_ok=True)
+    with whole(file) as path, h5py.File(path, "w") as written:
+        written["classes"] = classes
+        written.attrs["size"] = size
+        kind = _kind(splits["train"][0].path)
+        for split, images in splits.items():
+            _write_split(written.create_group(split), split, images, size, kind)
 
 
 def _write_split(group: h5py.Group, split: str, images: list[_Image], size: int, kind: _Kind) -> None:

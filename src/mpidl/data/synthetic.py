@@ -129,6 +129,9 @@ class SyntheticSplit(Split):
     def load(self) -> None:
         _ = self._table.rows
 
+    def copy(self) -> SyntheticSplit:
+        return SyntheticSplit(self._table, self._first, self.samples)
+
     def _buffers_for(self, size: int) -> _Buffers:
         buffers = self._buffers.get(size)
         if buffers is None:

@@ -5,6 +5,8 @@ NumPy and MPI are imported by the probes that need them, so that the others also
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mpidl.doctor.examination import Examination, Finding
 from mpidl.errors import UsageError
 from mpidl.launch import environment
@@ -12,11 +14,16 @@ from mpidl.launch import environment
 __all__ = ["main"]
 
 
-def main() -> int:
+def main(save: Path | None = None) -> int:
     """Examine this machine and print a table; collective over the ranks of an MPI job.
 
     Without an MPI job, one of two ranks is started. The first rank measures against the last, which may be on another
     node.
+
+    Parameters
+    ----------
+    save : Path, optional
+        A file to keep what is measured in.
 
     Returns
     -------
@@ -25,7 +32,7 @@ def main() -> int:
     """
     started = environment.world()
     if started.size == 1:
-        return _start_two()
+        return _start_two(save)
     environment.limit_threads()
     examination = Examination(speaks=started.rank == 0)
     _examine_machine(examination)
@@ -35,16 +42,16 @@ def main() -> int:
         return examination.end()
     from mpidl.doctor.ranks import examine
 
-    return examine(examination)
+    return examine(examination, save)
 
 
-def _start_two() -> int:
+def _start_two(save: Path | None) -> int:
     """Run the doctor on two ranks; without mpirun, examine what one process can, and report that mpirun is missing."""
     from mpidl.launch.mpiexec import launch
     from mpidl.report.screen import Screen
 
     try:
-        return launch(2, ["doctor"], Screen())
+        return launch(2, ["doctor", *([] if save is None else [f"--save={save.absolute()}"])], Screen())
     except UsageError as error:
         no_launcher = error
     environment.limit_threads()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from functools import partial
+from pathlib import Path
 
 from mpi4py import MPI
 
 from mpidl.doctor import library, serving, windows
 from mpidl.doctor.examination import Examination, Finding
+from mpidl.doctor.measuring import Measuring
 from mpidl.doctor.pair import Pair
 from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
 
@@ -17,19 +19,22 @@ from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
 LOOK_EVERY = 0.01
 
 
-def examine(examination: Examination) -> int:
-    """Examine the first and the last rank while the others sleep, and return the exit code; collective."""
+def examine(examination: Examination, save: Path | None = None) -> int:
+    """Examine the first and the last rank while the others sleep, and return the exit code; collective.
+
+    What is measured is kept in the file `save`, if given.
+    """
     world = MPI.COMM_WORLD
     chosen = world.rank in (0, world.size - 1)
     comm = world.Split(0 if chosen else MPI.UNDEFINED)
-    code = _examine_pair(examination, Pair(comm)) if isinstance(comm, MPI.Intracomm) and chosen else 0
+    code = _examine_pair(examination, Pair(comm), save) if isinstance(comm, MPI.Intracomm) and chosen else 0
     ended = world.Ibarrier()
     while not ended.Test():
         time.sleep(LOOK_EVERY)
     return code
 
 
-def _examine_pair(examination: Examination, pair: Pair) -> int:
+def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> int:
     examination.comm = pair.comm
     examination.check("thread level", library.threads)
     examination.check("ranks", partial(places, pair))
@@ -41,6 +46,11 @@ def _examine_pair(examination: Examination, pair: Pair) -> int:
         examination.check("  doorbells", partial(serving.doorbells, pair), needed=False)
         examination.check("  idle", partial(serving.idle_server, pair, used))
     examination.check("transport", partial(transport, sound, used))
+    if save is not None and sound[used]:
+        examination.heading("measured")
+        measuring = Measuring(pair, used, save)
+        for what, probe in (("node", measuring.node), ("link", measuring.link), ("saved", measuring.save)):
+            examination.check(f"  {what}", probe)
     return examination.end()
 
 

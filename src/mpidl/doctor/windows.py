@@ -36,8 +36,8 @@ def order(pair: Pair, allocation: str) -> Finding:
     return Finding(f"right in {ROUNDS} rounds of {ELEMENTS * 8 >> 10} KiB each way")
 
 
-def latency(pair: Pair, allocation: str) -> Finding:
-    """Measure how long a transfer of 8 bytes takes."""
+def latencies(pair: Pair, allocation: str) -> list[float]:
+    """Return the seconds of a put of 8 bytes, a get and a fetch-and-add, on both ranks."""
     with WindowProbe(pair.comm, 1, allocation) as probe:
         value = np.zeros(1, np.int64)
 
@@ -45,12 +45,17 @@ def latency(pair: Pair, allocation: str) -> Finding:
             actions = (lambda: probe.put(value), lambda: probe.get(value), probe.fetch_add)
             return [typical(action, 300) for action in actions]
 
-        latencies = [1e6 * each for each in pair.measure(times)]
-    return Finding("put {:.1f} us, get {:.1f} us, fetch-and-add {:.1f} us".format(*latencies))
+        return pair.measure(times)
 
 
-def bandwidth(pair: Pair, allocation: str) -> Finding:
-    """Measure the bandwidth of long transfers, and of a copy in memory."""
+def latency(pair: Pair, allocation: str) -> Finding:
+    """Measure how long a transfer of 8 bytes takes."""
+    found = [1e6 * each for each in latencies(pair, allocation)]
+    return Finding("put {:.1f} us, get {:.1f} us, fetch-and-add {:.1f} us".format(*found))
+
+
+def bandwidths(pair: Pair, allocation: str) -> list[float]:
+    """Return the bytes per second of long puts, gets and copies in memory, on both ranks."""
     with WindowProbe(pair.comm, LONG // 8, allocation) as probe:
         values, other = np.ones(LONG // 8, np.int64), np.zeros(LONG // 8, np.int64)
 
@@ -59,7 +64,12 @@ def bandwidth(pair: Pair, allocation: str) -> Finding:
             in_turn = [[typical(action, 1) for action in actions] for _ in range(15)]
             return [median(column) for column in zip(*in_turn, strict=True)]
 
-        fast = [LONG / each / 1e9 for each in pair.measure(times)]
+        return [LONG / each for each in pair.measure(times)]
+
+
+def bandwidth(pair: Pair, allocation: str) -> Finding:
+    """Measure the bandwidth of long transfers, and of a copy in memory."""
+    fast = [each / 1e9 for each in bandwidths(pair, allocation)]
     found = "put {:.1f} GB/s, get {:.1f} GB/s, memcpy {:.1f} GB/s".format(*fast)
     if pair.one_node and min(fast[:2]) < fast[2] / 2:
         return Finding(found, Verdict.WARNING, "slow for ranks of one node")

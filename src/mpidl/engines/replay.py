@@ -193,7 +193,9 @@ class ReplayEngine:
         self._progress += 1
         self._gradients += 1
         self._model.parameters[:] = request.parameters
-        return self._model.loss_and_gradient(self._split.take(request.batch))[1].copy()
+        batch = self._split.take(request.batch)
+        replica.state.weight = batch.total
+        return self._model.loss_and_gradient(batch)[1].copy()
 
     def _fetch(self, replica: ReplayedReplica, request: Fetch) -> Process:
         self._progress += 1
@@ -235,12 +237,13 @@ class ReplayEngine:
         active = [replica for replica in self._replicas if not replica.done]
         if not active or not all(isinstance(replica.request, Reduce) for replica in active):
             return
-        given = [replica.request.vector for replica in active if replica.request.vector is not None]
+        given = [replica.request for replica in active if replica.request.vector is not None]
         portion = max((replica.state.portion for replica in self._replicas), default=0)
         if given:
+            weights = [request.weight for request in given] if given[0].mean else None
             for server in self._servers:
-                parts = [vector[server.part] for vector in given]
-                server.shard.receive_sum(parts, active[0].request.mean, (portion, portion))
+                parts = [request.vector[server.part] for request in given]
+                server.shard.receive_sum(parts, weights, (portion, portion))
         for replica in active:
             if given:
                 replica.request.parameters[:] = self.parameters()

@@ -20,8 +20,9 @@ class Totals:
         Time at which they were taken, in seconds since the epoch.
     samples, batches : int
         Number of samples and of batches that all replicas have trained on.
-    loss : float
-        Sum of the training losses of these samples.
+    loss, weight : float
+        Sum of the batches' training losses, each times the batch's weight, and sum of these weights: where batches
+        have none of their own, sum of the samples' losses and number of samples.
     pushes, fetches, bytes_pushed, bytes_fetched : int
         Number of pushes and fetches of whole vectors by all replicas, and their bytes.
     first_fetch, last_push : float
@@ -49,6 +50,7 @@ class Totals:
     samples: int = 0
     batches: int = 0
     loss: float = 0.0
+    weight: float = 0.0
     pushes: int = 0
     fetches: int = 0
     bytes_pushed: int = 0
@@ -120,7 +122,7 @@ class Totals:
 
 #: Totals that are sums over the workers.
 SUMS = (
-    "samples", "batches", "loss", "pushes", "fetches", "bytes_pushed", "bytes_fetched", "computing_seconds",
+    "samples", "batches", "loss", "weight", "pushes", "fetches", "bytes_pushed", "bytes_fetched", "computing_seconds",
     "overhead_seconds", "computing_squares", "fetching_seconds", "pushing_seconds", "sampled_fetches", "tearing_sum",
 )  # fmt: skip
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.replica_state import ReplicaState
@@ -11,6 +13,7 @@ from mpidl.data.dataset import Split
 from mpidl.data.schedule import Schedule
 from mpidl.nn.model import Model
 from mpidl.parameters.ranges import Range
+from mpidl.rules.segments import Segment
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,10 @@ class Training:
         Takes a portion's number and returns the factor of the replicas' own learning rates; see `ReplicaState`.
     statistics : sequence of Range
         Parameters that rules leave alone; see `ReplicaState`.
+    segments : sequence of Segment
+        Parameters that rules update in ways of their own; see `ReplicaState`.
+    buffers : callable
+        Returns what the model counts by itself; see `ReplicaState`.
     """
 
     algorithm: Algorithm
@@ -37,7 +44,9 @@ class Training:
     schedule: Schedule
     rate_at: Callable[[int], float] = lambda portion: 1.0
     statistics: Sequence[Range] = ()
+    segments: Sequence[Segment] = ()
+    buffers: Callable[[], Mapping[str, np.ndarray]] = dict
 
     def replica_state(self) -> ReplicaState:
         """Return what one more replica keeps: nothing yet."""
-        return ReplicaState(self.rate_at, self.statistics)
+        return ReplicaState(self.rate_at, self.statistics, self.segments, self.buffers)

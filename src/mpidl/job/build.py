@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
-from mpidl.config import Config
+from mpidl.config import Config, ModelSection
 from mpidl.data import Dataset
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import UsageError, kind_of
+from mpidl.functions import call, find
 from mpidl.job.job import Job
-from mpidl.nn import from_config
-from mpidl.nn.adaptation import adapt, raised
-from mpidl.nn.model import Model
+from mpidl.launch import environment
+from mpidl.nn import Network, from_config
+from mpidl.nn.adaptation import adapt
+from mpidl.nn.model import CompleteModel, Model
 from mpidl.nn.regularisation import Regularisation
 from mpidl.storage.checkpoint import Checkpoint
 
@@ -41,47 +44,72 @@ def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:
 def build_model(config: Config, dataset: Dataset) -> Model:
     """Return the network that ``[[model.layer]]`` describes, or what ``model.factory`` returns for (dataset, seed)."""
     section = config.model
-    if section.layer is not None and section.loss is not None:
-        return from_config(
-            section.layer, section.loss, dataset.input_shape, config.run.seed, section.dtype,
-            label_smoothing=section.label_smoothing, regularisation=Regularisation(section.l2, section.clip),
-        )  # fmt: skip
-    assert section.factory is not None
+    if section.factory is None:
+        if dataset.input_shape is None:
+            raise UsageError("model.layer: the data's samples have no one shape, expected arrays, or model.factory")
+        return build_network(section, dataset.input_shape, config.run.seed)
     if section.factory == PYTHON_MODEL:
         raise UsageError(
             f"model.factory: {PYTHON_MODEL}: the model of this run is an object of a Python script: give it to "
             "mpidl.train or mpidl.evaluate as `model`"
         )
-    model = _call(section.factory, dataset, config.run.seed)
+    given = call("model.factory", section.factory, "(dataset, seed)", dataset, config.run.seed)
+    model, loss = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     try:
-        return adapt(model)
+        return own_model(model, config, loss)
     except UsageError as error:
         raise UsageError(f"model.factory: {section.factory}: {error}") from error.__cause__
 
 
-def _call(name: str, dataset: Dataset, seed: int) -> Model:
-    """Return what the function ``module:function`` of the user's own returns."""
-    module, _, function = name.partition(":")
-    # It stays there: the factory, and what it returns, may import their neighbours whenever they like.
-    directory = os.getcwd()
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    try:
-        found = getattr(importlib.import_module(module), function, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or f"{module}.".startswith(f"{error.name}."):
-            where = f"found no module {module} in {directory} or among the installed ones"
-            raise UsageError(f"model.factory: {name}: {where}") from error
-        raise UsageError(f"model.factory: {name}: module {module} {raised(error)}") from error
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"model.factory: {name}: module {module} {raised(error)}") from error
-    if not callable(found):
-        what = "nothing" if found is None else f"{type(found).__name__}"
-        raise UsageError(f"model.factory: {name}: found {what} of that name, expected a function of (dataset, seed)")
-    try:
-        model: Model = found(dataset, seed)
-    except MpidlError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"model.factory: {name} {raised(error)}") from error
-    return model
+def build_network(section: ModelSection, input_shape: Sequence[int], seed: int) -> Network:
+    """Return the network that a section with layers describes."""
+    assert section.layer is not None
+    assert section.loss is not None
+    return from_config(
+        section.layer, section.loss, input_shape, seed, section.dtype,
+        label_smoothing=section.label_smoothing, regularisation=Regularisation(section.l2, section.clip),
+    )  # fmt: skip
+
+
+def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
+    """Return what users hand in, a `Model` or a `torch.nn.Module`, as a model with all that the package needs.
+
+    A `mpidl.jax.JaxModel` has all that already.
+
+    Parameters
+    ----------
+    given : Model or torch.nn.Module
+    config : Config
+        Its section ``[model]`` says how a module is trained.
+    loss : str or callable, optional
+        The loss of a module; that of the configuration by default.
+
+    Raises
+    ------
+    UsageError
+        It is neither, lacks something, or a module has no loss.
+    """
+    section = config.model
+    loss = section.loss if loss is None else loss
+    if _is_module(given):
+        from mpidl.torch import TorchModel
+
+        if loss is None:
+            raise UsageError(f"model.loss: none, expected one for the module {type(given).__name__}")
+        if environment.world().size > 1 and environment.THREAD_VARIABLES[0] not in os.environ:
+            # A script may have imported PyTorch before this package could tell it how many cores a rank has.
+            sys.modules["torch"].set_num_threads(environment.threads())
+        if isinstance(loss, str) and ":" in loss:
+            loss = find("model.loss", loss, "(outputs, targets)")
+        return TorchModel(given, loss, seed=config.run.seed, **section.of_modules)
+    tree = isinstance(given, dict | list | tuple)
+    hint = "; of parameters and a loss of JAX, make a mpidl.jax.JaxModel" if tree else ""
+    for key in ("loss",) * (loss is not None) + tuple(section.of_modules):
+        raise UsageError(f"model.{key}: is for a torch.nn.Module, found {kind_of(given)}{hint}")
+    return adapt(given)
+
+
+def _is_module(given: Any) -> bool:
+    """Tell whether something is a `torch.nn.Module`: whoever has one has imported PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(given, torch.nn.Module)

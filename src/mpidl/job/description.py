@@ -24,25 +24,33 @@ def _flat(table: Mapping[str, Any], section: str = "") -> list[tuple[str, str]]:
 
 
 def of_model(model: CompleteModel) -> dict[str, str]:
-    """Return a model's dtype, its statistics, and the shapes of its parameter tensors by their names."""
+    """Return a model's dtype, its statistics, and the shapes of its tensors by their names."""
     shapes = {f"model: {tensor.name}": f"shape {tensor.shape}" for tensor in model.layout}
     statistics = ", ".join(f"{part.start} to {part.stop}" for part in model.statistics)
-    return {"model: dtype": str(model.dtype), **shapes, "model: statistics": statistics or "none"}
+    found = {"model: dtype": str(model.dtype), **shapes, "model: statistics": statistics or "none"}
+    for kind, arrays in (("constant", model.constants()), ("buffer", model.buffers())):
+        found |= {f"model: {kind} {name}": f"{array.dtype} of shape {array.shape}" for name, array in arrays.items()}
+    return found | {f"model: {alias}": f"another name of {name}" for alias, name in model.aliases.items()}
 
 
 def of_data(dataset: Dataset) -> dict[str, str]:
     """Return the sizes of a dataset."""
+    own = {} if dataset.validation is None else {"data: validation samples": str(dataset.validation.samples)}
     return {
         "data: training samples": str(dataset.train.samples),
+        **own,
         "data: test samples": str(dataset.test.samples),
-        "data: shape of a sample": str(tuple(dataset.input_shape)),
+        "data: shape of a sample": str(dataset.input_shape),
         "data: classes": str(dataset.classes),
     }
 
 
 def of_samples(dataset: Dataset) -> dict[str, str]:
     """Return checksums of the samples of a dataset; see `mpidl.data.Split.checksum`."""
+    validation = dataset.validation
+    own = {} if validation is None else {"data: checksum of the validation samples": validation.checksum()}
     return {
         "data: checksum of the training samples": dataset.train.checksum(),
+        **own,
         "data: checksum of the test samples": dataset.test.checksum(),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from mpidl.job.job import Job
 from mpidl.parameters import Range
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.shard import Shard
-from mpidl.storage.checkpoint import Checkpoint
 
 
 def fill(
@@ -49,12 +48,12 @@ def fill(
     for vector in vectors.values():
         vector.fill(0)
     if job.checkpoint is None:
-        parameters[:] = job.original.initial(range)
+        parameters[:] = job.initial(range)
     else:
-        parameters[:] = job.checkpoint.read("parameters", range)
-        clock = job.checkpoint.clock(range)
+        parameters[:] = job.checkpoint.read("parameters", range, job.layout)
+        clock = job.checkpoint.clock(range, job.layout)
         for name, vector in vectors.items() if job.resumes else ():
-            vector[:] = job.checkpoint.read(f"rule/{name}", range)
+            vector[:] = job.checkpoint.read(f"rule/{name}", range, job.layout)
     policy = job.algorithm.shard_policy(job.replicas)
     rule = job.scheduled_rule
     if xp is np:
@@ -62,13 +61,12 @@ def fill(
     else:
         shard = ShardOnDevice(range, parameters, rule, policy, chunk, xp=xp, state=vectors, clock=clock)
     if job.checkpoint is not None and job.same_algorithm:
-        _load(shard, job.checkpoint, job.replicas_resume)
+        _load(shard, job.checkpoint.shard_state(range, job.layout), job.replicas_resume)
     return shard
 
 
-def _load(shard: Shard, checkpoint: Checkpoint, same_workers: bool) -> None:
+def _load(shard: Shard, saved: Mapping[str, np.ndarray], same_workers: bool) -> None:
     """Let a shard go on where those of a checkpoint were, unless an earlier version saved their vectors only."""
-    saved = checkpoint.shard_state(shard.range)
     if "clock" not in saved:
         return
     # Figures count from the resume; what a policy keeps for each worker is of no use to other workers.

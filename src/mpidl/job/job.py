@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.config import Config
-from mpidl.data import Dataset, Portions, augmented, normalised
+from mpidl.data import Dataset, Portions, Split, augmented, held_out, normalised
 from mpidl.data.schedule import Schedule
-from mpidl.device import Place, choose
 from mpidl.engines.training import Training
 from mpidl.errors import UsageError
+from mpidl.job.checks import check_data, check_model, check_order, check_parts, check_states
 from mpidl.job.description import of_data
+from mpidl.job.goal import Goal, metrics
+from mpidl.job.initial import Initial
+from mpidl.metrics.figures import Figures
 from mpidl.nn.adaptation import adapt
+from mpidl.nn.groups import frozen_names, segments_of, statistics_in
 from mpidl.nn.model import CompleteModel, Model, PlacedModel
-from mpidl.nn.ondevice import Mirrored, OnDevice
-from mpidl.parameters import Range, shards
+from mpidl.parameters import Layout, Range, shards
+from mpidl.paths import user_path
 from mpidl.schema import LARGEST
 from mpidl.shards.scheduled_rule import ScheduledRule
-from mpidl.storage.checkpoint import Checkpoint, prune
-from mpidl.storage.files import scratch
-from mpidl.storage.index import save_index
+from mpidl.storage.best import Best, read_best
+from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.position import Position, ReplicaPosition
-from mpidl.version import VERSION
 
 
 class Job:
@@ -38,20 +42,34 @@ class Job:
     model : Model
     checkpoint : Checkpoint, optional
         The checkpoint to resume from.
+    layout : Layout, optional
+        Layout of the job's flat vectors: the model's own by default; where the model is cut, its tensors in the order
+        in which the ranks of a replica hold them.
 
     Attributes
     ----------
     config : Config
     given : Dataset
-        The data as they were given.
+        The data as they were given, with integers as they are if the model takes them.
+    described : dict of str
+        What the data are; see `mpidl.job.description`. Checkpoints have it.
     dataset : Dataset
-        Augmented and normalised as the configuration says.
+        Augmented, normalised and with a share held out for validation, as the configuration says.
+    figures : Figures
+        What evaluations say; `learn_outputs` completes it.
+    goal : Goal
     original : CompleteModel
         The model as it was given, on the host.
     model : PlacedModel
         The model that computes; the original itself until `place` has put it on a GPU.
-    layout, dtype, statistics
-        Those of the original; see `CompleteModel`.
+    layout : Layout
+        Layout of the flat vectors of shards, replicas and algorithms. The original's own vector has its own layout.
+    dtype
+        That of the original; see `CompleteModel`.
+    statistics : sequence of Range
+        Ranges of the flat vectors that hold statistics; see `CompleteModel`.
+    segments : list of Segment
+        The parameters that are in groups.
     algorithm : Algorithm
     rule : Rule or None
         The shards' rule; None where the algorithm leaves no choice of rule.
@@ -66,6 +84,8 @@ class Job:
         Whether the run goes on in the directory that the configuration names; else it makes one of its own.
     shared : bool
         Whether every rank is to have the trained parameters in the end, and not only those that train.
+    best : Best or None
+        The run's best checkpoint, on the rank that completes checkpoints.
     position : Position
         Where the run starts or resumes.
     schedule : Schedule
@@ -76,23 +96,43 @@ class Job:
         The parts don't fit together.
     """
 
-    def __init__(self, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        model: Model,
+        checkpoint: Checkpoint | None = None,
+        layout: Layout | None = None,
+    ) -> None:
         data, run = config.data, config.run
         self.config, self.checkpoint = config, checkpoint
-        self.given, self._data = dataset, of_data(dataset)
         self.original: CompleteModel = adapt(model)
-        if self.original.takes_integers:
-            dataset = dataset.as_integers()
+        dataset = dataset.as_integers() if self.original.takes_integers else dataset
+        self.given = dataset.as_double() if self.original.dtype == np.float64 else dataset
+        self.described = of_data(self.given)
+        dataset = held_out(self.given, data.validation, data.portion, run.seed)
         self.dataset = normalised(augmented(dataset, data.augment, run.seed), data.normalise)
+        self.figures = Figures(metrics(run))
+        self.goal = Goal.of(run, validation=dataset.validation is not None)
         self.model: PlacedModel = self.original
-        self.layout, self.dtype = self.original.layout, self.original.dtype
-        self.statistics = self.original.statistics
+        self.layout = self.original.layout if layout is None else layout
+        self.dtype, self.statistics = self.original.dtype, statistics_in(self.layout, self.original)
+        self.segments = segments_of(config.model.group, self.layout, self.statistics)
+        self.original.freeze(frozen_names(config.model.group, self.layout))
         self.algorithm, self.rule = config.algorithm, config.rule
         self.states = (*(() if self.rule is None else self.rule.states), *self.algorithm.vectors())
         self.directory = run.directory
         self.continues = checkpoint is not None
         self.shared = False
-        self._check()
+        self.best: Best | None = None
+        check_parts(config, self.dataset, self.original)
+        if checkpoint is not None:
+            check_model(checkpoint, self.original)
+            check_order(checkpoint, config)
+            if self.resumes:
+                check_states(checkpoint, config, self.states)
+            self.original.load_constants(checkpoint.constants())
+        self._initial = self._open_initial()
         train = self.dataset.train
         self._portions = Portions(train.samples, data.batch, data.portion, run.seed, train.contiguous)
         self.begin(1)
@@ -128,56 +168,21 @@ class Job:
         found = self.checkpoint.position.replicas if self.checkpoint is not None else ()
         return self.same_algorithm and len(found) == self.replicas
 
-    def _check(self) -> None:
-        self.original.check_data(self.dataset.input_shape, self.dataset.classes)
-        name = self.algorithm.name
-        if self.statistics and not self.algorithm.takes_statistics:
-            raise UsageError(
-                f"algorithm.name: {name} minimises one function of the parameters; the model has statistics beside it "
-                "(of batch_normalisation)"
-            )
-        if self.layout.size > LARGEST:
-            raise UsageError("model: more than 2**63 - 1 parameters, expected fewer")
-        if self.config.servers > self.layout.size:
-            raise UsageError(
-                f"topology.servers: {self.config.servers}, expected at most one for each of the model's "
-                f"{self.layout.size} parameters"
-            )
-        if self.config.device.shards and not self.config.servers:
-            raise UsageError(f"device.shards: true, but {name} has no servers")
-        if self.checkpoint is None:
-            return
-        self._check_model(self.checkpoint)
-        self._check_config(self.checkpoint)
-        if self.resumes and set(self.checkpoint.states) != set(self.states):
-            saved, needed = (", ".join(names) or "nothing" for names in (self.checkpoint.states, self.states))
-            by = f"algorithm.name: {name}" if self.rule is None else f"server.rule: {self.rule.name}"
-            raise UsageError(f"{by} keeps {needed}, {self.checkpoint.path} was saved with {saved}")
+    def _open_initial(self) -> Initial | None:
+        """Open the file of ``model.initial``, unless there is none or a checkpoint takes its place."""
+        path = self.config.model.initial
+        return None if path is None or self.checkpoint is not None else Initial(user_path(path), self.original)
 
-    def _check_model(self, checkpoint: Checkpoint) -> None:
-        """Raise UsageError if a checkpoint is of another model."""
-        if checkpoint.size != self.layout.size:
-            raise UsageError(f"{checkpoint.path}: {checkpoint.size} parameters, the model has {self.layout.size}")
-        shapes = {tensor.name: tensor.shape for tensor in self.layout}
-        for name in [*shapes, *checkpoint.shapes]:
-            saved, present = checkpoint.shapes.get(name), shapes.get(name)
-            if saved != present:
-                found = "none" if saved is None else f"one of shape {saved}"
-                expected = "none" if present is None else f"one of shape {present}"
-                raise UsageError(f"{checkpoint.path}: parameters {name}: found {found}, the model has {expected}")
+    def initial(self, range: Range) -> np.ndarray:
+        """Return the values with which the parameters [start, stop) begin, of a file or the model, shape (range.size,).
 
-    def _check_config(self, checkpoint: Checkpoint) -> None:
-        """Raise UsageError if the data were in another order, so that the position would stand for other samples."""
-        if checkpoint.position.at_beginning:
-            return
-        present = self.config.to_dict()
-        for section, key in (("data", "batch"), ("data", "portion"), ("run", "seed")):
-            saved = checkpoint.sections.get(section, {}).get(key)
-            if saved not in (None, present[section][key]):
-                found = f"{section}.{key}: {present[section][key]}"
-                raise UsageError(
-                    f"{found}, but {checkpoint.path} was saved with {saved}, which decides what of the data is done"
-                )
+        Raises
+        ------
+        UsageError
+            The file of ``model.initial`` can't be read.
+        """
+        source = self.original.initial if self._initial is None else self._initial.read
+        return source(range, self.layout)
 
     def identify(self, data: Mapping[str, str]) -> None:
         """Note what the data are, as `mpidl.job.description` says it; checkpoints will have that.
@@ -187,24 +192,35 @@ class Job:
         UsageError
             The checkpoint's were others.
         """
-        self._data = dict(data)
-        checkpoint = self.checkpoint
-        if checkpoint is None or checkpoint.position.at_beginning:
-            return
-        for name, saved in checkpoint.data.items():
-            if "test" not in name and self._data.get(name, saved) != saved:
-                raise UsageError(f"{name}: {self._data[name]}, but {checkpoint.path} was saved with {saved}")
+        self.described = dict(data)
+        if self.checkpoint is not None:
+            check_data(self.checkpoint, self.described)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Give the model the parameters of a checkpoint.
+        """Give the model the parameters of a checkpoint, its constants, and the buffers of its first replica.
 
         Raises
         ------
         UsageError
             It is of another model.
         """
-        self._check_model(checkpoint)
-        self.original.parameters[:] = checkpoint.read("parameters", Range(0, self.layout.size))
+        check_model(checkpoint, self.original)
+        layout = self.original.layout
+        self.original.parameters[:] = checkpoint.read("parameters", Range(0, layout.size), layout)
+        self.original.load_constants(checkpoint.constants())
+        self._load_buffers(checkpoint.buffers())
+
+    def load_buffers(self, number: int) -> None:
+        """Give the model the buffers with which replica `number` goes on, if the run is resumed.
+
+        They are those that the replica had or, where the replicas begin anew, those of the first.
+        """
+        if self.checkpoint is not None:
+            self._load_buffers(self.checkpoint.buffers(number if self.replicas_resume else 0))
+
+    def _load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
+        if buffers:
+            self.original.load_buffers(buffers)
 
     def rehearse(self) -> None:
         """Let the user's own model compute the first batch, so that what is wrong with it is told before the training.
@@ -214,8 +230,24 @@ class Job:
         UsageError
             Something is.
         """
-        if not self.original.movable:
+        if self.original.own:
             self.original.rehearse(self.dataset.train.take(self._portions.minibatches(0)[0]))
+
+    @property
+    def evaluated(self) -> dict[str, Split]:
+        """The splits that the model is evaluated on by their names: the first after each epoch, all at the end."""
+        splits = {"validation": self.dataset.validation, "test": self.dataset.test}
+        return {name: split for name, split in splits.items() if split is not None}
+
+    def values(self, sums: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+        """Return the figures of evaluations by their names, such as "test_loss", given the sums over each split."""
+        return {
+            f"{split}_{name}": value for split, of in sums.items() for name, value in self.figures.values(of).items()
+        }
+
+    def know_outputs(self, count: int) -> None:
+        """Note the model's number of outputs, on a rank that doesn't compute."""
+        self.figures = Figures(self.figures.metrics, count)
 
     @property
     def accuracy_name(self) -> str:
@@ -236,22 +268,19 @@ class Job:
         """Directory of the run's checkpoints."""
         return self.directory / "checkpoints"
 
-    def complete_checkpoint(self, order: int, position: Position, shards: int, files: Sequence[str] = ()) -> None:
-        """Complete a checkpoint, whose other files are on disk, and remove those not to be kept.
+    def find_best(self) -> Best | None:
+        """Return the best checkpoint of a run that goes on, if it is by the same figure and before the run's position.
 
-        Parameters
-        ----------
-        order : int
-            Ordinal of the order to save it.
-        position : Position
-        shards : int
-            Number of shards.
-        files : sequence of str
-            Names of the files beside those of the shards.
+        Raises
+        ------
+        MpidlError
+            What names it can't be read.
         """
-        directory = scratch(self.checkpoints, order)
-        save_index(directory, self.layout, shards, position, self.config.to_toml(), VERSION, self._data, files)
-        prune(self.checkpoints, self.config.checkpoint.keep, position.step)
+        if self.checkpoint is not None and self.continues and self.goal.keeps_best:
+            best = read_best(self.directory)
+            if best is not None and best.figure == self.goal.figure and best.step <= self.checkpoint.position.step:
+                self.best = best
+        return self.best
 
     @property
     def units(self) -> int:
@@ -286,46 +315,21 @@ class Job:
 
     @property
     def scheduled_rule(self) -> ScheduledRule:
-        """The shards' rule, with the schedule of its rate and the parameters that it leaves alone."""
+        """The shards' rule, with the schedule of its rate and the parameters that it updates otherwise, or not."""
         if self.algorithm.outer:
-            return ScheduledRule(self.rule, statistics=self.statistics)
-        return ScheduledRule(self.rule, self.rate_at, self.statistics)
+            frozen = [each._replace(rate=1.0, weight_decay=None) for each in self.segments if each.frozen]
+            return ScheduledRule(self.rule, statistics=self.statistics, segments=frozen)
+        return ScheduledRule(self.rule, self.rate_at, self.statistics, self.segments)
+
+    def replica_state(self) -> ReplicaState:
+        """Return what one more replica keeps: nothing yet."""
+        return self.training.replica_state()
 
     @property
     def training(self) -> Training:
         """What an engine in one process trains, with the model that computes; see `place`."""
         train = self.dataset.train
-        return Training(self.algorithm, self.model, train, self.schedule, self.rate_at, self.statistics)
-
-    def place(self, number: int = 0, mirrored: bool = True) -> Place | None:
-        """Put the model on the device that ``[device]`` asks for. A rank that computes calls it once.
-
-        Parameters
-        ----------
-        number : int
-            Number of this rank among those of its node that compute on GPUs.
-        mirrored : bool
-            Whether parameters and gradient lie in the host's memory even if the model computes on a GPU.
-
-        Returns
-        -------
-        Place or None
-            Where the model computes. None if there was no choice: the configuration says the CPU, or the model
-            computes where it likes.
-
-        Raises
-        ------
-        UsageError
-            The configuration asks for a GPU that can't be had, or can't be used by the model.
-        """
-        kind = self.config.device.kind
-        if not self.original.movable:
-            if kind == "cuda":
-                raise UsageError(
-                    "device.kind: 'cuda' is for [[model.layer]]; a model of your own computes where it likes"
-                )
-            return None
-        place = choose(kind, number)
-        if place.xp is not np:
-            self.model = (Mirrored if mirrored else OnDevice)(self.original, place.xp)
-        return None if kind == "cpu" else place
+        return Training(
+            self.algorithm, self.model, train, self.schedule, self.rate_at, self.statistics, self.segments,
+            self.original.buffers,
+        )  # fmt: skip

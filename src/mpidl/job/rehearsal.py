@@ -5,6 +5,7 @@ Nothing of the run changes: neither parameters nor what a replica keeps, nor the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,14 @@ import numpy as np
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Gradient, NextBatch, Reduce, Request
+from mpidl.errors import MpidlError, UsageError
 from mpidl.job.job import Job
 from mpidl.nn.evaluation import BATCH
+from mpidl.parameters import Range
 from mpidl.rules import Sgd
+from mpidl.rules.segments import Segment
 from mpidl.shards.on_device import rehearse
+from mpidl.shards.scheduled_rule import ScheduledRule
 
 #: Steps of the rehearsal of an algorithm: its second step may do what its first doesn't.
 STEPS = 3
@@ -28,28 +33,39 @@ def rehearse_shard(job: Job, xp: Any = np) -> None:
         encoding.warm(job.dtype)
     if xp is np:
         # Policies and a coordinator's operations add vectors by plain SGD.
+        sparse = job.algorithm.exchange is Exchange.SHARED_MEMORY
         for rule in {Sgd(), job.rule or Sgd()}:
-            rule.warm(job.dtype, sparse=job.algorithm.exchange is Exchange.SHARED_MEMORY)
+            for segments in _ways(job):
+                rule.warm(job.dtype, sparse, decay=1.0 if segments else 0.0)
     elif not job.algorithm.coordinated:  # `Vectors.rehearse` compiles a coordinator's operations.
-        rehearse(xp, job.rule, job.algorithm.shard_policy(1), job.dtype)
+        for segments in _ways(job):
+            scheduled = ScheduledRule(job.rule, segments=segments)
+            rehearse(xp, scheduled, job.algorithm.shard_policy(1), job.dtype)
 
 
 def rehearse_replica(job: Job) -> None:
     """Compile what a replica of the job needs beside that: its layers, its loss, its algorithm's own steps.
 
-    A model of a user's own is left alone: who knows what else its methods do.
+    A user's own model has computed its first batch already; see `mpidl.job.job.Job.rehearse`.
     """
-    _rehearse_algorithm(job)
-    if job.original.movable:
+    for segments in _ways(job):
+        _rehearse_algorithm(job, segments)
+    if not job.original.own:
         train, test = job.dataset.train, job.dataset.test
         job.model.loss_and_gradient(train.take(job.schedule.portions.minibatches(0)[0]))
         job.model.evaluate(test.gather(np.arange(min(BATCH, test.samples))))
 
 
-def _rehearse_algorithm(job: Job) -> None:
+def _ways(job: Job) -> list[list[Segment]]:
+    """Return segments of a vector of one element with which every form of a rule is compiled that the job uses."""
+    decays = any(each.weight_decay for each in job.segments)
+    return [[], *([[Segment(Range(0, 1), weight_decay=1.0)]] if decays else [])]
+
+
+def _rehearse_algorithm(job: Job, segments: Sequence[Segment]) -> None:
     """Let a replica of one parameter make a few steps whose gradients are 0."""
     parameters = job.model.parameters[:1].copy()
-    replica = job.algorithm.replica(0, parameters, 1, ReplicaState())
+    replica = job.algorithm.replica(0, parameters, 1, ReplicaState(segments=segments))
     batches = iter(range(STEPS))
 
     def answer(request: Request) -> Any:
@@ -68,3 +84,24 @@ def _rehearse_algorithm(job: Job) -> None:
             reply = answer(replica.send(reply))
     except StopIteration:
         return
+
+
+def learn_outputs(job: Job) -> int:
+    """Let the model evaluate a sample, if there are metrics, and return its number of outputs, which they need.
+
+    Raises
+    ------
+    UsageError
+        The model doesn't say its outputs, or a metric can't be computed of them.
+    """
+    if not job.figures.metrics:
+        return 0
+    batch = job.dataset.test.gather(np.arange(1))
+    loss, correct, outputs = job.model.evaluate(batch)
+    count = job.figures.outputs(outputs, batch.targets)
+    job.know_outputs(count)
+    try:
+        job.figures.sums(batch.total, loss, correct, outputs, batch.targets)
+    except MpidlError as error:
+        raise UsageError(str(error)) from error.__cause__
+    return count

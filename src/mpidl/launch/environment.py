@@ -37,7 +37,8 @@ LAUNCHERS = (
 #: Slurm's numbers of steps that srun did not start (batch script, interactive shell, ...) begin here.
 SPECIAL_STEPS = 0xFFFFFFF0
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: The last is JAX's.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PJRT_NPROC")
 
 
 def world(environment: Mapping[str, str] = os.environ) -> World:
@@ -139,6 +140,9 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
 
 
 def limit_threads() -> None:
-    """Set the number of threads of the maths libraries, unless the user did; call before NumPy is imported."""
+    """Set the number of threads of the maths libraries, unless the user did; call before NumPy is imported.
+
+    JAX looks at its own when it makes its first array.
+    """
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads()))

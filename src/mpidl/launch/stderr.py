@@ -25,9 +25,13 @@ REDUNDANT = (
     re.compile(rb'has exited due to process rank \d+.*calling\s+"abort"', re.DOTALL),
 )
 
-#: MPICH and Intel MPI write one line.
-ABORT_START = b"Abort("
-ABORT = re.compile(re.escape(ABORT_START) + CODE + rb"\) on node \d+ .*: application called MPI_Abort\(.*\n")
+#: How a line begins that only repeats such a code (MPICH, Intel MPI), or that tells of a file which the launcher closed
+#: before it had done with it (Open MPI); and the line.
+LINES = (
+    (b"Abort(", re.compile(rb"Abort\(" + CODE + rb"\) on node \d+ .*: application called MPI_Abort\(.*\n")),
+    (b"[warn] Epoll ", re.compile(rb"\[warn\] Epoll .*Bad file descriptor\n")),
+)
+STARTS = tuple(start for start, _ in LINES)
 
 
 def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -41,7 +45,7 @@ def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """
     pending, at_start = b"", True
     for chunk in (chunk.replace(b"\0", b"") for chunk in chunks):  # Open MPI may end a message with a zero byte
-        if not at_start and chunk.startswith((RULE, b"mpidl: ", ABORT_START)):
+        if not at_start and chunk.startswith((RULE, b"mpidl: ", *STARTS)):
             yield b"\n"
             at_start = True
         pending += chunk
@@ -66,10 +70,11 @@ def _next(text: bytes) -> tuple[int, bool]:
             return length, not any(message.search(text[:length]) for message in REDUNDANT)
         if len(text) < LONGEST:
             return 0, True
-    if ABORT_START.startswith(text[: len(ABORT_START)]) and b"\n" not in text and len(text) < LONGEST:
+    redundant = [line for start, line in LINES if start.startswith(text[: len(start)])]
+    if redundant and b"\n" not in text and len(text) < LONGEST:
         return 0, True
     length, _ = _line(text)
-    return length, not ABORT.fullmatch(text[:length])
+    return length, not any(line.fullmatch(text[:length]) for line in redundant)
 
 
 def _line(text: bytes) -> tuple[int, bool]:

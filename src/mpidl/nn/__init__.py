@@ -3,6 +3,7 @@
 from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.build import from_config
+from mpidl.nn.groups import Group
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.nn.layers import (
     LAYERS,
@@ -44,6 +45,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
+    "Group",
     "L2Pool2d",
     "Layer",
     "LayerNormalisation",

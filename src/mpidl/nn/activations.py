@@ -23,11 +23,14 @@ class ActivationFunction(NamedTuple):
         `outputs`, by the function's derivative. It may overwrite `outputs`.
     needs_inputs
         Whether `backprop` takes the function's inputs instead of its outputs.
+    mixes
+        Whether a value depends on the others along the last axis.
     """
 
     apply: Callable[[Any, Any], None]
     backprop: Callable[[Any, Any, Any], None]
     needs_inputs: bool = False
+    mixes: bool = False
 
 
 def _identity(xp: Any, *arrays: Any) -> None:
@@ -80,5 +83,5 @@ ACTIVATIONS: dict[str, ActivationFunction] = {
     "gelu": ActivationFunction(_kernel("gelu"), _kernel("backprop_gelu"), needs_inputs=True),
     "sigmoid": ActivationFunction(sigmoid, _backprop_sigmoid),
     "tanh": ActivationFunction(_tanh, _backprop_tanh),
-    "softmax": ActivationFunction(_softmax, _backprop_softmax),
+    "softmax": ActivationFunction(_softmax, _backprop_softmax, mixes=True),
 }

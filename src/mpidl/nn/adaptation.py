@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.errors import MpidlError, UsageError
-from mpidl.nn.model import CompleteModel, Model
+from mpidl.errors import MpidlError, UsageError, quoted, raised
+from mpidl.nn.model import CompleteModel, Evaluation, Model
 from mpidl.parameters.layout import Layout
 
-__all__ = ["ModelError", "adapt", "raised"]
+__all__ = ["ModelError", "adapt", "refusing", "telling"]
 
 
 class ModelError(MpidlError):
@@ -30,13 +31,30 @@ def adapt(model: Model) -> CompleteModel:
     return model if isinstance(model, CompleteModel) else _AdaptedModel(model)
 
 
-def raised(error: BaseException) -> str:
-    """Return the text for something that has raised an error, without the something."""
-    return f"raised {type(error).__name__}: {error} (MPIDL_DEBUG=1 shows its traceback)"
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Let whatever a user's code raises be a `ModelError` that says what raised it."""
+    try:
+        yield
+    except MpidlError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{what} {raised(error)}") from error
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Let a `ModelError` be a `UsageError`: nothing has begun yet."""
+    try:
+        yield
+    except ModelError as error:
+        raise UsageError(str(error)) from error.__cause__
 
 
 class _AdaptedModel(CompleteModel):
     """An object of the user's own with the members that it lacks."""
+
+    own = True
 
     def __init__(self, model: Model) -> None:
         self._model, self._name = model, f"model: {type(model).__name__}"
@@ -88,7 +106,9 @@ class _AdaptedModel(CompleteModel):
         except (TypeError, AttributeError):
             inside = False
         if not inside:
-            raise UsageError(f"{self._name}.statistics: found {self.statistics}, expected Ranges within 0 to {size}")
+            raise UsageError(
+                f"{self._name}.statistics: found {quoted(self.statistics)}, expected Ranges within 0 to {size}"
+            )
 
     @property
     def parameters(self) -> Any:
@@ -107,15 +127,21 @@ class _AdaptedModel(CompleteModel):
         ModelError
             The object raised an error, or returned something else.
         """
-        loss, gradient = self._pair("loss_and_gradient", self._loss_and_gradient, batch)
-        if type(gradient) is not np.ndarray or gradient.shape != (self.layout.size,) or gradient.dtype != self.dtype:
+        loss, gradient = self._tuple("loss_and_gradient", self._loss_and_gradient, batch)
+        suits = (
+            type(gradient) is np.ndarray
+            and gradient.shape == (self.layout.size,)
+            and gradient.dtype == self.dtype
+            and gradient.flags.c_contiguous
+        )
+        if not suits:
             raise ModelError(
                 f"{self._name}.loss_and_gradient returned as gradient {_kind(gradient)}, "
-                f"expected {self.dtype} of shape ({self.layout.size},), as parameters"
+                f"expected contiguous {self.dtype} of shape ({self.layout.size},), as parameters"
             )
         return self._number("loss_and_gradient", "loss", loss), gradient
 
-    def evaluate(self, batch: Batch) -> tuple[float, int | float]:
+    def evaluate(self, batch: Batch) -> Evaluation:
         """See `PlacedModel.evaluate`; by an object without it, correctness is unknown.
 
         Raises
@@ -124,27 +150,24 @@ class _AdaptedModel(CompleteModel):
             The object raised an error, or returned something else.
         """
         if self._evaluate is None:
-            return self.loss_and_gradient(batch)[0] * len(batch.inputs), float("nan")
-        loss, correct = self._pair("evaluate", self._evaluate, batch)
-        return self._number("evaluate", "loss", loss), self._number("evaluate", "correct predictions", correct)
+            return Evaluation(self.loss_and_gradient(batch)[0] * batch.total, float("nan"))
+        loss, correct, *outputs = self._tuple("evaluate", self._evaluate, batch)
+        return Evaluation(
+            self._number("evaluate", "loss", loss), self._number("evaluate", "correct predictions", correct), *outputs
+        )
 
     def rehearse(self, batch: Batch) -> None:
         """See `CompleteModel.rehearse`."""
-        try:
+        with refusing():
             self.loss_and_gradient(batch)
             if self._evaluate is not None:
                 self.evaluate(batch)
-        except ModelError as error:
-            raise UsageError(str(error)) from error.__cause__
 
-    def _pair(self, name: str, method: Callable[[Batch], Any], batch: Batch) -> Any:
-        try:
+    def _tuple(self, name: str, method: Callable[[Batch], Any], batch: Batch) -> Any:
+        with telling(f"{self._name}.{name}"):
             result = method(batch)
-        except MpidlError:
-            raise
-        except Exception as error:
-            raise ModelError(f"{self._name}.{name} {raised(error)}") from error
-        if not isinstance(result, tuple | list) or len(result) != 2:
+        lengths = (2,) if name == "loss_and_gradient" else (2, 3)
+        if not isinstance(result, tuple | list) or len(result) not in lengths:
             pair = "(loss, gradient)" if name == "loss_and_gradient" else "(sum of the losses, correct predictions)"
             raise ModelError(f"{self._name}.{name} returned {_kind(result)}, expected {pair}")
         return result
@@ -152,13 +175,13 @@ class _AdaptedModel(CompleteModel):
     def _number(self, name: str, what: str, value: Any) -> float:
         try:
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ModelError(f"{self._name}.{name} returned as {what} {_kind(value)}, expected a number") from None
 
 
 def _kind(value: Any) -> str:
     """Return what a value is, for people."""
-    if isinstance(value, np.ndarray):
+    if type(value) is np.ndarray:
         kind = f"{value.dtype} of shape {value.shape}"
         if not (value.flags.c_contiguous and value.flags.writeable):
             kind += " that " + ("can't be written" if value.flags.c_contiguous else "isn't contiguous")

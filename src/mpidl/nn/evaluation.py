@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mpidl.data.dataset import Split
-from mpidl.nn.model import PlacedModel
+from mpidl.metrics.figures import Figures
+from mpidl.nn.model import Evaluation, PlacedModel
 
 #: Samples of a batch: large enough for full speed, small enough to stay in cache.
 BATCH = 256
 
 
-def evaluate_split(model: PlacedModel, split: Split, start: int, stop: int) -> tuple[float, float]:
+def evaluate_split(model: PlacedModel, split: Split, start: int, stop: int, figures: Figures) -> NDArray[np.float64]:
     """Evaluate a model's present parameters on the samples [start, stop) of a split.
 
     Returns
     -------
-    loss : float
-        Sum of the losses.
-    correct : float
-        Number of correct predictions; NaN if it has no meaning.
+    array (figures.size,)
+        Sums over the samples; see `Figures`.
     """
-    loss, correct = 0.0, 0.0
-    for first in range(start, stop, BATCH):
-        batch = split.gather(np.arange(first, min(stop, first + BATCH)))
-        batch_loss, batch_correct = model.evaluate(batch)
-        loss += float(batch_loss)
-        correct += float(batch_correct)
-    return loss, correct
+    sums = np.zeros(figures.size)
+    for batch in split.in_turn([np.arange(first, min(stop, first + BATCH)) for first in range(start, stop, BATCH)]):
+        loss, correct, outputs = Evaluation(*model.evaluate(batch))
+        sums += figures.sums(batch.total, loss, correct, outputs, batch.targets)
+    return sums

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.layers.layer import Layer, Shape
@@ -34,8 +33,6 @@ class Graph:
         The values that each layer takes.
     shapes : list of tuple of int
         The shape of each value, for one sample.
-    shared : list of bool
-        Whether several layers take a value, for each value.
 
     Raises
     ------
@@ -50,20 +47,14 @@ class Graph:
         self.shapes = [input_shape]
         for index in range(len(layers)):
             self.shapes.append(self._output_shape(index))
-        takers = [sum(value in operands for operands in self.operands) for value in range(len(self.shapes))]
-        for index, count in enumerate(takers[1:-1]):
-            if not count:
-                raise UsageError(f"model.layer[{index}]: no layer takes the outputs of {quoted(self.names[index])}")
-        self.shared = [count > 1 for count in takers]
+        taken = {value for operands in self.operands for value in operands}
+        for index, name in enumerate(self.names[:-1]):
+            if index + 1 not in taken:
+                raise UsageError(f"model.layer[{index}]: no layer takes the outputs of {quoted(name)}")
 
     def input_shapes(self, index: int) -> list[Shape]:
         """Return the shapes of the values that a layer takes."""
         return [self.shapes[value] for value in self.operands[index]]
-
-    def inputs(self, index: int, values: Sequence[Any]) -> Any:
-        """Return the entry of `values` that a layer takes, or a list of entries if the layer joins several."""
-        taken = [values[value] for value in self.operands[index]]
-        return taken if self.layers[index].joins else taken[0]
 
     def _operands(self, index: int) -> tuple[int, ...]:
         layer, where = self.layers[index], f"model.layer[{index}].inputs"

@@ -1,8 +1,11 @@
 """Initialisers of weight tensors.
 
-Each one takes a NumPy generator, the tensor's shape and its dtype ("float32" or "float64"), and returns a NumPy
-array of that shape. The last two axes of a shape are (inputs, outputs). The axes before them, such as a
-convolution's height and width, multiply both fans.
+Each one takes a NumPy generator, the tensor's shape and an array (n,) of float32 or float64, which it overwrites:
+consecutive elements of the flattened tensor. The last two axes of a shape are (inputs, outputs). The axes before them,
+such as a convolution's height and width, multiply both fans.
+
+A tensor is drawn in blocks, each with a generator of its own, so that for a part of it only the blocks that it touches
+are drawn.
 
 Sources: Glorot and Bengio 2010 (Understanding the difficulty of training deep feedforward neural networks),
 equation 16; He et al. 2015 (Delving deep into rectifiers), equation 10; LeCun et al. 1998 (Efficient
@@ -11,13 +14,57 @@ backprop), equation 16.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod, sqrt
 
 import numpy as np
 
+from mpidl.parameters.box import Box, boxes
+from mpidl.parameters.ranges import Range
+
 Shape = tuple[int, ...]
-Initialiser = Callable[[np.random.Generator, Shape, str], np.ndarray]
+Initialiser = Callable[[np.random.Generator, Shape, np.ndarray], None]
+
+#: Elements of a block.
+BLOCK = 1 << 16
+
+
+def draw(
+    shape: Shape,
+    box: Box,
+    seed: Sequence[int],
+    initialise: Callable[[np.random.Generator, np.ndarray], None],
+    values: np.ndarray,
+) -> None:
+    """Overwrite an array with a box of a tensor's initial values; memory beside it is one block.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the tensor.
+    box : Box
+        The part of it.
+    seed : sequence of int
+        Seed of the tensor's generators. That of a block has the block's number at the end.
+    initialise : callable
+        Overwrites a block, an array (n,), given a generator.
+    values : array (*box.shape)
+    """
+    whole, size = Box.whole(shape), prod(shape)
+    corner = Box(tuple(Range(each.stop - 1, each.stop) for each in box.ranges))
+    first, last = box.offset(whole), corner.offset(whole)
+    memory = np.empty(min(size, BLOCK), values.dtype)
+    for number in range(first // BLOCK, last // BLOCK + 1):
+        start, stop = number * BLOCK, min((number + 1) * BLOCK, size)
+        shared = [(part, place, part.intersect(box)) for part, place in boxes(shape, start, stop)]
+        if not any(common for *_, common in shared):
+            continue
+        block = memory[: stop - start]
+        initialise(np.random.default_rng([*seed, number]), block)
+        for part, place, common in shared:
+            if common is not None:
+                own = block[slice(*place)].reshape(part.shape)
+                values[common.slices(box)] = own[common.slices(part)]
 
 
 def fans(shape: Shape) -> tuple[int, int]:
@@ -26,53 +73,51 @@ def fans(shape: Shape) -> tuple[int, int]:
     return prod(window) * inputs, prod(window) * outputs
 
 
-def _uniform(generator: np.random.Generator, shape: Shape, dtype: str, variance: float) -> np.ndarray:
+def _uniform(generator: np.random.Generator, values: np.ndarray, variance: float) -> None:
     limit = sqrt(3 * variance)
-    values: np.ndarray = generator.random(shape, dtype=dtype)  # type: ignore[call-overload]
+    generator.random(dtype=values.dtype, out=values)
     values *= 2 * limit
     values -= limit
-    return values
 
 
-def _normal(generator: np.random.Generator, shape: Shape, dtype: str, variance: float) -> np.ndarray:
-    values: np.ndarray = generator.standard_normal(shape, dtype=dtype)  # type: ignore[call-overload]
+def _normal(generator: np.random.Generator, values: np.ndarray, variance: float) -> None:
+    generator.standard_normal(dtype=values.dtype, out=values)
     values *= sqrt(variance)
-    return values
 
 
-def glorot_uniform(generator: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
+def glorot_uniform(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
     """Uniform with variance 2 / (inputs + outputs)."""
-    return _uniform(generator, shape, dtype, 2 / sum(fans(shape)))
+    _uniform(generator, values, 2 / sum(fans(shape)))
 
 
-def glorot_normal(generator: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
+def glorot_normal(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
     """Normal with variance 2 / (inputs + outputs)."""
-    return _normal(generator, shape, dtype, 2 / sum(fans(shape)))
+    _normal(generator, values, 2 / sum(fans(shape)))
 
 
-def he_uniform(generator: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
+def he_uniform(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
     """Uniform with variance 2 / inputs."""
-    return _uniform(generator, shape, dtype, 2 / fans(shape)[0])
+    _uniform(generator, values, 2 / fans(shape)[0])
 
 
-def he_normal(generator: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
+def he_normal(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
     """Normal with variance 2 / inputs."""
-    return _normal(generator, shape, dtype, 2 / fans(shape)[0])
+    _normal(generator, values, 2 / fans(shape)[0])
 
 
-def lecun_uniform(generator: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
+def lecun_uniform(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
     """Uniform with variance 1 / inputs."""
-    return _uniform(generator, shape, dtype, 1 / fans(shape)[0])
+    _uniform(generator, values, 1 / fans(shape)[0])
 
 
-def lecun_normal(generator: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
+def lecun_normal(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
     """Normal with variance 1 / inputs."""
-    return _normal(generator, shape, dtype, 1 / fans(shape)[0])
+    _normal(generator, values, 1 / fans(shape)[0])
 
 
-def zeros(generator: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
+def zeros(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
     """All zero."""
-    return np.zeros(shape, dtype)
+    values.fill(0)
 
 
 INITIALISERS: dict[str, Initialiser] = {

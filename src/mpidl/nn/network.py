@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -13,11 +13,13 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, quoted
 from mpidl.nn import kernels
 from mpidl.nn.graph import Graph
+from mpidl.nn.initialisers import draw
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
-from mpidl.nn.model import CompleteModel, LayerSummary
+from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary
 from mpidl.nn.regularisation import Regularisation
-from mpidl.nn.workspaces import Pass, Passes
+from mpidl.nn.workspaces import Node, Pass, Passes, Value, first_takers
+from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 
@@ -93,16 +95,18 @@ class Network(CompleteModel):
         self.layout = Layout(tensors)
         self.statistics = [self.layout[name].range for name in statistics]
         self._weights = [part.range for part in self.layout if part.name.endswith("/weight")]
-        self._trained = [part.range for part in self.layout if part.name not in statistics]
-        # Layers that take the network's inputs before they are converted.
-        self._of_integers = {i for i, layer in enumerate(layers) if layer.takes_integers and graph.operands[i] == (0,)}
-        self.takes_integers = bool(self._of_integers)
+        self.freeze(())
+        self.takes_integers = any(map(self.takes_as_is, range(len(layers))))
         self._parameters: Any = None
         self._number = 0
-        buffers = [layer.buffers(*graph.input_shapes(index)) for index, layer in enumerate(layers)]
-        self._passes = Passes(
-            xp, self.dtype.name, self.input_shape, graph.shapes[1:], graph.shared[1:], buffers, self._workspace
-        )
+        inputs = Value(self.input_shape, inputs=Box.whole(self.input_shape))
+        values = [inputs, *map(Value, graph.shapes[1:]), inputs._replace(as_is=True)]
+        operands = [(len(layers) + 1,) if self.takes_as_is(i) else each for i, each in enumerate(graph.operands)]
+        nodes = [
+            Node(layer, operands[i], i + 1, first)
+            for i, (layer, first) in enumerate(zip(layers, first_takers(operands), strict=True))
+        ]
+        self._passes = Passes(xp, self.dtype.name, values, nodes, self._workspace)
 
     @property
     def parameters(self) -> Any:
@@ -137,34 +141,56 @@ class Network(CompleteModel):
             by_layer[name][parameter] = view
         return by_layer
 
+    def freeze(self, names: Sequence[str]) -> None:
+        """See `CompleteModel.freeze`: their gradient doesn't count for the norm that is clipped."""
+        self._frozen = names
+        left_out = [*self.statistics, *(self.layout[name].range for name in names)]
+        self._trained = [part.range for part in self.layout if part.range not in left_out]
+
     def on(self, xp: Any) -> Network:
         """Return the same network, without parameters yet, for the arrays of another package."""
-        return Network(
+        network = Network(
             self.layers, self.input_shape, loss=self.loss, dtype=self.dtype.name, seed=self.seed, xp=xp,
             regularisation=self.regularisation,
         )  # fmt: skip
+        network.freeze(self._frozen)
+        return network
 
     def _workspace(self, index: int, buffers: dict[str, Any]) -> Workspace:
         name = self.graph.names[index]
+        views = self._parameter_views[name], self._gradient_views[name]
+        return self.workspace(index, *views, buffers, lambda: self._number)
+
+    def workspace(
+        self,
+        index: int,
+        parameters: dict[str, Any],
+        gradients: dict[str, Any],
+        buffers: dict[str, Any],
+        number: Callable[[], int],
+    ) -> Workspace:
+        """Return the workspace of a layer, or of a part of it; `number` returns the batch's."""
         return Workspace(
-            self.xp, kernels.of(self.xp), self._parameter_views[name], self._gradient_views[name], buffers, False,
-            lambda: self.xp.random.default_rng([self.seed, index, self._number]),
+            self.xp, kernels.of(self.xp), parameters, gradients, buffers, False,
+            lambda: np.random.SeedSequence([self.seed, index, number()]).generate_state(4).tolist(),
         )  # fmt: skip
 
     def activation_bytes(self, samples: int) -> int:
         """Return the bytes of outputs, their gradients and the layers' buffers for a batch; allocate nothing."""
         return self._passes.nbytes(samples)
 
-    def initial(self, whole: Range) -> np.ndarray:
+    def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
         """Return the initial values of the parameters [start, stop).
 
-        They depend on the seed and on a tensor's position in the layout, not on the range. Only the tensors that
-        overlap the range are generated.
+        They depend on the seed and on a tensor's position in the network, not on range and layout. A tensor is drawn in
+        blocks (`mpidl.nn.initialisers.draw`), of which only those that the range touches are generated.
 
         Parameters
         ----------
         whole
             A range within the flat vector.
+        layout
+            Layout of that vector; the network's own by default.
 
         Returns
         -------
@@ -176,65 +202,63 @@ class Network(CompleteModel):
         ValueError
             If the range isn't within the flat vector.
         """
-        whole = Range(*whole)
-        if not 0 <= whole.start <= whole.stop <= self.layout.size:
-            raise ValueError(f"parameters {tuple(whole)} of {self.layout.size}")
+        whole, layout = Range(*whole), self.layout if layout is None else layout
+        if not 0 <= whole.start <= whole.stop <= layout.size:
+            raise ValueError(f"parameters {tuple(whole)} of {layout.size}")
         layers = dict(zip(self.graph.names, self.layers, strict=True))
+        ordinals = {name: ordinal for ordinal, name in enumerate(self.layout.shapes)}
         values = np.empty(whole.size, self.dtype)
-        for ordinal, part in enumerate(self.layout):
-            if shared := part.range.intersect(whole):
-                name, _, parameter = part.name.rpartition("/")
-                generator = np.random.default_rng([self.seed, ordinal])
-                tensor = layers[name].initial(parameter, part.shape, generator, self.dtype.name).reshape(-1)
-                values[slice(*shared.shift(-whole.start))] = tensor[slice(*shared.shift(-part.start))]
+        for place in layout.within(whole):
+            name, _, parameter = place.name.rpartition("/")
+            shape = self.layout.shapes[place.name]
+            own = values[slice(*place.range.shift(-whole.start))].reshape(place.shape)
+            initialise = partial(layers[name].initial, parameter, shape)
+            draw(shape, place.box, [self.seed, ordinals[place.name]], initialise, own)
         return values
 
-    def _forward(self, batch: Batch, training: bool) -> Pass:
-        """Compute the outputs of all layers."""
-        inputs = batch.inputs
+    def takes_as_is(self, index: int) -> bool:
+        """Return whether a layer takes the network's inputs before they are converted."""
+        return self.layers[index].takes_integers and self.graph.operands[index] == (0,)
+
+    def check_inputs(self, inputs: Any) -> None:
+        """Raise UsageError if a batch's inputs have another shape than the network takes."""
         if inputs.shape[1:] != self.input_shape:
             expected = ", ".join(map(str, self.input_shape))
             raise UsageError(f"a batch of inputs {inputs.shape}, the network takes (n, {expected})")
+
+    def _forward(self, batch: Batch, training: bool) -> Pass:
+        """Compute the outputs of all layers."""
+        self.check_inputs(batch.inputs)
         assert self.parameters is not None
         self._number = batch.number
-        work = self._passes.take(len(inputs))
-        values = [self._passes.converted(inputs), *work.values]
-        for index, (layer, workspace) in enumerate(zip(self.layers, work.workspaces, strict=True)):
-            workspace.training = training
-            taken = inputs if index in self._of_integers else self.graph.inputs(index, values)
-            layer.forward(workspace, taken, values[index + 1])
+        work = self._passes.take(len(batch.inputs))
+        self._passes.feed(work, batch.inputs)
+        for call in work.calls:
+            call.workspace.training = training
+            call.forward()
         return work
 
-    def _backward(self, batch: Batch, work: Pass) -> None:
-        """Compute the gradient of all parameters from the gradient of the last layer's outputs."""
-        values = [self._passes.converted(batch.inputs), *work.values]
-        # If several layers take a value, the first one to run writes its gradient and the others add to it.
-        gradients, written = [None, *work.gradients], [True] + [False] * len(work.values)
-        for index in reversed(range(len(self.layers))):
-            operands = self.graph.operands[index]
-            targets = [work.spares[v - 1] if v and written[v] else gradients[v] for v in operands]
-            inputs = self.graph.inputs(index, values)
-            layer, joins = self.layers[index], self.layers[index].joins
-            layer.backward(
-                work.workspaces[index],
-                inputs,
-                values[index + 1],
-                gradients[index + 1],
-                targets if joins else targets[0],
-            )
-            for value, target in zip(operands, targets, strict=True):
-                if value and written[value]:
-                    gradients[value] += target
-                written[value] = True
+    def mean_loss(self, outputs: Any, targets: Any, gradient: Any) -> float:
+        """Return the mean loss over some samples, and overwrite `gradient` with that with respect to the outputs.
 
-    def _loss(self, outputs: Any, targets: Any, gradient: Any) -> float:
+        Raises
+        ------
+        UsageError
+            If the targets don't fit the outputs.
+        """
         expected = outputs.shape[:1] if are_classes(targets) else outputs.shape
         if targets.shape != expected:
             raise UsageError(
                 f"targets {targets.shape} of {targets.dtype}, outputs {outputs.shape} "
                 f"take integers {outputs.shape[:1]} or floats {outputs.shape}"
             )
-        return self.loss.loss_and_gradient(self.xp, outputs, targets, gradient)
+        try:
+            return self.loss.loss_and_gradient(self.xp, outputs, targets, gradient)
+        except IndexError:
+            found = f"labels {targets.min()} to {targets.max()}"
+            raise UsageError(
+                f"data: {found}, the last layer has {outputs.shape[1]} units, one for each class"
+            ) from None
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch and its gradient.
@@ -259,28 +283,39 @@ class Network(CompleteModel):
             If the shapes don't fit.
         """
         work = self._forward(batch, training=True)
-        loss = self._loss(work.values[-1], batch.targets, work.gradients[-1])
-        self._backward(batch, work)
-        loss += self.regularisation.apply(self._weights, self._trained, self.parameters, self._gradient)
+        last = work.calls[-1]
+        loss = self.mean_loss(last.outputs, batch.targets, last.output_gradient)
+        for call in reversed(work.calls):
+            call.backward()
+        loss += self.regularisation.penalise(self._weights, self.parameters, self._gradient)
+        squared_norm = self.regularisation.squared_norm(self._trained, self._gradient)
+        self.regularisation.clip_norm(self._trained, self._gradient, squared_norm)
         return loss, self._gradient
 
-    def evaluate(self, batch: Batch) -> tuple[float, int | float]:
-        """Return the sum of the losses over the samples and the number of correct predictions.
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Return the sum of the losses over the samples, the number of correct predictions and the outputs.
 
         Batches are those of `loss_and_gradient`. The number is NaN for squared errors of float targets.
         """
-        work = self._forward(batch, training=False)
-        outputs = work.values[-1]
-        loss = self._loss(outputs, batch.targets, work.gradients[-1]) * len(outputs)
-        return loss, self.loss.correct(self.xp, outputs, batch.targets)
+        last = self._forward(batch, training=False).calls[-1]
+        return self.judge(batch, last.outputs, last.output_gradient)
+
+    def judge(self, batch: Batch, outputs: Any, gradient: Any) -> Evaluation:
+        """Return what `evaluate` does, from the outputs for the batch; `gradient` is overwritten."""
+        loss = self.mean_loss(outputs, batch.targets, gradient) * batch.total
+        return Evaluation(loss, self.loss.correct(self.xp, outputs, batch.targets), outputs)
+
+    def outputs(self, batch: Batch) -> Any:
+        """See `CompleteModel.outputs`."""
+        return self._forward(batch, training=False).calls[-1].outputs
 
     def predict(self, inputs: Any) -> Any:
         """Return the last layer's outputs (n, *output_shape) for inputs (n, *input_shape), as a new array."""
-        return self._forward(Batch(inputs, None), training=False).values[-1].copy()
+        return self.outputs(Batch(inputs, None)).copy()
 
-    def check_data(self, input_shape: Sequence[int], classes: int | None) -> None:
+    def check_data(self, input_shape: Sequence[int] | None, classes: int | None) -> None:
         """See `CompleteModel.check_data`."""
-        if tuple(input_shape) != self.input_shape:
+        if input_shape is not None and tuple(input_shape) != self.input_shape:
             raise UsageError(f"model: inputs of shape {self.input_shape}, the data's are {tuple(input_shape)}")
         outputs = prod(self.output_shape)
         if classes is not None and outputs != classes:

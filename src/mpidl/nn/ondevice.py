@@ -8,7 +8,7 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.device import pinned
-from mpidl.nn.model import CompleteModel
+from mpidl.nn.model import CompleteModel, Evaluation
 
 
 class OnDevice:
@@ -50,8 +50,8 @@ class OnDevice:
         self._synchronise()
         return result
 
-    def evaluate(self, batch: Batch) -> tuple[float, int | float]:
-        """See `PlacedModel.evaluate`; the batch lies on the host."""
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """See `PlacedModel.evaluate`; the batch lies on the host, the outputs on the device."""
         result = self._device.evaluate(self._uploaded(batch))
         self._synchronise()
         return result
@@ -62,7 +62,7 @@ class OnDevice:
 
     def _uploaded(self, batch: Batch) -> Batch:
         inputs, targets = self._inputs.uploaded(batch.inputs), self._targets.uploaded(batch.targets)
-        return Batch(inputs, targets, batch.number)
+        return batch._replace(inputs=inputs, targets=targets)
 
     def _synchronise(self) -> None:
         """Wait for the GPU: its inputs must not change, nor its outputs be read, before it is done."""
@@ -85,10 +85,10 @@ class Mirrored(OnDevice):
 
     def __init__(self, model: CompleteModel, xp: Any) -> None:
         super().__init__(model, xp)
-        parameters = pinned(xp, (model.layout.size,), model.dtype)
+        parameters = pinned(xp, model.parameters.shape, model.dtype)
         parameters[:] = model.parameters
         model.parameters = parameters
-        self._gradient = pinned(xp, (model.layout.size,), model.dtype)
+        self._gradient = pinned(xp, parameters.shape, model.dtype)
 
     @property
     def parameters(self) -> Any:

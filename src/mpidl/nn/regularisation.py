@@ -32,25 +32,34 @@ class Regularisation(Checked):
     l2: Annotated[float, Meta(ge=0)] = 0.0
     clip: Annotated[float, Meta(gt=0)] | None = None
 
-    def apply(self, weights: Sequence[Range], trained: Sequence[Range], parameters: Any, gradient: Any) -> float:
-        """Change the gradient in place, and return what is added to the loss.
+    def penalise(self, weights: Sequence[Range], parameters: Any, gradient: Any) -> float:
+        """Add the penalty's gradient in place, and return the penalty.
 
         Parameters
         ----------
-        weights, trained : list of Range
-            Ranges of the penalised parameters, and of those whose gradient counts for the norm.
+        weights : list of Range
+            Ranges of the penalised parameters.
         parameters, gradient : array (size,)
-            NumPy or CuPy vectors; the gradient is changed.
+            NumPy or CuPy vectors.
         """
         loss = 0.0
         for part in weights if self.l2 else ():
             own = parameters[slice(*part)]
             ADDING.update(gradient[slice(*part)], (), own, 1, -self.l2)
             loss += self.l2 / 2 * float(own @ own)
-        if self.clip is not None:
-            parts = [gradient[slice(*part)] for part in trained]
-            norm = sqrt(sum(float(part @ part) for part in parts))
-            if norm > self.clip:
-                for part in parts:
-                    part *= self.clip / norm
         return loss
+
+    def squared_norm(self, trained: Sequence[Range], gradient: Any) -> float:
+        """Return the squared norm of the gradient in some ranges, 0 if nothing is clipped."""
+        if self.clip is None:
+            return 0.0
+        parts = [gradient[slice(*part)] for part in trained]
+        return sum(float(part @ part) for part in parts)
+
+    def clip_norm(self, trained: Sequence[Range], gradient: Any, squared_norm: float) -> None:
+        """Scale the gradient in some ranges down, in place, if its norm, of which they may be a part, is too large."""
+        norm = sqrt(squared_norm)
+        if self.clip is not None and norm > self.clip:
+            for part in trained:
+                own = gradient[slice(*part)]
+                own *= self.clip / norm

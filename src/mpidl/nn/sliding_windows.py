@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 from msgspec import Meta
 
 from mpidl.errors import UsageError
+from mpidl.parameters.ranges import Range
 
 Shape = tuple[int, ...]
 
@@ -14,7 +15,9 @@ Count = Annotated[int, Meta(ge=1)]
 Padding = Annotated[int, Meta(ge=0)]
 #: The value of a configuration key: one number for both directions, or [vertical, horizontal].
 Pair = Count | Annotated[list[Count], Meta(min_length=2, max_length=2)]
-PaddingPair = Padding | Annotated[list[Padding], Meta(min_length=2, max_length=2)] | Literal["same", "valid"]
+#: One number for all sides, or [vertical, horizontal], each one number for both sides or [before, after].
+Sides = Padding | Annotated[list[Padding], Meta(min_length=2, max_length=2)]
+PaddingPair = Padding | Annotated[list[Sides], Meta(min_length=2, max_length=2)] | Literal["same", "valid"]
 
 
 class SlidingWindows(NamedTuple):
@@ -27,11 +30,13 @@ class SlidingWindows(NamedTuple):
     stride : (int, int)
         Pixels between neighbouring windows.
     padding : (int, int)
-        Zeros added on each side.
+        Zeros added above and to the left.
     positions : (int, int)
         Number of windows.
     channels : int
         Channels of the images.
+    after : (int, int)
+        Zeros added below and to the right.
     """
 
     size: tuple[int, int]
@@ -39,6 +44,7 @@ class SlidingWindows(NamedTuple):
     padding: tuple[int, int]
     positions: tuple[int, int]
     channels: int
+    after: tuple[int, int]
 
 
 def sliding_windows(input_shape: Shape, size: Pair, stride: Pair, padding: PaddingPair) -> SlidingWindows:
@@ -59,24 +65,49 @@ def sliding_windows(input_shape: Shape, size: Pair, stride: Pair, padding: Paddi
     if padding == "same":
         if not all(each % 2 for each in sizes):
             raise UsageError(f"padding: 'same' takes odd sizes, found {list(sizes)}")
-        pads = sizes[0] // 2, sizes[1] // 2
+        sides = [(each // 2, each // 2) for each in sizes]
     else:
-        pads = (0, 0) if padding == "valid" else _pair(padding)
-    for name, extent, each, pad in zip(("height", "width"), (height, width), sizes, pads, strict=True):
-        if each > extent + 2 * pad:
+        sides = [(0, 0), (0, 0)] if padding == "valid" else _sides(padding)
+    for name, extent, each, pads in zip(("height", "width"), (height, width), sizes, sides, strict=True):
+        if each > extent + sum(pads):
+            pad = pads[0] if pads[0] == pads[1] else list(pads)
             raise UsageError(f"size: {each}, larger than the inputs' {name}, {extent}, and padding {pad}")
-        if pad >= each:
-            raise UsageError(f"padding: {pad}, expected less than the size ({each})")
+        if max(pads) >= each:
+            raise UsageError(f"padding: {max(pads)}, expected less than the size ({each})")
     down, across = (
-        (extent + 2 * pad - each) // step + 1
-        for extent, each, step, pad in zip((height, width), sizes, strides, pads, strict=True)
+        (extent + sum(pads) - each) // step + 1
+        for extent, each, step, pads in zip((height, width), sizes, strides, sides, strict=True)
     )
+    (top, bottom), (left, right) = sides
     channels = input_shape[2] if len(input_shape) == 3 else 1
-    return SlidingWindows(sizes, strides, pads, (down, across), channels)
+    return SlidingWindows(sizes, strides, (top, left), (down, across), channels, (bottom, right))
 
 
-def _pair(value: int | list[int] | str) -> tuple[int, int]:
-    assert not isinstance(value, str)
+def under_windows(
+    windows: SlidingWindows, input_shape: Shape, positions: tuple[Range, Range]
+) -> tuple[tuple[Range, Range], list[Sides]]:
+    """Return the rows and columns of an image under the windows at some positions, and the padding around these.
+
+    Windows with this padding on that part of the image are the ones at these positions.
+    """
+    ranges: list[Range] = []
+    padding: list[Sides] = []
+    for axis, some in enumerate(positions):
+        start = some.start * windows.stride[axis] - windows.padding[axis]
+        stop = (some.stop - 1) * windows.stride[axis] - windows.padding[axis] + windows.size[axis]
+        inside = Range(max(0, start), min(input_shape[axis], stop))
+        ranges.append(inside)
+        padding.append([inside.start - start, stop - inside.stop])
+    return (ranges[0], ranges[1]), padding
+
+
+def _sides(padding: PaddingPair) -> list[tuple[int, int]]:
+    """Return the padding (before, after) of each axis."""
+    assert not isinstance(padding, str)
+    return [_pair(each) for each in ((padding, padding) if isinstance(padding, int) else padding)]
+
+
+def _pair(value: Pair | Sides) -> tuple[int, int]:
     if isinstance(value, int):
         return value, value
     down, across = value

@@ -3,15 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpidl.nn.layers.layer import Buffer, Shape, Workspace
+from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
+from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range, share
 
 #: Alignment of scratch arrays, in bytes.
 ALIGNMENT = 64
+
+
+class Value(NamedTuple):
+    """An array (samples, *shape) that layers take or give.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of one sample.
+    share : (int, int), optional
+        Number and count, if it has a share of the batch's samples only: one of so many parts as equal as possible.
+    inputs : Box, optional
+        If it is a part of the network's inputs: which part of a sample. It has no gradient then.
+    as_is : bool
+        Whether inputs keep the dtype that they have, such as ids. Other arrays have the network's.
+    """
+
+    shape: Shape
+    share: tuple[int, int] | None = None
+    inputs: Box | None = None
+    as_is: bool = False
+
+    def samples(self, of: int) -> Range:
+        """Return which samples of a batch of so many it has."""
+        return Range(0, of) if self.share is None else share(of, *self.share)
+
+
+class Node(NamedTuple):
+    """A layer and the values that it takes and gives.
+
+    Attributes
+    ----------
+    layer : Layer
+    operands : tuple of int
+        Indices of the values that it takes.
+    output : int
+        Index of the value that it gives.
+    first : tuple of bool
+        For each operand, whether this is the first on the way back to give a gradient. What others give is added.
+    """
+
+    layer: Layer
+    operands: tuple[int, ...]
+    output: int
+    first: tuple[bool, ...]
+
+
+def first_takers(operands: Sequence[Sequence[int]]) -> list[tuple[bool, ...]]:
+    """Return for each node's operands whether no later node takes the same value: `Node.first`.
+
+    Examples
+    --------
+    >>> first_takers([(0,), (1,), (1, 2)])
+    [(True,), (False,), (True, True)]
+    """
+    seen: set[int] = set()
+    found = []
+    for each in reversed(operands):
+        found.append(tuple(value not in seen for value in each))
+        seen.update(each)
+    return found[::-1]
+
+
+@dataclass(slots=True)
+class Call:
+    """A layer with all arrays of a forward and a backward pass.
+
+    Attributes
+    ----------
+    layer : Layer
+    workspace : Workspace
+    inputs : list of array (n, *shape)
+        One for each operand.
+    outputs, output_gradient : array (n, *shape)
+    input_gradients : list of array or None
+        Where the layer's gradients with respect to its inputs go; None for those that nobody needs.
+    additions : list of (array, array)
+        Gradients that what the layer gave is then added to, each with what it gave.
+    """
+
+    layer: Layer
+    workspace: Workspace
+    inputs: list[Any]
+    outputs: Any
+    output_gradient: Any
+    input_gradients: list[Any]
+    additions: list[tuple[Any, Any]]
+
+    def forward(self) -> None:
+        """Compute the layer's outputs."""
+        inputs = self.inputs if self.layer.joins else self.inputs[0]
+        self.layer.forward(self.workspace, inputs, self.outputs)
+
+    def backward(self) -> None:
+        """Compute the gradients with respect to the layer's parameters and inputs."""
+        joins = self.layer.joins
+        inputs, gradients = (each if joins else each[0] for each in (self.inputs, self.input_gradients))
+        self.layer.backward(self.workspace, inputs, self.outputs, self.output_gradient, gradients)
+        for gradient, summand in self.additions:
+            gradient += summand
 
 
 class Pass(NamedTuple):
@@ -19,18 +122,15 @@ class Pass(NamedTuple):
 
     Attributes
     ----------
-    values, gradients : list of array (n, *shape)
-        The outputs of each layer, and the gradients of the loss with respect to them.
-    spares : list of array (n, *shape) or None
-        A second array for the gradient with respect to a layer's outputs, if several layers take them.
-    workspaces : list of Workspace
-        The workspace of each layer.
+    values, gradients : list of array (n, *shape) or None
+        The values, and the gradients of the loss with respect to them; None for the network's inputs.
+    calls : list of Call
+        The layers, in the order of the forward pass.
     """
 
     values: list[Any]
     gradients: list[Any]
-    spares: list[Any]
-    workspaces: list[Workspace]
+    calls: list[Call]
 
 
 class Passes:
@@ -41,86 +141,112 @@ class Passes:
     xp
         NumPy or CuPy.
     dtype
-        Dtype of outputs and gradients.
-    input_shape, shapes
-        Shapes of one sample of the inputs, and of each layer's outputs.
-    shared
-        Whether several layers take a layer's outputs, for each layer.
-    buffers
-        The buffers of each layer.
+        Dtype of values and gradients.
+    values : sequence of Value
+    nodes : sequence of Node
+        In the order of the forward pass.
     workspace : callable
-        Returns a layer's workspace for the layer's index and buffers.
+        Returns a layer's workspace for the index of its node and its buffers.
     """
 
     def __init__(
         self,
         xp: Any,
         dtype: str,
-        input_shape: Shape,
-        shapes: Sequence[Shape],
-        shared: Sequence[bool],
-        buffers: Sequence[dict[str, Buffer]],
+        values: Sequence[Value],
+        nodes: Sequence[Node],
         workspace: Callable[[int, dict[str, Any]], Workspace],
     ) -> None:
         self._xp, self._dtype, self._workspace = xp, dtype, workspace
-        self._input_shape, self._shapes, self._shared = input_shape, shapes, shared
+        self._specified, self._nodes = values, nodes
+        self._inputs = [index for index, value in enumerate(values) if value.inputs is not None]
+        # For each layer, the values whose gradient is there already when it gives its part of it.
+        self._shared = [
+            [v for v, first in zip(node.operands, node.first, strict=True) if not first and v not in self._inputs]
+            for node in nodes
+        ]
+        buffers = [node.layer.buffers(*(values[value].shape for value in node.operands)) for node in nodes]
         self._buffers = buffers if xp is np else [_on_device(each) for each in buffers]
-        self._samples = 0
+        self._largest = 0
         self._passes: dict[int, Pass] = {}
-        self._inputs: Any = None
+        self._copies: dict[tuple[int, str], Any] = {}
 
     def take(self, samples: int) -> Pass:
-        """Return the arrays for this number of samples, the same ones at every call."""
+        """Return the arrays for this number of samples: the same ones until more samples are asked for."""
         found = self._passes.get(samples)
         if found is None:
-            if samples > self._samples:
+            if samples > self._largest:
                 self._allocate(samples)
             found = self._passes[samples] = self._cut(samples)
         return found
 
+    def feed(self, work: Pass, inputs: Any) -> None:
+        """Let the layers of a pass take a batch's inputs (n, *input_shape): themselves, or a copy in another dtype."""
+        parts = {index: self._part(index, inputs) for index in self._inputs}
+        for node, call in zip(self._nodes, work.calls, strict=True):
+            for position, index in enumerate(node.operands):
+                if index in parts:
+                    call.inputs[position] = parts[index]
+
     def nbytes(self, samples: int) -> int:
         """Return the bytes that `take` would allocate for this number of samples."""
-        itemsize: int = self._xp.dtype(self._dtype).itemsize
-        bytes_per_sample = itemsize * (2 * sum(map(prod, self._shapes)) + self._spare_size())
-        kept = 0
-        for each in (each for layer in self._buffers for each in layer.values()):
-            nbytes = prod(each.shape) * self._xp.dtype(each.dtype or self._dtype).itemsize
-            if each.per_sample:
-                bytes_per_sample += nbytes
-            elif each.kept:
-                kept += nbytes
-        return samples * bytes_per_sample + kept + self._scratch_bytes()
+        found = self._scratch_bytes() + self._spare_size(samples) * self._itemsize(None)
+        own = set(range(len(self._specified))).difference(self._inputs)
+        found += 2 * sum(self._elements(index, samples) for index in own) * self._itemsize(None)
+        for node, buffers in zip(self._nodes, self._buffers, strict=True):
+            count = self._specified[node.output].samples(samples).size
+            for each in buffers.values():
+                if each.per_sample or each.kept:
+                    found += (count if each.per_sample else 1) * prod(each.shape) * self._itemsize(each.dtype)
+        return found
 
-    def converted(self, inputs: Any) -> Any:
-        """Return a batch of inputs in the network's dtype: the inputs themselves or a copy."""
-        if inputs.dtype == self._dtype:
-            return inputs
-        if self._inputs is None or len(self._inputs) < len(inputs):
-            self._inputs = self._xp.empty((len(inputs), *self._input_shape), self._dtype)
-        copy = self._inputs[: len(inputs)]
-        self._xp.copyto(copy, inputs)
+    def _part(self, index: int, inputs: Any) -> Any:
+        """Return a part of the inputs: a view, or a copy where its dtype or its order differs."""
+        value = self._specified[index]
+        assert value.inputs is not None
+        part = inputs[slice(*value.samples(len(inputs))), *(slice(*each) for each in value.inputs.ranges)]
+        dtype = part.dtype.name if value.as_is else self._dtype
+        if part.dtype == dtype and part.flags.c_contiguous:
+            return part
+        memory = self._copies.get((index, dtype))
+        if memory is None or len(memory) < len(part):
+            memory = self._copies[index, dtype] = self._xp.empty(part.shape, dtype)
+        copy = memory[: len(part)]
+        self._xp.copyto(copy, part)
         return copy
 
     def _allocate(self, samples: int) -> None:
         empty, dtype = self._xp.empty, self._dtype
-        self._samples = samples
+        self._largest = samples
         self._passes.clear()
-        self._values = [empty((samples, *shape), dtype) for shape in self._shapes]
-        self._gradients = [empty((samples, *shape), dtype) for shape in self._shapes]
-        self._spare = empty(samples * self._spare_size(), dtype)
+        own = [value.samples(samples).size for value in self._specified]
+        shapes = [(n, *value.shape) for n, value in zip(own, self._specified, strict=True)]
+        self._values, self._gradients = (
+            [None if index in self._inputs else empty(shape, dtype) for index, shape in enumerate(shapes)]
+            for _ in range(2)
+        )
+        self._spare = empty(self._spare_size(samples), dtype)
         self._kept = [
             {
-                name: empty((samples, *each.shape) if each.per_sample else each.shape, each.dtype or dtype)
-                for name, each in layer.items()
+                name: empty((own[node.output], *each.shape) if each.per_sample else each.shape, each.dtype or dtype)
+                for name, each in buffers.items()
                 if each.per_sample or each.kept
             }
-            for layer in self._buffers
+            for node, buffers in zip(self._nodes, self._buffers, strict=True)
         ]
         # All layers share one scratch memory, which stays in the cache from one layer to the next.
         self._scratch = empty(self._scratch_bytes(), "uint8")
 
-    def _spare_size(self) -> int:
-        return max((prod(shape) for shape, shared in zip(self._shapes, self._shared, strict=True) if shared), default=0)
+    def _itemsize(self, dtype: str | None) -> int:
+        return int(self._xp.dtype(dtype or self._dtype).itemsize)
+
+    def _elements(self, index: int, samples: int) -> int:
+        value = self._specified[index]
+        return value.samples(samples).size * prod(value.shape)
+
+    def _spare_size(self, samples: int) -> int:
+        sizes = (sum(self._elements(index, samples) for index in shared) for shared in self._shared)
+        return max(sizes, default=0)
 
     def _scratch_bytes(self) -> int:
         return max((end for layer in self._buffers for *_, end in self._places(layer)), default=0)
@@ -130,28 +256,40 @@ class Passes:
         places, start = [], 0
         for name, each in buffers.items():
             if not each.per_sample and not each.kept:
-                end = start + prod(each.shape) * self._xp.dtype(each.dtype or self._dtype).itemsize
+                end = start + prod(each.shape) * self._itemsize(each.dtype)
                 places.append((name, each, start, end))
                 start = -(-end // ALIGNMENT) * ALIGNMENT
         return places
 
     def _cut(self, samples: int) -> Pass:
-        workspaces = []
-        for index, (kept, buffers) in enumerate(zip(self._kept, self._buffers, strict=True)):
-            views = {name: array[:samples] if buffers[name].per_sample else array for name, array in kept.items()}
-            for name, each, start, end in self._places(buffers):
-                views[name] = self._scratch[start:end].view(each.dtype or self._dtype).reshape(each.shape)
-            workspaces.append(self._workspace(index, views))
-        spares = [
-            self._spare[: samples * prod(shape)].reshape(samples, *shape) if shared else None
-            for shape, shared in zip(self._shapes, self._shared, strict=True)
-        ]
-        return Pass(
-            [array[:samples] for array in self._values],
-            [array[:samples] for array in self._gradients],
-            spares,
-            workspaces,
+        own = [value.samples(samples).size for value in self._specified]
+        values, gradients = (
+            [None if array is None else array[:n] for array, n in zip(arrays, own, strict=True)]
+            for arrays in (self._values, self._gradients)
         )
+        calls = []
+        for number, node in enumerate(self._nodes):
+            workspace = self._workspace(number, self._views(number, own[node.output]))
+            call = Call(node.layer, workspace, [], values[node.output], gradients[node.output], [], [])
+            start = 0
+            for index in node.operands:
+                target: Any = gradients[index]
+                if index in self._shared[number]:
+                    stop = start + target.size
+                    call.additions.append((target, self._spare[start:stop].reshape(target.shape)))
+                    start, target = stop, call.additions[-1][1]
+                call.inputs.append(values[index])
+                call.input_gradients.append(target)
+            calls.append(call)
+        return Pass(values, gradients, calls)
+
+    def _views(self, number: int, samples: int) -> dict[str, Any]:
+        """Return a layer's buffers for this number of samples."""
+        buffers = self._buffers[number]
+        found = {n: array[:samples] if buffers[n].per_sample else array for n, array in self._kept[number].items()}
+        for name, each, start, end in self._places(buffers):
+            found[name] = self._scratch[start:end].view(each.dtype or self._dtype).reshape(each.shape)
+        return found
 
 
 def _on_device(buffers: dict[str, Buffer]) -> dict[str, Buffer]:

@@ -1,9 +1,24 @@
 """The flat parameter vector: named slices, ranges, shards and resharding. Pure functions that allocate no vectors."""
 
-from mpidl.parameters.boxes import boxes
+from mpidl.parameters.box import Box, boxes, merged, strides
 from mpidl.parameters.layout import Layout, Slice
 from mpidl.parameters.ranges import Range, chunks, split
-from mpidl.parameters.resharding import Transfer, transfers
+from mpidl.parameters.resharding import Copy, Move, copies, moves
 from mpidl.parameters.shards import shards
 
-__all__ = ["Layout", "Range", "Slice", "Transfer", "boxes", "chunks", "shards", "split", "transfers"]
+__all__ = [
+    "Box",
+    "Copy",
+    "Layout",
+    "Move",
+    "Range",
+    "Slice",
+    "boxes",
+    "chunks",
+    "copies",
+    "merged",
+    "moves",
+    "shards",
+    "split",
+    "strides",
+]

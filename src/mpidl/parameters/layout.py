@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
+from itertools import combinations
 from typing import Any
 
+from mpidl.parameters.box import Box, boxes
 from mpidl.parameters.ranges import Range
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The place of a parameter tensor in the flat vector, in C order.
+    """The place of a parameter tensor, or of a box of it, in the flat vector, in C order.
 
     Attributes
     ----------
     name
         Layer and tensor, such as ``"0-dense/weight"``.
-    shape
-        Shape of the tensor; ``()`` is a single element.
+    box
+        The part of the tensor.
     start
         Index of its first element in the flat vector.
     """
 
     name: str
-    shape: tuple[int, ...]
+    box: Box
     start: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the part; ``()`` is a single element."""
+        return self.box.shape
 
     @property
     def size(self) -> int:
         """Number of elements."""
-        return prod(self.shape)
+        return self.box.size
 
     @property
     def stop(self) -> int:
@@ -50,12 +57,24 @@ class Layout:
     Parameters
     ----------
     shapes
-        Name and shape of each tensor, in the order of the vector.
+        Name and shape of each tensor.
+    pieces
+        Name and box of what the vector holds, in its order, where a model is cut: every element of every tensor is in
+        one of them. By default, the whole tensors in the order of `shapes`.
+
+    Attributes
+    ----------
+    shapes : dict of str to tuple of int
+        The shapes of the whole tensors.
+    slices : tuple of Slice
+        The pieces, in the order of the vector.
+    size : int
+        Number of elements.
 
     Raises
     ------
     ValueError
-        If two tensors have the same name, or a shape has a negative extent.
+        If two tensors have the same name, a shape has a negative extent, or the pieces aren't the tensors.
 
     Examples
     --------
@@ -64,21 +83,59 @@ class Layout:
     (15, Range(start=12, stop=15))
     """
 
-    def __init__(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> None:
-        self._by_name: dict[str, Slice] = {}
-        self.size = 0
+    def __init__(
+        self, shapes: Iterable[tuple[str, tuple[int, ...]]], pieces: Iterable[tuple[str, Box]] | None = None
+    ) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {}
         for name, shape in shapes:
-            if name in self._by_name:
+            if name in self.shapes:
                 raise ValueError(f"two parameter tensors are named {name!r}")
             if any(extent < 0 for extent in shape):
                 raise ValueError(f"parameter tensor {name!r} has the shape {tuple(shape)}")
-            part = Slice(name, tuple(shape), self.size)
-            self._by_name[name] = part
-            self.size = part.stop
-        self.slices = tuple(self._by_name.values())
+            self.shapes[name] = tuple(shape)
+        self._by_name: dict[str, list[Slice]] = {name: [] for name in self.shapes}
+        self.size = 0
+        whole = [(name, Box.whole(shape)) for name, shape in self.shapes.items()]
+        slices = []
+        for name, box in whole if pieces is None else pieces:
+            if name not in self.shapes:
+                raise ValueError(f"a piece of {name!r}, which is none of the tensors")
+            slices.append(Slice(name, box, self.size))
+            self._by_name[name].append(slices[-1])
+            self.size = slices[-1].stop
+        self.slices = tuple(slices)
+        for name, shape in self.shapes.items():
+            _check(name, shape, [part.box for part in self._by_name[name]])
+
+    def of(self, name: str) -> tuple[Slice, ...]:
+        """Return the pieces of a tensor, in the order of the vector."""
+        return tuple(self._by_name[name])
+
+    @property
+    def uncut(self) -> Layout:
+        """The same tensors, each in one piece."""
+        return Layout(self.shapes.items())
+
+    def within(self, range: Range) -> list[Slice]:
+        """Return the boxes of tensors that a range of the vector consists of, in its order.
+
+        The elements of each follow one another in C order.
+        """
+        found: list[Slice] = []
+        for part in self.slices[bisect_right(self.slices, range.start, key=lambda part: part.stop) :]:
+            if part.start >= range.stop:
+                break
+            if common := part.range.intersect(range):
+                found += [
+                    Slice(part.name, box.placed(part.box), common.start + covered.start)
+                    for box, covered in boxes(part.shape, *common.shift(-part.start))
+                ]
+        return found
 
     def __getitem__(self, name: str) -> Slice:
-        return self._by_name[name]
+        """Return the place of a tensor that is one piece."""
+        (part,) = self._by_name[name]
+        return part
 
     def __iter__(self) -> Iterator[Slice]:
         return iter(self.slices)
@@ -87,7 +144,9 @@ class Layout:
         return len(self.slices)
 
     def __eq__(self, other: object) -> bool:
-        return self.slices == other.slices if isinstance(other, Layout) else NotImplemented
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return self.shapes == other.shapes and self.slices == other.slices
 
     def __hash__(self) -> int:
         return hash(self.slices)
@@ -96,7 +155,7 @@ class Layout:
         return f"Layout({[(part.name, part.shape) for part in self.slices]})"
 
     def views(self, vector: Any) -> dict[str, Any]:
-        """Return each tensor as a view of a flat vector, never a copy.
+        """Return each tensor as a view of a flat vector, never a copy; each tensor must be one piece.
 
         Parameters
         ----------
@@ -116,3 +175,15 @@ class Layout:
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape {vector.shape}, expected ({self.size},)")
         return {part.name: vector[part.start : part.stop].reshape(part.shape) for part in self.slices}
+
+
+def _check(name: str, shape: tuple[int, ...], pieces: list[Box]) -> None:
+    """Raise ValueError if some boxes aren't the elements of an array, each once."""
+    whole = Box.whole(shape)
+    inside = all(len(box.ranges) == len(shape) and box.intersect(whole) in (box, None) for box in pieces)
+    if (
+        not inside
+        or any(one.intersect(other) for one, other in combinations(pieces, 2))
+        or sum(box.size for box in pieces) != whole.size
+    ):
+        raise ValueError(f"parameter tensor {name!r} of shape {shape}: the pieces don't have each element once")

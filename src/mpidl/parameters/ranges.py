@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -37,9 +36,14 @@ def split(size: int, parts: int) -> list[Range]:
     """
     if size < 0 or parts < 1:
         raise ValueError(f"can't split {size} elements into {parts} parts")
+    return [share(size, number, parts) for number in range(parts)]
+
+
+def share(size: int, number: int, parts: int) -> Range:
+    """Return part `number` of `split`, without the others."""
     each, larger = divmod(size, parts)
-    starts = [part * each + min(part, larger) for part in range(parts + 1)]
-    return [Range(start, stop) for start, stop in pairwise(starts)]
+    start = number * each + min(number, larger)
+    return Range(start, start + each + (number < larger))
 
 
 def chunks(whole: Range, chunk: int) -> list[Range]:

@@ -1,15 +1,18 @@
-"""Resharding: the copies that move parameters from one set of shards to another."""
+"""Resharding: the copies that move parameters from one set of shards to another, or into another layout."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from mpidl.errors import MpidlError
+from mpidl.parameters.box import Box
+from mpidl.parameters.layout import Layout, Slice
 from mpidl.parameters.ranges import Range
 
 
-class Transfer(NamedTuple):
+class Copy(NamedTuple):
     """One copy, from `source_range` of old shard number `source` to `target_range` of the new shard.
 
     Both ranges are relative to their shards.
@@ -20,7 +23,7 @@ class Transfer(NamedTuple):
     target_range: Range
 
 
-def transfers(old: Sequence[Range], new: Range) -> list[Transfer]:
+def copies(old: Sequence[Range], new: Range) -> list[Copy]:
     """Return the copies that assemble the new shard from the old ones, in the order of its elements.
 
     Parameters
@@ -35,7 +38,7 @@ def transfers(old: Sequence[Range], new: Range) -> list[Transfer]:
     MpidlError
         If an element of the new shard lies in no old shard, or in two.
     """
-    found: list[Transfer] = []
+    found: list[Copy] = []
     position = new.start
     for source, shard in sorted(enumerate(old), key=lambda pair: pair[1]):
         common = shard.intersect(new)
@@ -43,10 +46,60 @@ def transfers(old: Sequence[Range], new: Range) -> list[Transfer]:
             continue
         if common.start != position:
             break
-        found.append(Transfer(source, common.shift(-shard.start), common.shift(-new.start)))
+        found.append(Copy(source, common.shift(-shard.start), common.shift(-new.start)))
         position = common.stop
     if position < new.stop:
         raise MpidlError(
             f"parameters {new.start} to {new.stop}: the old shards don't contain element {position} exactly once"
         )
     return found
+
+
+class Move(NamedTuple):
+    """One copy between ranges of two flat vectors of the same tensors in different layouts.
+
+    Attributes
+    ----------
+    box : Box
+        What is copied of a tensor.
+    source, target : Slice
+        The boxes around it whose elements follow one another in the source and in the target; `start` counts from
+        the beginning of the range.
+    """
+
+    box: Box
+    source: Slice
+    target: Slice
+
+    def copy(self, source: Any, target: Any) -> None:
+        """Carry it out, given the arrays of the two ranges, of NumPy or CuPy."""
+        around, into = (
+            vector[place.start : place.stop].reshape(place.shape)
+            for vector, place in ((source, self.source), (target, self.target))
+        )
+        into[self.box.slices(self.target.box)] = around[self.box.slices(self.source.box)]
+
+
+def moves(old: Layout, held: Range, new: Layout, wanted: Range) -> Iterator[Move]:
+    """Yield the copies of all that a range of one layout's vector has in common with a range of another's.
+
+    Parameters
+    ----------
+    old, new
+        Layouts of the same tensors.
+    held
+        The source, a range of the vector of `old`.
+    wanted
+        The target, a range of the vector of `new`.
+    """
+    targets: defaultdict[str, list[Slice]] = defaultdict(list)
+    for place in new.within(wanted):
+        targets[place.name].append(place)
+    for source in old.within(held):
+        for target in targets[source.name]:
+            if common := source.box.intersect(target.box):
+                yield Move(common, _shifted(source, -held.start), _shifted(target, -wanted.start))
+
+
+def _shifted(place: Slice, by: int) -> Slice:
+    return Slice(place.name, place.box, place.start + by)

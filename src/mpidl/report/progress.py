@@ -39,13 +39,16 @@ class Title(msgspec.Struct):
     samples : int
         Samples in an epoch.
     accuracy : str
-        What its "test_accuracy" is called.
+        What the share of correct samples is called.
+    split : str
+        What the model is evaluated on while it trains: "test" or "validation".
     """
 
     text: str
     epochs: float
     samples: int
     accuracy: str = "accuracy"
+    split: str = "test"
 
 
 class Progress:
@@ -69,10 +72,11 @@ class Progress:
         Parameters
         ----------
         report : mapping
-            "time" (training time so far, in seconds) and "epoch". "train_loss", "test_loss", "test_accuracy",
-            "samples_per_second", "server_load" (0 to 1) and "staleness" ("mean", ...) may be None or absent.
+            "time" (training time so far, in seconds) and "epoch". "train_loss", loss and accuracy of the
+            title's split, such as "test_loss", "samples_per_second", "server_load" (0 to 1) and "staleness" ("mean",
+            ...) may be None or absent.
         evaluated : bool
-            Whether it is of an evaluation on the test data.
+            Whether it is of an evaluation.
         last : bool
             Whether its rate is that of the whole run.
         """
@@ -95,6 +99,7 @@ class Relay(Progress):
     drawn = True
 
     def __init__(self, title: Title) -> None:
+        self._split = title.split
         self._tell("begin", title)
 
     def write(self, line: str) -> None:
@@ -103,7 +108,8 @@ class Relay(Progress):
 
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
         """See `Progress.update`."""
-        names = ("time", "epoch", "train_loss", "test_loss", "test_accuracy", "samples_per_second", "server_load")
+        evaluated_on = (f"{self._split}_loss", f"{self._split}_accuracy")
+        names = ("time", "epoch", "train_loss", *evaluated_on, "samples_per_second", "server_load")
         figures = {name: report.get(name) for name in names}
         self._tell("update", [figures | {"staleness": report.get("staleness")}, evaluated, last])
 
@@ -150,7 +156,7 @@ class _Figures(Progress):
             f"epoch {report['epoch']:.1f}",
             _figure("{:.0f}/s", rate),
             _figure("loss {:.3f}", report.get("train_loss")),
-            _figure("acc {:.3f}", report.get("test_accuracy")),
+            _figure("acc {:.3f}", report.get(f"{self._title.split}_accuracy")),
             _figure("stale {:.1f}", staleness and staleness["mean"]),
             _figure("load {:.0%}", report.get("server_load")),
             self._left(report),
@@ -184,7 +190,7 @@ class TerminalProgress(_Figures):
         self._average(report, last)
         width = _columns() - 1
         if evaluated:
-            self.write(_fitting(_evaluation(report, self._title.accuracy), width))
+            self.write(_fitting(_evaluation(report, self._title), width))
         self._bar.ncols = width
         self._bar.n = self._done(report) * self._title.epochs
         # The least important is left out first.
@@ -224,16 +230,20 @@ class LogProgress(_Figures):
         begin = f"{_clock()}  {self._done(report):4.0%}  "
         room = COLUMNS - 1 - len(begin)
         figures = self._tested(report) if evaluated else self._state(report, report.get("samples_per_second"))
-        left_out = ((), (3,)) if evaluated else ((), (5,), (4, 5), (3, 4, 5))
+        left_out = ((), (1,), (1, 3)) if evaluated else ((), (5,), (4, 5), (3, 4, 5))
         self.write(begin + _choice(figures, left_out, room))
 
     def _tested(self, report: Mapping[str, Any]) -> list[str | None]:
-        losses = [_figure("loss {:.4f}", report.get("train_loss")), _figure("test {:.4f}", report.get("test_loss"))]
+        split = self._title.split
+        losses = [
+            _figure("loss {:.4f}", report.get("train_loss")),
+            _figure(split + " {:.4f}", report.get(f"{split}_loss")),
+        ]
         return [
             f"epoch {report['epoch']:.1f}",
             _figure("{:.0f}/s", report.get("samples_per_second")),
             ", ".join(filter(None, losses)),
-            _figure(self._title.accuracy + " {:.4f}", report.get("test_accuracy")),
+            _figure(self._title.accuracy + " {:.4f}", report.get(f"{split}_accuracy")),
         ]
 
 
@@ -270,9 +280,10 @@ def _choice(figures: Sequence[str | None], left_out: Sequence[Sequence[int]], ro
     return ""
 
 
-def _evaluation(report: Mapping[str, Any], accuracy: str) -> list[str | None]:
-    tested = [_figure(f"test {accuracy} {{:.4f}}", report.get("test_accuracy"))]
-    tested += [_figure("loss {:.4f}" if tested[0] else "test loss {:.4f}", report.get("test_loss"))]
+def _evaluation(report: Mapping[str, Any], title: Title) -> list[str | None]:
+    split = title.split
+    tested = [_figure(f"{split} {title.accuracy} {{:.4f}}", report.get(f"{split}_accuracy"))]
+    tested += [_figure("loss {:.4f}" if tested[0] else f"{split} loss {{:.4f}}", report.get(f"{split}_loss"))]
     return [
         f"epoch {report['epoch']:5.1f}",
         ", ".join(filter(None, tested)),

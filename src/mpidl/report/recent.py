@@ -32,8 +32,8 @@ class RecentLoss:
         while len(self._marks) > 1 and self._old(self._marks[1], totals):
             self._marks.popleft()
         first = self._marks[0]
-        samples = totals.samples - first.samples
-        return (totals.loss - first.loss) / samples if samples > 0 else None
+        weight = totals.weight - first.weight
+        return (totals.loss - first.loss) / weight if weight > 0 else None
 
     def _old(self, mark: Totals, totals: Totals) -> bool:
         samples, seconds = totals.samples - mark.samples, totals.seconds - mark.seconds

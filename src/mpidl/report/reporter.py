@@ -6,19 +6,20 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import isnan
 from typing import Any
 
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.job.job import Job
 from mpidl.launch import environment
+from mpidl.metrics.figures import known
 from mpidl.report.progress import COLUMNS, Title, choose
 from mpidl.report.recent import RecentLoss
 from mpidl.report.recorder import Recorder
 from mpidl.report.terminal import say
 from mpidl.report.text import size
 from mpidl.shards.staleness import staleness_statistics
+from mpidl.storage.best import Best
 
 #: Seconds between two redraws of the progress bar.
 REDRAW_EVERY = 0.5
@@ -60,7 +61,13 @@ class Reporter:
         model = size(job.layout.size, job.layout.size * job.dtype.itemsize)
         title = f"{recorder.directory}: {model}"
         self._progress = choose(
-            Title(title, total / self._samples_per_epoch, self._samples_per_epoch, job.accuracy_name)
+            Title(
+                title,
+                total / self._samples_per_epoch,
+                self._samples_per_epoch,
+                job.accuracy_name,
+                next(iter(job.evaluated)),
+            )
         )
         if job.note is not None:
             self._progress.write(f"mpidl: {job.note}")
@@ -73,7 +80,8 @@ class Reporter:
         self._reached = 0.0
         self._complete = self._interrupted = False
         self._saved = None if job.checkpoint is None else job.position.step
-        self._losses: dict[str, Any] = {"train_loss": None, "test_loss": None, "test_accuracy": None}
+        evaluated = {f"{split}_{name}": None for split in job.evaluated for name in job.figures.names}
+        self._losses: dict[str, Any] = {"train_loss": None, **evaluated}
         self._iteration: dict[str, Any] = {}
         # Samples that a coordinator has accrued; workers compute some of them twice.
         self._accrued: int | None = None
@@ -91,6 +99,8 @@ class Reporter:
         ``mpidl train -n`` waits for them, and a process alone has nobody to wait for.
         """
         self.recorder.event(kind, rank, role, **details)
+        if kind == "stopped":
+            self._progress.write(f"mpidl: stopping: {details['why']}")
         if kind == "interrupted":
             self._interrupted = True
         if kind == "checkpoint":
@@ -125,8 +135,8 @@ class Reporter:
         if due:
             self._record(self._report(totals), totals.now)
 
-    def evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> None:
-        """Record an evaluation on the test data; if evaluations are many, not each of them.
+    def evaluated(self, totals: Totals, epoch: float, values: Mapping[str, float], final: bool = False) -> None:
+        """Record an evaluation; if evaluations are many, not each of them.
 
         Parameters
         ----------
@@ -134,12 +144,12 @@ class Reporter:
             The totals at the beginning of the evaluation.
         epoch : float
             Number of epochs trained before it.
-        loss, accuracy : float
-            Means over the test data; `accuracy` is NaN where correctness has no meaning.
+        values : mapping of str to float
+            The figures, such as "test_loss"; NaN where one has no meaning.
         final : bool
             Whether the run is at its end. The report's rates are then those of the whole run.
         """
-        self._losses |= {"test_loss": loss, "test_accuracy": None if isnan(accuracy) else accuracy}
+        self._losses |= known(values)
         self._measure(totals)
         if final:
             self._end(totals, evaluated=True)
@@ -244,6 +254,8 @@ class Reporter:
         replicas: int,
         interrupted: bool,
         seconds_to_target: float | None,
+        stopped: str | None,
+        best: Best | None,
     ) -> dict[str, Any]:
         """Show the last report if no evaluation has, write the summary, close the files and return the summary.
 
@@ -256,7 +268,11 @@ class Reporter:
         interrupted : bool
             Whether a signal ended the run early.
         seconds_to_target : float or None
-            Training time until the target accuracy was reached.
+            Training time until the target was reached.
+        stopped : str or None
+            Why the run ended before its last epoch, if an evaluation ended it.
+        best : Best or None
+            The best checkpoint, if the run keeps it.
         """
         if not self._complete:
             self._measure(totals)
@@ -274,6 +290,8 @@ class Reporter:
             "seconds": self._seconds_before + totals.trained_seconds,
             "samples_per_second": self._speed(totals),
             "seconds_to_target": seconds_to_target,
+            "stopped": stopped,
+            **_best(best),
             **self._losses,
             "accuracy_name": self._job.accuracy_name,
             **self._counts(totals),
@@ -285,6 +303,12 @@ class Reporter:
         self.recorder.summary(summary)
         self.recorder.close()
         return summary
+
+
+def _best(best: Best | None) -> dict[str, Any]:
+    if best is None:
+        return {"best_step": None}
+    return {"best_step": best.step, "best_epoch": best.epoch, f"best_{best.figure}": best.value}
 
 
 def _counted(places: Sequence[str]) -> str:

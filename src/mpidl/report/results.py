@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["evaluation", "packed", "replay", "summary"]
+from mpidl.report.text import quantity
+
+__all__ = ["evaluation", "exported", "packed", "predicted", "replay", "summary"]
+
+
+#: What models are evaluated on.
+SPLITS = ("test", "validation")
 
 
 def summary(summary: Mapping[str, Any]) -> str:
     """Return the summary of a run as text."""
     staleness = "staleness mean {mean:.2f}, p50 {p50}, p99 {p99}, max {max}".format(**summary["staleness"])
     virtual = " of virtual time" if summary.get("virtual") else ""
-    quality = _quality(summary, ("test_accuracy", "test_loss", "train_loss"))
     text = [
-        *([quality] if quality else []),
+        *_quality(summary, beside=["train_loss"]),
+        *_ending(summary),
         f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
         f"{summary['samples_per_second']:.0f} samples/s",
         f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}, {staleness}",
@@ -27,7 +33,22 @@ def summary(summary: Mapping[str, Any]) -> str:
 
 def evaluation(result: Mapping[str, Any]) -> str:
     """Return the result of an evaluation as text."""
-    return f"{_quality(result, ('test_accuracy', 'test_loss'))}\n{result['run_dir']}, step {result['step']}"
+    return "\n".join([*_quality(result), _origin(result)])
+
+
+def exported(result: Mapping[str, Any]) -> str:
+    """Return a description of an exported model as text."""
+    return f"{result['file']}: {result['tensors']} tensors, {quantity(result['bytes'], 'B')}\n{_origin(result)}"
+
+
+def predicted(result: Mapping[str, Any]) -> str:
+    """Return a description of a file of outputs as text."""
+    shape = ", ".join(map(str, (result["samples"], *result["shape"])))
+    return f"{result['file']}: outputs ({shape})\n{_origin(result)}"
+
+
+def _origin(result: Mapping[str, Any]) -> str:
+    return f"{result['run_dir']}, step {result['step']}"
 
 
 def packed(result: Mapping[str, Any]) -> str:
@@ -42,10 +63,30 @@ def replay(result: Mapping[str, Any]) -> str:
     return f"{result['gradients']} gradients: the parameters {same} those of {result['run_dir']}, step {result['step']}"
 
 
-def _quality(result: Mapping[str, Any], names: Sequence[str]) -> str:
-    called = {"test_accuracy": f"test {result.get('accuracy_name', 'accuracy')}"}
+def _quality(result: Mapping[str, Any], beside: Sequence[str] = ()) -> list[str]:
+    """Return a line for the test data, with other figures, one for their metrics, and the same for validation data."""
+    lines = []
+    for split, others in zip(SPLITS, (beside, ()), strict=True):
+        first = [f"{split}_accuracy", f"{split}_loss"]
+        metrics = [name for name in result if name.startswith(f"{split}_") and name not in first]
+        lines += [_figures(result, names) for names in ([*first, *others], metrics)]
+    return [line for line in lines if line]
+
+
+def _figures(result: Mapping[str, Any], names: Sequence[str]) -> str:
+    called = {f"{split}_accuracy": f"{split} {result.get('accuracy_name', 'accuracy')}" for split in SPLITS}
     known = [(called.get(name, name.replace("_", " ")), result[name]) for name in names if result.get(name) is not None]
     return ", ".join(f"{name} {value:.4f}" for name, value in known)
+
+
+def _ending(summary: Mapping[str, Any]) -> list[str]:
+    """Return lines about what evaluations have decided: the end of the run, and its best checkpoint."""
+    lines = [f"stopped early: {summary['stopped']}"] if summary.get("stopped") else []
+    if summary.get("best_step") is not None:
+        figure = next(name for name in summary if name.startswith(tuple(f"best_{split}_" for split in SPLITS)))
+        named, epochs = figure.replace("_", " "), f"{summary['best_epoch']:.4g} epochs"
+        lines.append(f"{named} {summary[figure]:.4g} after {epochs}: step {summary['best_step']}")
+    return lines
 
 
 def _count(summary: Mapping[str, Any], name: str) -> str:

@@ -15,6 +15,14 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.3g} {PREFIXES[power]}{unit}".rstrip()
 
 
+def duration(seconds: float) -> str:
+    """Return a duration with three digits, such as ``"1.5 ms"``."""
+    for unit, length in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
 def size(parameters: int, nbytes: int) -> str:
     """Return the size of a model as text, such as ``"41,777,152 parameters (167 MB)"``."""
     return f"{parameters:,} parameter{'s' * (parameters != 1)} ({quantity(nbytes, 'B')})"

@@ -17,7 +17,7 @@ from mpidl.transport.protocol import ROUNDS, TICKETS, Control, Notice, Order, Ph
 
 
 class WindowCoordinatorLink(WindowLink):
-    """See `mpidl.transport.interface.CoordinatorLink`.
+    """See `mpidl.transport.interface.coordinator.CoordinatorLink`.
 
     Parameters
     ----------
@@ -29,6 +29,7 @@ class WindowCoordinatorLink(WindowLink):
         window = self._window
         self._numbers = window.local("control")
         self.workers, self.servers = window.local("workers"), window.local("servers")
+        self.sums = window.local("sums").reshape(len(shared.workers), -1)
         self._evaluations, self._evaluated = window.local("evaluations"), window.local("evaluated")
         self._seen = np.zeros(len(self._evaluated), bool)
         self._tickets = self._control(Control.TICKETS)

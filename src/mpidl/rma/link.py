@@ -11,7 +11,7 @@ from mpidl.transport.protocol import ANNOUNCING, Control, Saved, Tag
 
 
 class WindowLink:
-    """See `mpidl.transport.interface.Link`.
+    """See `mpidl.transport.interface.link.Link`.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ CLOCK, RECEIVED, CUT = (int(number) for number in ShardClock)
 
 
 class WindowServerLink(WindowLink):
-    """See `mpidl.transport.interface.ServerLink`.
+    """See `mpidl.transport.interface.server.ServerLink`.
 
     Parameters
     ----------

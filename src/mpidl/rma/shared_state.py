@@ -23,7 +23,6 @@ from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
 from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.transport.protocol import (
-    EVALUATION,
     NOTICE,
     PLACES,
     SERVER_STATUS,
@@ -32,6 +31,7 @@ from mpidl.transport.protocol import (
     Order,
     Row,
     ShardClock,
+    evaluation,
 )
 
 #: Seconds that a rank spins before it sleeps, if it has a core of its own.
@@ -111,7 +111,8 @@ class SharedState(Owner):
                 "clocks": (np.int64, len(self.workers)),
                 "workers": (WORKER_STATUS, len(self.workers)),
                 "servers": (SERVER_STATUS, len(capacity.shards)),
-                "evaluations": (EVALUATION, capacity.evaluations),
+                "sums": (np.float64, len(self.workers) * capacity.sums),
+                "evaluations": (evaluation(capacity.figures), capacity.evaluations),
                 "evaluated": (np.int64, capacity.evaluations),
             }
             return regions | ({"notice": (np.int64, NOTICE), "copies": (np.int64, units)} if units else {})

@@ -12,7 +12,7 @@ from mpidl.wire import ErrorFeedback
 
 
 class WindowTransport(SharedState):
-    """A `mpidl.transport.interface.Transport` over MPI windows; see `SharedState` for its parameters."""
+    """A `mpidl.transport.interface.transport.Transport` over MPI windows; see `SharedState` for its parameters."""
 
     def worker(self, number: int, feedback: Sequence[ErrorFeedback] = ()) -> WindowWorkerLink:
         """See `Transport.worker`."""

@@ -17,7 +17,7 @@ from mpidl.wire import ErrorFeedback
 
 
 class WindowWorkerLink(WindowLink):
-    """See `mpidl.transport.interface.WorkerLink`.
+    """See `mpidl.transport.interface.worker.WorkerLink`.
 
     Parameters
     ----------
@@ -111,6 +111,10 @@ class WindowWorkerLink(WindowLink):
     def post_shard(self, status: np.ndarray, wake: bool = False) -> None:
         """See `WorkerLink.post_shard`."""
         self._post("servers", self._number, status, wake)
+
+    def post_sums(self, sums: np.ndarray) -> None:
+        """See `WorkerLink.post_sums`."""
+        self._put("sums", self._number * sums.size, sums.reshape(-1))
 
     def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
         """See `WorkerLink.post_evaluation`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,29 +15,14 @@ from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import MpidlError, RankError
+from mpidl.job.checkpoints import keep_best
 from mpidl.job.job import Job
 from mpidl.report.reporter import Reporter
+from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
+from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
 from mpidl.roles.saving import Saving
-from mpidl.roles.supervision import (
-    Diverged,
-    Evaluated,
-    Event,
-    Fail,
-    Finish,
-    Instruction,
-    Iterated,
-    Log,
-    Looked,
-    Save,
-    Saved,
-    Signalled,
-    Started,
-    Stop,
-    Supervisor,
-    Test,
-    Trained,
-)
-from mpidl.transport.interface import Transport
+from mpidl.roles.supervision import Supervisor
+from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import NO_MORE, Phase, State
 
 #: Seconds between two looks at the other ranks' status.
@@ -63,7 +48,7 @@ class Coordinator:
         self._supervisor = Supervisor.for_job(job, time.time())
         self._actions: dict[type, Callable[[Any], None]] = {
             Save: self._save, Test: self._test, Stop: self._stop, Log: self._log, Fail: self._fail,
-            Finish: self._finish,
+            Keep: self._keep, Finish: self._finish,
         }  # fmt: skip
         self._sandblaster: SandblasterCoordinator | None = None
         if job.algorithm.coordinated:
@@ -153,7 +138,8 @@ class Coordinator:
         totals = from_status(time.time(), self._link.workers, self._link.servers)
         for epoch, result in self._link.evaluations():
             then = replace(totals, now=float(result["time"]))
-            self._evaluated(then, epoch, float(result["loss"]), float(result["accuracy"]))
+            values = zip(self._job.figures.names, result["values"].tolist(), strict=True)
+            self._evaluated(then, epoch, {f"{self._split}_{name}": value for name, value in values})
         self._look_for_divergence()
         self._reporter.look(totals)
         return totals
@@ -203,12 +189,25 @@ class Coordinator:
         while not (self._link.workers["state"] == State.DONE).all():
             self._backoff.pause()
             self._link.look()
-        epoch = self._reporter.epoch(self._trained)
-        self._evaluated(self._trained, epoch, *_means(self._link.workers), final=True)
+        values = self._values(np.ones(len(self._link.workers), bool), list(self._job.evaluated))
+        self._evaluated(self._trained, self._reporter.epoch(self._trained), values, final=True)
 
-    def _evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> None:
-        self._reporter.evaluated(totals, epoch, loss, accuracy, final)
-        self._tell(Evaluated(totals.seconds, accuracy, loss))
+    @property
+    def _split(self) -> str:
+        """Name of what the model is evaluated on while it trains."""
+        return next(iter(self._job.evaluated))
+
+    def _values(self, workers: np.ndarray, splits: Sequence[str]) -> dict[str, float]:
+        """Return the figures of splits, of which each of the chosen workers has posted the sums over a part."""
+        sums = self._link.sums[workers].sum(axis=0).reshape(len(self._job.evaluated), -1)
+        return self._job.values(dict(zip(splits, sums, strict=False)))
+
+    def _evaluated(self, totals: Totals, epoch: float, values: Mapping[str, float], final: bool = False) -> None:
+        self._reporter.evaluated(totals, epoch, values, final)
+        self._tell(Evaluated(totals.seconds, epoch, values))
+
+    def _keep(self, keep: Keep) -> None:
+        keep_best(self._job, keep.best)
 
     def _fail(self, fail: Fail) -> None:
         raise RankError(fail.cause, self._rank if fail.worker is None else self._roles.replicas[fail.worker][0])
@@ -221,6 +220,8 @@ class Coordinator:
             replicas=len(self._roles.replicas),
             interrupted=finish.interrupted,
             seconds_to_target=finish.seconds_to_target,
+            stopped=finish.stopped,
+            best=finish.best,
         )
 
     def _set_phase(self, phase: Phase) -> None:
@@ -237,20 +238,14 @@ class Coordinator:
         return self._stopped, Test in told, self._saving.number if Save in told else 0
 
     def tested(self, number: int) -> bool:
-        """Report an evaluation on the test data, once workers have done all pieces of it; return whether they have."""
-        rows = self._link.workers[self._link.workers["tests"] == number]
-        if rows["test_samples"].sum() < self._job.dataset.test.samples:
+        """Report an evaluation, once workers have done all pieces of it; return whether they have."""
+        took_part = self._link.workers["tests"] == number
+        if self._link.workers["tested_samples"][took_part].sum() < self._job.evaluated[self._split].samples:
             return False
-        totals = self._look()
-        self._evaluated(totals, self._reporter.epoch(totals), *_means(rows))
+        values, totals = self._values(took_part, [self._split]), self._look()
+        self._evaluated(totals, self._reporter.epoch(totals), values)
         return True
 
     def stopped(self) -> bool:
         """Return whether the run is to stop."""
         return self._stopped
-
-
-def _means(rows: np.ndarray) -> tuple[float, float]:
-    """Return mean loss and accuracy on the test data, of which each worker's row has a part."""
-    samples = rows["test_samples"].sum()
-    return float(rows["test_loss"].sum() / samples), float(rows["test_correct"].sum() / samples)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mpidl.job.checkpoints import complete_checkpoint
 from mpidl.job.job import Job
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import BackgroundTask
-from mpidl.transport.interface import CoordinatorLink
+from mpidl.transport.interface.coordinator import CoordinatorLink
 from mpidl.transport.protocol import NO_MORE, Saved
 
 
@@ -123,7 +124,7 @@ class Saving:
         if len(found.shards) == self._shards and len(found.replicas) == replicas:
             order, position, files = self._order, self._where(found), sorted(found.files)
             self._completed = order, position
-            self._completing.begin(lambda: self._job.complete_checkpoint(order, position, self._shards, files))
+            self._completing.begin(lambda: complete_checkpoint(self._job, order, position, self._shards, files))
 
     def _where(self, found: _Checkpoint) -> Position:
         if found.position is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from mpidl.engines.mpi.sandblaster.server import SandblasterServer
 from mpidl.engines.mpi.waiting import timer
 from mpidl.report.recorder import record_event
-from mpidl.roles.supervision import dropped
+from mpidl.roles.instructions import dropped
 from mpidl.shards.cut import Cut
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import Shard
@@ -17,7 +17,7 @@ from mpidl.shards.state import PushHeader
 from mpidl.storage.files import scratch
 from mpidl.storage.interleaving import ServerRecord
 from mpidl.storage.writer import BackgroundTask, save_shard
-from mpidl.transport.interface import Transport
+from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import END, MARK, Message, Order, Phase, Saved, State
 from mpidl.transport.status import ShardStatus
 

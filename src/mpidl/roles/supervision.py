@@ -6,190 +6,26 @@ instructions that it returns. The supervisor itself reads no clock and touches n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from math import isfinite, nan
+from typing import TYPE_CHECKING
 
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.data.schedule import Schedule
 from mpidl.engines.totals import Totals
 from mpidl.errors import NOT_FINITE
-from mpidl.shards.policies import PushHeader
+from mpidl.job.goal import Goal
+from mpidl.metrics.target import SPLITS
+from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
+from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
+from mpidl.roles.monitor import Monitor
+from mpidl.storage.best import Best
 from mpidl.storage.position import Position
 
 if TYPE_CHECKING:
     from mpidl.job.job import Job
 
-
-# Events: what a supervisor is told.
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Everything is ready to train."""
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """The totals were taken while the replicas train.
-
-    Attributes
-    ----------
-    totals : Totals
-    """
-
-    totals: Totals
-
-
-@dataclass(frozen=True, slots=True)
-class Trained(Looked):
-    """The totals were taken when all replicas had ended and every push had been applied."""
-
-
-@dataclass(frozen=True, slots=True)
-class Iterated:
-    """The algorithm's coordinator has completed an iteration."""
-
-    totals: Totals
-    iteration: Iteration
-
-
-@dataclass(frozen=True, slots=True)
-class Diverged:
-    """The loss of a batch is NaN or infinite.
-
-    Attributes
-    ----------
-    worker : int
-        Number of the worker that computed it.
-    portion : int
-    loss : float
-    """
-
-    worker: int
-    portion: int
-    loss: float
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """The parameters were evaluated on the test data.
-
-    Attributes
-    ----------
-    seconds : float
-        Training time before the evaluation, since the run began or was resumed.
-    accuracy : float
-        NaN where correctness has no meaning.
-    loss : float
-    """
-
-    seconds: float
-    accuracy: float
-    loss: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The checkpoint that was ordered last is on disk.
-
-    Attributes
-    ----------
-    now : float
-        The time in seconds since the epoch.
-    step : int
-        The checkpoint's step.
-    """
-
-    now: float
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Signalled:
-    """A signal asks the run to stop; may be told more than once."""
-
-
-Event = Started | Looked | Trained | Iterated | Diverged | Evaluated | Saved | Signalled
-
-
-# Instructions: what a supervisor answers.
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Cut and write a checkpoint; tell `Saved` when it is on disk. If one is being written, give that up.
-
-    Attributes
-    ----------
-    last : bool
-        Whether replicas stop where they are cut.
-    position : Position or None
-        Where the run is, if an algorithm's coordinator drives it; else the replicas know.
-    """
-
-    last: bool = False
-    position: Position | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Test:
-    """Evaluate the parameters on the test data and tell `Evaluated`; `final` if training is over."""
-
-    final: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Hand out no more data."""
-
-
-@dataclass(frozen=True, slots=True)
-class Log:
-    """Record an event of the run."""
-
-    kind: str
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """End the run at once; its last checkpoint stays as it is.
-
-    Attributes
-    ----------
-    cause : str
-        One line for a person.
-    worker : int or None
-        Number of the worker that met it, if one did.
-    """
-
-    cause: str
-    worker: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Write the summary and end the run.
-
-    Attributes
-    ----------
-    interrupted : bool
-        Whether a signal ended the run early.
-    seconds_to_target : float or None
-        Training time of the whole run until the target accuracy was reached.
-    """
-
-    interrupted: bool
-    seconds_to_target: float | None
-
-
-Instruction = Save | Test | Stop | Log | Fail | Finish
-
-
-def dropped(push: PushHeader) -> Log:
-    """Return the record of a push that a shard's policy left out."""
-    return Log("drop", {"worker": push.worker, "portions": sorted(set(push.portions)), "staleness": push.staleness})
+#: The goal of a run that only has to end.
+ANY = Goal()
 
 
 def _failure(event: Event) -> Fail | None:
@@ -199,8 +35,10 @@ def _failure(event: Event) -> Fail | None:
             return Fail(f"the loss is {loss} in portion {portion}: {NOT_FINITE}", worker)
         case Iterated(_, iteration) if not isfinite(iteration.objective):
             return Fail(f"the objective is {iteration.objective} after iteration {iteration.number}: {NOT_FINITE}")
-        case Evaluated(_, _, loss) if not isfinite(loss):
-            return Fail(f"the test loss is {loss}: {NOT_FINITE}")
+        case Evaluated():
+            for split in SPLITS:
+                if not isfinite(loss := event.values.get(f"{split}_loss", 0.0)):
+                    return Fail(f"the {split} loss is {loss}: {NOT_FINITE}")
     return None
 
 
@@ -226,8 +64,10 @@ class Supervisor:
     coordinated : bool
         Whether the algorithm has a coordinator. Checkpoints are then saved between its iterations, the model is tested
         after an iteration that completes an epoch's worth of samples, and the run stops after an iteration only.
-    target_accuracy : float, optional
-        Test accuracy at which the run stops.
+    goal : Goal
+        How evaluations end the run, and which checkpoint is its best.
+    best : Best, optional
+        The best checkpoint so far.
     terminate_on_nan : bool
         Whether the run fails when a loss is NaN or infinite.
     """
@@ -241,11 +81,13 @@ class Supervisor:
         every: float,
         resumed: bool = False,
         coordinated: bool = False,
-        target_accuracy: float | None = None,
+        goal: Goal = ANY,
+        best: Best | None = None,
         terminate_on_nan: bool = True,
     ) -> None:
         self._schedule, self._start, self._every = schedule, position, every
-        self._coordinated, self._target = coordinated, target_accuracy
+        self._coordinated, self._goal = coordinated, goal
+        self._monitor = Monitor(goal, position.epoch, best)
         self._saved_at, self._resumed, self._terminate_on_nan = now, resumed, terminate_on_nan
         # Batches that had been computed when the last checkpoint was ordered.
         self._saved_batches = 0
@@ -253,6 +95,8 @@ class Supervisor:
         self._iteration: Iteration | None = None
         self._epoch = position.epoch
         self._seconds_to_target: float | None = None
+        self._why_stopped: str | None = None
+        self._saved_step = position.step
         self._saving = self._last_ordered = False
         self._interrupted = self._stopped = self._testing = self._finished = False
 
@@ -266,7 +110,8 @@ class Supervisor:
             every=job.config.checkpoint.every,
             resumed=job.checkpoint is not None,
             coordinated=job.algorithm.coordinated,
-            target_accuracy=job.config.run.target_accuracy,
+            goal=job.goal,
+            best=job.find_best(),
             terminate_on_nan=job.config.run.terminate_on_nan,
         )
 
@@ -311,12 +156,15 @@ class Supervisor:
         return instructions
 
     def _evaluated(self, event: Evaluated) -> list[Instruction]:
-        reached = self._target is not None and event.accuracy >= self._target
+        value, target = event.values.get(self._goal.figure, nan), self._goal.target
+        self._monitor.evaluated(value, event.epoch)
+        reached = target is not None and target.reached(value)
         if reached and self._seconds_to_target is None:
             self._seconds_to_target = self._start.seconds + event.seconds
         if self._testing:
             return self._finish()
-        return self._stop() if reached else []
+        why = f"the target {target} is reached" if reached else self._monitor.exhausted(event.epoch)
+        return [] if why is None else self._stop(why)
 
     def _signalled(self) -> list[Instruction]:
         if self._interrupted:
@@ -327,28 +175,36 @@ class Supervisor:
         self._saving = self._last_ordered = True
         return [Save(last=True), Log("interrupted")]
 
-    def _stop(self) -> list[Instruction]:
+    def _stop(self, why: str | None = None) -> list[Instruction]:
+        """Return how to stop; `why` if an evaluation is the reason."""
         if self._stopped:
             return []
-        self._stopped = True
-        return [Stop()]
+        self._stopped, self._why_stopped = True, why
+        return [Stop()] if why is None else [Log("stopped", {"why": why}), Stop()]
 
     # Checkpoints.
 
     def _save_if_due(self, totals: Totals) -> list[Instruction]:
         due = totals.now - self._saved_at >= self._every and totals.batches != self._saved_batches
-        if self._saving or self._last_ordered or not due:
+        if self._saving or self._last_ordered or not (due or self._monitor.waits):
             return []
         return self._save(totals)
 
     def _save(self, totals: Totals) -> list[Instruction]:
         self._saving, self._saved_at, self._saved_batches = True, totals.now, totals.batches
+        self._monitor.ordered()
         return [Save(position=self._position(totals) if self._coordinated else None)]
 
     def _saved(self, event: Saved) -> list[Instruction]:
         assert self._saving, "no checkpoint was ordered"
-        self._saving, self._saved_at = False, event.now
-        return [Log("checkpoint", {"step": event.step}), *(self._end() if self._trained is not None else [])]
+        self._saving, self._saved_at, self._saved_step = False, event.now, event.step
+        instructions: list[Instruction] = [Log("checkpoint", {"step": event.step}), *self._keep()]
+        return instructions + (self._end() if self._trained is not None else [])
+
+    def _keep(self) -> list[Instruction]:
+        """Return what is to be done if the checkpoint saved last is the best."""
+        best = self._monitor.saved(self._saved_step)
+        return [] if best is None else [Keep(best)]
 
     def _position(self, totals: Totals) -> Position:
         """Return where an algorithm's coordinator is; samples that workers compute twice count once."""
@@ -381,4 +237,6 @@ class Supervisor:
 
     def _finish(self) -> list[Instruction]:
         self._finished = True
-        return [Finish(self._interrupted, self._seconds_to_target)]
+        self._monitor.ordered()  # The last checkpoint is of what was evaluated at the end.
+        kept = self._keep()
+        return [*kept, Finish(self._interrupted, self._seconds_to_target, self._why_stopped, self._monitor.best)]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.data import Split
 from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.in_memory import InMemory
@@ -24,12 +24,12 @@ from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters.ranges import Range, split
 from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.storage.interleaving import WorkerRecord
-from mpidl.transport.interface import Transport
-from mpidl.transport.protocol import EVALUATION, NO_MORE, TICKETS, Phase, State
+from mpidl.transport.interface.transport import Transport
+from mpidl.transport.protocol import NO_MORE, TICKETS, Phase, State, evaluation
 
 #: Seconds between two looks at the coordinator's order after training.
 LOOK_EVERY = 1e-3
-#: Pieces of the test data for each worker, where those that are free evaluate them.
+#: Pieces of the evaluated data for each worker, where those that are free evaluate them.
 PIECES = 4
 
 
@@ -63,17 +63,19 @@ class Worker:
         self._delay = job.config.debug.delay(number)
         # Reading the data, the first sight of them and compiling are no part of training.
         job.dataset.train.load()
-        job.dataset.test.load()
+        for each in job.evaluated.values():
+            each.load()
         rehearse_replica(job)
 
     def _make_engine(self) -> MpiEngine:
         """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""
         job, number, in_turn = self._job, self._number, self._job.config.run.deterministic
-        state, working, tickets = ReplicaState(job.rate_at, job.statistics), [], 0
+        state, working, tickets = job.replica_state(), [], 0
         position = job.replica_position(number)
+        job.load_buffers(number)
         if position is not None:
             assert job.checkpoint is not None
-            vectors = job.checkpoint.replica_vectors(number)
+            vectors = job.checkpoint.replica_vectors(number, layout=job.layout)
             state.load(vectors, position.counts, position.portion)
             self._handler.load(position, vectors)
             working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
@@ -164,14 +166,14 @@ class Worker:
             self._handler.epoch_over = epoch
             return
         self._link.post(self._engine.status.row)
-        test, model = self._job.dataset.test, self._job.model
+        model = self._job.model
         with self._evaluating() as at:
             own = None if isinstance(self._handler, InMemory) else model.parameters.copy()
             self._handler.fetch(model.parameters)
-            loss, correct = evaluate_split(model, test, 0, test.samples)
+            sums = self._evaluate(self._split, Range(0, self._split.samples))
             if own is not None:
                 model.parameters[:] = own
-            self._post_evaluation(epoch, at, loss / test.samples, correct / test.samples)
+            self._post_evaluation(epoch, at, sums)
 
     def _report_interruption(self) -> None:
         if self._interrupted and not self._reported:
@@ -179,6 +181,14 @@ class Worker:
             self._link.signal()
 
     # Evaluation.
+
+    @property
+    def _split(self) -> Split:
+        """What the model is evaluated on while it trains."""
+        return next(iter(self._job.evaluated.values()))
+
+    def _evaluate(self, split: Split, part: Range) -> np.ndarray:
+        return evaluate_split(self._job.model, split, part.start, part.stop, self._job.figures)
 
     @contextmanager
     def _evaluating(self) -> Iterator[float]:
@@ -188,32 +198,31 @@ class Worker:
         self._engine.status.figures["evaluation_seconds"] += time.perf_counter() - started
 
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
-        """Evaluate this worker's part of the test data, as all do at this moment."""
+        """Evaluate this worker's part of the data, as all do at this moment."""
         self._link.post(self._engine.status.row)
-        test, model = self._job.dataset.test, self._job.model
-        part = split(test.samples, self._workers)[self._number]
+        model, part = self._job.model, split(self._split.samples, self._workers)[self._number]
         with self._evaluating() as at:
             own = None
             if parameters is not model.parameters:
                 own = model.parameters.copy()
                 model.parameters[:] = parameters
-            sums = self._link.peers.allreduce(np.array(evaluate_split(model, test, part.start, part.stop)))
+            sums = self._link.peers.allreduce(self._evaluate(self._split, part))
             if own is not None:
                 model.parameters[:] = own
             if self._number == 0:
-                self._post_evaluation(epoch, at, *(sums / test.samples))
+                self._post_evaluation(epoch, at, sums)
 
-    def _post_evaluation(self, epoch: int, at: float, loss: float, accuracy: float) -> None:
-        """Post the test loss and accuracy after an epoch, begun at the time `at`."""
-        result = np.zeros(1, EVALUATION)
-        result["time"], result["loss"], result["accuracy"] = at, loss, accuracy
+    def _post_evaluation(self, epoch: int, at: float, sums: np.ndarray) -> None:
+        """Post the figures after an epoch, given the sums over all samples; the evaluation began at the time `at`."""
+        values = list(self._job.figures.values(sums).values())
+        result = np.zeros(1, evaluation(len(values)))
+        result["time"], result["values"] = at, values
         self._link.post_evaluation(epoch, result)
 
     def _evaluate_pieces(self) -> int:
-        """Evaluate pieces of the test data, as many as others leave; see `SandblasterWorker`."""
-        test, taken = self._job.dataset.test, 0
-        status = self._engine.status
-        pieces = split(test.samples, PIECES * self._workers)
+        """Evaluate pieces of the data, as many as others leave; see `SandblasterWorker`."""
+        taken, status, sums = 0, self._engine.status, self._sums()
+        pieces = split(self._split.samples, PIECES * self._workers)
         while True:
             # The tickets may be of the next evaluation already, when this worker comes late.
             number, piece = divmod(self._link.take_piece(), TICKETS)
@@ -221,27 +230,30 @@ class Worker:
                 return number
             if number != taken:
                 taken = status.figures["tests"] = number
-                status.figures["test_loss"] = status.figures["test_correct"] = status.figures["test_samples"] = 0
+                status.figures["tested_samples"] = sums[...] = 0
                 self._handler.fetch(self._job.model.parameters)
             part = pieces[piece]
-            loss, correct = evaluate_split(self._job.model, test, part.start, part.stop)
-            status.figures["test_loss"] += loss
-            status.figures["test_correct"] += correct
-            status.figures["test_samples"] += part.size
+            sums[0] += self._evaluate(self._split, part)
+            self._link.post_sums(sums)
+            status.figures["tested_samples"] += part.size
             self._link.post(status.row, wake=True)
 
     def _evaluate_part(self) -> None:
-        """Evaluate this worker's part of the test data at the final parameters."""
+        """Evaluate this worker's part of all splits at the final parameters."""
         self._handler.fetch(self._job.model.parameters)
-        test, status = self._job.dataset.test, self._engine.status
-        part = split(test.samples, self._workers)[self._number]
-        loss, correct = evaluate_split(self._job.model, test, part.start, part.stop)
-        status.figures["test_loss"], status.figures["test_correct"] = loss, correct
-        status.figures["test_samples"], status.figures["state"] = part.size, State.DONE
+        status, sums = self._engine.status, self._sums()
+        for row, each in zip(sums, self._job.evaluated.values(), strict=True):
+            row[:] = self._evaluate(each, split(each.samples, self._workers)[self._number])
+        self._link.post_sums(sums)
+        status.figures["state"] = State.DONE
         self._link.post(status.row, wake=True)
 
+    def _sums(self) -> np.ndarray:
+        """Return memory for the sums over this worker's part of each split."""
+        return np.zeros((len(self._job.evaluated), self._job.figures.size))
+
     def _follow_orders(self) -> None:
-        """Evaluate this worker's part of the test data when the coordinator says so, and stay until it says to exit."""
+        """Evaluate this worker's part of the data when the coordinator says so, and stay until it says to exit."""
         done = Phase.TRAIN
         while done != Phase.EXIT:
             order = self._link.order()

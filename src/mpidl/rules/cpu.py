@@ -12,33 +12,33 @@ from mpidl.jit import jit
 from mpidl.rules.scalar import ScalarForm, read
 
 
-def loop(rule: type[ScalarForm], sparse: bool = False) -> Callable[..., None]:
+def loop(rule: type[ScalarForm], sparse: bool = False, decaying: bool = False) -> Callable[..., None]:
     """Return the compiled loop; its arguments are the parameters, the states, the gradient and the coefficients.
 
-    If `sparse`, the loop skips elements whose gradient is 0.
+    If `sparse`, the loop skips elements whose gradient is 0. If `decaying`, weight decay is the last argument.
     """
     scope: dict[str, Any] = {"sqrt": sqrt, "__name__": rule.__module__}
     # Numba caches a function beside the file that it is defined in, and drops the cache when that file changes.
-    exec(compile(source(rule, sparse), inspect.getfile(rule), "exec"), scope)
-    return jit(scope[_name(rule, sparse)])
+    exec(compile(source(rule, sparse, decaying), inspect.getfile(rule), "exec"), scope)
+    return jit(scope[_name(rule, sparse, decaying)])
 
 
-def _name(rule: type[ScalarForm], sparse: bool) -> str:
-    return f"{rule.name}_sparse" if sparse else rule.name
+def _name(rule: type[ScalarForm], sparse: bool, decaying: bool) -> str:
+    return f"{rule.name}{'_sparse' * sparse}{'_decaying' * decaying}"
 
 
-def source(rule: type[ScalarForm], sparse: bool = False) -> str:
+def source(rule: type[ScalarForm], sparse: bool = False, decaying: bool = False) -> str:
     """Return the loop's source in Python: the scalar form between reads and writes of the vectors' elements.
 
     It is a single function because Numba's cache misses changes in the functions that a cached one calls.
     """
-    form = read(rule)
+    form = read(rule, decaying)
     vectors = [form.element, *form.states, form.gradient]
     arguments = [*(f"{name}_vector" for name in vectors), *form.coefficients]
     written = ", ".join(f"{name}_vector[i]" for name in vectors[:-1])
     results = ", ".join(_typed(result) for result in form.results)
     statements = [
-        f"def {_name(rule, sparse)}({', '.join(arguments)}):",
+        f"def {_name(rule, sparse, decaying)}({', '.join(arguments)}):",
         f"    real = {form.element}_vector.dtype.type",
         *(f"    {name} = real({name})" for name in form.coefficients),
         f"    for i in range({form.element}_vector.size):",

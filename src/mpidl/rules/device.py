@@ -30,15 +30,18 @@ class KernelSource(NamedTuple):
     body: str
 
 
-def kernel(rule: type[ScalarForm]) -> Callable[..., None]:
+def kernel(rule: type[ScalarForm], decaying: bool = False) -> Callable[..., None]:
     """Return the compiled function; its arguments are the parameters, the states, the gradient and the coefficients.
+
+    If `decaying`, weight decay is the last argument.
 
     CuPy compiles the kernel at its first use with a dtype and caches it on disk. Contraction to fused multiply-add is
     off, so that the kernel rounds as the CPU does.
     """
     import cupy
 
-    elementwise = cupy.ElementwiseKernel(*source(rule), name=f"mpidl_{rule.name}", options=("--fmad=false",))
+    name = f"mpidl_{rule.name}{'_decaying' * decaying}"
+    elementwise = cupy.ElementwiseKernel(*source(rule, decaying), name=name, options=("--fmad=false",))
     changed = 1 + len(rule.states)
 
     def apply(*arguments: Any) -> None:
@@ -47,9 +50,9 @@ def kernel(rule: type[ScalarForm]) -> Callable[..., None]:
     return apply
 
 
-def source(rule: type[ScalarForm]) -> KernelSource:
+def source(rule: type[ScalarForm], decaying: bool = False) -> KernelSource:
     """Return the kernel's source, in which `T` is the vectors' type."""
-    form = read(rule)
+    form = read(rule, decaying)
     changed = [form.element, *form.states]
     known = set(changed)
     body = []

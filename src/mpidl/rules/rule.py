@@ -76,6 +76,7 @@ class Rule(Checked, ScalarForm):
         rate: float | None = None,
         sparse: bool = False,
         sparing: Sequence[tuple[int, int]] = (),
+        decay: float = 0.0,
     ) -> None:
         """Apply one gradient to a slice of the parameters and of their state, in place.
 
@@ -96,6 +97,8 @@ class Rule(Checked, ScalarForm):
         sparing
             Ranges (start, stop) of statistics, such as the running means of batch normalisation, from which the
             gradient is subtracted as it is.
+        decay
+            Weight decay: this times the parameters is added to the gradient, as for an L2 penalty.
 
         Raises
         ------
@@ -108,30 +111,30 @@ class Rule(Checked, ScalarForm):
                     f"{self.name}: {vector.dtype} vector of shape {vector.shape}, "
                     f"the parameters are {parameters.dtype} of shape {parameters.shape}"
                 )
-        apply = _compiled(type(self), type(parameters), sparse)  # type: ignore[arg-type]
+        apply = _compiled(type(self), type(parameters), sparse, decay != 0.0)  # type: ignore[arg-type]
         coefficients = self.coefficients(step, self.rate if rate is None else rate)
         spared = [parameters[start:stop] - gradient[start:stop] for start, stop in sparing]
-        apply(parameters, *state, gradient, *coefficients)
+        apply(parameters, *state, gradient, *coefficients, *((decay,) if decay else ()))
         for (start, stop), values in zip(sparing, spared, strict=True):
             parameters[start:stop] = values
 
-    def warm(self, dtype: Any, sparse: bool = False) -> None:
+    def warm(self, dtype: Any, sparse: bool = False, decay: float = 0.0) -> None:
         """Compile for NumPy vectors of this dtype, or load from Numba's cache, before the first update."""
         import numpy as np
 
         parameters = np.zeros(1, dtype)
-        self.update(parameters, self.init(parameters), np.zeros(1, dtype), step=1, sparse=sparse)
+        self.update(parameters, self.init(parameters), np.zeros(1, dtype), step=1, sparse=sparse, decay=decay)
 
 
 @cache
-def _compiled(rule: type[Rule], array: type, sparse: bool) -> Callable[..., None]:
+def _compiled(rule: type[Rule], array: type, sparse: bool, decaying: bool) -> Callable[..., None]:
     """Return the function that applies a rule to vectors of this array type."""
     if not hasattr(array, "__cuda_array_interface__"):
         from mpidl.rules.cpu import loop
 
-        return loop(rule, sparse)
+        return loop(rule, sparse, decaying)
     if sparse:
         raise ValueError(f"{rule.name}: sparse updates are for NumPy vectors, found {array.__name__}")
     from mpidl.rules.device import kernel
 
-    return kernel(rule)
+    return kernel(rule, decaying)

@@ -38,8 +38,14 @@ class Parts(NamedTuple):
     results: list[ast.expr]
 
 
-def read(rule: type[ScalarForm]) -> Parts:
+def read(rule: type[ScalarForm], decaying: bool = False) -> Parts:
     """Return the parts of a rule's scalar form.
+
+    Parameters
+    ----------
+    rule : type
+    decaying : bool
+        Whether the gradient is one with weight decay, ``g + weight_decay * w``; this is the last coefficient then.
 
     Raises
     ------
@@ -56,7 +62,7 @@ def read(rule: type[ScalarForm]) -> Parts:
             case ast.Assign([ast.Name(target)], value) if target not in arguments[changed:]:
                 assignments.append((target, value))
             case ast.Return(ast.Tuple(results)) if len(results) == changed and statement is function.body[-1]:
-                return Parts(
+                parts = Parts(
                     element=arguments[0],
                     states=arguments[1:changed],
                     gradient=arguments[changed],
@@ -64,9 +70,30 @@ def read(rule: type[ScalarForm]) -> Parts:
                     assignments=assignments,
                     results=results,
                 )
+                return _decaying(parts) if decaying else parts
             case _:
                 break
     raise TypeError(
         f"{rule.name}: the scalar form must be assignments to the element, states and new names, "
         f"then return a tuple of {changed}; found {ast.unparse(statement)!r}"
     )
+
+
+def _decaying(parts: Parts) -> Parts:
+    """Return the parts of the form that takes the gradient with weight decay."""
+    name, decay = f"decaying_{parts.gradient}", "weight_decay"
+    rename = _Renaming(parts.gradient, name)
+    sum_of_both = ast.parse(f"{parts.gradient} + {decay} * {parts.element}", mode="eval").body
+    return parts._replace(
+        coefficients=[*parts.coefficients, decay],
+        assignments=[(name, sum_of_both), *((target, rename.visit(value)) for target, value in parts.assignments)],
+        results=[rename.visit(result) for result in parts.results],
+    )
+
+
+class _Renaming(ast.NodeTransformer):
+    def __init__(self, old: str, new: str) -> None:
+        self._old, self._new = old, new
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(self._new, node.ctx) if node.id == self._old else node

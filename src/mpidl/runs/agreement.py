@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import xxhash
 
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, as_line
 from mpidl.launch import environment, leftovers
 
 T = TypeVar("T")
@@ -36,58 +36,70 @@ def ranks() -> tuple[int, Gather]:
     return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allgather
 
 
-def together(action: Callable[[], T]) -> T:
-    """Return what an action returns on this rank; if it fails on some ranks, raise the first one's error on all."""
-    result, error = None, None
-    try:
-        result = action()
-    except MpidlError as caught:
-        error = caught
-    rank, gather = ranks()
-    raise_first(error, rank, gather)
-    return cast(T, result)
-
-
-def raise_first(
-    error: MpidlError | None, rank: int, gather: Gather, name: Callable[[int], str] = lambda rank: f"rank {rank}"
-) -> None:
-    """Raise the error of the first rank that has met one on every rank; collective.
+def together(
+    action: Callable[[], T],
+    world: tuple[int, Gather] | None = None,
+    name: Callable[[int], str] = lambda rank: f"rank {rank}",
+) -> T:
+    """Return what an action returns on this rank; if it fails on some ranks, raise the first one's error on all.
 
     Parameters
     ----------
-    error : MpidlError or None
-        What this rank has met.
-    rank : int
-        This rank.
-    gather : callable
-        See `Gather`.
+    action : callable
+    world : tuple of int and callable, optional
+        This rank, and a function that gathers the values of all; those of `ranks` by default.
     name : callable
         Returns the name of a rank, which is added to the line unless all ranks have met an error.
     """
+    result = _outcome(action)
+    error = result if isinstance(result, MpidlError) else None
+    rank, gather = ranks() if world is None else world
     found = gather(error)
     first = next((number for number, each in enumerate(found) if each is not None), None)
     if first is None:
-        return
-    if error is not None and first == rank and os.environ.get("MPIDL_DEBUG"):
-        traceback.print_exception(error)
+        return cast(T, result)
+    if error is not None and first == rank:
+        _trace(error, len(found))
     if None not in found:
         raise found[first]
     raise type(found[first])(f"{found[first]} ({name(first)})")
 
 
+def _outcome(action: Callable[[], T]) -> T | MpidlError:
+    """Return what an action returns, or the error that it raises: the other ranks wait for either."""
+    try:
+        return action()
+    except Exception as error:
+        return as_line(error)
+
+
 def by_first_rank(look: Callable[[], T]) -> T:
     """Return what the first rank finds, or raise the error that it meets, on every rank."""
     rank, gather = ranks()
-    found: Any = None
-    if rank == 0:
-        try:
-            found = look()
-        except MpidlError as error:
-            found = error
-    found = gather(found)[0]
-    if isinstance(found, MpidlError):
-        raise found
-    return cast(T, found)
+    own = _outcome(look) if rank == 0 else None
+    outcomes = gather(own)
+    if isinstance(own, MpidlError):
+        _trace(own, len(outcomes))
+        raise own
+    if isinstance(outcomes[0], MpidlError):
+        raise outcomes[0]
+    return cast(T, outcomes[0])
+
+
+def _trace(error: MpidlError, size: int) -> None:
+    """Print an error's traceback, if it is wanted; for a process alone the command line does."""
+    if size > 1 and os.environ.get("MPIDL_DEBUG"):
+        traceback.print_exception(error)
+
+
+def at_first_rank(value: T) -> list[T] | None:
+    """Return the values of all ranks on the first one, and None on the others."""
+    if environment.world().size == 1:
+        return [value]
+    from mpi4py import MPI
+
+    found: list[T] | None = MPI.COMM_WORLD.gather(value)
+    return found
 
 
 def check_same(what: str, found: Mapping[str, str] | None, rank: int, gather: Gather) -> Mapping[str, str]:

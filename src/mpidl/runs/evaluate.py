@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import glob
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mpidl.config import Config, DataSection, PythonData, from_dict
+from mpidl.config import Config, DataSection, from_dict, source_of
 from mpidl.config.configuration import read
-from mpidl.data import Dataset, Source
-from mpidl.job.build import PYTHON_MODEL, build_model
+from mpidl.data import Dataset, Source, opened
+from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.job import Job
+from mpidl.job.place import place
+from mpidl.job.rehearsal import learn_outputs
+from mpidl.launch.output import say
+from mpidl.metrics.figures import known
 from mpidl.nn.evaluation import evaluate_split
-from mpidl.nn.model import Model
+from mpidl.nn.model import Model, Module
 from mpidl.schema import keys
-from mpidl.storage.checkpoint import latest, steps
+from mpidl.storage.checkpoints import steps
+from mpidl.storage.trained import checkpoint_of
+
+#: Keys of ``[run]`` by which evaluations end a run.
+ENDING = ("target", "target_accuracy", "patience")
 
 
 def newest(run: Path) -> Path:
@@ -38,29 +44,40 @@ def newest(run: Path) -> Path:
     trained = [number for number, path in runs.items() if steps(path / "checkpoints")]
     found = runs[max(trained, default=1)]
     if found != run:
-        text = f"{found} is the newest run of that name; --exact takes {run} itself"
-        print(f"mpidl: {text}", file=sys.stderr, flush=True)
+        say(f"{found} is the newest run of that name; --exact takes {run} itself")
     return found
 
 
-def evaluate(run: str | Path, model: Model | None = None, data: Dataset | Source | None = None) -> dict[str, Any]:
-    """Evaluate the model of a run's newest undamaged checkpoint on the test data.
+def evaluate(
+    run: str | Path,
+    model: Model | Module | None = None,
+    data: Dataset | Source | None = None,
+    *,
+    loss: str | Callable[[Any, Any], Any] | None = None,
+    step: int | str | None = None,
+) -> dict[str, Any]:
+    """Evaluate the model of a checkpoint on the test data and, if there are any, on the validation data.
 
     Parameters
     ----------
     run : str or Path
         Directory of the run, such as ``"runs/digits"``.
-    model : Model, optional
+    model : Model or torch.nn.Module, optional
         The model, if a Python script gave it to `train`: its parameters become those of the checkpoint. Otherwise the
         run's configuration describes it.
     data : Dataset or Source, optional
         The data, if a Python script gave them to `train`, or others to test with. Otherwise the run's configuration
         names them.
+    loss : str or callable, optional
+        Loss of a PyTorch module; that of the run by default, if it was given by name.
+    step : int or "best", optional
+        The checkpoint's step, or the run's best; the newest undamaged one by default.
 
     Returns
     -------
     dict
-        run_dir, step, epoch, samples, test_loss, test_accuracy (None where it has no meaning), accuracy_name.
+        run_dir, step, epoch, samples, accuracy_name, test_loss, test_accuracy and the other figures of ``run.metrics``
+        (None where one has no meaning), and the same of the validation data, such as validation_loss.
 
     Raises
     ------
@@ -70,33 +87,40 @@ def evaluate(run: str | Path, model: Model | None = None, data: Dataset | Source
         A checkpoint can't be read for another reason than damage.
     """
     run = Path(run)
-    checkpoint = latest(run)
-    config = _config(run, model is not None, data)
-    dataset = data if isinstance(data, Dataset) else config.data_source.open()
-    job = Job(config, dataset, build_model(config, dataset) if model is None else model)
+    checkpoint = checkpoint_of(run, step)
+    config = config_of(run, model is not None, data)
+    dataset = opened(config.data_source if data is None else data)
+    job = Job(config, dataset, build_model(config, dataset) if model is None else own_model(model, config, loss))
     job.restore(checkpoint)
-    job.place(mirrored=False)
-    test = job.dataset.test
-    loss, correct = evaluate_split(job.model, test, 0, test.samples)
+    place(job, mirrored=False)
+    learn_outputs(job)
+    sums = {
+        name: evaluate_split(job.model, split, 0, split.samples, job.figures) for name, split in job.evaluated.items()
+    }
     position = checkpoint.position
     return {
         "run_dir": str(run),
         "step": position.step,
         "epoch": position.epoch,
         "samples": position.samples,
-        "test_loss": loss / test.samples,
-        "test_accuracy": None if np.isnan(correct) else correct / test.samples,
+        **known(job.values(sums)),
         "accuracy_name": job.accuracy_name,
     }
 
 
-def _config(run: Path, own_model: bool, data: Dataset | Source | None) -> Config:
+def config_of(run: Path, own_model: bool = False, data: Dataset | Source | None = None) -> Config:
     """Return what of a run's configuration says how its model is tested."""
     values = read(run / "config.toml")
     sections: dict[str, Any] = {name: values[name] for name in ("run", "data", "model", "device") if name in values}
+    # What ends a run is nothing to its evaluation.
+    sections["run"] = {key: value for key, value in sections["run"].items() if key not in ENDING}
+    # Its values are those of a checkpoint.
+    sections["model"] = {key: value for key, value in sections.get("model", {}).items() if key != "initial"}
     if data is not None:
         # Not the keys of the source, which may be one that no configuration can name.
         sections["data"] = {key: value for key, value in values["data"].items() if key in keys(DataSection)}
     if own_model:
-        sections["model"] = {"factory": PYTHON_MODEL}
-    return from_dict(sections, data_source=PythonData() if isinstance(data, Dataset) else data)
+        sections["model"] = {"factory": PYTHON_MODEL} | {
+            key: value for key, value in values.get("model", {}).items() if key == "loss"
+        }
+    return from_dict(sections, data_source=None if data is None else source_of(data))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,36 +15,22 @@ from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.errors import MpidlError, UsageError
+from mpidl.job.checkpoints import complete_checkpoint, keep_best
 from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.memory import check_memory
-from mpidl.job.rehearsal import rehearse_replica, rehearse_shard
+from mpidl.job.place import place
+from mpidl.job.rehearsal import learn_outputs, rehearse_replica, rehearse_shard
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range
 from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
-from mpidl.roles.supervision import (
-    Diverged,
-    Evaluated,
-    Event,
-    Fail,
-    Finish,
-    Iterated,
-    Log,
-    Looked,
-    Save,
-    Saved,
-    Signalled,
-    Started,
-    Stop,
-    Supervisor,
-    Test,
-    Trained,
-    dropped,
-)
-from mpidl.runs.judgement import say_unchanged, unwarned
+from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
+from mpidl.roles.instructions import Fail, Finish, Keep, Log, Save, Stop, Test, dropped
+from mpidl.roles.supervision import Supervisor
+from mpidl.runs.judgement import say_unchanged, undisturbed
 from mpidl.runs.signals import stopping
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES
@@ -74,12 +60,16 @@ class OneProcess:
         job.identify(of_data(job.given) | of_samples(job.given))
         job.begin(replicas)
         check_memory(job, 1 + len(job.states) + 2 + replicas, replicas)
-        place = job.place()
+        placed = place(job)
         job.rehearse()
+        job.load_buffers(0)
         chunk = CHUNK_BYTES // job.dtype.itemsize
-        self._shards = [fill(job, range, np.empty(range.size, job.dtype), chunk) for range in self._ranges()]
-        job.dataset.train.load()
-        job.dataset.test.load()
+        alone = replicas == 1 and not self._virtual and job.algorithm.only_reads
+        whole = job.model.parameters if alone else np.empty(job.layout.size, job.dtype)
+        self._shards = [fill(job, range, whole[slice(*range)], chunk) for range in self._ranges()]
+        for split in (job.dataset.train, *job.evaluated.values()):
+            split.load()
+        learn_outputs(job)
         rehearse_shard(job)
         rehearse_replica(job)
         # A run that is refused leaves no directory behind.
@@ -88,7 +78,7 @@ class OneProcess:
         self._reporter = Reporter(
             job, self._recorder, origin([socket.gethostname()], None, job.config.run.seed, self._virtual)
         )
-        self._reporter.placed([str(place)] if place else [])
+        self._reporter.placed([str(placed)] if placed else [])
         clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
             job.training,
@@ -105,7 +95,7 @@ class OneProcess:
         self._supervisor = Supervisor.for_job(job, self._engine.now)
         self._actions: dict[type, Callable[[Any], None]] = {
             Save: self._save, Test: self._test, Stop: self._stop, Log: self._record, Fail: self._fail,
-            Finish: self._finish,
+            Keep: self._keep, Finish: self._finish,
         }  # fmt: skip
         self._signalled = self._stopped = False
         self._order = 0
@@ -119,7 +109,7 @@ class OneProcess:
         if self._virtual or not job.replicas_resume:
             return {}
         assert job.checkpoint is not None
-        return {0: (job.position.replicas[0], job.checkpoint.replica_vectors(0))}
+        return {0: (job.position.replicas[0], job.checkpoint.replica_vectors(0, layout=job.layout))}
 
     def _tickets_before(self) -> int:
         """Return how many tickets the replica had taken in turn, if it goes on where it was."""
@@ -134,7 +124,7 @@ class OneProcess:
     def run(self) -> dict[str, Any]:
         """Train, and return the run's summary."""
         engine, before = self._engine, self._fingerprints()
-        with unwarned(), stopping(self._interrupt):
+        with undisturbed(), stopping(self._interrupt):
             self._tell(Started())
             try:
                 self._trained = engine.run()
@@ -188,10 +178,11 @@ class OneProcess:
     def _evaluate_epoch(self, epoch: float) -> None:
         """Evaluate the parameters when `epoch` epochs are over; the time that it takes is not training time."""
         started = time.time()
-        loss, accuracy = self._evaluate()
+        values = self._evaluate(next(iter(self._job.evaluated)))
         if not self._virtual:
             self._engine.totals.evaluation_seconds += time.time() - started
-        self._evaluated(self._engine.look(), epoch, loss, accuracy)
+        self._evaluated(self._engine.look(), epoch, values)
+        self._looked_at = 0.0  # If it is the best so far, it is saved before the next batch.
 
     def _log(self, kind: str, replica: int, **details: Any) -> None:
         """Record what happened to a replica, with the virtual time."""
@@ -217,7 +208,7 @@ class OneProcess:
                 files.append(replica_file(number))
                 write_file(directory / files[-1], {}, vectors)
         position = save.position or self._position()
-        self._job.complete_checkpoint(self._order, position, len(self._shards), files)
+        complete_checkpoint(self._job, self._order, position, len(self._shards), files)
         self._stopped |= save.last
         self._tell(Saved(self._engine.now, position.step))
 
@@ -231,29 +222,35 @@ class OneProcess:
 
     def _test(self, test: Test) -> None:
         if test.final:
-            loss, accuracy = self._evaluate()
-            self._evaluated(self._trained, self._reporter.epoch(self._trained), loss, accuracy, final=True)
+            values = self._evaluate(*self._job.evaluated)
+            self._evaluated(self._trained, self._reporter.epoch(self._trained), values, final=True)
         else:
             self._evaluate_epoch(self._reporter.epoch(self._engine.look()))
 
-    def _evaluate(self) -> tuple[float, float]:
-        """Return the mean loss and the accuracy of the shards' parameters on the test data."""
-        model, test = self._job.model, self._job.dataset.test
+    def _evaluate(self, *splits: str) -> dict[str, float]:
+        """Return the figures of the shards' parameters on splits of these names."""
+        job, model = self._job, self._job.model
         own = model.parameters.copy()
         model.parameters[:] = self._engine.parameters()
-        loss, correct = evaluate_split(model, test, 0, test.samples)
+        sums = {}
+        for name in splits:
+            split = job.evaluated[name]
+            sums[name] = evaluate_split(model, split, 0, split.samples, job.figures)
         model.parameters[:] = own
-        return loss / test.samples, correct / test.samples
+        return job.values(sums)
 
-    def _evaluated(self, totals: Totals, epoch: float, loss: float, accuracy: float, final: bool = False) -> None:
-        self._reporter.evaluated(totals, epoch, loss, accuracy, final)
-        self._tell(Evaluated(totals.seconds, accuracy, loss))
+    def _evaluated(self, totals: Totals, epoch: float, values: Mapping[str, float], final: bool = False) -> None:
+        self._reporter.evaluated(totals, epoch, values, final)
+        self._tell(Evaluated(totals.seconds, epoch, values))
 
     def _stop(self, stop: Stop) -> None:
         self._stopped = True
 
     def _record(self, log: Log, role: str = "coordinator") -> None:
-        self._recorder.event(log.kind, rank=0, role=role, **log.details)
+        self._reporter.log(log.kind, rank=0, role=role, **log.details)
+
+    def _keep(self, keep: Keep) -> None:
+        keep_best(self._job, keep.best)
 
     def _fail(self, fail: Fail) -> None:
         role = "coordinator" if fail.worker is None else f"worker {fail.worker}"
@@ -270,4 +267,6 @@ class OneProcess:
             replicas=replicas,
             interrupted=finish.interrupted,
             seconds_to_target=finish.seconds_to_target,
+            stopped=finish.stopped,
+            best=finish.best,
         )

@@ -59,30 +59,37 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
         The job can't be built (see `mpidl.job.build.build`), or there are too few ranks.
     """
     job = build(config)
-    parameters, nbytes = job.layout.size, job.layout.size * job.dtype.itemsize
+    return of_model(job) | ({} if ranks is None else of_ranks(job, config.servers, ranks))
+
+
+def of_model(job: Job) -> dict[str, Any]:
+    """Describe a job without its ranks; see `plan`."""
+    parameters, nbytes, batch = job.layout.size, job.layout.size * job.dtype.itemsize, job.config.data.batch
     result: dict[str, Any] = {
-        "name": config.run.name,
-        "algorithm": config.algorithm.name,
+        "name": job.config.run.name,
+        "algorithm": job.config.algorithm.name,
         "rule": None if job.rule is None else job.rule.name,
         "dtype": job.dtype.name,
-        "batch": config.data.batch,
+        "batch": batch,
         "parameters": parameters,
         "parameter_bytes": nbytes,
         "gradient_bytes": nbytes,
         "state_bytes": nbytes * len(job.states),
         "layers": None,
-        "activation_bytes": job.original.activation_bytes(config.data.batch),
+        "activation_bytes": job.original.activation_bytes(batch),
         "operations": None,
     }
     summaries = job.original.summaries()
     if summaries is not None:
         result["layers"] = [_layer(summary, job.dtype.itemsize) for summary in summaries]
         result["operations"] = sum(summary.operations for summary in summaries)
-    if ranks is not None:
-        roles = assign([0] * ranks, config.servers)
-        result["roles"] = _roles(job, roles, ranks)
-        result["memory_bytes"] = sum(sum(rank["memory"].values()) for rank in result["roles"])
     return result
+
+
+def of_ranks(job: Job, servers: int, ranks: int) -> dict[str, Any]:
+    """Describe the ranks of a job, so many of which are servers; see `plan`."""
+    roles = _roles(job, assign([0] * ranks, servers), ranks)
+    return {"roles": roles, "memory_bytes": sum(sum(rank["memory"].values()) for rank in roles)}
 
 
 def _layer(summary: LayerSummary, itemsize: int) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from mpidl.engines.replay import ReplayEngine
 from mpidl.errors import MpidlError
 from mpidl.job.build import build
 from mpidl.job.fill import fill
+from mpidl.job.place import place
 from mpidl.parameters import Range
-from mpidl.storage.checkpoint import Checkpoint, steps
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import steps
 from mpidl.storage.integrity import verify
 from mpidl.storage.interleaving import Interleaving
 
@@ -43,13 +45,13 @@ def replay(run: Path) -> dict[str, Any]:
     last = max(steps(run / "checkpoints"), default=interleaving.step)
     beginning, end = _undamaged(run, interleaving.step), _undamaged(run, last)
     job = build(config, beginning)
-    job.place()
+    place(job)
     job.replicas = len(interleaving.batches)
     ranges = job.shards(len(interleaving.arrivals) or job.replicas)
     parts = [fill(job, part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]
     engine = ReplayEngine(job.training, parts, interleaving)
     gradients = engine.run()
-    found, expected = engine.parameters(), end.read("parameters", Range(0, end.size))
+    found, expected = engine.parameters(), end.read("parameters", Range(0, end.size), job.layout)
     difference, equal = float(np.abs(found - expected).max()), bool(np.array_equal(found, expected))
     if config.run.deterministic and not equal:
         raise MpidlError(f"{run}: the run was deterministic, and its replay differs from {end.path} by {difference:g}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import msgspec
 from mpidl.config import Config, load
 from mpidl.errors import MpidlError
 from mpidl.launch import environment
-from mpidl.launch.output import STDERR, readerless
-from mpidl.runs.agreement import by_first_rank, ranks
-from mpidl.storage.checkpoint import Checkpoint, newest_good, steps, sweep
+from mpidl.launch.output import say, terminate
+from mpidl.runs.agreement import by_first_rank, ranks, together
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import newest_good, steps, sweep
 
 
 def choose(run: Path) -> Checkpoint | None:
@@ -43,7 +43,7 @@ def choose(run: Path) -> Checkpoint | None:
     path, lines = newest_good(run, rank, gather)
     for line in lines:
         _say(line)
-    return Checkpoint(path)
+    return together(lambda: Checkpoint(path))
 
 
 def finished(config: Config, run: Path) -> dict[str, Any] | None:
@@ -58,12 +58,14 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
 
     def look() -> dict[str, Any] | None:
         try:
-            summary: dict[str, Any] = msgspec.json.decode((run / "summary.json").read_bytes())
+            summary = msgspec.json.decode((run / "summary.json").read_bytes(), type=dict[str, Any])
             before = load(run / "config.toml").run
         except (OSError, ValueError, MpidlError):
             return None
-        asked = (config.algorithm.name, config.run.epochs, config.run.steps, config.run.target_accuracy)
-        done = (summary.get("algorithm"), before.epochs, before.steps, before.target_accuracy)
+        asked, done = (
+            (name, run.epochs, run.steps, run.target, run.target_accuracy, run.patience)
+            for name, run in ((config.algorithm.name, config.run), (summary.get("algorithm"), before))
+        )
         return summary if asked == done and not summary.get("interrupted") else None
 
     summary = by_first_rank(look)
@@ -74,5 +76,4 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
 
 def _say(line: str) -> None:
     if environment.world().rank == 0:
-        with readerless(STDERR):
-            print(f"mpidl: {line}", file=sys.stderr, flush=True)
+        say(line, terminate)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mpidl.config import Config
+from mpidl.config.measured import read
 from mpidl.job.build import build
+from mpidl.job.durations import durations
+from mpidl.launch.output import say
 from mpidl.runs.one_process import OneProcess
 
 
@@ -28,4 +31,9 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     MpidlError
         The run failed; the message is one line.
     """
-    return OneProcess(build(config), replicas, config.virtual.times(replicas)).run()
+    job, path, base = build(config), config.virtual.measurements(), None
+    if path is not None:
+        measured = read(path)
+        base = durations(job, measured, config.servers or replicas)
+        say(f"durations by {path}: {measured}")
+    return OneProcess(job, replicas, config.virtual.times(replicas, base)).run()

@@ -26,8 +26,8 @@ class Accrual:
         Number of the evaluation. Chunks of other evaluations are dropped.
     complete : int
         Number of units of which every chunk has been accrued.
-    losses : array, shape (units,)
-        For each complete unit, the sum of its samples' losses.
+    losses, weights : array, shape (units,)
+        For each complete unit, the sum of its batches' losses, each times the batch's weight, and of these weights.
     """
 
     _adding = Sgd()
@@ -37,7 +37,7 @@ class Accrual:
         self.evaluation = self.complete = 0
         self._targets: Sequence[str] = ()
         self._accrued = np.zeros((0, len(pieces)), bool)
-        self.losses = np.zeros(0)
+        self.losses, self.weights = np.zeros(0), np.zeros(0)
 
     def begin(self, evaluation: int, vectors: Iterable[str], targets: Sequence[str]) -> None:
         """Set vectors to 0 and expect the units of an evaluation.
@@ -56,9 +56,9 @@ class Accrual:
             self._vectors[name].fill(0)
         self._targets = targets
         self._accrued = np.zeros((len(targets), len(self._slices)), bool)
-        self.losses = np.zeros(len(targets))
+        self.losses, self.weights = np.zeros(len(targets)), np.zeros(len(targets))
 
-    def add_chunk(self, evaluation: int, unit: int, chunk: int, values: Any, loss: float) -> bool:
+    def add_chunk(self, evaluation: int, unit: int, chunk: int, values: Any, loss: float, weight: float) -> bool:
         """Add one chunk of a unit's gradient, unless it has been added before.
 
         Parameters
@@ -66,8 +66,8 @@ class Accrual:
         evaluation, unit, chunk : int
             Numbers of the evaluation, of the unit in it, and of the chunk.
         values : array, shape (chunk's size,)
-        loss : float
-            Sum of the losses of the unit's samples; the same with every chunk.
+        loss, weight : float
+            Those of the unit; see `losses`. The same with every chunk.
 
         Returns
         -------
@@ -82,11 +82,11 @@ class Accrual:
         if not self._accrued[unit].all():
             return False
         self.complete += 1
-        self.losses[unit] = loss
+        self.losses[unit], self.weights[unit] = loss, weight
         return True
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return all that is kept between two chunks except the vectors: counters of int64, and the losses."""
+        """Return all that is kept between two chunks except the vectors: counters of int64, losses and weights."""
         names = list(self._vectors)
         return {
             "evaluation": np.array(self.evaluation),
@@ -94,6 +94,7 @@ class Accrual:
             "targets": np.array([names.index(name) for name in self._targets], np.int64),
             "accrued": self._accrued.astype(np.int64),
             "losses": self.losses,
+            "weights": self.weights,
         }
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
@@ -102,7 +103,7 @@ class Accrual:
         self.evaluation, self.complete = int(state["evaluation"]), int(state["complete"])
         self._targets = [names[number] for number in state["targets"].tolist()]
         self._accrued = state["accrued"].astype(bool)
-        self.losses = state["losses"].copy()
+        self.losses, self.weights = state["losses"].copy(), state["weights"].copy()
 
     def has(self, unit: int) -> bool:
         """Tell whether a unit is complete."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from mpidl.device import to_host
 from mpidl.parameters.ranges import Range
-from mpidl.rules import Rule
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.policies import Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -113,25 +112,25 @@ class ShardOnDevice(Shard):
         self.publish()
 
 
-def rehearse(xp: Any, rule: Rule | None, policy: Policy, dtype: Any) -> None:
+def rehearse(xp: Any, rule: ScheduledRule, policy: Policy, dtype: Any) -> None:
     """Compile the kernels that a shard needs: let one worker push to a shard of one element.
 
     Parameters
     ----------
     xp
         CuPy.
-    rule : Rule
+    rule : ScheduledRule
     policy : Policy
         A new instance for one worker.
     dtype : dtype
         The parameters' type.
     """
     zero = np.zeros(1, dtype)
-    state = dict.fromkeys(() if rule is None else rule.states, zero)
-    shard = ShardOnDevice(Range(0, 1), zero.copy(), ScheduledRule(rule), policy, 1, xp=xp, state=state)
+    state = dict.fromkeys(() if rule.rule is None else rule.rule.states, zero)
+    shard = ShardOnDevice(Range(0, 1), zero.copy(), rule, policy, 1, xp=xp, state=state)
     for clock in range(2):
         shard.receive_chunk(0, 0, clock, np.zeros((2, 1) if policy.compares else 1, dtype))
-    if rule is not None:
+    if rule.rule is not None:
         # A policy that gathers more than two pushes hasn't called the rule yet.
         shard.update(0, shard.bring(zero), 1)
     shard.remove_worker(0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -119,7 +121,10 @@ class Shard(ShardState):
             self.receive_chunk(worker, chunk, fetched, values[..., piece], portions)
 
     def receive_sum(
-        self, parts: Sequence[np.ndarray] | np.ndarray, mean: bool, portions: tuple[int, int] = (-1, -1)
+        self,
+        parts: Sequence[np.ndarray] | np.ndarray,
+        weights: Sequence[float] | None,
+        portions: tuple[int, int] = (-1, -1),
     ) -> None:
         """Act on the sum of several vectors as on one push of worker 0 that was fetched at the present clock.
 
@@ -127,20 +132,36 @@ class Shard(ShardState):
         ----------
         parts : sequence of array (range.size,), or array (n, range.size)
             At least one vector in the host's memory. They are summed in their order and stay as they are.
-        mean : bool
-            Whether the sum is divided by the number of parts.
+        weights : sequence of float, or None
+            What each part counts in their mean, which is taken then; None: they are summed.
         portions : (int, int)
             The first and the last portion that the parts were computed on.
         """
-        fetched = self.clock
+        fetched, equal = self.clock, weights is None or len(set(weights)) == 1
         for chunk, piece in enumerate(self._slices):
-            total, *others = (part[piece] for part in parts)
-            out = self._sum[: total.size]
-            for part in others:
-                total = np.add(total, part, out=out)
-            if mean:
-                total = np.divide(total, len(parts), out=out)
+            pieces = [part[piece] for part in parts]
+            out = self._sum[: pieces[0].size]
+            if weights is None or equal:
+                total = pieces[0]
+                for part in pieces[1:]:
+                    total = np.add(total, part, out=out)
+                if weights is not None:
+                    total = np.divide(total, len(parts), out=out)
+            else:
+                total = self._weighted(pieces, weights, out)
             self.receive_chunk(0, chunk, fetched, total, portions)
+
+    def _weighted(self, pieces: Sequence[np.ndarray], weights: Sequence[float], out: np.ndarray) -> np.ndarray:
+        """Write the mean of pieces, which count differently, into `out`, and return it."""
+        whole, scaled = fsum(weights), self._scaled[: out.size]
+        np.multiply(pieces[0], weights[0] / whole, out=out)
+        for piece, weight in zip(pieces[1:], weights[1:], strict=True):
+            np.add(out, np.multiply(piece, weight / whole, out=scaled), out=out)
+        return out
+
+    @cached_property
+    def _scaled(self) -> np.ndarray:
+        return np.empty_like(self._sum)
 
     def remove_worker(self, worker: int) -> None:
         """Expect no more pushes of a worker."""

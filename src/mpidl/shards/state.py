@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from mpidl.device import to_host
 from mpidl.parameters.ranges import Range, chunks
+from mpidl.rules import Sgd
+from mpidl.rules.segments import SegmentedRule, unfrozen
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.staleness import Histogram
@@ -88,6 +91,7 @@ class ShardState:
     """
 
     block: ClassVar[int | None] = BLOCK
+    _adding = Sgd()
 
     def __init__(
         self,
@@ -112,12 +116,11 @@ class ShardState:
         self.chunk_size, self.pieces = chunk, chunks(Range(0, range.size), chunk)
         self.chunks = len(self.pieces)
         self._slices = [slice(*piece) for piece in self.pieces]
-        statistics = [shared for each in rule.statistics if (shared := each.intersect(range))]
-        self._statistics = [each.shift(-range.start) for each in statistics]
-        self._statistics_of_chunks = [
-            [shared.shift(-piece.start) for each in self._statistics if (shared := each.intersect(piece))]
-            for piece in self.pieces
-        ]
+        in_vector = [piece.shift(range.start) for piece in self.pieces]
+        if rule.rule is not None:
+            of_range = partial(SegmentedRule, rule.rule, statistics=rule.statistics, segments=rule.segments)
+            self._rules, self._rule_of_all = [of_range(each) for each in in_vector], of_range(range)
+        self._unfrozen = [unfrozen(rule.segments, each) for each in in_vector]
         self._open: dict[int, PushHeader] = {}
         self._bound: set[str] = set()
         self._cut()
@@ -199,10 +202,20 @@ class ShardState:
         scale : float
             Factor of the rate.
         """
-        assert self.rule is not None
         parameters, state = self._views[chunk]
-        rate = self.rate * scale
-        self.rule.update(parameters, state, gradient, ordinal, rate, sparing=self._statistics_of_chunks[chunk])
+        self._rules[chunk].update(parameters, state, gradient, ordinal, self.rate * scale)
+
+    def add(self, chunk: int, values: Any, factor: float = 1.0) -> None:
+        """Add `factor` times `values`, shape (chunk's size,), to one chunk of the parameters, except to frozen ones."""
+        parameters = self.chunk(chunk)
+        for part in self._unfrozen[chunk]:
+            self._adding.update(parameters[part], (), values[part], 1, -factor)
+
+    def assign(self, chunk: int, values: Any) -> None:
+        """Replace one chunk of the parameters, except frozen ones, by `values`, shape (chunk's size,)."""
+        parameters = self.chunk(chunk)
+        for part in self._unfrozen[chunk]:
+            parameters[part] = values[part]
 
     def fingerprint(self) -> int:
         """Return a number that is another one after the parameters have changed: the sum of their bits."""
@@ -223,9 +236,7 @@ class ShardState:
         """
         assert self.rule is not None
         rate = self.rule.rate * self._rate_at(portion)
-        self.rule.update(
-            self.parameters, self._state, gradient, ordinal, rate, sparse=True, sparing=self._statistics
-        )  # fmt: skip
+        self._rule_of_all.update(self.parameters, self._state, gradient, ordinal, rate, sparse=True)
 
     def state(self) -> dict[str, Any]:
         """Return all that the shard keeps between two chunks.

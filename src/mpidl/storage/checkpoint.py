@@ -2,18 +2,15 @@
 
 A checkpoint is written in ``checkpoints/.STEP`` and renamed to ``checkpoints/STEP`` when every file is on disk: it
 appears whole or not at all. ``index.h5`` is written last. Its virtual datasets give each tensor in its own shape,
-whatever the number of shards; its group ``files`` has the checksums of the other files. Reading checks none, but
-`newest_good` does.
+whatever the number of shards; its dataset ``layout`` tells in which order they have the tensors; its group ``files``
+has the checksums of the other files. Reading checks none, but `mpidl.storage.checkpoints.newest_good` does.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
-import sys
 import tomllib
-from collections.abc import Callable
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +18,20 @@ import h5py
 import msgspec
 import numpy as np
 
-from mpidl.errors import MpidlError, UsageError
-from mpidl.parameters import Range, transfers
-from mpidl.storage.files import INDEX, cannot_read, describe, replica_file, shard_file
-from mpidl.storage.integrity import DamagedError, verify
+from mpidl.errors import UsageError
+from mpidl.parameters import Layout, Range
+from mpidl.storage.files import INDEX, LAYOUT, cannot_read, decoded_layout, describe, replica_file, shard_file
 from mpidl.storage.position import Position
+from mpidl.storage.vectors import SavedVectors
 from mpidl.version import VERSION
+
+#: Groups of the index and of a replica's file; see `mpidl.nn.model.CompleteModel`.
+CONSTANTS, BUFFERS = "constants", "buffers"
+_REPLICA = re.compile(r"replica-(\d+)\.h5")
 
 
 class Checkpoint:
-    """A checkpoint on disk, read by any number of servers.
+    """A checkpoint on disk, read by any number of servers, in any layout of its tensors.
 
     Parameters
     ----------
@@ -49,10 +50,15 @@ class Checkpoint:
         What the run's data were; empty if an earlier version saved it.
     shapes : dict of str to tuple of int
         Shapes of the parameter tensors, by their names.
+    layout : Layout or None
+        Layout of the vectors in the shards; None if an earlier version saved them, with each tensor in one piece, in
+        the order that the model has them.
     states : tuple of str
         Names of the vectors beside the parameters.
     size : int
         Number of parameters.
+    aliases : dict of str to str
+        Other names of tensors: the name in `shapes` for each.
 
     Raises
     ------
@@ -65,19 +71,24 @@ class Checkpoint:
         try:
             with h5py.File(path / INDEX) as file:
                 attributes, self.shapes = dict(file.attrs), _shapes(file["parameters"])
+                layout = file[LAYOUT][()] if LAYOUT in file else None
             _check_version(path, str(attributes["version"]))
-            shards = [describe(path / shard_file(k)) for k in range(int(attributes["shards"]))]
+            self.layout: Layout | None = None if layout is None else decoded_layout(layout, self.shapes)
+            files = [path / shard_file(number) for number in range(int(attributes["shards"]))]
+            shards = [describe(file) for file in files]
             self.position = Position.of(attributes)
             self.config = str(attributes["config"])
             self.sections: dict[str, Any] = tomllib.loads(self.config)
             self.data: dict[str, str] = msgspec.json.decode(attributes.get("data", "{}"))
+            self.aliases: dict[str, str] = msgspec.json.decode(attributes.get("aliases", "{}"))
         except (OSError, KeyError, ValueError) as error:
             raise UsageError(f"{path}: not a readable checkpoint: {error}") from error
-        self._ranges = [part for part, _ in shards]
+        self._files = list(zip(files, (part for part, _ in shards), strict=True))
+        self._vectors = SavedVectors(self._files, self.layout)
         self.states = tuple(name.removeprefix("rule/") for name in shards[0][1] if name != "parameters")
-        self.size = self._ranges[-1].stop
+        self.size = self._vectors.size
 
-    def read(self, vector: str, range: Range) -> np.ndarray:
+    def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
         """Read a range of a vector, from however many shards.
 
         Parameters
@@ -86,6 +97,8 @@ class Checkpoint:
             "parameters" or "rule/NAME".
         range : Range
             Elements of the flat vector.
+        layout : Layout, optional
+            Layout of the flat vector; that of the checkpoint by default.
 
         Returns
         -------
@@ -96,68 +109,109 @@ class Checkpoint:
         MpidlError
             A file can't be read, or the checkpoint has nothing of the range.
         """
-        result: np.ndarray | None = None
-        for transfer in transfers(self._ranges, range):
-            path, source, target = self.path / shard_file(transfer.source), transfer.source_range, transfer.target_range
-            try:
-                with h5py.File(path) as file:
-                    dataset = file[vector]
-                    if result is None:
-                        result = np.empty(range.size, dataset.dtype)
-                    dataset.read_direct(result, np.s_[source.start : source.stop], np.s_[target.start : target.stop])
-            except (OSError, KeyError) as error:
-                raise cannot_read(path, error) from error
-        if result is None:
-            raise MpidlError(f"{self.path}: has no parameters {range.start} to {range.stop}")
-        return result
+        return self._vectors.read(vector, range, layout)
 
-    def shard_state(self, range: Range) -> dict[str, np.ndarray]:
+    def shard_state(self, range: Range, layout: Layout | None = None) -> dict[str, np.ndarray]:
         """Return what the shards kept: their vectors' parts of a range, and the counters of the first of them.
 
         Parameters
         ----------
-        range : Range
-            Elements of the flat vector.
+        range, layout
+            See `read`.
 
         Returns
         -------
         dict of str to array
             See `mpidl.shards.state.ShardState.state`. Earlier versions saved the vectors only.
         """
-        first = transfers(self._ranges, range)[0].source
-        state: dict[str, np.ndarray] = {}
-        with h5py.File(self.path / shard_file(first)) as file:
-            size = self._ranges[first].size
+        first = self._files[self._vectors.holders(range, layout)[0]]
+        names, others = _contents(*first)
+        return others | {name: self.read(name, range, layout) for name in names}
 
-            def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
-                if isinstance(item, h5py.Dataset):
-                    whole = item.shape == (size,) and item.dtype.kind == "f"
-                    state[name] = self.read(name, range) if whole else item[...]
+    def replica_vectors(
+        self, number: int, range: Range | None = None, layout: Layout | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the vectors that a replica kept: those of its state, and what its wire format had left out.
 
-            file.visititems(take)
-        return state
+        Parameters
+        ----------
+        number : int
+            The replica's number.
+        range : Range, optional
+            Elements of the flat vector; all by default.
+        layout
+            See `read`.
+        """
+        paths = takewhile(Path.exists, (self.path / replica_file(number, part) for part in count()))
+        files = [(path, _range(path, self.size)) for path in paths]
+        if not files:
+            return {}
+        saved, (names, others) = SavedVectors(files, self.layout), _contents(*files[0])
+        return others | {name: saved.read(name, range or Range(0, self.size), layout) for name in names}
 
-    def replica_vectors(self, number: int) -> dict[str, np.ndarray]:
-        """Return the vectors that a replica kept: those of its state, and what its wire format had left out."""
-        vectors: dict[str, np.ndarray] = {}
+    def constants(self) -> dict[str, np.ndarray]:
+        """Return the tensors of the model that training leaves alone, by name."""
+        return _arrays(self.path / INDEX, CONSTANTS)
 
-        def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
-            if isinstance(item, h5py.Dataset):
-                vectors[name] = item[...]
+    def buffers(self, number: int = 0) -> dict[str, np.ndarray]:
+        """Return what a replica's model counted by itself, by name; that of the first replica saved if it has none."""
+        saved = sorted(int(found[1]) for path in self.path.iterdir() if (found := _REPLICA.fullmatch(path.name)))
+        first = number if number in saved else next(iter(saved), None)
+        return {} if first is None else _arrays(self.path / replica_file(first), BUFFERS)
 
-        path = self.path / replica_file(number)
-        if path.exists():
-            with h5py.File(path) as file:
-                file.visititems(take)
-        return vectors
-
-    def clock(self, range: Range) -> int:
-        """Return the largest clock of the shards that had a part of `range`."""
+    def clock(self, range: Range, layout: Layout | None = None) -> int:
+        """Return the largest clock of the shards that had a part of a range; see `read`."""
         clocks = []
-        for transfer in transfers(self._ranges, range):
-            with h5py.File(self.path / shard_file(transfer.source)) as file:
+        for number in self._vectors.holders(range, layout):
+            with h5py.File(self._files[number][0]) as file:
                 clocks.append(int(file.attrs["clock"]))
         return max(clocks)
+
+
+def _range(path: Path, size: int) -> Range:
+    """Return the range of vectors of so many elements that a file of a replica has: all, unless the replica is cut."""
+    try:
+        with h5py.File(path) as file:
+            return Range(int(file.attrs.get("start", 0)), int(file.attrs.get("stop", size)))
+    except OSError as error:
+        raise cannot_read(path, error) from error
+
+
+def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]]:
+    """Return the names of the vectors in a file that has a range of them, and the other arrays by name, not buffers."""
+    names: list[str] = []
+    others: dict[str, np.ndarray] = {}
+
+    def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(item, h5py.Dataset) and not name.startswith(f"{BUFFERS}/"):
+            if item.shape == (held.size,) and item.dtype.kind == "f":
+                names.append(name)
+            else:
+                others[name] = np.asarray(item[()])
+
+    try:
+        with h5py.File(path) as file:
+            file.visititems(take)
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    return names, others
+
+
+def _arrays(path: Path, group: str = "/") -> dict[str, np.ndarray]:
+    """Return the arrays of a file within a group, by their names there; none if there is no such group."""
+    found: dict[str, np.ndarray] = {}
+
+    def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = np.asarray(item[()])
+
+    try:
+        with h5py.File(path) as file:
+            if group in file:
+                file[group].visititems(take)
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    return found
 
 
 def _shapes(parameters: h5py.Group) -> dict[str, tuple[int, ...]]:
@@ -179,130 +233,3 @@ def _check_version(path: Path, version: str) -> None:
 
 def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)[:3]]
-
-
-def steps(checkpoints: Path) -> list[int]:
-    """Return the steps of the checkpoints in a run's directory, ascending.
-
-    Raises
-    ------
-    MpidlError
-        The directory can't be read.
-    """
-    try:
-        return sorted(int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise cannot_read(checkpoints, error) from error
-
-
-def newest_good(
-    run: Path, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda value: [value]
-) -> tuple[Path, list[str]]:
-    """Find a run's newest checkpoint that is as it was saved; collective over the ranks that share the work.
-
-    The first rank lists the checkpoints; each rank verifies its part of the files.
-
-    Parameters
-    ----------
-    run : Path
-        ``runs/NAME``.
-    rank : int
-        This rank.
-    gather : callable
-        Returns the values of all ranks on every rank, as ``comm.allgather`` does.
-
-    Returns
-    -------
-    path : Path
-        The checkpoint, on every rank.
-    lines : list of str
-        A line about each newer one that was passed over because it is damaged.
-
-    Raises
-    ------
-    UsageError
-        There is none.
-    MpidlError
-        A file can't be read for another reason than damage. Every rank raises the same error.
-    """
-    checkpoints = run / "checkpoints"
-    listings = gather(_outcome(steps, checkpoints) if rank == 0 else None)
-    if isinstance(listings[0], MpidlError):
-        raise listings[0]
-    damaged: list[MpidlError] = []
-    for step in reversed(listings[0]):
-        path = checkpoints / str(step)
-        errors = [error for error in gather(_outcome(verify, path, rank, len(listings))) if error is not None]
-        for error in errors:
-            if not isinstance(error, DamagedError):
-                raise error
-        if not errors:
-            return path, [f"{error}; taking {step} instead" for error in damaged]
-        damaged.append(errors[0])
-    if damaged:
-        raise UsageError(f"{checkpoints}: every checkpoint is damaged; {damaged[0]}")
-    raise UsageError(f"{run}: no checkpoint to read in {checkpoints}")
-
-
-def _outcome(action: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what an action returns, or the error that it raises."""
-    try:
-        return action(*arguments)
-    except MpidlError as error:
-        return error
-
-
-def latest(run: Path) -> Checkpoint:
-    """Return a run's newest checkpoint that is as it was saved; stderr names those passed over.
-
-    Raises
-    ------
-    UsageError, MpidlError
-        See `newest_good`.
-    """
-    path, lines = newest_good(run)
-    for line in lines:
-        print(f"mpidl: {line}", file=sys.stderr, flush=True)
-    return Checkpoint(path)
-
-
-def prune(checkpoints: Path, keep: int, newest: int) -> None:
-    """Remove all checkpoints but the initial state, the one that the run saved last, and the `keep` - 1 before it.
-
-    Parameters
-    ----------
-    checkpoints : Path
-    keep : int
-        From 1.
-    newest : int
-        Step of the checkpoint saved last. Those of later steps were damaged and passed over when the run resumed.
-    """
-    found = [step for step in steps(checkpoints) if step > 0]
-    kept = [step for step in found if step <= newest][-keep:]
-    for step in set(found) - set(kept):
-        path, removed = checkpoints / str(step), checkpoints / f".{step}.removed"
-        # Remove none in part: what is under its name is whole.
-        with contextlib.suppress(OSError):
-            path.rename(removed)
-            shutil.rmtree(removed)
-
-
-def sweep(checkpoints: Path) -> None:
-    """Remove what a run that died left half-written; give a whole checkpoint its name, unless there is one of its step.
-
-    A run that resumes sweeps before it looks for its newest checkpoint.
-
-    Raises
-    ------
-    MpidlError
-        A file can't be read.
-    """
-    for entry in sorted(checkpoints.glob(".*"), key=lambda entry: entry.suffix):
-        with contextlib.suppress(DamagedError):
-            verify(entry)
-            target = checkpoints / str(Checkpoint(entry).position.step)
-            if not target.exists():
-                entry.rename(target)
-        shutil.rmtree(entry, ignore_errors=True)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import h5py
+import msgspec
 import numpy as np
 
 from mpidl.errors import MpidlError
-from mpidl.parameters import Range
+from mpidl.parameters import Box, Layout, Range
 
 #: Name of the file that shows the others as one model.
 INDEX = "index.h5"
+
+#: Dataset of the index that says in which order the shards have the tensors; see `encoded_layout`.
+LAYOUT = "layout"
 
 
 def scratch(checkpoints: Path, order: int) -> Path:
@@ -25,9 +30,26 @@ def shard_file(number: int) -> str:
     return f"shard-{number}.h5"
 
 
-def replica_file(number: int) -> str:
-    """Return the name of the file of a replica's vectors."""
-    return f"replica-{number}.h5"
+def replica_file(number: int, part: int = 0) -> str:
+    """Return the name of the file of a replica's vectors or, if it is cut, of those that one of its ranks keeps."""
+    return f"replica-{number}.h5" if part == 0 else f"replica-{number}-{part}.h5"
+
+
+def encoded_layout(layout: Layout) -> str:
+    """Return a layout's pieces as JSON: for each, in the order of the vector, the name and the box of the tensor."""
+    return msgspec.json.encode([(part.name, part.box.ranges) for part in layout]).decode()
+
+
+def decoded_layout(text: str | bytes, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
+    """Return the layout of tensors of these shapes that `encoded_layout` has encoded.
+
+    Raises
+    ------
+    ValueError
+        The text is another, or of other tensors.
+    """
+    found = msgspec.json.decode(text, type=list[tuple[str, tuple[Range, ...]]])
+    return Layout(shapes.items(), [(name, Box(ranges)) for name, ranges in found])
 
 
 def describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:

@@ -25,6 +25,10 @@ class Capacity:
         How pushes are encoded.
     evaluations : int
         Number of epochs that can be evaluated.
+    figures : int
+        Number of figures of an evaluation.
+    sums : int
+        Number of sums that a worker posts of its parts of an evaluation.
     units : int
         Most units of a coordinator's evaluation; 0 without a coordinator that drives the algorithm.
     shared_vectors : int
@@ -37,6 +41,8 @@ class Capacity:
     dtype: Any
     wire: Wire | None = None
     evaluations: int = 1
+    figures: int = 2
+    sums: int = 3
     units: int = 0
     shared_vectors: int = 0
     chunk_bytes: int = CHUNK_BYTES

@@ -88,7 +88,8 @@ WORKER_STATUS = np.dtype(
         ("state", np.int64),
         ("samples", np.int64),
         ("batches", np.int64),
-        ("loss", np.float64),  # sum of the training losses over the samples
+        ("loss", np.float64),  # sum of the batches' training losses, each times the batch's weight
+        ("weight", np.float64),  # sum of these weights
         ("pushes", np.int64),
         ("fetches", np.int64),
         ("bytes_pushed", np.int64),
@@ -105,9 +106,7 @@ WORKER_STATUS = np.dtype(
         ("sampled_fetches", np.int64),  # fetches whose tearing was counted; see `ThroughServers`
         ("tearing_sum", np.int64),
         ("tearing_max", np.int64),
-        ("test_loss", np.float64),  # sums over this worker's part of the test data
-        ("test_correct", np.float64),
-        ("test_samples", np.int64),
+        ("tested_samples", np.int64),  # samples of an evaluation whose sums this worker has posted
         ("tests", np.int64),  # how many times it has evaluated its part
         ("diverged", np.int64),  # 1 + the portion in which the loss was not finite, which ends the run; 0 for none
     ]
@@ -127,15 +126,14 @@ SERVER_STATUS = np.dtype(
 
 #: Fields of a status that say of others that they are final. No transport writes a row whole at one moment, so that
 #: these are shown after all others, and one after the other in this order.
-ANNOUNCING = ("test_samples", "tests", "diverged", "state")
+ANNOUNCING = ("tested_samples", "tests", "diverged", "state")
 
-EVALUATION = np.dtype(
-    [
-        ("loss", np.float64),
-        ("accuracy", np.float64),
-        ("time", np.float64),  # when it began, seconds since the epoch
-    ]
-)
+
+def evaluation(figures: int) -> np.dtype:
+    """Return the dtype of a worker's evaluation after an epoch, which has so many figures."""
+    # When it began, in seconds since the epoch, and the figures in the order of `mpidl.metrics.figures.Figures.names`.
+    return np.dtype([("time", np.float64), ("values", np.float64, (figures,))])
+
 
 # A push, chunk by chunk.
 
@@ -203,6 +201,7 @@ class Meeting(IntEnum):
     ORDER = 2  # the first worker's: Control.ORDER
     LAST = 3  # and Control.LAST
     PORTION = 4  # the portion of its last batch
+    WEIGHT = 5  # what its vector counts, the bits of a float64
 
 
 # Checkpoints.
@@ -236,8 +235,9 @@ class Saved:
 # Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.
 
 TICKETS = 1 << 32
-#: What is added to a unit's number in the header of a push if another worker had taken that unit before.
-COPY = 1 << 40
+#: What is added to a unit's number if another worker had taken that unit before. The header of a push has evaluation
+#: and unit where others have the clock, and the bits of two float64, the sums of losses and of weights, for portions.
+COPY = 1 << 31
 
 
 class Notice(IntEnum):
@@ -284,11 +284,12 @@ class Complete:
     Attributes
     ----------
     evaluation : int
-    losses : array (units,)
+    losses, weights : array (units,)
     won : int
         Units whose second copy came first.
     """
 
     evaluation: int
     losses: np.ndarray
+    weights: np.ndarray
     won: int

@@ -52,8 +52,8 @@ class TopK(Wire):
             scratch["candidates"] = np.empty(BLOCK, np.uint32)
         bits = residual.view(np.uint32 if residual.itemsize == 4 else np.uint64)
         parts = self._parts(out, values.size, values.dtype)
-        fraction, histogram = float(self.fraction), scratch["histogram"]
-        compiled(_encode)(values, residual, bits, fraction, histogram, scratch["candidates"], *parts)
+        whole, last = self._of_block(BLOCK), self._of_block(values.size % BLOCK)
+        compiled(_encode)(values, residual, bits, whole, last, scratch["histogram"], scratch["candidates"], *parts)
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
         """See `Wire.decode`; IndexError if an index lies beyond the chunk."""
@@ -67,9 +67,12 @@ class TopK(Wire):
 
 
 def _encode(
-    values: Any, residual: Any, bits: Any, fraction: float, histogram: Any, candidates: Any, sent: Any, indices: Any
-) -> None:
+    values: Any, residual: Any, bits: Any, whole: int, last: int, histogram: Any, candidates: Any, sent: Any,
+    indices: Any,
+) -> None:  # fmt: skip
     """Select by radix: magnitudes compare like their bits without the sign, so that NaN is largest.
+
+    Of a whole block `whole` elements are sent, and `last` of a shorter last one.
 
     Each pass over a block finds one more digit of the smallest magnitude that is sent. Of the elements that have the
     digits found so far, the first `wanted` are sent.
@@ -85,7 +88,7 @@ def _encode(
         histogram[:] = 0
         for i in range(start, stop):
             histogram[(bits[i] & mask) >> np.uint64(shift)] += 1
-        wanted, digit = max(1, int(fraction * (stop - start) + 0.5)), histogram.size - 1
+        wanted, digit = whole if stop - start == BLOCK else last, histogram.size - 1
         while histogram[digit] < wanted:
             wanted -= histogram[digit]
             digit -= 1

@@ -15,7 +15,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.shards.cut import Cut
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.interface import WorkerLink
+from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Meeting, Order, Phase
 
 
@@ -64,7 +64,7 @@ class ByReduction(OwnShard):
         """See `RequestHandler.bind`."""
         super().bind(link)
         self._peers = link.peers
-        self._collectives = ShardCollectives(link.peers, self._shards, self._shard.parameters.dtype)
+        self._collectives = ShardCollectives(link.peers, self._shards, self.shard.parameters.dtype)
 
     def unbind(self) -> None:
         """See `RequestHandler.unbind`."""
@@ -74,6 +74,7 @@ class ByReduction(OwnShard):
         """See `RequestHandler.start`: the initial state is saved before the first reduction."""
         self._gather(parameters)
         self._agree(False)
+        self.status.figures["first_fetch"] = time.time()
 
     def order(self, marked: int) -> Order:
         """See `RequestHandler.order`: that of the last reduction, so that all obey it after the same one."""
@@ -83,7 +84,7 @@ class ByReduction(OwnShard):
     def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
         """See `RequestHandler.cut`: the shard as the last reduction has left it."""
         self._cut.begin(())
-        return Part({number: position}, {number: (self._shard.range, self._cut.copy.on_host())})
+        return Part({number: position}, {number: (self.shard.range, self._cut.copy.on_host())})
 
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`: the last reduction's result."""
@@ -92,14 +93,12 @@ class ByReduction(OwnShard):
 
     def end_pushes(self) -> None:
         """See `RequestHandler.end_pushes`."""
-        self._shard.apply_rest()
+        self.shard.apply_rest()
         super().end_pushes()
 
     def _reduce(self, request: Reduce) -> int:
         figures = self.status.figures
-        if not figures["first_fetch"]:
-            figures["first_fetch"] = time.time()
-        given = self._agree(request.vector is not None)
+        given = self._agree(request.vector is not None, request.weight)
         if not given.any():
             return 0
         self._update(request, given)
@@ -117,9 +116,10 @@ class ByReduction(OwnShard):
             self._evaluate(epoch, request.parameters)
         return int(given.sum())
 
-    def _agree(self, gives: bool) -> np.ndarray:
-        """Tell all who gives a vector, which epoch is over and what is to be saved; return who gives."""
-        self._says[:] = gives, self.epoch_over, 0, 0, self.portion
+    def _agree(self, gives: bool, weight: float = 0.0) -> np.ndarray:
+        """Tell all who gives a vector that counts so much, which epoch is over, what is to be saved; say who gives."""
+        self._says[:] = gives, self.epoch_over, 0, 0, self.portion, 0
+        self._says.view(np.float64)[Meeting.WEIGHT] = weight
         if self._peers.rank == 0:
             order = self._link.order()
             self._says[[Meeting.ORDER, Meeting.LAST]] = order.number, order.last
@@ -133,9 +133,10 @@ class ByReduction(OwnShard):
         """Sum this shard's part of all vectors, and update the shard."""
         self._collectives.scatter(request.vector, given, self._received)
         portion = int(self._all[:, Meeting.PORTION].max())
-        self._shard.receive_sum(self._received[: int(given.sum())], request.mean, (portion, portion))
+        weights = self._all.view(np.float64)[given, Meeting.WEIGHT].tolist() if request.mean else None
+        self.shard.receive_sum(self._received[: int(given.sum())], weights, (portion, portion))
 
     def _gather(self, parameters: np.ndarray) -> None:
         """Bring all shards into a vector."""
-        self._collectives.gather(self._shard.parameters, parameters)
+        self._collectives.gather(self.shard.parameters, parameters)
         self._latest = parameters

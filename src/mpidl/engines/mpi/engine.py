@@ -11,7 +11,7 @@ import numpy as np
 
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
+from mpidl.algorithms.requests import Clock, Gradient, NextBatch, Unit, WaitForEpoch
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
@@ -20,7 +20,7 @@ from mpidl.engines.mpi.marking import Marking, Stopped
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.nn.model import Model
-from mpidl.transport.interface import WorkerLink
+from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
 
 #: Seconds between two posts of a worker's status.
@@ -114,6 +114,9 @@ class MpiEngine:
                 batch = self._next_batch(request) if isinstance(request, NextBatch) else None
                 figures["overhead_seconds"] += self._timer() - started
                 answer = batch if isinstance(request, NextBatch) else self._actions[type(request)](request)
+                if isinstance(answer, Unit) and self.split.lookahead > 1:
+                    for each in answer.batches:
+                        self.split.prepare(each.indices, each.epoch)
         except (StopIteration, Stopped):
             replica.close()
         self._waiting.until(self.handler.applied)
@@ -165,17 +168,18 @@ class MpiEngine:
         if pause > 0:
             time.sleep(pause)
             seconds += pause
-        samples = len(request.batch.indices)
         figures = self.status.figures
         figures["computing_seconds"] += seconds
         figures["computing_squares"] += seconds * seconds
-        figures["samples"] += samples
+        figures["samples"] += len(request.batch.indices)
         figures["batches"] += 1
-        figures["loss"] += float(loss) * samples
+        figures["loss"] += float(loss) * batch.total
+        figures["weight"] += batch.total
         if not isfinite(loss):
             self._hooks.diverged()
         self.marking.unused = 0
-        self.handler.computed(float(loss) * samples)
+        self.state.weight = batch.total
+        self.handler.computed(float(loss) * batch.total, batch.total)
         return gradient
 
     def _wait_for_epoch(self, request: WaitForEpoch) -> None:

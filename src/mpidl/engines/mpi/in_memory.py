@@ -16,7 +16,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import ShardState
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.interface import WorkerLink
+from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Row
 
 #: Seconds that a worker waits, with the gate closed, for others to end what they are changing, before it opens it.
@@ -57,15 +57,15 @@ class InMemory(OwnShard):
         """See `RequestHandler.bind`: this worker's part of the vectors moves into the shared memory."""
         super().bind(link)
         self._gate, self._rows = link.shared_rows[0], link.shared_rows[1:]
-        shared = dict(zip(self._shard.vectors, link.shared_vectors, strict=True))
-        self._shard.bind({name: vector[slice(*self._shard.range)] for name, vector in shared.items()})
+        shared = dict(zip(self.shard.vectors, link.shared_vectors, strict=True))
+        self.shard.bind({name: vector[slice(*self.shard.range)] for name, vector in shared.items()})
         if self._row is not None:
             self._rows[self._number] = self._row
         parameters, *states = shared.values()
         whole = Range(0, parameters.size)
         state = dict(zip(list(shared)[1:], states, strict=True))
-        self._whole = ShardState(whole, parameters, self._shard.scheduled_rule, parameters.size, state=state)
-        self._before = self._shard.clock
+        self._whole = ShardState(whole, parameters, self.shard.scheduled_rule, parameters.size, state=state)
+        self._before = self.shard.clock
         self._model.parameters = parameters
 
     def unbind(self) -> None:
@@ -73,7 +73,7 @@ class InMemory(OwnShard):
         self._own[:] = self._whole.parameters
         self._model.parameters = self._own
         self._row = self._rows[self._number].copy()
-        self._shard.unbind()
+        self.shard.unbind()
         del self._whole, self._rows, self._gate
 
     def start(self, parameters: np.ndarray) -> None:
@@ -131,7 +131,7 @@ class InMemory(OwnShard):
             if name not in self._copies:
                 self._copies[name] = np.empty_like(vector)
             np.copyto(self._copies[name], vector)
-        counters: Mapping[str, Any] = self._shard.state() | {"clock": np.array(self._clock)}
+        counters: Mapping[str, Any] = self.shard.state() | {"clock": np.array(self._clock)}
         replicas = {}
         for number, row in enumerate(self._rows.tolist()):
             end = NUMBERS + 2 * row[Row.PLACES]
@@ -158,7 +158,7 @@ class InMemory(OwnShard):
             np.copyto(parameters, self._whole.parameters)
 
     def _update(self, request: Update) -> None:
-        total, shard = self._clock, self._shard
+        total, shard = self._clock, self.shard
         with self.changing:
             self._whole.update_sparsely(request.gradient, total + 1, self.portion)
             self._rows[self._number, Row.UPDATES] += 1

@@ -13,7 +13,7 @@ from mpidl.engines.mpi.request_handler import Part, RequestHandler
 from mpidl.storage.files import replica_file, scratch
 from mpidl.storage.position import ReplicaPosition
 from mpidl.storage.writer import BackgroundTask, save_shard, write_file
-from mpidl.transport.interface import WorkerLink
+from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, Saved
 
 #: Seconds between two looks for an order.
@@ -150,7 +150,8 @@ class Marking:
     def _save(self, order: int, part: Part) -> None:
         """Write what there is to write, and report it; a file that is still being written is of no use any more."""
         directory, name = scratch(self._checkpoints, order), replica_file(self._number)
-        vectors = {**self._state.vectors(), **self._handler.vectors()}
+        # One worker may contribute what all of them keep.
+        vectors = {**self._state.vectors(), **self._handler.vectors()} if part.replicas else {}
         files = [name] if vectors else []
         self._report = Saved(order, list(part.shards), part.replicas, files, part.taken)
         if not files and not part.shards:

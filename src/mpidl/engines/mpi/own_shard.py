@@ -16,9 +16,11 @@ class OwnShard(RequestHandler):
     shard : Shard
     """
 
+    shard: Shard
+
     def __init__(self, shard: Shard) -> None:
         super().__init__()
-        self.shard = self._shard = shard
+        self.shard = shard
         self._shard_status = ShardStatus(shard)
 
     def post(self) -> None:

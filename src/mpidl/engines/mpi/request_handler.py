@@ -13,7 +13,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import Shard
 from mpidl.storage.interleaving import WorkerRecord
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.interface import WorkerLink
+from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import WORKER_STATUS, Order
 from mpidl.transport.status import Status
 from mpidl.wire import ErrorFeedback
@@ -97,8 +97,8 @@ class RequestHandler:
         if self.record is not None:
             self.record.took(portion, batch)
 
-    def computed(self, loss: float) -> None:
-        """Note that a gradient has been computed, and the sum of the losses of its samples."""
+    def computed(self, loss: float, weight: float) -> None:
+        """Note that a gradient has been computed, its batch's weight, and the mean loss times this weight."""
         if self.unpushed and self.unpushed[-1][0] == self.portion:
             self.unpushed[-1][2] = self._batch + 1
         else:

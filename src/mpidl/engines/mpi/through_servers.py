@@ -13,7 +13,7 @@ from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.parameters.ranges import Range
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.interface import WorkerLink
+from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, ShardClock
 from mpidl.wire import ErrorFeedback, Wire
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mpidl.transport.interface import Link
+from mpidl.transport.interface.link import Link
 from mpidl.transport.status import Status
 
 

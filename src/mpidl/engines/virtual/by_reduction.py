@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from mpidl.algorithms.requests import Reduce
 from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import RequestHandler
@@ -31,7 +29,6 @@ class ByReduction(RequestHandler):
         self._meet_if_complete()
 
     def _reduce(self, replica: VirtualReplica, request: Reduce) -> Process:
-        self._cluster.begin()
         self._portion = max(self._portion, replica.pushed()[1])
         self._waiting[replica.number] = request
         met = self._met.next
@@ -51,9 +48,9 @@ class ByReduction(RequestHandler):
         size = requests[0].parameters.nbytes
         if cluster.machines is not None and len(requests) > 1:
             yield from cluster.machines.all_reduce(len(requests), size)
-        given = [request.vector for request in requests if request.vector is not None]
+        given = [request for request in requests if request.vector is not None]
         if given:
-            self._update(given, requests[0].mean)
+            self._update(given)
             for request in requests:
                 cluster.collect(request.parameters)
             cluster.totals.last_push = cluster.clock()
@@ -63,7 +60,8 @@ class ByReduction(RequestHandler):
         cluster.totals.bytes_fetched += len(requests) * size
         met.announce(len(given))
 
-    def _update(self, vectors: list[np.ndarray], mean: bool) -> None:
+    def _update(self, requests: list[Reduce]) -> None:
+        weights = [request.weight for request in requests] if requests[0].mean else None
         for server in self._cluster.servers:
-            parts = [vector[server.part] for vector in vectors]
-            server.shard.receive_sum(parts, mean, (self._portion, self._portion))
+            parts = [request.vector[server.part] for request in requests if request.vector is not None]
+            server.shard.receive_sum(parts, weights, (self._portion, self._portion))

@@ -97,8 +97,9 @@ class VirtualReplica:
         Deliveries of its pushes that may still be under way.
     clock : float
         Steps done so far; infinite once it has ended.
-    loss : float
-        Sum of the losses of the samples computed so far, of the present unit where a coordinator asks for units.
+    loss, weight : float
+        Sum of the batches' losses, each times the batch's weight, and sum of these weights so far; of the present unit
+        where a coordinator asks for units.
     unpushed : list of Assignment
         Batches taken since the last push.
     """
@@ -113,7 +114,7 @@ class VirtualReplica:
         self.fetching: simpy.Event | None = None
         self.unapplied: list[simpy.Process] = []
         self.clock: float = 0
-        self.loss = 0.0
+        self.loss = self.weight = 0.0
         self.unpushed: list[Assignment] = []
         self._tickets_before = 0
         self._feedback: list[ErrorFeedback] = []
@@ -248,7 +249,9 @@ class VirtualCluster:
     def collect(self, vector: np.ndarray) -> None:
         """Copy the parameters of all shards into `vector`, shape (size,)."""
         for server in self.servers:
-            vector[server.part] = server.shard.parameters
+            part = vector[server.part]
+            if not np.may_share_memory(part, server.shard.parameters):
+                part[:] = server.shard.parameters
 
     def begin(self) -> None:
         """Note the time at which training begins; later calls do nothing."""

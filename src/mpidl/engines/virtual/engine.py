@@ -81,7 +81,8 @@ class VirtualEngine:
         self._algorithm, self._model, self._schedule = training.algorithm, training.model, training.schedule
         environment = self._environment = simpy.Environment()
         times = time.times
-        machines = Machines(environment, times, time.seed, replicas, len(shards)) if times is not None else None
+        ranks = len(shards) if self._algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
+        machines = Machines(environment, times, time.seed, replicas, ranks) if times is not None else None
         servers = [VirtualServer(environment, shard) for shard in shards]
         clock = time.clock or (lambda: time.start + float(environment.now))
         self._cluster = VirtualCluster(environment, machines, servers, self._model.parameters.dtype, clock)
@@ -258,7 +259,8 @@ class VirtualEngine:
         return replica.next_batch()
 
     def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
-        cluster, samples = self._cluster, len(request.batch.indices)
+        cluster = self._cluster
+        cluster.begin()
         if cluster.machines is not None:
             # Computed when its time has passed: few gradients exist at once, and they stay in the cache.
             yield cluster.machines.compute(replica.number)
@@ -275,10 +277,13 @@ class VirtualEngine:
                 replica.gradient = cluster.spares.take(gradient.shape)
             np.copyto(replica.gradient, gradient)
             gradient = replica.gradient
-        cluster.totals.samples += samples
+        weight = replica.state.weight = batch.total
+        cluster.totals.samples += len(request.batch.indices)
         cluster.totals.batches += 1
-        cluster.totals.loss += float(loss) * samples
-        replica.loss += float(loss) * samples
+        cluster.totals.loss += float(loss) * weight
+        cluster.totals.weight += weight
+        replica.loss += float(loss) * weight
+        replica.weight += weight
         return gradient
 
     def _wait_for_epoch(self, replica: VirtualReplica, request: WaitForEpoch) -> Process:

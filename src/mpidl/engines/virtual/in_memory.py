@@ -23,7 +23,6 @@ class InMemory(RequestHandler):
         self.actions = {Gradient: self._gradient, Update: self._update}
 
     def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
-        self._cluster.begin()
         replica.fetched = [server.shard.clock for server in self._cluster.servers]
         # Others write while it computes: it reads the parameters as they are when it begins.
         read = self._cluster.spares.take(request.parameters.shape)

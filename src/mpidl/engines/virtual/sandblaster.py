@@ -20,7 +20,6 @@ from mpidl.engines.virtual.handler import Action
 from mpidl.engines.virtual.hooks import Hooks
 from mpidl.engines.virtual.through_servers import InFlight, ThroughServers
 from mpidl.shards.accrual import Accrual
-from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.shards.vectors import Vectors
 
 
@@ -31,12 +30,13 @@ class UnitInFlight(InFlight):
     Attributes
     ----------
     unit : Unit
-    loss : float
-        Sum of the losses of its samples.
+    loss, weight : float
+        Sum of its batches' losses, each times the batch's weight, and sum of these weights.
     """
 
     unit: Unit
     loss: float
+    weight: float
 
 
 class VirtualSandblaster(ThroughServers):
@@ -48,7 +48,7 @@ class VirtualSandblaster(ThroughServers):
     training : Training
         Units are made of the portions of the schedule's first epoch; the run ends where the schedule does.
     compute : callable
-        Lets the time of a gradient pass, computes it, and adds the sum of its losses to the replica's `loss`.
+        Lets the time of a gradient pass, computes it, and adds to the replica's `loss` and `weight`.
     hooks : Hooks
         `on_batch` is called before each unit, `on_iteration` with each iteration.
     state : dict, optional
@@ -103,8 +103,8 @@ class VirtualSandblaster(ThroughServers):
         results = [vectors.carry_out(request.operations) for vectors in self._vectors]
         self._messages += 2 * len(self._vectors)
         if self._cluster.machines is not None:
-            yield from self._cluster.machines.send(0, 0)
-            yield from self._cluster.machines.send(0, 0)
+            yield from self._cluster.machines.tell(0)
+            yield from self._cluster.machines.tell(0)
         self._operating += self._cluster.clock() - started
         return [fsum(parts) for parts in zip(*results, strict=True)]
 
@@ -120,9 +120,10 @@ class VirtualSandblaster(ThroughServers):
         while any(accrual.complete < len(self._units) for accrual in self._accruals):
             yield self._updated.next
         self._messages += 3 * len(self._accruals)
-        losses, samples = segment_sums(request.segments, self._units, self._accruals[0].losses, self._portions)
+        first = self._accruals[0]
+        sums = segment_sums(request.segments, self._units, first.losses, first.weights, self._portions)
         return Evaluation(
-            losses, samples, sum(len(unit.portions) for unit in self._units),
+            *sums, sum(len(unit.portions) for unit in self._units),
             self._backups, self._won, self._cluster.clock() - self._handed_out,
         )  # fmt: skip
 
@@ -146,9 +147,9 @@ class VirtualSandblaster(ThroughServers):
             number = self._take(replica)
             if number is not None:
                 if self._cluster.machines is not None:
-                    yield from self._cluster.machines.send(replica.number, 0)
+                    yield from self._cluster.machines.tell(replica.number)
                 self._cluster.begin()
-                replica.loss = 0.0
+                replica.loss = replica.weight = 0.0
                 return Unit(self._evaluation, number, minibatches(self._units[number], self._portions))
             yield self._changed.next
         return None
@@ -195,7 +196,7 @@ class VirtualSandblaster(ThroughServers):
         cluster.totals.bytes_pushed += request.vector.nbytes
         vector = cluster.spares.take(request.vector.shape)
         np.copyto(vector, request.vector)
-        push = UnitInFlight(replica, vector, len(cluster.servers), request.unit, replica.loss)
+        push = UnitInFlight(replica, vector, len(cluster.servers), request.unit, replica.loss, replica.weight)
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
         for number, server in enumerate(cluster.servers):
             replica.unapplied.append(cluster.environment.process(self._deliver_unit(push, number, server)))
@@ -204,15 +205,11 @@ class VirtualSandblaster(ThroughServers):
         """Bring server `number` its part of a unit's gradient and let it accrue the part."""
         cluster, unit, part = self._cluster, push.unit, push.vector[server.part]
         if cluster.machines is not None:
-            yield from cluster.machines.send(push.replica.number, min(part.nbytes, CHUNK_BYTES))
-            yield from server.turn()
-            started = cluster.environment.now
-            yield cluster.machines.serve(number)
-            server.busy_seconds += cluster.environment.now - started
+            yield from self._occupy(push.replica, number, part.nbytes)
         accrual, completed = self._accruals[number], False
         for chunk, piece in enumerate(server.shard.pieces):
             values = part[piece.start : piece.stop]
-            completed |= accrual.add_chunk(unit.evaluation, unit.number, chunk, values, push.loss)
+            completed |= accrual.add_chunk(unit.evaluation, unit.number, chunk, values, push.loss, push.weight)
         if cluster.machines is not None:
             server.done()
         if completed and number == 0 and self._takers[unit.number][0] != push.replica.number:

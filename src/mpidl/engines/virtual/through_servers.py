@@ -10,7 +10,6 @@ import numpy as np
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
 from mpidl.engines.virtual.handler import Action, RequestHandler
-from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.wire import Wire
 
 
@@ -103,24 +102,23 @@ class ThroughServers(RequestHandler):
 
     def _copy_all(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
         """Copy all shards into a vector, each at the moment its own answer leaves; return their clocks."""
-        first, *others = self._cluster.servers
         if self._cluster.machines is None:
             self._cluster.collect(vector)
             return [server.shard.clock for server in self._cluster.servers]
-        environment = self._cluster.environment
-        copies = [environment.process(self._copy(replica, server, vector)) for server in others]
-        clock = yield from self._copy(replica, first, vector)
+        environment, servers = self._cluster.environment, range(len(self._cluster.servers))
+        copies = [environment.process(self._copy(replica, number, vector)) for number in servers[1:]]
+        clock = yield from self._copy(replica, 0, vector)
         if copies:
             yield environment.all_of(copies)
         return [clock, *(copy.value for copy in copies)]
 
-    def _copy(self, replica: VirtualReplica, server: VirtualServer, vector: np.ndarray) -> Process:
-        machines = self._cluster.machines
+    def _copy(self, replica: VirtualReplica, number: int, vector: np.ndarray) -> Process:
+        machines, server = self._cluster.machines, self._cluster.servers[number]
         assert machines is not None
-        yield from machines.send(replica.number, 0)
+        yield from machines.tell(replica.number)
         vector[server.part] = server.shard.parameters
         clock = server.shard.clock
-        yield from machines.send(replica.number, server.shard.parameters.nbytes)
+        yield from machines.fetch(replica.number, number, server.shard.parameters.nbytes)
         return clock
 
     def _push(self, replica: VirtualReplica, request: Push) -> Process:
@@ -139,8 +137,8 @@ class ThroughServers(RequestHandler):
                 self._apply(push, server, fetched)
             return
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
-        for server, fetched in zip(cluster.servers, replica.fetched, strict=True):
-            replica.unapplied.append(cluster.environment.process(self._deliver(push, server, fetched)))
+        for number, fetched in enumerate(replica.fetched):
+            replica.unapplied.append(cluster.environment.process(self._deliver(push, number, fetched)))
 
     def _vector_to_send(self, replica: VirtualReplica, vector: np.ndarray) -> np.ndarray:
         """Return the vector that travels: the replica's gradient, which it then gives up, or a spare one."""
@@ -154,29 +152,33 @@ class ThroughServers(RequestHandler):
             np.copyto(sent, vector)
         return sent
 
-    def _deliver(self, push: PushInFlight, server: VirtualServer, fetched: int) -> Process:
+    def _deliver(self, push: PushInFlight, number: int, fetched: int) -> Process:
         """Bring a server its part of a push and let it apply the push; `fetched` is as in `Shard.receive_push`."""
-        cluster, machines, sender = self._cluster, self._cluster.machines, push.replica.number
-        assert machines is not None
-        size = push.nbytes * server.shard.range.size / push.vector.shape[-1]
-        # A server begins with the first chunk while the rest is on its way.
-        first = min(size, CHUNK_BYTES)
-        yield from machines.send(sender, first)
-        rest = cluster.environment.process(machines.send(sender, size - first)) if size > first else None
-        if machines.shares_cores:
-            yield cluster.environment.timeout(0)  # The sender is still copying when the server wakes up.
-        yield from server.turn()
-        started = cluster.environment.now
-        yield machines.serve(cluster.servers.index(server))
-        if rest is not None and rest.is_alive:
-            yield rest
-        server.busy_seconds += cluster.environment.now - started
+        cluster, server = self._cluster, self._cluster.servers[number]
+        yield from self._occupy(push.replica, number, push.nbytes * server.shard.range.size / push.vector.shape[-1])
         self._apply(push, server, fetched)
         server.done()
         cluster.totals.last_push = cluster.clock()
         push.awaited -= 1
         if not push.awaited:
             cluster.spares.give(push.vector)
+
+    def _occupy(self, replica: VirtualReplica, number: int, size: float) -> Process:
+        """Bring a server `size` bytes of a replica, and let the time of its work on them pass; it is then occupied."""
+        environment, machines, server = self._cluster.environment, self._cluster.machines, self._cluster.servers[number]
+        assert machines is not None
+        # A server begins with the first chunk while the rest is on its way.
+        first = min(size, machines.chunk)
+        yield from machines.push(replica.number, number, first)
+        rest = environment.process(machines.push(replica.number, number, size - first)) if size > first else None
+        if machines.shares_cores:
+            yield environment.timeout(0)  # The sender is still copying when the server wakes up.
+        yield from server.turn()
+        started = environment.now
+        yield machines.serve(number)
+        if rest is not None and rest.is_alive:
+            yield rest
+        server.busy_seconds += environment.now - started
 
     def _apply(self, push: PushInFlight, server: VirtualServer, fetched: int) -> None:
         started = self._cluster.clock()

@@ -11,10 +11,15 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.errors import UsageError, quoted
+from mpidl.shards.shard import CHUNK_BYTES
 
 
 class Distribution(Protocol):
     """A distribution of durations in seconds."""
+
+    @property
+    def mean(self) -> float:
+        """Mean of what is drawn."""
 
     def __call__(self, random: np.random.Generator) -> float:
         """Draw one duration with a random generator."""
@@ -34,6 +39,11 @@ class Constant:
     def __post_init__(self) -> None:
         _check(0, self.seconds)
 
+    @property
+    def mean(self) -> float:
+        """See `Distribution`."""
+        return self.seconds
+
     def __call__(self, random: np.random.Generator) -> float:
         """See `Distribution`."""
         return self.seconds
@@ -48,6 +58,11 @@ class Uniform:
 
     def __post_init__(self) -> None:
         _check(self.low, self.high)
+
+    @property
+    def mean(self) -> float:
+        """See `Distribution`."""
+        return (self.low + self.high) / 2
 
     def __call__(self, random: np.random.Generator) -> float:
         """See `Distribution`."""
@@ -148,9 +163,16 @@ class Times:
     service : Distribution
         Duration of a server's work on one push.
     bandwidth : float
-        Bytes per second of a link; infinite by default.
+        Bytes per second of a node's network card in each direction, which all that passes it at the same time shares;
+        infinite by default. With `cores`, bytes per second of a copy.
+    memory_bandwidth : float
+        Bytes per second from one rank to another of its node, which don't pass the card; infinite by default.
+    ranks_per_node : int
+        Number of consecutive ranks on each node. By default each rank has a node of its own.
     cores : int, optional
-        Number of cores that all replicas and servers share. By default each has a core of its own.
+        Number of cores that all replicas and servers share, on one node. By default each has a core of its own.
+    chunk : float
+        Bytes of a push with which a server begins while the rest is on its way.
     slow : dict of int to float
         For each slow replica, the factor by which its gradients take longer.
     deaths : tuple of Death
@@ -161,7 +183,10 @@ class Times:
     latency: Distribution = field(default_factory=Constant)
     service: Distribution = field(default_factory=Constant)
     bandwidth: float = float("inf")
+    memory_bandwidth: float = float("inf")
+    ranks_per_node: int = 1
     cores: int | None = None
+    chunk: float = CHUNK_BYTES
     slow: dict[int, float] = field(default_factory=dict)
     deaths: tuple[Death, ...] = ()
 

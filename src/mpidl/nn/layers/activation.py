@@ -21,12 +21,18 @@ class Activation(Layer):
     """
 
     type: ClassVar[str] = "activation"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
 
     activation: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
         choose(ACTIVATIONS, "activation", self.activation)
+
+    @property
+    def mixes(self) -> bool:
+        """See `Layer`."""
+        return ACTIVATIONS[self.activation].mixes
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """See `Layer`."""

@@ -22,6 +22,7 @@ class Add(Activated, Joining):
     """
 
     type: ClassVar[str] = "add"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
 
     activation: str = "identity"
 

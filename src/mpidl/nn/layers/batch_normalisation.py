@@ -8,15 +8,18 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.nn.layers.layer import Activated, Buffer, Shape, Workspace
+from mpidl.errors import UsageError
+from mpidl.nn.layers.layer import Activated, Buffer, Piece, Shape, Sums, Workspace
+from mpidl.parameters.box import Box
 
 
 @dataclass(frozen=True)
 class BatchNormalisation(Activated):
     """``activation(scale * (inputs - mean) / sqrt(variance + epsilon) + shift)``, over all axes but the last.
 
-    In training, the mean and variance are the batch's; otherwise they are running averages, each moved by `momentum`
-    towards every batch's. The running averages are stored among the parameters, and update rules leave them alone.
+    In training, the mean and variance are the batch's, also where it is cut over ranks; otherwise they are running
+    averages, each moved by `momentum` towards every batch's. The running averages are stored among the parameters, and
+    update rules leave them alone.
     All replicas move the same ones: with R replicas, whose pushes are R - 1 updates stale, `momentum` times R should
     stay below 1.
 
@@ -36,6 +39,7 @@ class BatchNormalisation(Activated):
 
     type: ClassVar[str] = "batch_normalisation"
     statistics: ClassVar[tuple[str, ...]] = ("mean", "variance")
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
 
     activation: str = "identity"
     momentum: Annotated[float, Meta(gt=0, le=1)] = 0.1
@@ -49,14 +53,30 @@ class BatchNormalisation(Activated):
         """See `Layer`."""
         return dict.fromkeys(("scale", "shift", "mean", "variance"), input_shape[-1:])
 
-    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
         """See `Layer`."""
-        return np.ones(shape, dtype) if parameter in ("scale", "variance") else np.zeros(shape, dtype)
+        values.fill(parameter in ("scale", "variance"))
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
         (shape,) = input_shapes
-        return super().buffers(shape) | {"moments": Buffer((3, shape[-1]), per_sample=False, kept=True)}
+        return super().buffers(shape) | {
+            "moments": Buffer((3, shape[-1]), per_sample=False, kept=True),
+            "rows": Buffer((1,), "int64", per_sample=False, kept=True),
+            "sums": Buffer((2, shape[-1]), per_sample=False),
+            "group_sums": Buffer((2 * shape[-1] + 1,), "float64", per_sample=False),
+        }
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """See `Layer`."""
+        return Piece(self, (box,), box, dict.fromkeys(self.parameters(box.shape), Box(box.ranges[-1:])))
+
+    def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
+        """See `Layer`: those who share channels share all of them."""
+        (shape,) = input_shapes
+        if how == "tiles" and len(shape) == 2:
+            raise UsageError(f"inputs of shape {shape} have no tiles beside their channels")
+        return super().pieces(how, number, parts, shape)
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
@@ -64,7 +84,7 @@ class BatchNormalisation(Activated):
         mean, variance, inverse = work.buffers["moments"]
         values = inputs.reshape(-1, inputs.shape[-1])
         if work.training:
-            kernels.column_moments(values, mean, variance)
+            self._find_moments(work, values, mean, variance)
         else:
             mean[:], variance[:] = parameters["mean"], parameters["variance"]
         xp.add(variance, self.epsilon, out=inverse)
@@ -84,11 +104,55 @@ class BatchNormalisation(Activated):
         gradient = output_gradient.reshape(values.shape)
         self.backprop(work, outputs, output_gradient)
         kernels.backprop_scale_shift(values, mean, inverse, gradient, gradients["scale"], gradients["shift"])
+        rows, sums = len(values), (gradients["scale"], gradients["shift"])
+        if work.group is not None:
+            rows = int(work.buffers["rows"][0])
+            sums = self._sum_gradients(work, work.group, len(values) / rows)
         if input_gradient is not None:
             kernels.backprop_columns(
-                values, mean, inverse, work.parameters["scale"], gradients["scale"], gradients["shift"], gradient,
-                input_gradient.reshape(values.shape),
-            )  # fmt: skip
-        unbiased = len(values) / max(1, len(values) - 1)
+                values, mean, inverse, work.parameters["scale"], *sums, gradient, input_gradient.reshape(values.shape)
+            )
+        if work.group is not None and work.group.rank > 0:
+            # The gradients of all ranks are added up; that of the statistics counts once.
+            gradients["mean"].fill(0)
+            gradients["variance"].fill(0)
+            return
+        unbiased = rows / max(1, rows - 1)
         gradients["mean"][:] = self.momentum * (work.parameters["mean"] - mean)
         gradients["variance"][:] = self.momentum * (work.parameters["variance"] - unbiased * variance)
+
+    @staticmethod
+    def _find_moments(work: Workspace, values: Any, mean: Any, variance: Any) -> None:
+        """Set mean and variance of the columns, those of all ranks' values together."""
+        work.kernels.column_moments(values, mean, variance)
+        if work.group is None:
+            return
+        columns, rows, total = mean.size, len(values), work.buffers["group_sums"]
+        own, count, squares = total[:columns], total[columns : columns + 1], total[columns + 1 :]
+        # The mean of the ranks' means, then the mean of their variances and of the squares of their means' distances.
+        own[:] = mean
+        own *= rows
+        count.fill(rows)
+        work.group.sum(total[: columns + 1])
+        own /= count
+        work.buffers["rows"][:] = count
+        squares[:] = mean
+        squares -= own
+        squares *= squares
+        squares += variance
+        squares *= rows
+        work.group.sum(squares)
+        squares /= count
+        mean[:], variance[:] = own, squares
+
+    @staticmethod
+    def _sum_gradients(work: Workspace, group: Sums, share: float) -> Any:
+        """Return the sums of all ranks' gradients of scale and shift, times this rank's share of the rows.
+
+        `backprop_columns` divides them by the number of its rows.
+        """
+        total, sums = work.buffers["group_sums"][:-1].reshape(2, -1), work.buffers["sums"]
+        total[0], total[1] = work.gradients["scale"], work.gradients["shift"]
+        group.sum(total)
+        work.xp.multiply(total, share, out=sums, casting="same_kind")
+        return sums

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mpidl.errors import UsageError
-from mpidl.nn.layers.layer import Joining, Shape, Workspace
+from mpidl.nn.layers.layer import Joining, Piece, Shape, Workspace
+from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,7 @@ class Concatenate(Joining):
     """The outputs of the layers that ``inputs`` names, one after the other along the last axis."""
 
     type: ClassVar[str] = "concatenate"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         """See `Layer`."""
@@ -22,6 +25,15 @@ class Concatenate(Joining):
             if other[:-1] != first[:-1]:
                 raise UsageError(f"inputs: shapes {first} and {other}, expected the same except for the last axis")
         return (*first[:-1], sum(shape[-1] for shape in input_shapes))
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """See `Layer`."""
+        inputs, start = [], 0
+        for shape in input_shapes:
+            own = box.ranges[-1].shift(-start).intersect(Range(0, shape[-1])) or Range(0, 0)
+            inputs.append(Box((*box.ranges[:-1], own)))
+            start += shape[-1]
+        return Piece(self, tuple(inputs), box, {})
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Annotated, Any, ClassVar
 
@@ -12,8 +12,11 @@ from msgspec import Meta
 
 from mpidl.errors import UsageError
 from mpidl.nn import winograd
-from mpidl.nn.layers.layer import Buffer, Shape, Weighted, Workspace
-from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows
+from mpidl.nn.cuts import divided_by
+from mpidl.nn.layers.layer import Buffer, Piece, Shape, Weighted, Workspace
+from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
+from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range, split
 
 #: Number of elements in the patches of one block: few enough for a CPU's cache, or enough to keep a GPU busy.
 PATCHES, PATCHES_ON_DEVICE = 1 << 19, 1 << 25
@@ -39,13 +42,15 @@ class Conv2d(Weighted):
     stride
         Pixels between neighbouring positions of the kernel.
     padding
-        Zeros around the image: a number, [vertical, horizontal], "same" or "valid" (none).
+        Zeros around the image: a number, [vertical, horizontal], [[top, bottom], [left, right]], "same" or "valid"
+        (none).
     groups
         Number of groups that input and output channels are divided into; each group of outputs sees only its own group
         of inputs (Krizhevsky et al. 2012, section 3.2).
     """
 
     type: ClassVar[str] = "conv2d"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels")
 
     channels: Annotated[int, Meta(ge=1)]
     size: Pair = 3
@@ -78,6 +83,36 @@ class Conv2d(Weighted):
         """See `Layer`."""
         (input_shape,) = input_shapes
         return 2 * prod(self.parameters(input_shape)["weight"]) * prod(self._windows(input_shape).positions)
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """See `Layer`; the box has whole groups of channels, or a part of one."""
+        (shape,) = input_shapes
+        windows, (down, across, channels) = self._windows(shape), box.ranges
+        inside, padding = under_windows(windows, shape, (down, across))
+        width, depth = self.channels // self.groups, windows.channels // self.groups
+        first, last = channels.start // width, (channels.stop - 1) // width
+        layer = replace(self, channels=channels.size, groups=last + 1 - first, padding=padding)
+        taken = (Range(first * depth, (last + 1) * depth),) if len(shape) == 3 else ()
+        weight = Box((*Box.whole((*windows.size, depth)).ranges, channels))
+        return Piece(layer, (Box((*inside, *taken)),), box, {"weight": weight, "bias": Box((channels,))})
+
+    def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
+        """See `Layer`: whole groups of channels where there are enough, so that each rank takes its own inputs only."""
+        if how != "channels" or self.groups == 1:
+            return super().pieces(how, number, parts, *input_shapes)
+        width = self.channels // self.groups
+        if parts <= self.groups:
+            groups = split(self.groups, parts)[number]
+            own = Range(groups.start * width, groups.stop * width)
+        else:
+            ranks = split(parts, self.groups)
+            (group,) = (group for group, some in enumerate(ranks) if some.start <= number < some.stop)
+            some = divided_by("channels of a group", width, ranks[group].size)
+            own = some[number - ranks[group].start].shift(group * width)
+        positions = self._windows(*input_shapes).positions
+        if self.mixes:
+            raise UsageError(f"an output depends on all {self.channels} channels")
+        return [self.piece(Box((*Box.whole(positions).ranges, own)), *input_shapes)]
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         """See `Layer`."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.nn.layers.layer import Shape, Weighted, Workspace
+from mpidl.errors import UsageError
+from mpidl.nn.cuts import divide, divided_by
+from mpidl.nn.layers.activation import Activation
+from mpidl.nn.layers.layer import Piece, Shape, Weighted, Workspace
+from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -24,13 +29,17 @@ class Dense(Weighted):
     initialiser
         A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (inputs, units), the
         bias (units,).
+    bias
+        Whether a bias is added.
     """
 
     type: ClassVar[str] = "dense"
+    cuts: ClassVar[tuple[str, ...]] = ("units", "inputs")
 
     units: Annotated[int, Meta(ge=1)]
     activation: str = "identity"
     initialiser: str = "glorot_uniform"
+    bias: bool = True
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """See `Layer`."""
@@ -38,17 +47,45 @@ class Dense(Weighted):
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
         """See `Layer`."""
-        return {"weight": (prod(input_shape), self.units), "bias": (self.units,)}
+        weight: Shape = (prod(input_shape), self.units)
+        return {"weight": weight, "bias": (self.units,)} if self.bias else {"weight": weight}
 
     def operations(self, *input_shapes: Shape) -> int:
         """See `Layer`."""
         (input_shape,) = input_shapes
         return 2 * prod(input_shape) * self.units
 
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """See `Layer`."""
+        (shape,) = input_shapes
+        tensors = {"weight": Box((Range(0, prod(shape)), *box.ranges)), "bias": box}
+        tensors = {name: tensors[name] for name in self.parameters(shape)}
+        return Piece(replace(self, units=box.size), (Box.whole(shape),), box, tensors)
+
+    def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
+        """See `Layer`: cut by inputs, along their first axis, a rank computes a summand of all units."""
+        if how != "inputs":
+            return super().pieces(how, number, parts, *input_shapes)
+        (shape,), outputs = input_shapes, Box.whole((self.units,))
+        rows, size = divided_by("inputs", shape[0], parts)[number], prod(shape[1:])
+        bias = self.bias and number == 0
+        tensors = {"weight": Box((Range(rows.start * size, rows.stop * size), *outputs.ranges))}
+        if bias:
+            tensors["bias"] = outputs
+        inputs = Box((rows, *Box.whole(shape[1:]).ranges))
+        summand = Piece(replace(self, activation="identity", bias=bias), (inputs,), outputs, tensors)
+        if self.activation == "identity":
+            return [summand]
+        if self.mixes:
+            raise UsageError(f"an output depends on all {self.units} units")
+        own = divide("units", (self.units,), parts)[number]
+        return [summand, Activation(self.activation).piece(own, (self.units,))]
+
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
         work.xp.matmul(inputs.reshape(len(inputs), -1), work.parameters["weight"], out=outputs)
-        work.kernels.add_row(outputs, work.parameters["bias"])
+        if self.bias:
+            work.kernels.add_row(outputs, work.parameters["bias"])
         self.activate(work, outputs)
 
     def backward(
@@ -58,7 +95,8 @@ class Dense(Weighted):
         xp = work.xp
         self.backprop(work, outputs, output_gradient)
         xp.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, out=work.gradients["weight"])
-        work.kernels.sum_rows(output_gradient, work.gradients["bias"])
+        if self.bias:
+            work.kernels.sum_rows(output_gradient, work.gradients["bias"])
         if input_gradient is not None:
             flat = input_gradient.reshape(len(inputs), -1)
             xp.matmul(output_gradient, work.parameters["weight"].T, out=flat)

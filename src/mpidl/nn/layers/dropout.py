@@ -14,7 +14,7 @@ from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
 class Dropout(Layer):
     """Sets each element to 0 with probability `rate` and divides the others by 1 - rate; identity outside training.
 
-    The choice of elements depends only on the network's seed, the layer and the minibatch.
+    The choice of elements depends only on the network's seed, the layer, the minibatch, and an element's place in it.
 
     Attributes
     ----------
@@ -27,6 +27,7 @@ class Dropout(Layer):
     """
 
     type: ClassVar[str] = "dropout"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
 
     rate: Annotated[float, Meta(ge=0, lt=1)] = 0.5
 
@@ -36,18 +37,16 @@ class Dropout(Layer):
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
-        return {"draws": Buffer(input_shape, "float32"), "factors": Buffer(input_shape)}
+        return {"factors": Buffer(input_shape)}
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        xp, draws, factors = work.xp, work.buffers["draws"], work.buffers["factors"]
         if not work.training:
-            xp.copyto(outputs, inputs)
+            work.xp.copyto(outputs, inputs)
             return
-        work.random().random(dtype=draws.dtype, out=draws)
-        xp.greater_equal(draws, self.rate, out=factors, casting="unsafe")
-        factors *= 1 / (1 - self.rate)
-        xp.multiply(inputs, factors, out=outputs)
+        work.kernels.dropout(
+            inputs, work.buffers["factors"], outputs, self.rate, work.key(), work.first, work.strides
+        )  # fmt: skip
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Annotated, Any, ClassVar
 
@@ -10,8 +10,11 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.errors import UsageError
+from mpidl.nn.cuts import divided_by
 from mpidl.nn.initialisers import INITIALISERS
-from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
+from mpidl.nn.layers.layer import Buffer, Layer, Piece, Shape, Workspace
+from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range
 from mpidl.schema import choose
 
 
@@ -27,18 +30,30 @@ class Embedding(Layer):
         Length of a row. The outputs have the inputs' shape with this axis appended.
     initialiser
         A name in `INITIALISERS`.
+    rows
+        The part of the vocabulary, [first, one past the last], whose rows the weight has; all by default. The outputs
+        of other ids are zero.
     """
 
     type: ClassVar[str] = "embedding"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "units")
     takes_integers: ClassVar[bool] = True
 
     vocabulary: Annotated[int, Meta(ge=1)]
     units: Annotated[int, Meta(ge=1)]
     initialiser: str = "lecun_normal"
+    rows: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=2, max_length=2)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         choose(INITIALISERS, "initialiser", self.initialiser)
+        first, stop = self._rows
+        if not first < stop <= self.vocabulary:
+            raise UsageError(f"rows: {[first, stop]}, expected a range within the vocabulary of {self.vocabulary}")
+
+    @property
+    def _rows(self) -> Range:
+        return Range(0, self.vocabulary) if self.rows is None else Range(*self.rows)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """See `Layer`."""
@@ -46,18 +61,37 @@ class Embedding(Layer):
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
         """See `Layer`."""
-        return {"weight": (self.vocabulary, self.units)}
+        return {"weight": (self._rows.size, self.units)}
 
-    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """See `Layer`."""
+        units, weight = box.ranges[-1], Box((Range(0, self._rows.size), box.ranges[-1]))
+        return Piece(replace(self, units=units.size), (Box(box.ranges[:-1]),), box, {"weight": weight})
+
+    def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
+        """See `Layer`: cut by rows of the weight, a rank gives zeros for the words that it doesn't have."""
+        (shape,) = input_shapes
+        outputs = Box.whole(self.output_shape(shape))
+        if how == "samples":
+            return super().pieces(how, number, parts, shape)
+        if how == "units":
+            units = divided_by("units", self.units, parts)[number]
+            return [self.piece(Box((*outputs.ranges[:-1], units)), shape)]
+        own = divided_by("rows of the vocabulary", self._rows.size, parts)[number]
+        layer = replace(self, rows=list(own.shift(self._rows.start)))
+        weight = Box((own, Range(0, self.units)))
+        return [Piece(layer, (Box.whole(shape),), outputs, {"weight": weight})]
+
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
         """See `Layer`."""
         # The fan-in is 1: a single row reaches an output, whatever the vocabulary.
-        values = INITIALISERS[self.initialiser](generator, shape, dtype)
-        values *= sqrt(self.vocabulary)
-        return values
+        INITIALISERS[self.initialiser](generator, shape, values)
+        values *= sqrt(shape[0])
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
-        return {"rounded": Buffer(input_shape), "ids": Buffer(input_shape, "int64")}
+        found = {"rounded": Buffer(input_shape), "ids": Buffer(input_shape, "int64")}
+        return found if self.rows is None else found | {"others": Buffer(input_shape, "bool")}
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
@@ -73,7 +107,23 @@ class Embedding(Layer):
         for extreme in (int(ids.min()), int(ids.max())):
             if not 0 <= extreme < self.vocabulary:
                 raise UsageError(f"an id of {extreme}, the embedding has a vocabulary of {self.vocabulary}")
+        if self.rows is not None:
+            self._find_others(work, ids)
         work.kernels.take_rows(work.parameters["weight"], ids.reshape(-1), outputs.reshape(-1, self.units))
+        self._leave_out(work, outputs)
+
+    def _find_others(self, work: Workspace, ids: Any) -> None:
+        """Make indices of rows of the ids, any for those without a row, and mark these."""
+        others, (first, stop) = work.buffers["others"], self._rows
+        ids -= first
+        # As an unsigned number, what is below the first row is larger than all.
+        work.xp.greater_equal(ids.view("uint64"), stop - first, out=others)
+        work.xp.copyto(ids, 0, where=others)
+
+    def _leave_out(self, work: Workspace, values: Any) -> None:
+        """Set what belongs to ids without a row to zero."""
+        if self.rows is not None:
+            work.xp.copyto(values, 0, where=work.buffers["others"][..., None])
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
@@ -81,6 +131,7 @@ class Embedding(Layer):
         """See `Layer`."""
         gradient = work.gradients["weight"]
         gradient.fill(0)
+        self._leave_out(work, output_gradient)
         rows = output_gradient.reshape(-1, self.units)
         work.kernels.add_to_rows(gradient, work.buffers["ids"].reshape(-1), rows)
         if input_gradient is not None:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
-from mpidl.nn.layers.layer import Layer, Shape, Workspace
+from mpidl.nn.cuts import divided_by
+from mpidl.nn.layers.layer import Layer, Piece, Shape, Workspace
+from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -14,10 +17,20 @@ class Flatten(Layer):
     """The inputs' elements along a single axis, in C order. `Dense` flattens its inputs itself."""
 
     type: ClassVar[str] = "flatten"
+    cuts: ClassVar[tuple[str, ...]] = ("rows",)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """See `Layer`."""
         return (prod(input_shape),)
+
+    def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
+        """See `Layer`."""
+        (shape,) = input_shapes
+        if how != "rows":
+            return super().pieces(how, number, parts, shape)
+        rows, size = divided_by("rows", shape[0], parts)[number], prod(shape[1:])
+        inputs = Box((rows, *Box.whole(shape[1:]).ranges))
+        return [Piece(self, (inputs,), Box((Range(rows.start * size, rows.stop * size),)), {})]
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.activations import ACTIVATIONS
+from mpidl.nn.cuts import divide
 from mpidl.nn.initialisers import INITIALISERS
+from mpidl.parameters.box import Box
 from mpidl.schema import Checked, choose
 
 Shape = tuple[int, ...]
@@ -41,6 +44,21 @@ class Buffer(NamedTuple):
     shape_on_device: Shape | None = None
 
 
+class Sums(Protocol):
+    """The ranks that compute parts of one layer.
+
+    Attributes
+    ----------
+    rank : int
+        This rank's number among them.
+    """
+
+    rank: int
+
+    def sum(self, array: Any) -> None:
+        """Replace an array by its sum over the ranks, in their order: the same bits on all."""
+
+
 @dataclass(slots=True)
 class Workspace:
     """The arrays that a layer computes with: C-contiguous, and owned by the network.
@@ -57,9 +75,15 @@ class Workspace:
         Arrays by name, as requested by `Layer.buffers`.
     training
         Whether a gradient will be computed, or only the outputs.
-    random
-        Returns a random generator (numpy.random.Generator, or CuPy's) that depends only on the network's seed, the
-        layer and the batch.
+    key
+        Returns the key of random numbers, four integers of 32 bits, which depends only on the network's seed, the layer
+        and the batch.
+    first, strides
+        Where the outputs lie in those of the uncut layer for the whole batch, (samples, *shape): the index of their
+        first element, and the distance of neighbours along each axis, in elements. None: they are the whole array.
+    group
+        Where other ranks compute parts of the layer and it has statistics of all: those ranks. None otherwise. The
+        gradients of all are added up, so that only the first one gives that of the statistics.
     """
 
     xp: Any
@@ -68,7 +92,32 @@ class Workspace:
     gradients: dict[str, Any]
     buffers: dict[str, Any]
     training: bool
-    random: Callable[[], Any]
+    key: Callable[[], Sequence[int]]
+    first: int = 0
+    strides: tuple[int, ...] | None = None
+    group: Sums | None = None
+
+
+class Piece(NamedTuple):
+    """What one rank computes of a layer that is cut.
+
+    Attributes
+    ----------
+    layer : Layer
+        An ordinary layer, for inputs of the boxes' shapes.
+    inputs : tuple of Box
+        The part of each operand that it takes; an empty box means that a joining layer doesn't take this operand.
+    outputs : Box
+        The part of the layer's outputs that it gives. Where those of several ranks overlap, they are summands.
+    tensors : dict of str to Box
+        For each of its tensors, the part of the uncut layer's tensor that it is. The boxes of two ranks are the same or
+        have no element in common; where they are the same, the sum of the gradients counts.
+    """
+
+    layer: Layer
+    inputs: tuple[Box, ...]
+    outputs: Box
+    tensors: dict[str, Box]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,20 +137,41 @@ class Layer(Checked, ABC):
     takes_integers
         Whether the layer takes integer inputs as they are. Other layers take the network's dtype.
     statistics
-        Names of parameters that update rules leave alone: their gradient is subtracted from them as it is.
+        Names of parameters that update rules leave alone: their gradient is subtracted from them as it is. A layer
+        that has them takes the sums of `Workspace.group`.
+    cuts
+        The ways in which the layer can be cut over ranks, besides "samples".
+    mixes
+        Whether an output depends on all the inputs along the last axis, which then can't be cut.
     name
         The layer's name in checkpoints. If empty, the network uses the layer's index and type.
     inputs
         Names of the layers whose outputs it takes. If empty, the layer takes those of the layer before it.
+    cut
+        How the layer is cut over the ranks of a partitioned model: one of its cuts, or "samples", by which each rank
+        computes a share of the minibatch with all of the layer's parameters. If empty, the fastest is found.
     """
 
     type: ClassVar[str]
     joins: ClassVar[bool] = False
     takes_integers: ClassVar[bool] = False
     statistics: ClassVar[tuple[str, ...]] = ()
+    cuts: ClassVar[tuple[str, ...]] = ()
 
     name: str = ""
     inputs: tuple[str, ...] = ()
+    cut: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = [*self.cuts, "samples"]
+        if self.cut and self.cut not in known:
+            raise UsageError(f"cut: {self.type} has no cut {quoted(self.cut)}{nearest(self.cut, known)}")
+
+    @property
+    def mixes(self) -> bool:
+        """See the class."""
+        return False
 
     @abstractmethod
     def output_shape(self, input_shape: Shape) -> Shape:
@@ -117,9 +187,12 @@ class Layer(Checked, ABC):
         """Return the shape of each parameter tensor, in their order in the flat vector."""
         return {}
 
-    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
-        """Return the initial values of a parameter tensor, from `generator` alone."""
-        return np.zeros(shape, dtype)
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
+        """Overwrite `values` (n,) with initial values of a parameter tensor, from `generator` alone.
+
+        They are consecutive elements of the flattened tensor, which is drawn in blocks; `shape` is that of the whole.
+        """
+        values.fill(0)
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
         """Return the memory that `forward` and `backward` need, by name."""
@@ -128,6 +201,47 @@ class Layer(Checked, ABC):
     def operations(self, *input_shapes: Shape) -> int:
         """Return the floating-point operations of `forward` per sample; only products with weights count."""
         return 0
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """Return what computes a box of the outputs: of a layer that works element by element, the layer itself.
+
+        Raises
+        ------
+        UsageError
+            If the layer can't compute it from a box of its inputs. The planner says which layer it is.
+        """
+        return Piece(self, (box,) * len(input_shapes), box, {})
+
+    def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
+        """Return what rank `number` of `parts` computes, where the layer is cut.
+
+        Parameters
+        ----------
+        how
+            One of `cuts`, or "samples": then the pieces are of the rank's share of the samples.
+        number, parts
+            The rank's number, and the number of ranks.
+        input_shapes
+            Shapes of the operands, for one sample.
+
+        Returns
+        -------
+        list of Piece
+            One, or two of which the second takes the first one's outputs, summed over the ranks.
+
+        Raises
+        ------
+        UsageError
+            If it can't be cut like this. The planner says which layer it is.
+        """
+        shape = self.output_shape(*input_shapes)
+        if how == "samples":
+            tensors = {name: Box.whole(each) for name, each in self.parameters(*input_shapes).items()}
+            return [Piece(self, tuple(map(Box.whole, input_shapes)), Box.whole(shape), tensors)]
+        box = divide(how, shape, parts)[number]
+        if self.mixes and box.shape[-1] < shape[-1]:
+            raise UsageError(f"an output depends on all {shape[-1]} {how}")
+        return [self.piece(box, *input_shapes)]
 
     @abstractmethod
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
@@ -175,6 +289,11 @@ class Activated(Layer):
         super().__post_init__()
         choose(ACTIVATIONS, "activation", self.activation)
 
+    @property
+    def mixes(self) -> bool:
+        """See `Layer`."""
+        return ACTIVATIONS[self.activation].mixes
+
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
         needs_inputs = ACTIVATIONS[self.activation].needs_inputs
@@ -208,6 +327,6 @@ class Weighted(Activated):
         super().__post_init__()
         choose(INITIALISERS, "initialiser", self.initialiser)
 
-    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
         """See `Layer`."""
-        return INITIALISERS[self.initialiser if parameter == "weight" else "zeros"](generator, shape, dtype)
+        INITIALISERS[self.initialiser if parameter == "weight" else "zeros"](generator, shape, values)

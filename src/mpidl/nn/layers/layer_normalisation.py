@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
+from mpidl.nn.layers.layer import Buffer, Layer, Piece, Shape, Workspace
+from mpidl.parameters.box import Box
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,14 @@ class LayerNormalisation(Layer):
     """
 
     type: ClassVar[str] = "layer_normalisation"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles")
 
     epsilon: Annotated[float, Meta(gt=0)] = 1e-5
+
+    @property
+    def mixes(self) -> bool:
+        """See `Layer`."""
+        return True
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """See `Layer`."""
@@ -38,14 +45,19 @@ class LayerNormalisation(Layer):
         """See `Layer`."""
         return {"scale": input_shape[-1:], "shift": input_shape[-1:]}
 
-    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
         """See `Layer`."""
-        return np.ones(shape, dtype) if parameter == "scale" else np.zeros(shape, dtype)
+        values.fill(parameter == "scale")
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
         rows = Buffer((prod(input_shape[:-1]),))
         return {"mean": rows, "inverse": rows}
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """See `Layer`."""
+        own = Box(box.ranges[-1:])
+        return Piece(self, (box,), box, {"scale": own, "shift": own})
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from mpidl.errors import UsageError
-from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
+from mpidl.nn.layers.layer import Buffer, Layer, Piece, Shape, Workspace
+from mpidl.nn.sliding_windows import Padding
+from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range
+
+#: Pixels [before, after].
+Sides = Annotated[list[Padding], Meta(min_length=2, max_length=2)]
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,16 @@ class LocalContrastNormalisation(Layer):
         window sums to 1, also where a border cuts it off.
     threshold
         Lower bound of the divisor, greater than zero.
+    crop
+        Pixels at the borders that the outputs lack: [[top, bottom], [left, right]]; none by default.
     """
 
     type: ClassVar[str] = "local_contrast_normalisation"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles")
 
     size: Annotated[int, Meta(ge=1)] = 9
     threshold: Annotated[float, Meta(gt=0)] = 0.01
+    crop: Annotated[list[Sides], Meta(min_length=2, max_length=2)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,15 +53,48 @@ class LocalContrastNormalisation(Layer):
         """See `Layer`."""
         if len(input_shape) not in (2, 3):
             raise UsageError(f"inputs of shape {input_shape}, expected (height, width, channels) or (height, width)")
-        return input_shape
+        if self.crop is None:
+            return input_shape
+        height, width = (extent - sum(sides) for extent, sides in zip(input_shape[:2], self.crop, strict=True))
+        if min(height, width) < 1:
+            raise UsageError(f"crop: {self.crop} leaves nothing of {input_shape[0]} x {input_shape[1]} pixels")
+        return (height, width, *input_shape[2:])
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
         names = ("offset", "deviation", "first", "second", "half")
-        return {name: Buffer(input_shape[:2]) for name in names}
+        found = {name: Buffer(input_shape[:2]) for name in names}
+        if self.crop is not None:
+            found |= {"uncropped": Buffer(input_shape), "uncropped_gradient": Buffer(input_shape)}
+        return found
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """See `Layer`: a pixel depends on those within twice the radius; what is nearer to a cut is cropped."""
+        (shape,), reach = input_shapes, 2 * (self.size // 2)
+        inside = [
+            Range(max(0, own.start - reach), min(extent, own.stop + reach))
+            for own, extent in zip(box.ranges[:2], shape[:2], strict=True)
+        ]
+        crop = [
+            [own.start - taken.start, taken.stop - own.stop] for own, taken in zip(box.ranges[:2], inside, strict=True)
+        ]
+        return Piece(replace(self, crop=crop), (Box((*inside, *box.ranges[2:])),), box, {})
+
+    def _cropped(self, images: Any) -> Any:
+        """Return a view of the images (n, height, width, ...) without the pixels that the outputs lack."""
+        (top, bottom), (left, right) = self.crop or [[0, 0], [0, 0]]
+        height, width = images.shape[1:3]
+        return images[:, top : height - bottom, left : width - right]
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
+        if self.crop is None:
+            self._normalise(work, inputs, outputs)
+        else:
+            self._normalise(work, inputs, work.buffers["uncropped"])
+            work.xp.copyto(outputs, self._cropped(work.buffers["uncropped"]))
+
+    def _normalise(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         xp, kernels, planes = work.xp, work.kernels, work.buffers
         offset, deviation, local = planes["offset"], planes["deviation"], planes["first"]
         images, square = inputs.reshape(offset.size, -1), planes["second"]
@@ -72,6 +115,11 @@ class LocalContrastNormalisation(Layer):
         """See `Layer`."""
         if input_gradient is None:
             return
+        if self.crop is not None:
+            cropped, outputs = output_gradient, work.buffers["uncropped"]
+            output_gradient = work.buffers["uncropped_gradient"]
+            output_gradient.fill(0)
+            work.xp.copyto(self._cropped(output_gradient), cropped)
         xp, kernels, planes = work.xp, work.kernels, work.buffers
         offset, deviation, slopes, shifts = (planes[name] for name in ("offset", "deviation", "first", "second"))
         known = [each.reshape(deviation.size, -1) for each in (outputs, output_gradient)] + [deviation.reshape(-1)]

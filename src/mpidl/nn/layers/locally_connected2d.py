@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import Annotated, Any, ClassVar
 
@@ -11,8 +11,9 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.nn.layers.conv2d import PATCHES
-from mpidl.nn.layers.layer import Buffer, Shape, Weighted, Workspace
-from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows
+from mpidl.nn.layers.layer import Buffer, Piece, Shape, Weighted, Workspace
+from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
+from mpidl.parameters.box import Box
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,12 @@ class LocallyConnected2d(Weighted):
     stride
         Pixels between neighbouring positions.
     padding
-        Zeros around the image: a number, [vertical, horizontal], "same" or "valid" (none).
+        Zeros around the image: a number, [vertical, horizontal], [[top, bottom], [left, right]], "same" or "valid"
+        (none).
     """
 
     type: ClassVar[str] = "locally_connected2d"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels")
 
     channels: Annotated[int, Meta(ge=1)]
     size: Pair = 3
@@ -60,17 +63,29 @@ class LocallyConnected2d(Weighted):
             "bias": (*windows.positions, self.channels),
         }
 
-    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, dtype: str) -> np.ndarray:
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
         """See `Layer`."""
-        values = super().initial(parameter, shape, generator, dtype)
+        super().initial(parameter, shape, generator, values)
         # Initialisers count the positions' axes into the fans, as if they were part of the window.
         values *= sqrt(prod(shape[:2]))
-        return values
 
     def operations(self, *input_shapes: Shape) -> int:
         """See `Layer`."""
         (input_shape,) = input_shapes
         return 2 * prod(self.parameters(input_shape)["weight"])
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """See `Layer`."""
+        (shape,) = input_shapes
+        windows, (down, across, channels) = self._windows(shape), box.ranges
+        inside, padding = under_windows(windows, shape, (down, across))
+        patch = Box.whole((*windows.size, windows.channels)).ranges
+        return Piece(
+            replace(self, channels=channels.size, padding=padding),
+            (Box((*inside, *Box.whole(shape[2:]).ranges)),),
+            box,
+            {"weight": Box((down, across, *patch, channels)), "bias": box},
+        )
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         """See `Layer`."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from mpidl.nn.layers.layer import Layer, Shape
-from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows
+from mpidl.nn.layers.layer import Layer, Piece, Shape
+from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
+from mpidl.parameters.box import Box
 
 
 @dataclass(frozen=True)
 class Pooling2d(Layer):
     """One output for each window and channel of images (height, width, channels) or (height, width).
 
-    There are floor((extent + 2 padding - size) / stride) + 1 windows along each direction: none extends beyond the
-    padding.
+    There are floor((extent + padding on both sides - size) / stride) + 1 windows along each direction: none extends
+    beyond the padding.
 
     Attributes
     ----------
@@ -23,8 +24,11 @@ class Pooling2d(Layer):
     stride
         Pixels between neighbouring windows; the size by default.
     padding
-        Pixels around the image, less than the size: a number, [vertical, horizontal], "same" or "valid" (none).
+        Pixels around the image, less than the size: a number, [vertical, horizontal], [[top, bottom], [left, right]],
+        "same" or "valid" (none).
     """
+
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels")
 
     size: Pair = 2
     stride: Pair | None = None
@@ -37,6 +41,13 @@ class Pooling2d(Layer):
     def output_shape(self, input_shape: Shape) -> Shape:
         """See `Layer`."""
         return (*self.windows(input_shape).positions, *input_shape[2:])
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        """See `Layer`."""
+        (shape,) = input_shapes
+        down, across, *channels = box.ranges
+        inside, padding = under_windows(self.windows(shape), shape, (down, across))
+        return Piece(replace(self, padding=padding), (Box((*inside, *channels)),), box, {})
 
 
 def as_images(array: Any) -> Any:

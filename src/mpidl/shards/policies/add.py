@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpidl.rules import Sgd
 from mpidl.shards.policies.policy import Policy
 from mpidl.shards.policies.scales import Scale, unscaled
 from mpidl.shards.state import PushHeader, ShardState
@@ -19,11 +18,9 @@ class AddChange(Policy):
         Takes the staleness of a push and returns the factor of the change.
     """
 
-    _adding = Sgd()
-
     def __init__(self, scale: Scale = unscaled) -> None:
         self._scale = scale
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
-        self._adding.update(shard.chunk(chunk), (), values, push.ordinal, -self._scale(push.staleness))
+        shard.add(chunk, values, self._scale(push.staleness))

@@ -13,4 +13,4 @@ class Assign(Policy):
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
-        shard.chunk(chunk)[:] = values
+        shard.assign(chunk, values)

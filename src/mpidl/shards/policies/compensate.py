@@ -124,5 +124,4 @@ class DampedChange(_Compensating):
             moved /= rate
             moved += 1
             np.divide(change, moved, out=moved)
-        parameters = shard.chunk(chunk)
-        parameters += moved
+        shard.add(chunk, moved)

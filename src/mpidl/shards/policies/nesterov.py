@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpidl.rules import Sgd
 from mpidl.shards.policies.gathering import Gathering
 from mpidl.shards.state import PushHeader, ShardState
 
@@ -25,8 +24,6 @@ class DelayedNesterov(Gathering):
     B. Liu et al. (2024), Asynchronous local-SGD training for language modeling, algorithm 3 with c = 0.
     """
 
-    _sgd = Sgd()
-
     def __init__(self, count: int) -> None:
         self._count = count
 
@@ -35,10 +32,10 @@ class DelayedNesterov(Gathering):
         gathered, share = shard.part(self._sum, chunk), shard.rate / self._count
         self._gathered[chunk] += 1
         if self._gathered[chunk] < self._count:
-            self._sgd.update(shard.chunk(chunk), (), values, 1, share)
+            shard.add(chunk, values, -share)
             gathered += values
             return
-        self._sgd.update(shard.chunk(chunk), (), gathered, 1, -share)
+        shard.add(chunk, gathered, share)
         gathered += values
         gathered /= self._count
         self._apply(shard, chunk)

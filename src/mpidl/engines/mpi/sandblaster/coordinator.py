@@ -13,7 +13,7 @@ from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteratio
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.units import cut_units, segment_sums
 from mpidl.data.portions import Portions
-from mpidl.transport.interface import CoordinatorLink
+from mpidl.transport.interface.coordinator import CoordinatorLink
 from mpidl.transport.protocol import Begin, Complete, Obeyed
 
 #: Makes progress whenever it is resumed, and yields while it waits for other ranks.
@@ -114,11 +114,12 @@ class SandblasterCoordinator:
                 handed_out = time.perf_counter()
             yield
         self._messages += len(complete)
-        losses, samples = segment_sums(request.segments, units, complete[0].losses, self._portions)
+        first = complete[0]
+        sums = segment_sums(request.segments, units, first.losses, first.weights, self._portions)
         portions = sum(len(unit.portions) for unit in units)
         waiting = time.perf_counter() - handed_out
         backups = self._link.copies_taken(self._evaluation)
-        return Evaluation(losses, samples, portions, backups, complete[0].won, waiting)
+        return Evaluation(*sums, portions, backups, first.won, waiting)
 
     def _iterate(self, request: Iteration) -> Steps:
         counted = replace(request, operating=self._operating, messages=self._messages)

@@ -12,8 +12,8 @@ from mpidl.shards.accrual import Accrual
 from mpidl.shards.operations import PARAMETERS, Dot
 from mpidl.shards.shard import Shard
 from mpidl.shards.vectors import Vectors
-from mpidl.transport.interface import ServerLink
-from mpidl.transport.protocol import COPY, Begin, Complete, Message, Obeyed
+from mpidl.transport.interface.server import ServerLink
+from mpidl.transport.protocol import COPY, TICKETS, Begin, Complete, Message, Obeyed
 
 
 class SandblasterServer:
@@ -62,16 +62,18 @@ class SandblasterServer:
 
     def accrue(self, message: Message) -> None:
         """Accrue one chunk of a unit."""
-        number, bits = message.portions
+        evaluation, number = divmod(message.fetched, TICKETS)
         copy, unit = divmod(number, COPY)
-        loss = float(np.int64(bits).view(np.float64))
+        loss, weight = np.array(message.portions, np.int64).view(np.float64).tolist()
         shard = self._shard
         shard.received += 1
         if message.chunk == shard.chunks - 1:
             shard.pushes += 1
-        if not self._accrual.add_chunk(message.fetched, unit, message.chunk, shard.bring(message.values), loss):
+        values = shard.bring(message.values)
+        if not self._accrual.add_chunk(evaluation, unit, message.chunk, values, loss, weight):
             return
         self._won += copy
         self._link.show_done(unit)
-        if self._accrual.complete == self._units:
-            self._link.notify(Complete(self._accrual.evaluation, self._accrual.losses, self._won))
+        accrual = self._accrual
+        if accrual.complete == self._units:
+            self._link.notify(Complete(accrual.evaluation, accrual.losses, accrual.weights, self._won))

@@ -15,7 +15,7 @@ from mpidl.algorithms.units import UnitData, cut_units, minibatches
 from mpidl.data.portions import Portions
 from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.parameters.ranges import Range
-from mpidl.transport.interface import WorkerLink
+from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import COPY, NOTICE, TICKETS, Notice
 
 
@@ -54,19 +54,20 @@ class SandblasterWorker(ThroughServers):
         self._units: list[UnitData] = []
         self._taken: set[int] = set()
         self._copy = False
-        self._loss = 0.0
+        self._loss = self._weight = 0.0
 
     def bind(self, link: WorkerLink) -> None:
         """See `RequestHandler.bind`."""
         super().bind(link)
         self._backoff = link.backoff()
 
-    def computed(self, loss: float) -> None:
+    def computed(self, loss: float, weight: float) -> None:
         """See `RequestHandler.computed`."""
         self._loss += loss
+        self._weight += weight
 
     def _next_unit(self, request: NextUnit) -> Unit | None:
-        self._loss = 0.0
+        self._loss = self._weight = 0.0
         self._link.post(self.status.row)
         started = time.perf_counter()
         self._backoff.reset()
@@ -119,6 +120,6 @@ class SandblasterWorker(ThroughServers):
 
     def _accrue(self, request: Accrue) -> None:
         unit = request.unit
-        bits = int(np.float64(self._loss).view(np.int64))
-        number = unit.number + COPY * self._copy
-        self._send(request.vector, [unit.evaluation] * len(self.fetched), (number, bits))
+        loss, weight = np.array([self._loss, self._weight]).view(np.int64).tolist()
+        number = unit.evaluation * TICKETS + unit.number + COPY * self._copy
+        self._send(request.vector, [number] * len(self.fetched), (loss, weight))

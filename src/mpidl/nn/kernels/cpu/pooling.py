@@ -25,7 +25,7 @@ def max_pool(images: Any, outputs: Any, winners: Any, windows: Any) -> None:
         Index of the first pixel in the image, in row-major order, that has the window's maximum.
     windows : SlidingWindows
     """
-    _max(images.reshape(-1), outputs.reshape(-1), winners.reshape(-1), images.shape, *windows[:-1])
+    _max(images.reshape(-1), outputs.reshape(-1), winners.reshape(-1), images.shape, *windows[:4])
 
 
 def backprop_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -> None:
@@ -40,23 +40,23 @@ def backprop_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -
 
 def average_pool(images: Any, outputs: Any, windows: Any) -> None:
     """Overwrite `outputs` with the sums over windows of `images`, divided by the window's size; see `max_pool`."""
-    _average(images.reshape(-1), outputs.reshape(-1), images.shape, *windows[:-1])
+    _average(images.reshape(-1), outputs.reshape(-1), images.shape, *windows[:4])
 
 
 def backprop_average_pool(output_gradient: Any, input_gradient: Any, windows: Any) -> None:
     """Overwrite `input_gradient` with the adjoint of `average_pool`."""
-    _backprop_average(output_gradient.reshape(-1), input_gradient.reshape(-1), input_gradient.shape, *windows[:-1])
+    _backprop_average(output_gradient.reshape(-1), input_gradient.reshape(-1), input_gradient.shape, *windows[:4])
 
 
 def l2_pool(images: Any, outputs: Any, windows: Any) -> None:
     """Overwrite `outputs` with the square roots of the sums of squares over windows of `images`; see `max_pool`."""
-    _l2(images.reshape(-1), outputs.reshape(-1), images.shape, *windows[:-1])
+    _l2(images.reshape(-1), outputs.reshape(-1), images.shape, *windows[:4])
 
 
 def backprop_l2_pool(images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, windows: Any) -> None:
     """Overwrite `input_gradient`; a window of zeros passes no gradient on. `output_gradient` is scratch space."""
     arrays = (images, outputs, output_gradient, input_gradient)
-    _backprop_l2(*[each.reshape(-1) for each in arrays], images.shape, *windows[:-1])
+    _backprop_l2(*[each.reshape(-1) for each in arrays], images.shape, *windows[:4])
 
 
 # Arrays are flat and indices in the inner loops are unsigned, as in `patches`. The padding is less than the size, so

@@ -1,6 +1,7 @@
 """Kernels for CuPy arrays: CUDA C++, or CuPy's own operations where they suffice."""
 
 from mpidl.nn.kernels.cuda.contrast import backprop_contrast, channel_moments, contrast_slopes, normalise_contrast
+from mpidl.nn.kernels.cuda.dropout import dropout
 from mpidl.nn.kernels.cuda.elementwise import backprop_gelu, backprop_leaky_relu, backprop_relu, gelu, leaky_relu, relu
 from mpidl.nn.kernels.cuda.normalisation import (
     backprop_columns,
@@ -39,6 +40,7 @@ __all__ = [
     "channel_moments",
     "column_moments",
     "contrast_slopes",
+    "dropout",
     "gather_patches",
     "gelu",
     "l2_pool",

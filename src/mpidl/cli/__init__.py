@@ -1,0 +1,92 @@
+"""The command ``mpidl``: what it ends with, and what it says of errors."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpidl.cli import commands
+from mpidl.cli.arguments import parse
+from mpidl.errors import MpidlError, UsageError, as_line
+from mpidl.launch import environment, signals
+from mpidl.launch.output import say
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments after the word ``mpidl``; those of the process by default.
+
+    Returns
+    -------
+    int
+        Exit code: 0 done; 1 failed; 2 wrong arguments or configuration; 75 stopped by a signal after saving.
+    """
+    command: Callable[[argparse.Namespace], int] | None = None
+    try:
+        arguments = parse(argv)
+        command = arguments.command
+        if command not in (commands.run_train, commands.run_simulate):
+            signals.release()
+        elif environment.world().size == 1:
+            # Before a run begins nothing has to be saved, and who waits at a terminal may break off.
+            signal.signal(signal.SIGINT, _break_off)
+            signals.release({signal.SIGINT})
+        return command(arguments)
+    except KeyboardInterrupt:
+        if _world().rank == 0:
+            say("interrupted")
+        return commands.INTERRUPTED if command in (commands.run_train, commands.run_simulate) else 1
+    except BrokenPipeError:
+        # The reader of stdout is gone; nothing may be flushed into its pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return _tell(error)
+
+
+def _tell(error: Exception) -> int:
+    """Say what went wrong, and return the exit code. All ranks have met a `MpidlError`, any other only this one."""
+    rank, size, _ = _world()
+    line, common = as_line(error), isinstance(error, MpidlError)
+    if os.environ.get("MPIDL_DEBUG") and not (common and size > 1):
+        traceback.print_exception(line)
+    if rank == 0 or not common:
+        say(str(line) if common or size == 1 else f"rank {rank}: {line}")
+    if size > 1 and not common:
+        _end_job(line.exit_code)
+    return line.exit_code
+
+
+def _end_job(code: int) -> None:
+    """End all ranks, if MPI has begun: some may wait for this one. Else the launcher does."""
+    library = sys.modules.get("mpi4py.MPI")
+    if library is not None and library.Is_initialized() and not library.Is_finalized():
+        # The line needs time to pass through the launcher.
+        time.sleep(0.2)
+        library.COMM_WORLD.Abort(code)
+
+
+def _break_off(number: int, frame: Any) -> None:
+    """End the process at once: an exception could get lost in a module that is being imported."""
+    say("interrupted")
+    os._exit(commands.INTERRUPTED)
+
+
+def _world() -> environment.World:
+    """Return the world, or that of a process alone where the launcher's variables are junk: an error tells that."""
+    try:
+        return environment.world()
+    except UsageError:
+        return environment.World(0, 1)

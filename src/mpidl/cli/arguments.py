@@ -1,0 +1,209 @@
+"""The commands and their arguments, as ``mpidl --help`` lists them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpidl.cli import commands
+from mpidl.errors import UsageError, shown
+from mpidl.paths import measured_file, user_path
+from mpidl.version import VERSION
+
+if TYPE_CHECKING:
+    Parsers = argparse._SubParsersAction["_Parser"]
+
+__all__ = ["parse"]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{shown(message, 300)} (see `{self.prog} --help`)")
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return a command's arguments; ``command`` is the function of `mpidl.cli.commands` that takes them.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments after the word ``mpidl``; those of the process by default.
+
+    Raises
+    ------
+    UsageError
+        They are wrong.
+    """
+    parser = _Parser(prog="mpidl", description="DistBelief on MPI: training through a sharded parameter server.")
+    parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
+    parsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for add in (_add_train, _add_evaluate, _add_export, _add_predict, _add_simulate, _add_data, _add_plan, _add_doctor):
+        add(parsers)
+    return parser.parse_args(argv)
+
+
+def _add_train(parsers: Parsers) -> None:
+    train = parsers.add_parser(
+        "train",
+        help="train a model",
+        description=(
+            "Train a model. Without -n and mpirun: in one process, no MPI needed. "
+            "A configuration's model.factory is code that runs: take configurations only from people whom you trust."
+        ),
+    )
+    train.add_argument(
+        "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file, such as jobs/digits.toml"
+    )
+    train.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
+    _add_overrides(train)
+    train.add_argument(
+        "--resume", metavar="RUN_DIR", type=user_path,
+        help="continue from a run's last checkpoint, on any number of ranks; CONFIG is the run's own if not given",
+    )  # fmt: skip
+    _add_json(train, "the summary")
+    train.set_defaults(command=commands.run_train)
+
+
+def _add_evaluate(parsers: Parsers) -> None:
+    evaluate = parsers.add_parser(
+        "evaluate", help="test a trained model", description="Test the model of a run's last checkpoint."
+    )
+    _add_run(evaluate)
+    _add_json(evaluate, "the result")
+    evaluate.set_defaults(command=commands.run_evaluate)
+
+
+def _add_export(parsers: Parsers) -> None:
+    export = parsers.add_parser(
+        "export",
+        help="write a trained model to a file",
+        description="Write the trained model of a run to a file, from its last checkpoint alone.",
+    )
+    _add_run(export)
+    export.add_argument("--to", metavar="FORMAT", required=True, help="safetensors, npz, torch (a state_dict) or onnx")
+    export.add_argument(
+        "-o", "--output", metavar="FILE", type=user_path,
+        help="the file to write; model.safetensors, .npz, .pt or .onnx in the run's directory if not given",
+    )  # fmt: skip
+    export.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    _add_json(export, "what was written")
+    export.set_defaults(command=commands.run_export)
+
+
+def _add_predict(parsers: Parsers) -> None:
+    predict = parsers.add_parser(
+        "predict",
+        help="write a trained model's outputs",
+        description="Write what a trained model gives for the samples of a file, or of the run's own data.",
+    )
+    _add_run(predict)
+    predict.add_argument("data", metavar="DATA", help="a file .npy, .npz or .h5, or train, validation or test")
+    predict.add_argument(
+        "-o", "--output", metavar="FILE.h5", type=user_path, required=True,
+        help="the file to write; its dataset outputs is (samples, ...)",
+    )  # fmt: skip
+    predict.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
+    predict.add_argument("--force", action="store_true", help="replace FILE.h5 if it exists")
+    _add_json(predict, "what was written")
+    predict.set_defaults(command=commands.run_predict)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run_dir", metavar="RUN_DIR", type=user_path,
+        help="such as runs/digits; the newest of runs/digits, runs/digits-2, ... is taken",
+    )  # fmt: skip
+    parser.add_argument("--exact", action="store_true", help="take the run in RUN_DIR itself")
+    parser.add_argument("--step", metavar="STEP", help="take the checkpoint of this step, or the best one (best)")
+
+
+def _add_simulate(parsers: Parsers) -> None:
+    simulate = parsers.add_parser(
+        "simulate",
+        help="predict a run on a virtual cluster",
+        description="Train on a virtual cluster, in this process: the arithmetic is real, only time is not.",
+    )
+    simulate.add_argument(
+        "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file with a section [virtual]"
+    )
+    simulate.add_argument("--replicas", metavar="N", type=int, help="number of replicas")
+    simulate.add_argument(
+        "--replay", metavar="RUN_DIR", type=user_path,
+        help="instead: repeat, in one process, a run on ranks that was recorded (run.record = true)",
+    )  # fmt: skip
+    _add_overrides(simulate)
+    _add_json(simulate, "the summary")
+    simulate.set_defaults(command=commands.run_simulate)
+
+
+def _add_data(parsers: Parsers) -> None:
+    data = parsers.add_parser("data", help="prepare data", description="Prepare data to train with.")
+    kinds = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    pack = kinds.add_parser(
+        "pack",
+        help="make an HDF5 file from a folder of images",
+        description=(
+            'Make an HDF5 file, for data.source = "hdf5", from a folder of images. '
+            "Each image is cut to its middle square. Images of 16 bits or floats keep their values."
+        ),
+    )
+    pack.add_argument(
+        "folder", metavar="FOLDER", type=user_path, help="a subfolder for each class, or train/ and val/ or test/"
+    )
+    pack.add_argument("file", metavar="FILE.h5", type=user_path, help="the file to write")
+    pack.add_argument("--size", metavar="PIXELS", type=int, default=224, help="width and height; 224 if not given")
+    tested = pack.add_mutually_exclusive_group()
+    tested.add_argument("--test", metavar="FOLDER", type=user_path, help="folder of the images to test with")
+    tested.add_argument(
+        "--test-fraction", metavar="FRACTION", type=float, default=0.1,
+        help="part of each class to test with, if there is no folder for that; 0.1 if not given",
+    )  # fmt: skip
+    pack.add_argument("--seed", metavar="SEED", type=int, default=0, help="seed of the order; 0 if not given")
+    pack.add_argument("--force", action="store_true", help="replace FILE.h5 if it exists")
+    _add_json(pack, "what was written")
+    pack.set_defaults(command=commands.run_pack)
+
+
+def _add_plan(parsers: Parsers) -> None:
+    plan = parsers.add_parser(
+        "plan",
+        help="say how large a job would be",
+        description=(
+            "Describe a job without training: its layers, their sizes, what each rank would hold; and propose how "
+            "many ranks should be servers."
+        ),
+    )
+    plan.add_argument(
+        "config", metavar="CONFIG", type=user_path, help="a TOML file, such as jobs/distbelief_speech.toml"
+    )
+    plan.add_argument(
+        "--ranks", metavar="N", type=int,
+        help="say what each of N ranks would do; without --set topology.servers also how many servers are best",
+    )  # fmt: skip
+    plan.add_argument("--apply", action="store_true", help="write the proposed topology into CONFIG")
+    _add_overrides(plan)
+    _add_json(plan, "the plan")
+    plan.set_defaults(command=commands.run_plan)
+
+
+def _add_doctor(parsers: Parsers) -> None:
+    doctor = parsers.add_parser(
+        "doctor", help="test this machine's MPI", description="Test what this machine's MPI can do, and how fast."
+    )
+    doctor.add_argument(
+        "--save", metavar="FILE", type=user_path, nargs="?", const=measured_file(),
+        help="keep what was measured for plan and simulate, in FILE or ~/.config/mpidl/measured.toml",
+    )  # fmt: skip
+    doctor.set_defaults(command=commands.run_doctor)
+
+
+def _add_overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
+        help="use VALUE instead of the configuration's; may be repeated",
+    )  # fmt: skip
+
+
+def _add_json(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--json", action="store_true", help=f"print {what} as one JSON object")

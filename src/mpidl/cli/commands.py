@@ -1,0 +1,226 @@
+"""What each command does, from its arguments to an exit code.
+
+What a command needs is imported when it runs: NumPy only after threads are limited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mpidl.errors import UsageError, printable, quoted
+from mpidl.launch import environment, marks
+from mpidl.launch.output import STDOUT, readerless, say
+from mpidl.report import results
+
+if TYPE_CHECKING:
+    from mpidl.config import Config
+
+#: Exit code of a run that a signal stopped after it was saved (EX_TEMPFAIL: schedulers take it as "requeue me").
+INTERRUPTED = 75
+#: The largest step that a checkpoint can have.
+LARGEST = (1 << 63) - 1
+#: Keys of the topology that `mpidl plan` proposes unless they are given.
+TOPOLOGY = ("topology.servers", "topology.partitions", "topology.stages")
+#: The most ranks, replicas or pixels that a command takes.
+MOST = 1_000_000
+
+
+def run_train(arguments: argparse.Namespace) -> int:
+    started = environment.world()
+    ranks = _ranks(arguments)
+    if ranks > started.size:
+        return _launch_training(arguments, ranks)
+    environment.limit_threads()
+    from mpidl.runs.agreement import together
+
+    config = together(lambda: _config(arguments))
+    from mpidl.runs.start import run
+
+    summary = run(config, resume=arguments.resume)
+    code = INTERRUPTED if summary.get("interrupted") else 0
+    if started.rank == 0:
+        marks.tell(marks.saved(code))
+        if started.size > 1:
+            # The end of the progress bar is still on its way through the launcher.
+            time.sleep(0.2)
+        # A run is done, whether anyone reads of it or not.
+        with readerless(STDOUT, lambda: None):
+            _show(summary, arguments.json, results.summary)
+    return code
+
+
+def _ranks(arguments: argparse.Namespace) -> int:
+    """Return how many ranks are to do the work: those that have been started, or more."""
+    started = environment.world().size
+    ranks: int = started if arguments.ranks is None else arguments.ranks
+    _check_number("-n", ranks)
+    if started > 1 and ranks != started:
+        raise UsageError(f"-n {ranks}: there are {started} ranks already, leave -n out")
+    return ranks
+
+
+def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
+    from mpidl.launch.mpiexec import check_memory, launch
+    from mpidl.report.screen import Screen
+    from mpidl.topology.roles import assign
+
+    check_memory(ranks)
+    config = _config(arguments)
+    assign([0] * ranks, config.servers)
+    passed = ["train"]
+    if arguments.config is not None:
+        passed.append(str(arguments.config))
+    passed += [f"--set={override}" for override in arguments.overrides]
+    if arguments.resume is not None:
+        passed.append(f"--resume={arguments.resume}")
+    if arguments.json:
+        passed.append("--json")
+    return launch(ranks, passed, Screen(), config.servers)
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    if arguments.config is None and arguments.resume is None:
+        raise UsageError("train: expected CONFIG or --resume RUN_DIR (see `mpidl train --help`)")
+    from mpidl.config import load
+
+    return load(arguments.config or arguments.resume / "config.toml", arguments.overrides)
+
+
+def run_evaluate(arguments: argparse.Namespace) -> int:
+    environment.limit_threads()
+    from mpidl.runs.evaluate import evaluate, newest
+
+    run = arguments.run_dir if arguments.exact else newest(arguments.run_dir)
+    _show(evaluate(run, step=_step(arguments)), arguments.json, results.evaluation)
+    return 0
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    if environment.world().size > 1:
+        raise UsageError("export: runs in one process, without mpirun")
+    environment.limit_threads()
+    from mpidl.runs.evaluate import newest
+    from mpidl.runs.export import export
+
+    run = arguments.run_dir if arguments.exact else newest(arguments.run_dir)
+    exported = export(run, arguments.to, _step(arguments), arguments.output, arguments.force)
+    _show(exported, arguments.json, results.exported)
+    return 0
+
+
+def run_predict(arguments: argparse.Namespace) -> int:
+    step, started, ranks = _step(arguments), environment.world(), _ranks(arguments)
+    if ranks > started.size:
+        return _launch_prediction(arguments, ranks)
+    environment.limit_threads()
+    from mpidl.runs.agreement import by_first_rank
+    from mpidl.runs.evaluate import newest
+    from mpidl.runs.predict import predict
+
+    run = arguments.run_dir if arguments.exact else by_first_rank(lambda: newest(arguments.run_dir))
+    if started.rank == 0:
+        marks.tell(marks.READY)
+    predicted = predict(run, arguments.data, arguments.output, step, arguments.force)
+    if started.rank == 0:
+        _show(predicted, arguments.json, results.predicted)
+    return 0
+
+
+def _launch_prediction(arguments: argparse.Namespace, ranks: int) -> int:
+    from mpidl.launch.mpiexec import check_memory, launch
+    from mpidl.report.screen import Screen
+
+    check_memory(ranks)
+    passed = ["predict", str(arguments.run_dir), arguments.data, f"--output={arguments.output}"]
+    passed += [] if arguments.step is None else [f"--step={arguments.step}"]
+    passed += [f"--{option}" for option in ("exact", "force", "json") if getattr(arguments, option)]
+    return launch(ranks, passed, Screen())
+
+
+def _step(arguments: argparse.Namespace) -> int | str | None:
+    """Return the checkpoint that is asked for: a step, "best", or None."""
+    step: str | None = arguments.step
+    if step in (None, "best"):
+        return step
+    if not step.isdecimal() or len(step) > len(str(LARGEST)):
+        raise UsageError(f"--step: expected a number or 'best', found {quoted(step)}")
+    return int(step)
+
+
+def run_simulate(arguments: argparse.Namespace) -> int:
+    if environment.world().size > 1:
+        raise UsageError("simulate: runs in one process, without mpirun")
+    environment.limit_threads()
+    from mpidl.runs.replay import replay
+    from mpidl.runs.simulate import simulate
+
+    if arguments.replay is not None:
+        _show(replay(arguments.replay), arguments.json, results.replay)
+        return 0
+    if arguments.config is None:
+        raise UsageError("simulate: expected CONFIG or --replay RUN_DIR (see `mpidl simulate --help`)")
+    _check_number("--replicas", arguments.replicas)
+    summary = simulate(_config(arguments), arguments.replicas)
+    _show(summary, arguments.json, results.summary)
+    return INTERRUPTED if summary.get("interrupted") else 0
+
+
+def run_pack(arguments: argparse.Namespace) -> int:
+    _check_number("--size", arguments.size)
+    if not 0 < arguments.test_fraction < 1:
+        raise UsageError(f"--test-fraction: expected float > 0 and < 1, found {arguments.test_fraction}")
+    if arguments.seed < 0:
+        raise UsageError(f"--seed: expected int >= 0, found {arguments.seed}")
+    from mpidl.data.pack import pack
+
+    packed = pack(
+        arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed,
+        force=arguments.force,
+    )  # fmt: skip
+    _show(packed, arguments.json, results.packed)
+    return 0
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    if environment.world().size > 1:
+        raise UsageError("plan: runs in one process, without mpirun")
+    environment.limit_threads()
+    if arguments.ranks is not None:
+        _check_number("--ranks", arguments.ranks)
+    config = _config(arguments)
+    from mpidl.runs import plan, proposal
+
+    given = [key for key in TOPOLOGY if any(each.strip().startswith(f"{key}=") for each in arguments.overrides)]
+    if arguments.apply and (arguments.ranks is None or given):
+        expected = f"{given[0]} is given, leave it out" if given else "expected --ranks too"
+        raise UsageError(f"--apply: {expected}")
+    if arguments.ranks is None or given:
+        _show(plan.plan(config, arguments.ranks), arguments.json, plan.as_text)
+        return 0
+    proposed = proposal.propose(config, arguments.ranks)
+    _show(proposed, arguments.json, lambda found: f"{plan.as_text(found)}\n{proposal.as_text(found)}")
+    if arguments.apply:
+        say(proposal.apply(proposed, arguments.config))
+    return 0
+
+
+def _check_number(option: str, found: int | None) -> None:
+    if found is None or not 1 <= found <= MOST:
+        bound = f"<= {MOST}" if found is not None and found > MOST else ">= 1"
+        raise UsageError(f"{option}: expected int {bound}, found {quoted(found)}")
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    from mpidl import doctor
+
+    return doctor.main(arguments.save)
+
+
+def _show(result: Mapping[str, Any], as_json: bool, as_text: Callable[[Mapping[str, Any]], str]) -> None:
+    from mpidl.report.recorder import encode
+
+    lines = [encode(result).decode()] if as_json else map(printable, as_text(result).splitlines())
+    print(*lines, sep="\n", flush=True)

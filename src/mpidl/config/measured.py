@@ -1,0 +1,161 @@
+"""What ``mpidl doctor --save`` keeps of a machine and its network: a TOML file, and the costs that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from mpidl import schema
+from mpidl.config import toml
+from mpidl.errors import UsageError
+from mpidl.partition.costs import Costs
+from mpidl.paths import whole
+from mpidl.schema import Checked
+
+__all__ = ["Link", "Measured", "Node", "read", "save"]
+
+Speed = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+
+HEADER = "# Measured by `mpidl doctor --save`: bytes, operations of floating point, seconds.\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Checked):
+    """Where and when something was measured.
+
+    Attributes
+    ----------
+    hosts : tuple of str
+    mpi, date : str
+        The MPI library, and when.
+    """
+
+    hosts: tuple[str, ...]
+    mpi: str
+    date: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node(Measurement):
+    """``[node]``: a node and one of its cores.
+
+    Attributes
+    ----------
+    cores : int
+    memory : int
+        Bytes of the node.
+    memcpy : float
+        Bytes per second of a copy in memory.
+    update : float
+        Bytes of gradient per second that a server applies, by Adagrad.
+    flops : float
+        Operations per second of a gradient, of dense layers.
+    flops_of : dict of str to float
+        The same of other types of layers.
+    """
+
+    cores: Count
+    memory: Count
+    memcpy: Speed
+    update: Speed
+    flops: Speed
+    flops_of: dict[str, Speed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link(Measurement):
+    """``[within]`` and ``[between]``: a rank and another of its node, or of another node.
+
+    Attributes
+    ----------
+    push_bandwidth, fetch_bandwidth, send_bandwidth : float
+        Bytes per second of long puts into a window, gets from one, and sends.
+    push_latency, fetch_latency, send_latency : float
+        Seconds of the same of 8 bytes.
+    """
+
+    push_bandwidth: Speed
+    fetch_bandwidth: Speed
+    send_bandwidth: Speed
+    push_latency: Seconds
+    fetch_latency: Seconds
+    send_latency: Seconds
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that was measured; what wasn't is None.
+
+    Attributes
+    ----------
+    node : Node, optional
+    within, between : Link, optional
+    """
+
+    node: Node | None = None
+    within: Link | None = None
+    between: Link | None = None
+
+    @property
+    def costs(self) -> Costs:
+        """Costs on these nodes; the defaults of `Costs` for what wasn't measured."""
+        costs = Costs()
+        if self.node is not None:
+            memory = self.node.memory // self.node.cores
+            costs = replace(costs, flops=self.node.flops, flops_of=self.node.flops_of, memory=memory)
+        if self.within is not None:
+            costs = replace(costs, bandwidth=self.within.send_bandwidth, latency=self.within.send_latency)
+        if self.between is not None:
+            latency, bandwidth = self.between.send_latency, self.between.send_bandwidth
+            costs = replace(costs, between_bandwidth=bandwidth, between_latency=latency)
+        return costs
+
+    def __str__(self) -> str:
+        parts = {"node": self.node, "links within": self.within, "links between nodes": self.between}
+        return ", ".join(
+            f"{name} on {' and '.join(part.hosts)} on {part.date[:10]}" for name, part in parts.items() if part
+        )
+
+
+KINDS = {"node": Node, "within": Link, "between": Link}
+
+
+def read(path: Path) -> Measured:
+    """Read a file.
+
+    Raises
+    ------
+    UsageError
+        It can't be read, or isn't what `save` writes.
+    """
+    sections = toml.read(path)
+    try:
+        for name in sections:
+            schema.choose(KINDS, "section", name)
+        return Measured(**{name: schema.build(KINDS[name], name, values) for name, values in sections.items()})
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def save(path: Path, measured: Measured) -> None:
+    """Write what was measured into a file; what it has of other links stays there.
+
+    Raises
+    ------
+    UsageError
+        It can't be written, or is another file.
+    """
+    kept = read(path) if path.exists() else Measured()
+    present = {name: getattr(measured, name) or getattr(kept, name) for name in KINDS}
+    sections = {name: asdict(part) for name, part in present.items() if part is not None}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path}: can't be written ({error.strerror})") from None
+    with whole(path) as partial:
+        partial.write_text(HEADER + toml.dump(sections), encoding="utf-8")

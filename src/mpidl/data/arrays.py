@@ -1,0 +1,222 @@
+"""Arrays: in memory, and in the files that NumPy writes."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mpidl.data.batch import Batch
+from mpidl.data.columns import KEYS, Column, as_array, check, check_finite, target_dtype
+from mpidl.data.dataset import PYTHON, ArraySplit, Dataset, Split
+from mpidl.data.gatherer import Gatherer
+from mpidl.errors import MpidlError, UsageError, quoted
+from mpidl.paths import user_path
+from mpidl.schema import Checked
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Arrays in memory.
+
+    Parameters
+    ----------
+    train, test : (inputs, targets)
+        See `ArraySplit`.
+    classes : int, optional
+        Number of classes; one more than the largest label of `train` by default.
+    validation : (inputs, targets), optional
+        The validation split.
+
+    Examples
+    --------
+    >>> inputs, labels = np.zeros((9, 4)), np.arange(9) % 3
+    >>> Arrays((inputs, labels), (inputs[:2], labels[:2])).open().classes
+    3
+    """
+
+    name: ClassVar[str] = PYTHON
+    train: tuple[ArrayLike, ArrayLike]
+    test: tuple[ArrayLike, ArrayLike]
+    classes: int | None = None
+    validation: tuple[ArrayLike, ArrayLike] | None = None
+
+    def open(self) -> Dataset:
+        """Return the dataset.
+
+        Raises
+        ------
+        UsageError
+            The arrays don't fit together, or a number is not finite.
+        """
+        columns = [_columns("train", self.train), _columns("test", self.test)]
+        input_shape, classes = check(columns[0], columns[1], self.classes)
+        if self.validation is not None:
+            columns.append(_columns("validation", self.validation))
+            check(columns[0], columns[2], classes)
+        splits = [ArraySplit(inputs.values, targets.values) for inputs, targets in columns]
+        return Dataset(self.name, input_shape, classes, *splits)
+
+
+def _columns(part: str, arrays: Any) -> tuple[Column, Column]:
+    if not isinstance(arrays, tuple | list) or len(arrays) != 2:
+        raise UsageError(f"{part}: expected (inputs, targets), found {quoted(arrays)}")
+    inputs, targets = (f"{part} inputs", f"{part} targets")
+    return Column(inputs, as_array(inputs, arrays[0])), Column(targets, as_array(targets, arrays[1]))
+
+
+@dataclass(frozen=True)
+class ArrayFiles(Checked):
+    """A directory with train/x.npy, train/y.npy, test/x.npy and test/y.npy, or an .npz file with these four arrays.
+
+    x is (samples, ...) of floats, converted to float32 unless the model is of float64, of bytes, scaled to [0, 1], or
+    of other integers, used as they are; all integers are used as they are where an embedding takes them. y is
+    (samples,) of integers (class ids) or (samples, outputs) of floats. x in .npy files is mapped: it may be larger than
+    memory, and a node's ranks share it. An .npz file is read into memory; unzipped, it is such a directory.
+
+    Attributes
+    ----------
+    path : str
+        Path of the directory, or of the .npz file, whose keys are "train/x" and so on.
+    classes : int or None
+        Class ids are in [0, classes); None for one more than the largest in train/y.
+    """
+
+    name: ClassVar[str] = "arrays"
+    path: str
+    classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    def open(self) -> Dataset:
+        path = user_path(self.path)
+        mapped = path.is_dir()
+        columns = _mapped(path) if mapped else _unzipped(path)
+        train, test = (columns["train/x"], columns["train/y"]), (columns["test/x"], columns["test/y"])
+        input_shape, classes = check(train, test, self.classes)
+        splits = (MappedSplit(x, y) if mapped else ArraySplit(x.values.read, y.values) for x, y in (train, test))
+        return Dataset(self.name, input_shape, classes, *splits)
+
+
+def _mapped(path: Path) -> dict[str, Column]:
+    """Return the arrays of a directory of .npy files, mapped into memory."""
+    columns = {}
+    for key in KEYS:
+        file = path / f"{key}.npy"
+        if not file.is_file():
+            expected = ", ".join(f"{each}.npy" for each in KEYS)
+            raise UsageError(f"data.path: {path} has no {key}.npy, expected {expected}")
+        try:
+            columns[key] = Column(str(file), np.load(file, mmap_mode="r", allow_pickle=False))
+        except (OSError, ValueError, EOFError) as error:
+            raise UsageError(f"data.path: {file}: not a valid .npy file ({error})") from None
+    return columns
+
+
+def _unzipped(path: Path) -> dict[str, Column]:
+    """Return the arrays of an .npz file; the inputs are yet to be read."""
+    if not path.exists():
+        raise UsageError(f"data.path: {path}: no such file, expected an .npz file or a directory of .npy files")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            for key in KEYS:
+                if f"{key}.npy" not in names:
+                    raise UsageError(f"{path}: no array {key}, expected {', '.join(KEYS)}")
+        members = {key: Member(path, key) for key in KEYS}
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UsageError(f"data.path: {path}: not a valid .npz file ({error})") from None
+    read = {key: member.read() if key.endswith("y") else member for key, member in members.items()}
+    return {key: Column(f"{path}: {key}", values) for key, values in read.items()}
+
+
+class Member:
+    """An array of an .npz file whose header has been read.
+
+    Parameters
+    ----------
+    path : Path
+    key : str
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+
+    Raises
+    ------
+    UsageError
+        It is no array.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path, self._key = path, key
+        try:
+            with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
+                first = np.lib.format.read_magic(stream) == (1, 0)
+                header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+                self.shape, _, self.dtype = header(stream)
+        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise UsageError(f"{path}: {key} is not a valid array ({error})") from None
+
+    def read(self) -> NDArray[Any]:
+        """Return the array.
+
+        Raises
+        ------
+        UsageError
+            It is damaged.
+        """
+        try:
+            with np.load(self._path, allow_pickle=False) as arrays:
+                array: NDArray[Any] = arrays[self._key]
+                return array
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise UsageError(f"{self._path}: {self._key} can't be read ({error})") from None
+
+
+class MappedSplit(Split):
+    """Samples whose inputs lie in a mapped file, and are converted batch by batch.
+
+    Parameters
+    ----------
+    inputs, targets : Column
+        Of mapped arrays; targets are read into memory.
+    integers, double : bool
+        Whether integer inputs stay as they are, and numbers of float64; see `as_integers` and `as_double`.
+
+    Raises
+    ------
+    UsageError
+        A target is not finite.
+    """
+
+    def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
+        self.samples = len(inputs.values)
+        self._inputs, self._rows = inputs, np.asarray(inputs.values)
+        self._given = targets
+        self._targets = np.ascontiguousarray(targets.values, dtype=target_dtype(targets.values.dtype, double))
+        check_finite(Column(targets.name, self._targets))
+        self._integers, self._double = integers, double
+        self._gatherer = Gatherer(integers, double)
+
+    def copy(self) -> MappedSplit:
+        return MappedSplit(self._inputs, self._given, self._integers, self._double)
+
+    def as_integers(self) -> MappedSplit:
+        return MappedSplit(self._inputs, self._given, True, self._double)
+
+    def as_double(self) -> MappedSplit:
+        return MappedSplit(self._inputs, self._given, self._integers, True)
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
+        batch = self._gatherer.take(self._rows, self._targets, indices)
+        try:
+            check_finite(Column(self._inputs.name, batch.inputs), indices)
+        except UsageError as error:
+            raise MpidlError(str(error)) from None
+        return batch

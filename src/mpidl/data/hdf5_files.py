@@ -1,0 +1,190 @@
+"""Datasets of HDF5 files, those of several files as one."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.data.columns import KEYS, Column
+from mpidl.errors import UsageError
+from mpidl.paths import user_path
+
+if TYPE_CHECKING:
+    import h5py
+
+#: Keys that files may have beside the others.
+VALIDATION = ("validation/x", "validation/y")
+#: Files that a process keeps open at a time.
+OPEN_FILES = 32
+
+
+def found_files(given: str | Sequence[str]) -> list[Path]:
+    """Return the files of ``data.path``: those that match a pattern in the order of their names.
+
+    Raises
+    ------
+    UsageError
+        A pattern matches no file.
+    """
+    files: list[Path] = []
+    for text in [given] if isinstance(given, str) else given:
+        path = user_path(text)
+        if path.exists() or not glob.has_magic(text):
+            files.append(path)
+            continue
+        matching = sorted(glob.glob(str(path), recursive=True))
+        if not matching:
+            raise UsageError(f"data.path: {text}: matches no file, expected HDF5 files")
+        files += map(Path, matching)
+    if not files:
+        raise UsageError("data.path: no files, expected at least one HDF5 file")
+    return files
+
+
+def open_columns(files: Sequence[Path]) -> dict[str, Column]:
+    """Return the datasets of HDF5 files, each that of all files that have it, one after another.
+
+    Raises
+    ------
+    UsageError
+        A file is missing or isn't HDF5, a dataset is missing, or those of two files don't fit together.
+    """
+    opened = lru_cache(OPEN_FILES)(_open)
+    keys = (*KEYS, *(VALIDATION if any("validation" in opened(path) for path in files) else ()))
+    parts: dict[str, list[_Part]] = {key: [] for key in keys}
+    for path in files:
+        file = opened(path)
+        here = [key for key in keys if _has(file, key)]
+        # One of several files may have only one of the splits.
+        splits = {key.partition("/")[0] for key in (here if len(files) > 1 and here else keys)}
+        for key in keys:
+            if key in here:
+                parts[key].append(_Part(path, file[key].shape, file[key].dtype))
+                if file[key].is_virtual:
+                    _check_sources(path, key, file[key])
+            elif key.partition("/")[0] in splits:
+                raise UsageError(f"{path}: no dataset {key}, expected {', '.join(keys)}")
+    for key in keys:
+        if not parts[key]:
+            raise UsageError(f"data.path: none of {len(files)} files has a dataset {key}, expected {', '.join(keys)}")
+    return {key: _column(key, parts[key], opened) for key in keys}
+
+
+class _Part(NamedTuple):
+    """A dataset of one file."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def _has(file: h5py.File, key: str) -> bool:
+    import h5py
+
+    return isinstance(file.get(key), h5py.Dataset)
+
+
+def _column(key: str, parts: Sequence[_Part], opened: Callable[[Path], h5py.File]) -> Column:
+    first, *others = parts
+    if not others:
+        return Column(f"{first.path}: {key}", opened(first.path)[key])
+    for part in others:
+        for found, expected in ((part.shape[1:], first.shape[1:]), (part.dtype, first.dtype)):
+            if found != expected:
+                raise UsageError(f"{part.path}: {key}: {found}, expected {expected} as in {first.path}")
+    return Column(f"{first.path}, ... ({len(parts)} files): {key}", Joined(key, parts, opened))
+
+
+class Joined:
+    """Datasets of several files, one after another, as one of h5py.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+    """
+
+    def __init__(self, key: str, parts: Sequence[_Part], opened: Callable[[Path], h5py.File]) -> None:
+        self._key, self._paths, self._opened = key, [part.path for part in parts], opened
+        self._starts = np.array([0, *accumulate(part.shape[0] for part in parts)])
+        self.shape, self.dtype = (int(self._starts[-1]), *parts[0].shape[1:]), parts[0].dtype
+
+    def read_direct(self, memory: NDArray[Any], source: slice, target: slice) -> None:
+        """Read the samples of a slice into those of another slice of `memory`."""
+        at, number = source.start, int(np.searchsorted(self._starts, source.start, side="right")) - 1
+        while at < source.stop:
+            begin, end = self._starts[number : number + 2].tolist()
+            size, there = min(source.stop, end) - at, target.start + at - source.start
+            if size:
+                self._part(number).read_direct(
+                    memory, np.s_[at - begin : at - begin + size], np.s_[there : there + size]
+                )
+            at, number = at + size, number + 1
+
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+        """Return the samples of a slice, or of sorted indices."""
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(self.shape[0])
+            values: NDArray[Any] = np.empty((stop - start, *self.shape[1:]), self.dtype)
+            self.read_direct(values, np.s_[start:stop], np.s_[0 : stop - start])
+            return values
+        numbers = np.searchsorted(self._starts, rows, side="right") - 1
+        parts = [self._part(number)[rows[numbers == number] - self._starts[number]] for number in np.unique(numbers)]
+        return np.concatenate(parts)
+
+    def _part(self, number: int) -> h5py.Dataset:
+        return self._opened(self._paths[number])[self._key]
+
+
+def _open(path: Path) -> h5py.File:
+    """Open a file, which stays open as long as any of its datasets is in use."""
+    import h5py
+
+    if not path.is_file():
+        found = "not a file" if path.exists() else "no such file"
+        raise UsageError(f"data.path: {path}: {found}, expected an HDF5 file")
+    try:
+        # The file is only read: many ranks need not ask the file system for locks.
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        raise UsageError(f"data.path: {path}: not a valid HDF5 file ({first_line(error)})") from None
+
+
+def _check_sources(path: Path, key: str, dataset: h5py.Dataset) -> None:
+    """Raise UsageError if a part of a virtual dataset is missing, which HDF5 would read as zeros."""
+    import h5py
+
+    for name, inner in sorted({(source.file_name, source.dset_name) for source in dataset.virtual_sources()}):
+        found = path if name == "." else next(filter(Path.is_file, _places(path, name)), None)
+        if found is None:
+            raise UsageError(f"{path}: {key} is a virtual dataset, and its source {name} is missing")
+        try:
+            with h5py.File(found, "r", locking=False) as file:
+                present = isinstance(file.get(inner), h5py.Dataset)
+        except OSError as error:
+            where = f"{path}: {key} is a virtual dataset, and its source {found}"
+            raise UsageError(f"{where} is not a valid HDF5 file ({first_line(error)})") from None
+        if not present:
+            raise UsageError(f"{path}: {key} is a virtual dataset, and its source {found} has no dataset {inner}")
+
+
+def _places(path: Path, name: str) -> Iterator[Path]:
+    """Yield where HDF5 looks for a file that the file at `path` names: by an absolute name, or else beside that."""
+    yield Path(name)
+    beside = Path(name).name if Path(name).is_absolute() else name
+    prefix = os.environ.get("HDF5_VDS_PREFIX", "").replace("${ORIGIN}", str(path.parent))
+    for folder in (prefix, path.parent, path.resolve().parent):
+        yield Path(folder) / beside
+
+
+def first_line(error: OSError) -> str:
+    """Return the first line of an error of HDF5, which has many."""
+    return str(error).splitlines()[0]

@@ -1,0 +1,102 @@
+"""Some of a split's samples, and a validation split made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.data.batch import Batch
+from mpidl.data.dataset import Dataset, Split
+from mpidl.errors import UsageError
+
+#: Separates the choice of validation samples from the order of the data, which the same seed decides.
+STREAM = 0x76616C
+
+
+class Subset(Split):
+    """Some of another split's samples.
+
+    Parameters
+    ----------
+    split : Split
+        Nothing else gathers from it.
+    chosen : array (samples,) of int64
+        Their indices there.
+    """
+
+    def __init__(self, split: Split, chosen: NDArray[np.int64]) -> None:
+        self.samples, self.contiguous = len(chosen), split.contiguous
+        self.lookahead = split.lookahead
+        self._split, self._chosen = split, chosen
+
+    def load(self) -> None:
+        self._split.load()
+
+    def prefetch(self, indices: NDArray[np.int64]) -> None:
+        self._split.prefetch(self._chosen[indices])
+
+    def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:
+        self._split.prepare(self._chosen[indices], epoch)
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
+        if indices.min() < 0:
+            raise IndexError(f"samples {indices.min()} to {indices.max()}: outside [0, {self.samples})")
+        return self._split.gather(self._chosen[indices], epoch)
+
+    def copy(self) -> Subset:
+        return Subset(self._split.copy(), self._chosen)
+
+    def as_integers(self) -> Subset:
+        return Subset(self._split.as_integers(), self._chosen)
+
+    def as_double(self) -> Subset:
+        return Subset(self._split.as_double(), self._chosen)
+
+
+def held_out(dataset: Dataset, share: float | None, portion: int, seed: int) -> Dataset:
+    """Return the dataset with a share of its training samples as the validation split; itself if there is no share.
+
+    The samples are chosen at random, whole portions of them where neighbours are read together.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    share : float or None
+        Greater than 0 and less than 1.
+    portion : int
+        Samples of a portion.
+    seed : int
+
+    Raises
+    ------
+    UsageError
+        The data have a validation split already, or too few training samples.
+    """
+    if share is None:
+        return dataset
+    if dataset.validation is not None:
+        raise UsageError(f"data.validation: {share:g}, but the data have a validation split of their own")
+    train, samples = dataset.train, dataset.train.samples
+    if samples < 2:
+        raise UsageError(f"data.validation: {share:g} of {samples} training sample, expected at least 2 samples")
+    chosen = _chosen(samples, share, portion if train.contiguous else 1, seed)
+    return replace(
+        dataset,
+        train=Subset(train, np.flatnonzero(~chosen)),
+        validation=Subset(train.copy(), np.flatnonzero(chosen)),
+    )
+
+
+def _chosen(samples: int, share: float, block: int, seed: int) -> NDArray[np.bool_]:
+    """Return which samples are chosen: blocks of neighbours, if there are enough for the share, else single ones."""
+    random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM,)))
+    chosen = np.zeros(samples, bool)
+    blocks = samples // block
+    if not 0 < round(share * blocks) < blocks:
+        block, blocks = 1, samples
+    count = min(max(1, round(share * blocks)), blocks - 1)
+    # The whole blocks: a shorter one at the end of the data stays there.
+    chosen[: blocks * block].reshape(blocks, block)[random.permutation(blocks)[:count]] = True
+    return chosen

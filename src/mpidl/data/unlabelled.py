@@ -1,0 +1,108 @@
+"""Files of inputs without targets: what a trained model is asked about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.data.batch import Batch
+from mpidl.data.columns import Column, check_finite, check_inputs, input_dtype
+from mpidl.data.dataset import Split
+from mpidl.data.gatherer import Gatherer
+from mpidl.errors import UsageError, shown
+
+
+class Unlabelled(Split):
+    """Inputs that batches bring without targets, which are None; those between its first and its last are read.
+
+    Parameters
+    ----------
+    inputs : Column
+        An array or a dataset of HDF5, (samples, *input_shape).
+    integers, double : bool
+        Whether integer inputs stay as they are, and numbers of float64; see `as_integers` and `as_double`.
+
+    Raises
+    ------
+    UsageError
+        There are no samples, or not of a dtype that is known.
+    """
+
+    contiguous = True
+
+    def __init__(self, inputs: Column, integers: bool = False, double: bool = False) -> None:
+        check_inputs(inputs)
+        self.samples = int(inputs.values.shape[0])
+        if not self.samples:
+            raise UsageError(f"{inputs.name}: no samples, expected at least one")
+        self.input_shape = tuple(int(extent) for extent in inputs.values.shape[1:])
+        self._inputs, self._integers, self._double = inputs, integers, double
+        self._gatherer = Gatherer(integers, double)
+
+    def as_integers(self) -> Unlabelled:
+        return Unlabelled(self._inputs, True, self._double)
+
+    def as_double(self) -> Unlabelled:
+        return Unlabelled(self._inputs, self._integers, True)
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
+        first = int(indices.min())
+        try:
+            block = np.asarray(self._inputs.values[first : int(indices.max()) + 1])
+        except OSError as error:
+            raise UsageError(f"{self._inputs.name}: can't be read ({str(error).splitlines()[0]})") from error
+        with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, and is found
+            block = np.ascontiguousarray(block, dtype=input_dtype(block.dtype, self._double))
+        check_finite(Column(self._inputs.name, block), range(first, first + len(block)))
+        return self._gatherer.take(block, np.empty(len(block)), indices, first)._replace(targets=None)
+
+
+def open_inputs(path: Path) -> Unlabelled:
+    """Open a file of inputs: .npy, .npz (the array x, or the only one), or .h5 (the dataset x, or test/x).
+
+    Raises
+    ------
+    UsageError
+        There is no such file, it is none of these, is damaged, or has no such array.
+    """
+    openers = {".npy": _open_npy, ".npz": _open_npz, ".h5": _open_hdf5, ".hdf5": _open_hdf5}
+    if path.suffix not in openers:
+        raise UsageError(f"{path}: expected a file {', '.join(openers)}, or 'train', 'validation' or 'test'")
+    if not path.is_file():
+        raise UsageError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    try:
+        return Unlabelled(openers[path.suffix](path))
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        reason = shown(str(error).splitlines()[0], 100)
+        raise UsageError(f"{path}: not a readable {path.suffix} file ({reason})") from error
+
+
+def _open_npy(path: Path) -> Column:
+    return Column(str(path), np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _open_npz(path: Path) -> Column:
+    arrays: Any = np.load(path, allow_pickle=False)
+    names = getattr(arrays, "files", [])
+    if "x" not in names and len(names) != 1:
+        raise UsageError(f"{path}: {_listed('arrays', names)}, expected x, or only one")
+    name = "x" if "x" in names else names[0]
+    return Column(f"{path}: {name}", arrays[name])
+
+
+def _open_hdf5(path: Path) -> Column:
+    import h5py
+
+    # The file is only read: many ranks need not ask the file system for locks.
+    file = h5py.File(path, "r", locking=False)
+    name = next((name for name in ("x", "test/x") if isinstance(file.get(name), h5py.Dataset)), None)
+    if name is None:
+        raise UsageError(f"{path}: {_listed('datasets', list(file))}, expected x, or test/x")
+    return Column(f"{path}: {name}", file[name])
+
+
+def _listed(what: str, names: list[str]) -> str:
+    return shown(f"{what} {', '.join(names)}" if names else f"no {what}")

@@ -1,0 +1,256 @@
+"""Processes that make a dataset's batches, while earlier ones are trained on.
+
+They are started afresh, never forked from a process that uses MPI. Each has a connection to the process that trains
+and ends when that is closed: at the end of the run, or when that process is killed. The standard library's process
+pool knows neither which worker has died at which sample, nor leaves workers alone when a scheduler's SIGTERM asks
+all processes of a job to stop, at which the run has yet to save.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import traceback
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import util
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.data.batch import Batch
+from mpidl.data.making import BatchMaker
+from mpidl.errors import MpidlError, UsageError, raised
+
+#: What the environment of workers says: they have a core each, and a script that imports MPI there must not begin it.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MPI4PY_RC_INITIALIZE": "0"}
+#: Signals that ask a run to stop, and those of a terminal: the process that trains acts on them.
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+#: Seconds for a process whose connection is closed to end.
+PATIENCE = 5.0
+
+
+class Workers:
+    """Worker processes, which start with the first batch.
+
+    Each seeds the generators of Python, NumPy and PyTorch by the sample's index and the epoch before it reads a sample,
+    so that random changes don't depend on the number of workers.
+
+    Parameters
+    ----------
+    maker : BatchMaker
+        Is sent to the workers by pickle.
+    count : int
+        Number of workers.
+    """
+
+    def __init__(self, maker: BatchMaker, count: int) -> None:
+        self._maker, self.count = maker, count
+        self._workers: list[_Worker] = []
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start the processes, unless they have been.
+
+        Raises
+        ------
+        UsageError
+            The dataset can't be sent to them.
+        """
+        with self._lock:
+            if self._workers:
+                return
+            try:
+                recipe = pickle.dumps(self._maker)
+            except Exception as error:
+                found = f"the dataset can't be sent to worker processes: pickle {raised(error)}"
+                raise UsageError(f"data.workers: {found}; with workers = 0 it needn't") from error
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["__main__", __name__])
+            with _environment():
+                try:
+                    self._workers = [_Worker(context, recipe, number) for number in range(self.count)]
+                except (OSError, EOFError):
+                    raise _not_started() from None
+            connections = [worker.connection for worker in self._workers]
+            # Before the standard library waits for the processes at exit.
+            util.Finalize(self, _close, (connections,), exitpriority=100)
+
+    def submit(self, split: str, indices: NDArray[np.int64], epoch: int = 0) -> Task:
+        """Let the worker with the least to do make a batch; see `BatchMaker.make`."""
+        self.start()
+        with self._lock:
+            worker = min(self._workers, key=lambda worker: len(worker.tasks))
+            task = Task(self._lock, worker, split)
+            worker.tasks.append(task)
+            with suppress(OSError):  # its end is found where the answer is awaited
+                worker.connection.send((split, indices, epoch))
+        return task
+
+
+class Task:
+    """A batch that a worker makes."""
+
+    def __init__(self, lock: threading.Lock, worker: _Worker, split: str) -> None:
+        self._lock, self._worker, self.split = lock, worker, split
+        self.answer: Batch | MpidlError | None = None
+
+    def result(self) -> Batch:
+        """Return the batch, once it is made.
+
+        Raises
+        ------
+        MpidlError
+            It can't be made, or the worker has ended.
+        """
+        with self._lock:
+            while self.answer is None:
+                self._worker.receive()
+        if isinstance(self.answer, MpidlError):
+            raise self.answer
+        return self.answer
+
+
+class _Worker:
+    """The end of a worker in the process that trains."""
+
+    def __init__(self, context: Any, recipe: bytes, number: int) -> None:
+        self.tasks: deque[Task] = deque()
+        self._ready, self._number = False, number
+        self._index = context.RawValue("q", -1)
+        self.connection, there = context.Pipe()
+        self._process = context.Process(
+            target=_work, args=(there, recipe, self._index), name=f"data-worker-{number}", daemon=True
+        )
+        self._process.start()
+        there.close()
+
+    def receive(self) -> None:
+        """Take the next answer, which is that of the oldest task."""
+        try:
+            if not self._ready:
+                error = self.connection.recv()
+                if error is not None:
+                    raise error
+                self._ready = True
+            self.tasks[0].answer = _receive(self.connection)
+            self.tasks.popleft()
+        except (EOFError, OSError):
+            raise self._died() from None
+
+    def _died(self) -> MpidlError:
+        self._process.join(PATIENCE)
+        code, index = self._process.exitcode, self._index.value
+        if not self._ready:
+            return _not_started()
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        where = f"{self.tasks[0].split} sample {index}" if index >= 0 else "a batch"
+        return MpidlError(f"data: worker process {self._number} {how} at {where}")
+
+
+def _not_started() -> UsageError:
+    guard = 'a script, which they import, has mpidl.train below `if __name__ == "__main__":`'
+    return UsageError(f"data.workers: worker processes can't start; {guard}")
+
+
+def imported_by_worker() -> bool:
+    """Tell whether the program's main script is being imported by a worker process, which must not train."""
+    main = sys.modules.get("__mp_main__")
+    return main is not None and sys.modules.get("__main__") is not main
+
+
+def _close(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Have the variables of `ENVIRONMENT` while processes start."""
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _send(connection: Connection, answer: Any) -> None:
+    """Send an answer, its arrays without a copy of them in a pickle."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(answer, 5, buffer_callback=buffers.append)
+    raw = [buffer.raw() for buffer in buffers]
+    connection.send((head, [each.nbytes for each in raw]))
+    for each in raw:
+        connection.send_bytes(each)
+
+
+def _receive(connection: Connection) -> Any:
+    head, sizes = connection.recv()
+    buffers = [np.empty(size, np.uint8) for size in sizes]
+    for buffer in buffers:
+        connection.recv_bytes_into(buffer.data)
+    return pickle.loads(head, buffers=buffers)
+
+
+# What runs in a worker.
+
+
+def _work(connection: Connection, recipe: bytes, index: Any) -> None:
+    """Make batches until the connection is closed."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    tasks: SimpleQueue[tuple[str, NDArray[np.int64], int]] = SimpleQueue()
+    threading.Thread(target=_take, args=(connection, tasks), daemon=True).start()
+    try:
+        maker: BatchMaker = pickle.loads(recipe)
+    except Exception as error:
+        connection.send(UsageError(f"data.workers: the dataset, in a worker process, {raised(error)}"))
+        return
+    connection.send(None)
+    while True:
+        split, indices, epoch = tasks.get()
+
+        def begin(sample: int, split: str = split, epoch: int = epoch) -> None:
+            index.value = sample
+            _seed(zlib.crc32(f"{split} {epoch} {sample}".encode()))
+
+        try:
+            _send(connection, maker.make(split, indices, epoch, begin))
+        except MpidlError as error:
+            if os.environ.get("MPIDL_DEBUG"):
+                traceback.print_exc()
+            _send(connection, error)
+        except OSError:
+            return
+        except Exception as error:
+            _send(connection, MpidlError(f"data: sending a batch of {split} samples {raised(error)}"))
+
+
+def _take(connection: Connection, tasks: SimpleQueue[Any]) -> None:
+    """Take tasks from the connection, whatever the worker does; end the process when it is closed."""
+    with suppress(EOFError, OSError):
+        while True:
+            tasks.put(connection.recv())
+    os._exit(0)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (the generator that datasets use)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)

@@ -1,0 +1,155 @@
+"""Measuring what predictions need, and keeping it: ``mpidl doctor --save``."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.config import measured
+from mpidl.config.measured import Link, Measured, Node
+from mpidl.data.batch import Batch
+from mpidl.doctor import windows
+from mpidl.doctor.examination import Finding
+from mpidl.doctor.pair import ORIGIN, TARGET, Pair, seconds
+from mpidl.nn import from_config
+from mpidl.partition.costs import Costs
+from mpidl.report.text import quantity
+from mpidl.rules import Adagrad
+from mpidl.shards.shard import CHUNK_BYTES
+
+#: Networks whose gradients are timed, by the type of their layers: the shape of a sample, and the layers.
+NETWORKS: dict[str, tuple[tuple[int, ...], list[dict[str, Any]]]] = {
+    "dense": ((1024,), [{"type": "dense", "units": 1024, "activation": "relu"}] * 3),
+    "conv2d": (
+        (16, 16, 32),
+        [{"type": "conv2d", "channels": 32, "size": 3, "padding": 1, "activation": "relu"}] * 3,
+    ),
+    "locally_connected2d": (
+        (16, 16, 8),
+        [{"type": "locally_connected2d", "channels": 8, "size": 3, "activation": "relu"}] * 3,
+    ),
+}
+#: Samples of a gradient that is timed, and how often each thing is timed: the fastest counts, which nobody disturbed.
+BATCH, ROUNDS = 64, 10
+
+
+class Measuring:
+    """Probes that measure for a file.
+
+    Parameters
+    ----------
+    pair : Pair
+        The first rank's node is measured, and the link to the other rank.
+    allocation : {"allocate", "create"}
+        The windows of the link.
+    path : Path
+        The file.
+    """
+
+    def __init__(self, pair: Pair, allocation: str, path: Path) -> None:
+        self._pair, self._allocation, self._path = pair, allocation, path
+        self._measured = Measured()
+
+    def node(self) -> Finding:
+        """Measure gradients, updates and copies."""
+        flops = self._pair.measure(lambda: {name: gradient_flops(name) for name in NETWORKS})
+        memcpy, update = self._pair.measure(lambda: (copy_bandwidth(), update_bandwidth()))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        found = ", ".join(f"{name} {quantity(speed, 'flop/s')}" for name, speed in flops.items())
+        cores = len(os.sched_getaffinity(0))
+        node = Node(
+            **self._origin(1), cores=cores, memory=memory, memcpy=memcpy, update=update, flops=flops.pop("dense"),
+            flops_of=flops,
+        )  # fmt: skip
+        self._measured = replace(self._measured, node=node)
+        return Finding(f"gradients: {found}; updates {quantity(update, 'B/s')}")
+
+    def link(self) -> Finding:
+        """Measure pushes, fetches and sends."""
+        push, fetch, _ = windows.bandwidths(self._pair, self._allocation)
+        push_latency, fetch_latency, _ = windows.latencies(self._pair, self._allocation)
+        send_latency, send = sends(self._pair)
+        link = Link(
+            **self._origin(2), push_bandwidth=push, fetch_bandwidth=fetch, send_bandwidth=send,
+            push_latency=push_latency, fetch_latency=fetch_latency, send_latency=send_latency,
+        )  # fmt: skip
+        if self._pair.one_node:
+            self._measured = replace(self._measured, within=link)
+        else:
+            self._measured = replace(self._measured, between=link)
+        return Finding(f"send {quantity(send, 'B/s')}, {send_latency * 1e6:.1f} us; put and get as above")
+
+    def save(self) -> Finding:
+        """Keep what was measured."""
+        if self._pair.origin:
+            measured.save(self._path, self._measured)
+        return Finding(f"in {self._path}, for `mpidl plan` and `mpidl simulate`")
+
+    def _origin(self, ranks: int) -> dict[str, Any]:
+        hosts = self._pair.comm.allgather(socket.gethostname())[:ranks]
+        mpi = " ".join(MPI.Get_library_version().split(",")[0].split())
+        return {
+            "hosts": tuple(dict.fromkeys(hosts)),
+            "mpi": mpi,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+
+def sends(pair: Pair, rounds: int = 100) -> tuple[float, float]:
+    """Return the seconds of a send of 8 bytes, and the bytes per second of long ones, on both ranks."""
+    there_and_back = []
+    for nbytes, count in ((8, rounds), (windows.LONG, 15)):
+        buffer, answer = np.zeros(nbytes, np.uint8), np.zeros(8, np.uint8)
+
+        def exchange(buffer: np.ndarray = buffer, answer: np.ndarray = answer) -> None:
+            if pair.origin:
+                pair.comm.Send(buffer, TARGET)
+                pair.comm.Recv(answer, TARGET)
+            else:
+                pair.comm.Recv(buffer, ORIGIN)
+                pair.comm.Send(answer, ORIGIN)
+
+        there_and_back.append(min(seconds(exchange, count)))
+    short, long = pair.comm.bcast(there_and_back, root=ORIGIN)
+    return short / 2, windows.LONG / max(long - short / 2, 1e-9)
+
+
+def gradient_flops(name: str) -> float:
+    """Return the operations per second of a gradient of layers of a type, by `Costs.gradient`."""
+    shape, layers = NETWORKS[name]
+    network = from_config([*layers, {"type": "flatten"}], "mean_squared_error", shape, 0, "float32")
+    random = np.random.default_rng(0)
+    inputs = random.random((BATCH, *shape), np.float32)
+    network.parameters[:] = random.normal(scale=0.01, size=network.parameters.size)
+    batch = Batch(inputs, np.zeros((BATCH, *network.output_shape), np.float32))
+    network.loss_and_gradient(batch)
+    fastest = min(seconds(lambda: network.loss_and_gradient(batch), ROUNDS))
+    return Costs(flops=1.0).gradient(network.summaries(), BATCH) / fastest
+
+
+def copy_bandwidth() -> float:
+    """Return the bytes per second of a long copy in memory."""
+    values, other = np.ones(windows.LONG, np.uint8), np.zeros(windows.LONG, np.uint8)
+    return windows.LONG / min(seconds(lambda: np.copyto(other, values), ROUNDS))
+
+
+def update_bandwidth() -> float:
+    """Return the bytes of gradient per second that Adagrad applies, chunk by chunk, to a vector beyond the caches."""
+    rule, chunk, chunks = Adagrad(), CHUNK_BYTES // 4, 64
+    parameters, gradient = np.zeros(chunk * chunks, np.float32), np.ones(chunk, np.float32)
+    state = rule.init(parameters)
+
+    def update() -> None:
+        for number in range(chunks):
+            part = slice(number * chunk, (number + 1) * chunk)
+            rule.update(parameters[part], tuple(vector[part] for vector in state), gradient, 1)
+
+    update()
+    return chunks * CHUNK_BYTES / min(seconds(update, ROUNDS))

@@ -1,0 +1,77 @@
+"""The ranks of a replica as ranks of a communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.partition.group import Group, Message
+
+#: Elements of one message: counts are C ints, except in MPI 4.
+LARGEST = 2**31 - 1
+
+
+class MpiGroup(Group):
+    """A group (`Group`) made of a communicator's ranks, with persistent messages.
+
+    Parameters
+    ----------
+    communicator : MPI.Intracomm
+        Of this group alone. Freeing it is up to the caller; `free` frees what was made from it.
+    """
+
+    def __init__(self, communicator: MPI.Intracomm) -> None:
+        self._communicator = communicator
+        self.rank, self.size = communicator.rank, communicator.size
+        self._subgroups: dict[tuple[int, ...], MpiGroup] = {}
+
+    def send(self, to: int, array: np.ndarray, tag: int) -> Message:
+        """See `Group`."""
+        return _message(self._communicator.Send_init, array, to, tag)
+
+    def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
+        """See `Group`."""
+        return _message(self._communicator.Recv_init, array, source, tag)
+
+    def subgroup(self, ranks: Sequence[int]) -> MpiGroup:
+        """See `Group`."""
+        key = tuple(ranks)
+        if key not in self._subgroups:
+            whole = self._communicator.Get_group()
+            some = whole.Incl(ranks)
+            self._subgroups[key] = MpiGroup(self._communicator.Create_group(some))
+            some.Free()
+            whole.Free()
+        return self._subgroups[key]
+
+    def share(self, value: Any) -> Any:
+        """See `Group`."""
+        return self._communicator.bcast(value)
+
+    def gather(self, array: np.ndarray, gathered: np.ndarray) -> None:
+        """See `Group`."""
+        self._communicator.Allgather(array, gathered)
+
+    def free(self) -> None:
+        """See `Group`."""
+        for group in self._subgroups.values():
+            group.free()
+            group._communicator.Free()
+        self._subgroups.clear()
+
+
+def _message(init: Callable[..., MPI.Prequest], array: np.ndarray, other: int, tag: int) -> Message:
+    flat = array.reshape(-1)
+    requests = [init(flat[first : first + LARGEST], other, tag) for first in range(0, flat.size, LARGEST)]
+    if len(requests) == 1:
+        (only,) = requests
+        return Message(only.Start, only.Wait, only.Free)
+
+    def free() -> None:
+        for each in requests:
+            each.Free()
+
+    return Message(lambda: MPI.Prequest.Startall(requests), lambda: MPI.Request.Waitall(list(requests)), free)

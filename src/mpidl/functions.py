@@ -1,0 +1,84 @@
+"""Functions of the user's own that a configuration names as ``module:function``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mpidl.errors import MpidlError, UsageError, quoted, raised
+from mpidl.extras import FRAMEWORKS, missing
+
+__all__ = ["call", "check_name", "find"]
+
+
+def check_name(key: str, name: str) -> None:
+    """Raise UsageError unless `name`, the value of `key`, is of the form ``module:function``."""
+    if not re.fullmatch(r"[\w.]+:\w+", name):
+        raise UsageError(f"{key}: expected module:function, found {quoted(name)}")
+
+
+def find(key: str, name: str, takes: str) -> Callable[..., Any]:
+    """Return the function of a name; its module may lie in the current directory.
+
+    Parameters
+    ----------
+    key : str
+        The key whose value the name is, such as ``"model.factory"``, for errors.
+    name : str
+        ``"module:function"``.
+    takes : str
+        What the function takes, such as ``"(dataset, seed)"``, for errors.
+
+    Raises
+    ------
+    UsageError
+        There is no such module or function, or the module raises an error.
+    """
+    module, _, function = name.partition(":")
+    # It stays there: the function, and what it returns, may import their neighbours whenever they like.
+    directory = os.getcwd()
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or f"{module}.".startswith(f"{error.name}."):
+            where = f"found no module {module} in {directory} or among the installed ones"
+            raise UsageError(f"{key}: {name}: {where}") from error
+        raise _failure(f"{key}: {name}: module {module}", error) from error
+    except (Exception, SystemExit) as error:
+        raise _failure(f"{key}: {name}: module {module}", error) from error
+    if not callable(found):
+        what = "nothing" if found is None else f"{type(found).__name__}"
+        raise UsageError(f"{key}: {name}: found {what} of that name, expected a function of {takes}")
+    return found  # type: ignore[no-any-return]
+
+
+def call(key: str, name: str, takes: str, *arguments: Any) -> Any:
+    """Return what the function of a name returns; see `find`.
+
+    Raises
+    ------
+    UsageError
+        There is no such function, or it raises an error.
+    """
+    function = find(key, name, takes)
+    try:
+        return function(*arguments)
+    except MpidlError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failure(f"{key}: {name}", error) from error
+
+
+def _failure(where: str, error: BaseException) -> UsageError:
+    """Return the line for an error that the user's code has raised."""
+    if isinstance(error, MpidlError):
+        return UsageError(f"{where}: {error}")
+    if isinstance(error, ModuleNotFoundError) and error.name in FRAMEWORKS:
+        return UsageError(f"{where}: {missing(error.name, error.name)}")
+    return UsageError(f"{where} {raised(error)}")

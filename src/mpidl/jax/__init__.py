@@ -1,0 +1,17 @@
+"""JAX functions as models: a pytree of parameters and a function that returns the loss."""
+
+from mpidl.errors import UsageError
+from mpidl.launch.environment import limit_threads, world
+
+try:
+    import jax as _jax  # noqa: F401
+except ModuleNotFoundError:
+    raise UsageError("mpidl.jax: JAX isn't installed: pip install 'mpidl[jax]'") from None
+
+from mpidl.jax.model import JaxModel
+
+__all__ = ["JaxModel"]
+
+# JAX starts its threads, one for each core, with the first array: on ranks the environment says how many.
+if world().size > 1:
+    limit_threads()

@@ -1,0 +1,203 @@
+"""A pytree of parameters and a loss function as a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mpidl.data.batch import Batch
+from mpidl.errors import UsageError, kind_of
+from mpidl.jax.tree import Tree
+from mpidl.nn.adaptation import ModelError, refusing, telling
+from mpidl.nn.frameworks import correct_classes, parts, seed_of_batch
+from mpidl.nn.model import CompleteModel, Evaluation
+
+__all__ = ["JaxModel"]
+
+
+class JaxModel(CompleteModel):
+    """A pytree of parameters and a loss function of JAX as a model.
+
+    The function is compiled by `jax.jit`: once for each shape of a batch, so also for a smaller last one.
+
+    Parameters lie in the package's flat vector, which JAX reads where it is: a leaf is copied, at each batch, only if
+    its memory isn't aligned to 64 bytes. The gradient is copied once, out of JAX's arrays into a flat vector. On
+    another device than the CPU, both are transferred.
+
+    Whatever changes during training is a parameter and has a gradient: there are no statistics, such as running means.
+
+    Parameters
+    ----------
+    parameters : pytree
+        Its float arrays are trained. They are float32, or float64 with ``jax_enable_x64``, which JAX otherwise makes
+        float32. Its integer arrays are constants. Other leaves, such as functions and Python's numbers, stay as they
+        are.
+    loss : callable
+        Function of (parameters, batch), `batch` being the pair (inputs, targets). It returns the mean loss over the
+        batch, a scalar. If it has an argument ``key``, it gets a random key there, as for dropout, and None when it is
+        tested. Floats among inputs and targets have the dtype of the parameters.
+    has_aux : bool
+        Whether the function returns the pair (loss, outputs), as for `jax.value_and_grad`. From outputs of shape
+        (n, ..., classes) and integer targets (n, ...) follows the accuracy.
+    seed : int
+        Seed of the random keys: each batch has its own, which follows from `seed` and from its number in the run.
+    micro_batches : int
+        Compute the gradient of a batch in so many pieces, one after another, where memory is short.
+    takes_integers : bool
+        Whether integer inputs stay integers, bytes too, which otherwise become floats.
+
+    Raises
+    ------
+    UsageError
+        There is nothing to train, or the parameters are of other dtypes.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> def loss(parameters, batch):
+    ...     inputs, targets = batch
+    ...     return jnp.mean((inputs @ parameters["weight"] + parameters["bias"] - targets) ** 2)
+    >>> model = JaxModel({"weight": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}, loss)
+    >>> [tensor.name for tensor in model.layout]
+    ['bias', 'weight']
+    >>> model.tree()["weight"].shape
+    (3, 2)
+    """
+
+    own = True
+
+    def __init__(
+        self,
+        parameters: Any,
+        loss: Callable[..., Any],
+        *,
+        has_aux: bool = False,
+        seed: int = 0,
+        micro_batches: int = 1,
+        takes_integers: bool = False,
+    ) -> None:
+        if not callable(loss):
+            raise UsageError(f"model: loss: found {kind_of(loss)}, expected a function of (parameters, batch)")
+        self._name = f"model: {getattr(loss, '__name__', type(loss).__name__)}"
+        self._loss, self._has_aux, self._seed, self._micro_batches = loss, has_aux, seed, micro_batches
+        self._takes_key = "key" in inspect.signature(loss).parameters
+        self.takes_integers = takes_integers
+        self._tree = Tree(parameters, self._name)
+        self.layout, self.dtype = self._tree.layout, self._tree.dtype
+        self.parameters = self._tree.vector
+        self._gradient = np.zeros(self.layout.size, self.dtype)
+        self._gradients = list(self.layout.views(self._gradient).values())
+        self._differentiated = jax.jit(jax.value_and_grad(lambda *given: self._compute(*given)[0]))
+        self._computed = jax.jit(self._compute)
+
+    @property
+    def parameters(self) -> Any:
+        """See `Model.parameters`."""
+        return self._vector
+
+    @parameters.setter
+    def parameters(self, vector: Any) -> None:
+        self._vector, self._leaves = vector, list(self.layout.views(vector).values())
+
+    def tree(self) -> Any:
+        """Return the pytree of the parameters with their present values, as arrays of its own."""
+        constants = {name: jnp.array(array) for name, array in self._tree.constants.items()}
+        return self._tree.filled([jnp.array(leaf) for leaf in self._leaves], constants)
+
+    # What JAX traces.
+
+    def _compute(self, leaves: Any, constants: Any, batch: Any, seed: Any) -> tuple[Any, Any]:
+        """Return the loss and the outputs of a batch; without a seed, as when the model is tested."""
+        key = {"key": None if seed is None else jax.random.key(seed)} if self._takes_key else {}
+        result = self._loss(self._tree.filled(leaves, constants), jax.tree.map(self._as_parameters, batch), **key)
+        if not self._has_aux:
+            return self._scalar(result), None
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ModelError(f"{self._name} returned {_found(result)}, expected the pair (loss, outputs)")
+        return self._scalar(result[0]), result[1]
+
+    def _as_parameters(self, array: Any) -> Any:
+        return array.astype(self.dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+    def _scalar(self, loss: Any) -> Any:
+        if not isinstance(loss, jax.Array) or loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
+            hint = "; has_aux = True if it is (loss, outputs)" if isinstance(loss, tuple) else ""
+            raise ModelError(f"{self._name}: the loss is {_found(loss)}, expected a float scalar, the mean{hint}")
+        return loss
+
+    # What the package calls.
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
+        """See `Model.loss_and_gradient`.
+
+        Raises
+        ------
+        ModelError
+            The function raised an error, or returned something else.
+        """
+        with telling(self._name):
+            return self._summed((batch.inputs, batch.targets), seed_of_batch(self._seed, batch.number)), self._gradient
+
+    def _summed(self, values: Any, seed: int) -> float:
+        """Put the gradient of a batch together from its pieces; return the loss."""
+        samples = next(len(each) for each in jax.tree.leaves(values) if np.ndim(each))
+        total = 0.0
+        for number, (part, share) in enumerate(parts(samples, self._micro_batches)):
+            piece = jax.tree.map(lambda each, part=part: each[part] if np.ndim(each) else each, values)
+            key = np.uint32((seed + number) % 2**32)
+            loss, gradients = self._differentiated(self._leaves, self._tree.constants, piece, key)
+            for sums, gradient in zip(self._gradients, gradients, strict=True):
+                if number == 0:
+                    np.multiply(gradient, share, out=sums)
+                else:
+                    sums += np.multiply(gradient, share)
+            total += float(loss) * share
+        return total
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """See `CompleteModel.evaluate`.
+
+        Raises
+        ------
+        ModelError
+            The function raised an error, or returned something else.
+        """
+        with telling(self._name):
+            values = (batch.inputs, batch.targets)
+            loss, outputs = self._computed(self._leaves, self._tree.constants, values, None)
+            known = None if outputs is None else np.asarray(outputs)
+            return Evaluation(float(loss) * batch.total, _correct(outputs, batch.targets, batch.total), known)
+
+    def rehearse(self, batch: Batch) -> None:
+        """See `CompleteModel.rehearse`."""
+        with refusing():
+            self.loss_and_gradient(batch)
+            self.evaluate(batch)
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """See `CompleteModel.constants`."""
+        return dict(self._tree.constants)
+
+    def load_constants(self, constants: Mapping[str, np.ndarray]) -> None:
+        """See `CompleteModel.load_constants`."""
+        for name, array in self._tree.constants.items():
+            array[...] = constants[name]
+
+
+def _correct(outputs: Any, targets: Any, total: float) -> float:
+    """Return the share of correct predictions, times the batch's weight; NaN where it has no meaning."""
+    if not isinstance(outputs, jax.Array) or not jnp.issubdtype(getattr(targets, "dtype", float), jnp.integer):
+        return float("nan")
+    if outputs.shape[:-1] != targets.shape or outputs.shape[-1:] == (1,):
+        return float("nan")
+    return correct_classes(np.asarray(outputs), np.asarray(targets), -1, total)
+
+
+def _found(value: Any) -> str:
+    """Return what a value is, for people."""
+    return f"{value.dtype} of shape {value.shape}" if isinstance(value, jax.Array) else kind_of(value)

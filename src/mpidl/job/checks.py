@@ -1,0 +1,95 @@
+"""Whether the parts of a job fit together, and fit the checkpoint that it resumes from.
+
+What doesn't fit is a `UsageError` of one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from mpidl.config import Config
+from mpidl.data import Dataset
+from mpidl.errors import UsageError
+from mpidl.nn.model import CompleteModel
+from mpidl.schema import LARGEST
+from mpidl.storage.checkpoint import Checkpoint
+
+
+def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
+    """Check that a configuration, its data and its model fit together."""
+    model.check_data(dataset.input_shape, dataset.classes)
+    name, size = config.algorithm.name, model.layout.size
+    if model.statistics and not config.algorithm.takes_statistics:
+        statistic = next(each.name for each in model.layout if each.start == model.statistics[0].start)
+        raise UsageError(
+            f"algorithm.name: {name} minimises one function of the parameters; the model has statistics beside them, "
+            f"such as {statistic}"
+        )
+    if size > LARGEST:
+        raise UsageError("model: more than 2**63 - 1 parameters, expected fewer")
+    if config.servers > size:
+        raise UsageError(
+            f"topology.servers: {config.servers}, expected at most one for each of the model's {size} parameters"
+        )
+    if config.device.shards and not config.servers:
+        raise UsageError(f"device.shards: true, but {name} has no servers")
+
+
+def check_model(checkpoint: Checkpoint, model: CompleteModel) -> None:
+    """Check that a checkpoint is of a model with the same tensors."""
+    if checkpoint.size != model.layout.size:
+        raise UsageError(f"{checkpoint.path}: {checkpoint.size} parameters, the model has {model.layout.size}")
+    saved = {name: f"one of shape {shape}" for name, shape in checkpoint.shapes.items()}
+    _check_names(checkpoint, "parameters", saved, {each.name: f"one of shape {each.shape}" for each in model.layout})
+    _check_names(checkpoint, "constants", _described(checkpoint.constants()), _described(model.constants()))
+    if buffers := checkpoint.buffers():  # Not every algorithm's workers are in checkpoints.
+        _check_names(checkpoint, "buffers", _described(buffers), _described(model.buffers()))
+    _check_names(checkpoint, "other name", checkpoint.aliases, model.aliases)
+
+
+def _described(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    return {name: f"{array.dtype} of shape {array.shape}" for name, array in arrays.items()}
+
+
+def _check_names(checkpoint: Checkpoint, what: str, saved: Mapping[str, str], present: Mapping[str, str]) -> None:
+    for name in [*present, *saved]:
+        found, expected = saved.get(name, "none"), present.get(name, "none")
+        if found != expected:
+            raise UsageError(f"{checkpoint.path}: {what} {name}: found {found}, the model has {expected}")
+
+
+def check_order(checkpoint: Checkpoint, config: Config) -> None:
+    """Check that a configuration takes samples in a checkpoint's order: its position would stand for others."""
+    if checkpoint.position.at_beginning:
+        return
+    present = config.to_dict()
+    for section, key in (("data", "batch"), ("data", "portion"), ("data", "validation"), ("run", "seed")):
+        saved, now = checkpoint.sections.get(section, {}).get(key), present[section].get(key)
+        if saved != now and (saved is not None or key == "validation"):
+            found, before = ("none" if value is None else value for value in (now, saved))
+            raise UsageError(
+                f"{section}.{key}: {found}, but {checkpoint.path} was saved with {before}, "
+                "which decides what of the data is done"
+            )
+
+
+def check_states(checkpoint: Checkpoint, config: Config, states: Collection[str]) -> None:
+    """Check that shards which keep these vectors beside their parameters kept the same when a checkpoint was saved."""
+    if set(checkpoint.states) == set(states):
+        return
+    rule = config.rule
+    by = f"algorithm.name: {config.algorithm.name}" if rule is None else f"server.rule: {rule.name}"
+    saved, needed = (", ".join(names) or "nothing" for names in (checkpoint.states, states))
+    raise UsageError(f"{by} keeps {needed}, {checkpoint.path} was saved with {saved}")
+
+
+def check_data(checkpoint: Checkpoint, data: Mapping[str, str]) -> None:
+    """Check that the training data are a checkpoint's; see `mpidl.job.description`."""
+    if checkpoint.position.at_beginning:
+        return
+    for name, saved in checkpoint.data.items():
+        if not re.search("test|validation", name) and data.get(name, saved) != saved:
+            raise UsageError(f"{name}: {data[name]}, but {checkpoint.path} was saved with {saved}")

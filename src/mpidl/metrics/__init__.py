@@ -1,0 +1,15 @@
+"""Metrics: figures of a model's quality beside the loss, as sums that pieces of the data add up to."""
+
+from __future__ import annotations
+
+from mpidl.metrics.area import Auc
+from mpidl.metrics.classification import F1, Top5Accuracy
+from mpidl.metrics.metric import Metric
+from mpidl.metrics.regression import R2, MeanAbsoluteError, MeanSquaredError
+
+METRICS: dict[str, type[Metric]] = {
+    metric.name: metric for metric in (Top5Accuracy, MeanSquaredError, MeanAbsoluteError, R2, F1, Auc)
+}
+"""The metrics by their names in ``run.metrics``."""
+
+__all__ = ["F1", "METRICS", "R2", "Auc", "MeanAbsoluteError", "MeanSquaredError", "Metric", "Top5Accuracy"]

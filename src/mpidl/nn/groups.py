@@ -1,0 +1,157 @@
+"""Groups of parameters: tensors, chosen by their names, that are trained in a way of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from mpidl.data.batch import Batch
+from mpidl.errors import UsageError, quoted
+from mpidl.nn.model import CompleteModel, Evaluation, PlacedModel
+from mpidl.parameters.layout import Layout
+from mpidl.parameters.ranges import Range
+from mpidl.rules import Sgd
+from mpidl.rules.segments import Segment
+from mpidl.schema import Checked
+
+#: Names that an error lists.
+NAMES = 5
+
+
+@dataclass(frozen=True)
+class Group(Checked):
+    """``[[model.group]]``: parameters that are trained in a way of their own.
+
+    A tensor belongs to the first group whose pattern matches its name.
+
+    Attributes
+    ----------
+    match : str
+        Pattern of tensors' names, such as ``"*.bias"`` or ``"0-dense.*"``; ``/`` in a name counts as ``.``.
+    rate : float
+        Factor of learning rates.
+    weight_decay : float, optional
+        Takes the place of the rule's own weight decay; for rules without one, this times the parameters is added to
+        the gradient at each update.
+    frozen : bool
+        Never change these parameters.
+    """
+
+    match: Annotated[str, Meta(min_length=1)]
+    rate: Annotated[float, Meta(ge=0)] = 1.0
+    weight_decay: Annotated[float, Meta(ge=0)] | None = None
+    frozen: bool = False
+
+
+def group_of(groups: Sequence[Group], name: str) -> Group | None:
+    """Return the group that a tensor of this name belongs to; None if to none."""
+    return next((group for group in groups if _matches(group, name)), None)
+
+
+def frozen_names(groups: Sequence[Group], layout: Layout) -> list[str]:
+    """Return the names of the tensors that are frozen."""
+    return [name for name in layout.shapes if (group := group_of(groups, name)) is not None and group.frozen]
+
+
+def statistics_in(layout: Layout, model: CompleteModel) -> Sequence[Range]:
+    """Return the ranges of a vector of this layout, whose tensors are a model's, that hold the model's statistics."""
+    if layout == model.layout:
+        return model.statistics
+    names = {part.name for part in model.layout if any(part.range.intersect(each) for each in model.statistics)}
+    return [part.range for part in layout if part.name in names]
+
+
+def segments_of(groups: Sequence[Group], layout: Layout, statistics: Sequence[Range]) -> list[Segment]:
+    """Return the segments of a vector that groups make up, as few as there can be; statistics are in none.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+    layout : Layout
+        The vector's layout.
+    statistics : sequence of Range
+        Ranges of the vector that hold statistics.
+
+    Raises
+    ------
+    UsageError
+        A group matches no parameters, or none are left to train.
+    """
+    parts = [part for part in layout if not any(part.range.intersect(each) for each in statistics)]
+    for number, group in enumerate(groups):
+        if not any(_matches(group, part.name) for part in parts):
+            names = [_dotted(name) for name in dict.fromkeys(part.name for part in parts)]
+            shown = ", ".join(names[:NAMES]) + ", ..." * (len(names) > NAMES)
+            raise UsageError(f"model.group[{number}].match: {quoted(group.match)} matches none of {shown}")
+    found = [(part.range, own) for part in parts if (own := group_of(groups, part.name)) is not None]
+    if len(found) == len(parts) and all(own.frozen for _, own in found):
+        raise UsageError("model.group: every parameter is frozen, expected some to train")
+    segments: list[Segment] = []
+    for range, own in found:
+        segment = Segment(range, own.rate, own.weight_decay, own.frozen)
+        if segments and segments[-1].range.stop == range.start and segments[-1][1:] == segment[1:]:
+            segment = segment._replace(range=Range(segments.pop().range.start, range.stop))
+        segments.append(segment)
+    return segments
+
+
+def _matches(group: Group, name: str) -> bool:
+    return fnmatchcase(_dotted(name), _dotted(group.match))
+
+
+def _dotted(name: str) -> str:
+    return name.replace("/", ".")
+
+
+class Penalised:
+    """A model (`mpidl.nn.model.PlacedModel`) whose function itself has the groups, where no rule applies them.
+
+    Half the weight decay times the sum of the squared parameters is a part of the loss, and the gradient of frozen
+    parameters is 0. Rates have no meaning there.
+
+    Parameters
+    ----------
+    model : PlacedModel
+    segments : sequence of Segment
+    """
+
+    _adding = Sgd()
+
+    def __init__(self, model: PlacedModel, segments: Sequence[Segment]) -> None:
+        self._model = model
+        self._frozen = [slice(*each.range) for each in segments if each.frozen]
+        self._decays = [
+            (slice(*each.range), each.weight_decay) for each in segments if each.weight_decay and not each.frozen
+        ]
+
+    @property
+    def parameters(self) -> Any:
+        """See `Model.parameters`."""
+        return self._model.parameters
+
+    @parameters.setter
+    def parameters(self, vector: Any) -> None:
+        self._model.parameters = vector
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
+        """See `Model.loss_and_gradient`."""
+        loss, gradient = self._model.loss_and_gradient(batch)
+        for part, decay in self._decays:
+            own = self.parameters[part]
+            self._adding.update(gradient[part], (), own, 1, -decay)
+            loss += decay / 2 * float(own @ own)
+        for part in self._frozen:
+            gradient[part] = 0
+        return loss, gradient
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """See `PlacedModel.evaluate`."""
+        return self._model.evaluate(batch)
+
+    def copy_to_host(self) -> None:
+        """See `PlacedModel.copy_to_host`."""
+        self._model.copy_to_host()

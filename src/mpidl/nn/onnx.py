@@ -1,0 +1,254 @@
+"""Networks as ONNX models.
+
+Images stay in the package's order of axes, (n, height, width, channels), at every border of a layer; operators on
+images, which want channels first, stand between two transpositions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpidl.errors import UsageError
+from mpidl.extras import require
+from mpidl.nn.kernels.cpu.elementwise import LEAK
+from mpidl.nn.layers.activation import Activation
+from mpidl.nn.layers.add import Add
+from mpidl.nn.layers.average_pool2d import AveragePool2d
+from mpidl.nn.layers.batch_normalisation import BatchNormalisation
+from mpidl.nn.layers.concatenate import Concatenate
+from mpidl.nn.layers.conv2d import Conv2d
+from mpidl.nn.layers.dense import Dense
+from mpidl.nn.layers.dropout import Dropout
+from mpidl.nn.layers.embedding import Embedding
+from mpidl.nn.layers.flatten import Flatten
+from mpidl.nn.layers.l2_pool2d import L2Pool2d
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.layer_normalisation import LayerNormalisation
+from mpidl.nn.layers.max_pool2d import MaxPool2d
+from mpidl.nn.layers.pooling2d import Pooling2d
+from mpidl.nn.network import Network
+from mpidl.nn.sliding_windows import SlidingWindows, sliding_windows
+from mpidl.paths import whole
+
+#: Version of ONNX's operators: the first with Gelu. Files say the oldest format that has it.
+OPSET = 20
+#: Most bytes of a file of ONNX.
+MOST = 2**31 - 1
+
+#: Operators of activations: name and attributes.
+ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "identity": ("Identity", {}),
+    "relu": ("Relu", {}),
+    "leaky_relu": ("LeakyRelu", {"alpha": LEAK}),
+    "gelu": ("Gelu", {}),
+    "sigmoid": ("Sigmoid", {}),
+    "tanh": ("Tanh", {}),
+    "softmax": ("Softmax", {"axis": -1}),
+}
+CHANNELS_FIRST, CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def to_onnx(network: Network, file: Path) -> int:
+    """Write a network as an ONNX model, which computes as `Network.predict` does.
+
+    The model takes ``inputs`` (n, *input_shape) and gives ``outputs`` (n, *output_shape), for any n. Inputs are as the
+    network takes them: bytes scaled to [0, 1], and normalised; int64 where an embedding takes ids.
+
+    Parameters
+    ----------
+    network : Network
+    file : Path
+        Appears when it is complete.
+
+    Returns
+    -------
+    int
+        Number of tensors in it.
+
+    Raises
+    ------
+    UsageError
+        A layer has no operator in ONNX, the model is too large for a file, or ``onnx`` isn't installed.
+    """
+    onnx = require("onnx", "export")
+    for name, layer in zip(network.graph.names, network.layers, strict=True):
+        if type(layer) not in LAYERS:
+            raise UsageError(f"--to onnx: layer {name!r}: {layer.type} has no operator in ONNX")
+    if (nbytes := network.layout.size * network.dtype.itemsize) > MOST:
+        raise UsageError(f"--to onnx: {nbytes:,} bytes of parameters, a file of ONNX holds {MOST:,}")
+    graph = _Graph(onnx, network)
+    with whole(file) as path:
+        onnx.save_model(graph.model(), path)
+    return len(network.layout)
+
+
+class _Graph:
+    """An ONNX graph that grows node by node.
+
+    Attributes
+    ----------
+    parameters : dict of str to array
+        Those of the layer that is being written.
+    name : str
+        Its name.
+    dtype : numpy.dtype
+        The network's.
+    float, integer : int
+        ONNX's names of that dtype and of the ids' dtype.
+    """
+
+    def __init__(self, onnx: Any, network: Network) -> None:
+        self._onnx, self._network = onnx, network
+        self._nodes: list[Any] = []
+        self._constants: dict[str, np.ndarray] = {}
+        self.float = onnx.helper.np_dtype_to_tensor_dtype(network.dtype)
+        self.dtype, self.integer = network.dtype, onnx.TensorProto.INT64
+        values, graph = ["inputs"], network.graph
+        views = network.layout.views(network.parameters)
+        for index, (layer, self.name) in enumerate(zip(network.layers, graph.names, strict=True)):
+            self.parameters = {key: views[f"{self.name}/{key}"] for key in layer.parameters(*graph.input_shapes(index))}
+            taken = [self._of_dtype(values[value], layer) for value in graph.operands[index]]
+            values.append(LAYERS[type(layer)](self, layer, graph.input_shapes(index), taken))
+        self._nodes.append(onnx.helper.make_node("Identity", [values[-1]], ["outputs"]))
+
+    def _of_dtype(self, value: str, layer: Layer) -> str:
+        """Return a value as a layer takes it: ids are inputs of a network, others take its dtype."""
+        if value != "inputs" or not self._network.takes_integers or layer.takes_integers:
+            return value
+        return self.add("Cast", [value], to=self.float)
+
+    def add(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Add a node, and return the name of its output."""
+        output = f"{self.name}/{operator.lower()}-{len(self._nodes)}"
+        self._nodes.append(self._onnx.helper.make_node(operator, inputs, [output], output, **attributes))
+        return output
+
+    def constant(self, key: str, values: Any) -> str:
+        """Return the name of a constant of the layer, an array."""
+        name = f"{self.name}/{key}"
+        self._constants[name] = np.ascontiguousarray(values)
+        return name
+
+    def reshaped(self, value: str, shape: Sequence[int]) -> str:
+        """Return a value with another shape of each sample."""
+        return self.add("Reshape", [value, self.constant(f"shape-{len(self._nodes)}", np.array([-1, *shape]))])
+
+    def activated(self, value: str, activation: str) -> str:
+        """Return an activation of a value."""
+        operator, attributes = ACTIVATIONS[activation]
+        return value if activation == "identity" else self.add(operator, [value], **attributes)
+
+    def model(self) -> Any:
+        """Return the model."""
+        helper, network = self._onnx.helper, self._network
+        taken = helper.make_tensor_value_info(
+            "inputs", self.integer if network.takes_integers else self.float, ["n", *network.input_shape]
+        )
+        given = helper.make_tensor_value_info("outputs", self.float, ["n", *network.output_shape])
+        constants = [self._onnx.numpy_helper.from_array(array, name) for name, array in self._constants.items()]
+        graph = helper.make_graph(self._nodes, "network", [taken], [given], constants)
+        return helper.make_model_gen_version(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="mpidl"
+        )
+
+
+def _dense(graph: _Graph, layer: Dense, shapes: Any, inputs: list[str]) -> str:
+    flat = graph.add("Flatten", inputs)
+    tensors = [graph.constant(key, values) for key, values in graph.parameters.items()]
+    return graph.activated(graph.add("Gemm", [flat, *tensors]), layer.activation)
+
+
+def _activation(graph: _Graph, layer: Activation, shapes: Any, inputs: list[str]) -> str:
+    return graph.activated(inputs[0], layer.activation)
+
+
+def _on_images(graph: _Graph, value: str, shape: Sequence[int], add: Callable[[str], str]) -> str:
+    """Return what an operator on images, with channels first, makes of a value of this shape."""
+    images = value if len(shape) == 3 else graph.reshaped(value, (*shape, 1))
+    return graph.add("Transpose", [add(graph.add("Transpose", [images], perm=CHANNELS_FIRST))], perm=CHANNELS_LAST)
+
+
+def _windows(windows: SlidingWindows) -> dict[str, Any]:
+    """Return the attributes of an operator with sliding windows."""
+    return {"kernel_shape": windows.size, "strides": windows.stride, "pads": windows.padding + windows.after}
+
+
+def _conv2d(graph: _Graph, layer: Conv2d, shapes: Any, inputs: list[str]) -> str:
+    windows = sliding_windows(shapes[0], layer.size, layer.stride, layer.padding)
+    weight = graph.constant("weight", graph.parameters["weight"].transpose(3, 2, 0, 1))
+    bias = graph.constant("bias", graph.parameters["bias"])
+    attributes = {**_windows(windows), "group": layer.groups}
+    sums = _on_images(
+        graph, inputs[0], shapes[0], lambda images: graph.add("Conv", [images, weight, bias], **attributes)
+    )
+    return graph.activated(sums, layer.activation)
+
+
+def _pooling(operator: str, **attributes: Any) -> Callable[..., str]:
+    def pool(graph: _Graph, layer: Pooling2d, shapes: Any, inputs: list[str]) -> str:
+        windows = _windows(layer.windows(shapes[0])) | attributes
+        found = _on_images(graph, inputs[0], shapes[0], lambda images: graph.add(operator, [images], **windows))
+        return found if len(shapes[0]) == 3 else graph.reshaped(found, layer.output_shape(shapes[0]))
+
+    return pool
+
+
+def _batch_normalisation(graph: _Graph, layer: BatchNormalisation, shapes: Any, inputs: list[str]) -> str:
+    # The last axis is the channels', for samples of any shape, where ONNX's own operator takes the second.
+    found = graph.parameters
+    factor = found["scale"] / np.sqrt(found["variance"] + graph.dtype.type(layer.epsilon))
+    centred = graph.add("Sub", [inputs[0], graph.constant("mean", found["mean"])])
+    scaled = graph.add("Mul", [centred, graph.constant("factor", factor)])
+    return graph.activated(graph.add("Add", [scaled, graph.constant("shift", found["shift"])]), layer.activation)
+
+
+def _layer_normalisation(graph: _Graph, layer: LayerNormalisation, shapes: Any, inputs: list[str]) -> str:
+    scale, shift = (graph.constant(key, graph.parameters[key]) for key in ("scale", "shift"))
+    return graph.add("LayerNormalization", [inputs[0], scale, shift], axis=-1, epsilon=layer.epsilon)
+
+
+def _embedding(graph: _Graph, layer: Embedding, shapes: Any, inputs: list[str]) -> str:
+    ids = inputs[0]
+    if ids != "inputs":
+        ids = graph.add("Cast", [graph.add("Round", [ids])], to=graph.integer)
+    weight = np.zeros((layer.vocabulary, layer.units), graph.dtype)
+    weight[slice(*layer.rows) if layer.rows else slice(None)] = graph.parameters["weight"]
+    return graph.add("Gather", [graph.constant("weight", weight), ids])
+
+
+def _add(graph: _Graph, layer: Add, shapes: Any, inputs: list[str]) -> str:
+    return graph.activated(graph.add("Sum", inputs), layer.activation)
+
+
+def _concatenate(graph: _Graph, layer: Concatenate, shapes: Any, inputs: list[str]) -> str:
+    return graph.add("Concat", inputs, axis=-1)
+
+
+def _flatten(graph: _Graph, layer: Flatten, shapes: Any, inputs: list[str]) -> str:
+    return graph.add("Flatten", inputs)
+
+
+def _dropout(graph: _Graph, layer: Dropout, shapes: Any, inputs: list[str]) -> str:
+    return inputs[0]
+
+
+#: What writes a layer of each type: returns the name of its outputs, given the shapes and names of its inputs.
+LAYERS: dict[type[Layer], Callable[..., str]] = {
+    Activation: _activation,
+    Add: _add,
+    AveragePool2d: _pooling("AveragePool", count_include_pad=1),
+    BatchNormalisation: _batch_normalisation,
+    Concatenate: _concatenate,
+    Conv2d: _conv2d,
+    Dense: _dense,
+    Dropout: _dropout,
+    Embedding: _embedding,
+    Flatten: _flatten,
+    L2Pool2d: _pooling("LpPool", p=2),
+    LayerNormalisation: _layer_normalisation,
+    MaxPool2d: _pooling("MaxPool"),
+}

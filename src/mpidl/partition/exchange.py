@@ -1,0 +1,230 @@
+"""A rank's side of a transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate, groupby, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpidl.device import pinned
+from mpidl.parameters.box import Box
+from mpidl.partition.group import Group, Message
+from mpidl.partition.transfer import Summand, Transfer
+
+
+class Arrival(NamedTuple):
+    """What is done with what comes from one rank.
+
+    Attributes
+    ----------
+    wait : callable
+        Waits until it is there.
+    copies, additions : list of (array, array)
+        Parts of the target, each with what becomes its value or is added to it.
+    """
+
+    wait: Callable[[], Any]
+    copies: list[tuple[Any, Any]]
+    additions: list[tuple[Any, Any]]
+
+
+class Memory:
+    """Memory for packed messages, by name: as much as the largest that was asked for, of which others get a part.
+
+    Parameters
+    ----------
+    xp
+        NumPy or CuPy. Arrays of the latter have a second one on the host, through which they travel.
+    """
+
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
+        self._arrays: dict[Hashable, tuple[Any, np.ndarray]] = {}
+
+    def take(self, name: Hashable, size: int, dtype: Any) -> tuple[Any, np.ndarray]:
+        """Return an array (size,) of the package's, and the one that is sent or received: the same on the host."""
+        found = self._arrays.get(name)
+        if found is None or found[0].size < size:
+            array = self._xp.empty(size, dtype)
+            found = self._arrays[name] = array, array if self._xp is np else pinned(self._xp, (size,), dtype)
+        array, message = found
+        return array[:size], message[:size]
+
+
+class Exchange:
+    """A rank's side of a `Transfer` between fixed arrays: planned once, carried out any number of times.
+
+    What lies contiguously is sent from where it is and received where it belongs; anything else is packed.
+
+    Parameters
+    ----------
+    transfer : Transfer
+    group : Group
+    xp
+        NumPy or CuPy. Arrays of the latter travel through the host's memory.
+    sources, targets : sequence of array
+        The arrays that hold the boxes of the rank's source and target.
+    tag : int
+        The same on all ranks, and another one for each transfer that may be under way at the same time. The adjoint
+        of a transfer with an even tag has the next one: they are never under way together, and share memory.
+    memory : Memory
+    adds : bool
+        Whether the sums are added to the targets rather than overwriting them.
+    """
+
+    def __init__(
+        self,
+        transfer: Transfer,
+        group: Group,
+        xp: Any,
+        sources: Sequence[Any],
+        targets: Sequence[Any],
+        tag: int,
+        memory: Memory,
+        adds: bool = False,
+    ) -> None:
+        self._group, self._xp, self._tag, self._memory = group, xp, tag, memory
+        self._posted = False
+        self._packing: list[tuple[Any, Any]] = []
+        self._downloads: list[tuple[np.ndarray, Any]] = []
+        self._arrivals: list[Arrival] = []
+        self._receives: list[Message] = []
+        rank = group.rank
+        source = list(zip(transfer.source[rank], sources, strict=True))
+        target = list(zip(transfer.target[rank], targets, strict=True))
+        self._sends = [
+            self._sending(to, [_view(box, source) for _, box in boxes])
+            for to, boxes in groupby(transfer.sends(rank), lambda each: each[0])
+        ]
+        summands, missing = transfer.summands(rank)
+        if adds:
+            summands, missing = [each._replace(copied=[], added=[each.box]) for each in summands], []
+        self._missing = [_view(box, target) for box in missing]
+        for giver, each in groupby(summands, lambda summand: summand.rank):
+            if giver == rank:
+                self._take_own(list(each), source, target)
+            else:
+                self._receive(giver, list(each), target)
+
+    def start(self) -> None:
+        """Begin to send what the sources hold; they must not change before `complete`."""
+        self._post()
+        for packed, view in self._packing:
+            self._xp.copyto(packed, view)
+        for host, device in self._downloads:
+            device.get(out=host)
+        for message in self._sends:
+            message.start()
+
+    def finish(self) -> None:
+        """Wait for what other ranks send, and overwrite the targets, or add to them."""
+        self._post()
+        for view in self._missing:
+            view.fill(0)
+        for arrival in self._arrivals:
+            arrival.wait()
+            for view, values in arrival.copies:
+                self._xp.copyto(view, values)
+            for view, values in arrival.additions:
+                self._xp.add(view, values, out=view)
+        self._posted = False
+
+    def complete(self) -> None:
+        """Wait until what `start` has begun to send is on its way, so that the sources may change."""
+        for message in self._sends:
+            message.wait()
+
+    def free(self) -> None:
+        """Give back what the messages need."""
+        for message in (*self._sends, *self._receives):
+            message.free()
+
+    def _post(self) -> None:
+        if not self._posted:
+            self._posted = True
+            for message in self._receives:
+                message.start()
+
+    def _sending(self, to: int, views: list[Any]) -> Message:
+        array = _joined(views) if self._xp is np else None
+        if array is None:
+            array, parts = self._packed(to, True, views, self._downloads)
+            self._packing += zip(parts, views, strict=True)
+        return self._group.send(to, array, self._tag)
+
+    def _take_own(self, own: list[Summand], source: _Held, target: _Held) -> None:
+        pairs = {
+            name: [(_view(box, target), _view(box, source)) for each in own for box in getattr(each, name)]
+            for name in ("copied", "added")
+        }
+        # Copies go to elements that no lower rank gives: there is no need to wait.
+        self._arrivals.insert(0, Arrival(_at_once, pairs["copied"], []))
+        self._arrivals.append(Arrival(_at_once, [], pairs["added"]))
+
+    def _receive(self, giver: int, summands: list[Summand], target: _Held) -> None:
+        copies, additions = [], []
+        uploads: list[tuple[np.ndarray, Any]] = []
+        array = None
+        if self._xp is np and not any(each.added for each in summands):
+            array = _joined([_view(each.box, target) for each in summands])
+        if array is None:
+            views = [_view(each.box, target) for each in summands]
+            array, parts = self._packed(giver, False, views, uploads)
+            for each, part in zip(summands, parts, strict=True):
+                packed = [(each.box, part)]
+                copies += [(_view(box, target), _view(box, packed)) for box in each.copied]
+                additions += [(_view(box, target), _view(box, packed)) for box in each.added]
+        message = self._group.receive(giver, array, self._tag)
+        self._receives.append(message)
+        self._arrivals.append(Arrival(_then_upload(self._xp, message.wait, uploads), copies, additions))
+
+    def _packed(
+        self, other: int, sends: bool, views: list[Any], staged: list[tuple[np.ndarray, Any]]
+    ) -> tuple[np.ndarray, list[Any]]:
+        """Return the message to or from another rank, and arrays of the views' shapes in it, or in what is `staged`."""
+        stops = list(accumulate((view.size for view in views), initial=0))
+        name = self._tag // 2, other, sends == (self._tag % 2 == 0)
+        array, message = self._memory.take(name, stops[-1], views[0].dtype)
+        if self._xp is not np:
+            staged.append((message, array))
+        parts = [array[a:b].reshape(view.shape) for (a, b), view in zip(pairwise(stops), views, strict=True)]
+        return message, parts
+
+
+#: Boxes, each with the array that holds it.
+_Held = Sequence[tuple[Box, Any]]
+
+
+def _view(box: Box, held: _Held) -> Any:
+    """Return a box as a view of the array that holds it."""
+    return next(array[(*box.slices(own), ...)] for own, array in held if own.intersect(box) == box)
+
+
+def _joined(views: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return arrays that lie one after the other in memory as a single one; None if they don't."""
+    if not all(view.flags.c_contiguous for view in views):
+        return None
+    if any(one.ctypes.data + one.nbytes != other.ctypes.data for one, other in pairwise(views)):
+        return None
+    size = sum(view.size for view in views)
+    return np.lib.stride_tricks.as_strided(views[0].reshape(-1), (size,), (views[0].itemsize,))
+
+
+def _then_upload(xp: Any, wait: Callable[[], Any], uploads: list[tuple[np.ndarray, Any]]) -> Callable[[], Any]:
+    if not uploads:
+        return wait
+
+    def both() -> None:
+        wait()
+        for host, device in uploads:
+            device.set(host)
+        # The next message may overwrite the host's memory.
+        xp.cuda.get_current_stream().synchronize()
+
+    return both
+
+
+def _at_once() -> None:
+    pass

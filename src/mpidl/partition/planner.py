@@ -1,0 +1,244 @@
+"""Which cut for each layer: a plan of the least time, by beam search over the network's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf, prod
+
+import numpy as np
+
+from mpidl.errors import UsageError, quoted
+from mpidl.nn.graph import Graph
+from mpidl.nn.layers.layer import Layer, Shape
+from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range
+from mpidl.partition.costs import Costs
+from mpidl.partition.holding import hold
+from mpidl.partition.plan import Distribution, Part, Plan, Step
+from mpidl.partition.seconds import PER_ELEMENT, Basis, movement_seconds, work_seconds
+from mpidl.partition.stages import balanced
+from mpidl.partition.work import cut_layer
+
+#: Number of plans that the search goes on with after each layer.
+BEAM = 64
+
+
+def make_plan(
+    layers: Sequence[Layer],
+    input_shape: Shape,
+    partitions: int,
+    *,
+    batch: int,
+    stages: int = 1,
+    costs: Costs | None = None,
+    itemsize: int = 4,
+) -> Plan:
+    """Cut a network over ranks.
+
+    Parameters
+    ----------
+    layers, input_shape
+        See `Network`. A layer's `cut` is kept to.
+    partitions
+        Number of ranks.
+    batch
+        Samples of a minibatch.
+    stages
+        Into how many runs of consecutive layers the network is divided, each with its share of the ranks.
+    costs
+        What work and movement take, and a rank's memory.
+    itemsize
+        Bytes of an element.
+
+    Returns
+    -------
+    Plan
+        The same one on every rank.
+
+    Raises
+    ------
+    UsageError
+        If a layer can't be cut as it says, the network has fewer layers than stages, the ranks can't be divided among
+        the stages, or a rank would need more memory than it has.
+    """
+    graph = Graph(layers, input_shape)
+    ranks = _ranks_of_layers(graph, partitions, stages)
+    search = _Search(graph, ranks, partitions, Basis(batch, Costs() if costs is None else costs, itemsize))
+    chosen, outputs = search.run()
+    steps = _joined(graph, [choice.steps for choice in chosen])
+    shapes = [
+        (f"{name}/{key}", shape)
+        for index, (layer, name) in enumerate(zip(layers, graph.names, strict=True))
+        for key, shape in layer.parameters(*graph.input_shapes(index)).items()
+    ]
+    return Plan(partitions, steps, outputs, *hold(shapes, steps, partitions), stages)
+
+
+def _ranks_of_layers(graph: Graph, partitions: int, stages: int) -> list[Range]:
+    """Return the ranks that compute each layer."""
+    if partitions % stages:
+        raise UsageError(f"topology.stages: {stages}, expected a divisor of the {partitions} partitions")
+    if stages > len(graph.layers):
+        raise UsageError(f"topology.stages: {stages}, expected at most one for each of the {len(graph.layers)} layers")
+    weights = [
+        layer.operations(*graph.input_shapes(index)) + PER_ELEMENT * prod(graph.shapes[index + 1])
+        for index, layer in enumerate(graph.layers)
+    ]
+    size, runs = partitions // stages, balanced(weights, stages)
+    return [Range(stage * size, (stage + 1) * size) for stage, own in enumerate(runs) for _ in range(*own)]
+
+
+def _joined(graph: Graph, by_layer: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
+    """Return the steps of all layers, with operands numbered by steps."""
+    values, steps = [0], []
+    for index, own in enumerate(by_layer):
+        known = [values[operand] for operand in graph.operands[index]]
+        for step in own:
+            steps.append(replace(step, operands=tuple(known[operand] for operand in step.operands)))
+            known.append(len(steps))
+        values.append(len(steps))
+    return tuple(steps)
+
+
+class _Choice:
+    """A layer that is cut in one way, with what this takes wherever its operands are.
+
+    Attributes
+    ----------
+    steps
+        The layer's steps; operands are counted from 0.
+    given
+        The distribution of its outputs.
+    seconds
+        What they take, without the movement of operands.
+    memory
+        Bytes on each rank.
+    """
+
+    def __init__(self, steps: tuple[Step, ...], basis: Basis) -> None:
+        self.steps, self.given = steps, steps[-1].given
+        self.seconds = sum(work_seconds(step, basis) for step in steps)
+        for first, second in pairwise(steps):
+            self.seconds += movement_seconds(first.given, second.taken[0], basis)
+        elements = [sum(step.memory(rank, basis.samples) for step in steps) for rank in range(len(self.given))]
+        self.memory: np.ndarray = np.array(elements, float) * basis.itemsize
+
+
+@dataclass(frozen=True)
+class _State:
+    """A beginning of a plan.
+
+    Attributes
+    ----------
+    seconds
+        What it takes.
+    memory
+        Bytes on each rank.
+    hows
+        How each layer so far is cut.
+    """
+
+    seconds: float
+    memory: np.ndarray
+    hows: tuple[str, ...]
+
+
+class _Search:
+    """A beam search over the layers in their order."""
+
+    def __init__(self, graph: Graph, ranks: Sequence[Range], partitions: int, basis: Basis) -> None:
+        self._graph, self._ranks, self._partitions, self._basis = graph, ranks, partitions, basis
+        self._choices: list[dict[str, _Choice]] = []
+        self._movements: dict[tuple[int, str, int, str], float] = {}
+        last, whole = ranks[-1], Box.whole(graph.shapes[-1])
+        outputs: list[Part | None] = [None] * partitions
+        for number, rank in enumerate(range(*last)):
+            outputs[rank] = Part(whole, (number, last.size))
+        self._outputs: Distribution = tuple(outputs)
+
+    def run(self) -> tuple[list[_Choice], Distribution]:
+        """Return the best choice for each layer, and the distribution of the outputs for the loss."""
+        states = [_State(0.0, np.zeros(self._partitions), ())]
+        for index in range(len(self._graph.layers)):
+            self._choices.append(self._candidates(index))
+            following = [self._next(state, index, how) for state in states for how in self._choices[index]]
+            states = self._kept(index, following)
+        best = min(states, key=self._to_the_end)
+        return [choices[how] for choices, how in zip(self._choices, best.hows, strict=True)], self._outputs
+
+    def _candidates(self, index: int) -> dict[str, _Choice]:
+        """Return the ways to cut a layer, in the order in which it has them."""
+        layer, name = self._graph.layers[index], self._graph.names[index]
+        ranks, shapes = self._ranks[index], self._graph.input_shapes(index)
+        found: dict[str, _Choice] = {}
+        reasons: dict[str, UsageError] = {}
+        for how in [*layer.cuts, "samples"] if ranks.size > 1 else ["samples"]:
+            try:
+                steps = cut_layer(layer, name, how, ranks, self._partitions, shapes)
+            except UsageError as error:
+                reasons[how] = error
+            else:
+                found[how] = _Choice(steps, self._basis)
+        if not layer.cut or ranks.size == 1:
+            return found
+        if layer.cut not in found:
+            raise UsageError(
+                f"model.layer[{index}].cut: {quoted(name)} can't be cut by {layer.cut}: {reasons[layer.cut]}; "
+                f"over {ranks.size} ranks it can by {' or '.join(found)}"
+            )
+        return {layer.cut: found[layer.cut]}
+
+    def _next(self, state: _State, index: int, how: str) -> _State:
+        choice, hows = self._choices[index][how], (*state.hows, how)
+        seconds = state.seconds + choice.seconds
+        for value in self._graph.operands[index]:
+            # The network's inputs are known to all ranks, and what another layer takes in the same way has moved.
+            others = (layer for layer in range(index) if value in self._graph.operands[layer])
+            if value and self._taken(index, hows, value) not in [self._taken(layer, hows, value) for layer in others]:
+                seconds += self._movement(index, hows, value)
+        return _State(seconds, state.memory + choice.memory, hows)
+
+    def _taken(self, index: int, hows: tuple[str, ...], value: int) -> Distribution:
+        """Return what a layer takes of a value."""
+        operand = self._graph.operands[index].index(value)
+        return self._choices[index][hows[index]].steps[0].taken[operand]
+
+    def _movement(self, index: int, hows: tuple[str, ...], value: int) -> float:
+        """Return the seconds in which a value gets to a layer."""
+        key = value - 1, hows[value - 1], index, hows[index]
+        if key not in self._movements:
+            given = self._choices[value - 1][hows[value - 1]].given
+            self._movements[key] = movement_seconds(given, self._taken(index, hows, value), self._basis)
+        return self._movements[key]
+
+    def _kept(self, index: int, states: Sequence[_State]) -> list[_State]:
+        """Return the states to go on with: of those that differ only in what nobody needs any more, two."""
+        limit = inf if self._basis.costs.memory is None else self._basis.costs.memory
+        fitting = [state for state in states if state.memory.max() <= limit]
+        if not fitting:
+            needed = min(state.memory.max() for state in states)
+            raise UsageError(
+                f"topology.partitions: {self._partitions} ranks need {needed / 1e9:.3g} GB each up to layer "
+                f"{quoted(self._graph.names[index])}, expected at most {limit / 1e9:.3g} GB: more partitions, or a "
+                "smaller minibatch"
+            )
+        later = {value for operands in self._graph.operands[index + 1 :] for value in operands} | {index + 1}
+        # Those that give what is needed later, and those that have taken it: what they have taken needn't move again.
+        live = [layer for layer in range(index + 1) if later & {layer + 1, *self._graph.operands[layer]} - {0}]
+        fastest: dict[tuple[str, ...], _State] = {}
+        lightest: dict[tuple[str, ...], _State] = {}
+        for state in fitting:
+            key = tuple(state.hows[layer] for layer in live)
+            if key not in fastest or state.seconds < fastest[key].seconds:
+                fastest[key] = state
+            if limit < inf and (key not in lightest or state.memory.max() < lightest[key].memory.max()):
+                lightest[key] = state
+        ordered = sorted([*fastest.values(), *lightest.values()], key=lambda state: state.seconds)
+        least = min(fitting, key=lambda state: state.memory.max())
+        return ordered[:BEAM] if limit == inf else [*ordered[:BEAM], least]
+
+    def _to_the_end(self, state: _State) -> float:
+        given = self._choices[-1][state.hows[-1]].given
+        return state.seconds + movement_seconds(given, self._outputs, self._basis)

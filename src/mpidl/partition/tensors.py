@@ -1,0 +1,121 @@
+"""The tensors that a rank computes with: parts of its vector, or gathered from those that hold them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from mpidl.parameters.box import Box
+from mpidl.parameters.layout import Slice
+from mpidl.partition.exchange import Exchange, Memory
+from mpidl.partition.group import Group
+from mpidl.partition.plan import Plan
+from mpidl.partition.transfer import Transfer
+
+
+class Tensor(NamedTuple):
+    """A tensor of a step, as ranks hold and take it.
+
+    Attributes
+    ----------
+    step : int
+        Index of the step.
+    key : str
+        The layer's name for it.
+    held : list of Slice
+        What this rank holds.
+    box : Box or None
+        What its layer takes.
+    transfer : Transfer
+        From what all ranks hold to what they take.
+    tag : int
+    """
+
+    step: int
+    key: str
+    held: list[Slice]
+    box: Box | None
+    transfer: Transfer
+    tag: int
+
+
+class Tensors:
+    """A rank's tensors.
+
+    Parameters
+    ----------
+    plan : Plan
+    rank : int
+    xp
+        NumPy or CuPy.
+    dtype : str
+    tag : int
+        The first tag of their transfers; each takes two.
+
+    Attributes
+    ----------
+    parameters, gradients : list of dict of str to array
+        For each step, the tensors of the rank's layer: views of the vectors, or arrays of their own.
+    """
+
+    def __init__(self, plan: Plan, rank: int, xp: Any, dtype: str, tag: int) -> None:
+        self._xp, self._dtype, self._origin = xp, dtype, plan.slices[rank].start
+        self._tensors = list(_tensors(plan, rank, tag))
+        self._resting = [each.transfer.rests(rank) for each in self._tensors]
+        self.parameters: list[dict[str, Any]] = [{} for _ in plan.steps]
+        self.gradients: list[dict[str, Any]] = [{} for _ in plan.steps]
+        self.gathers: list[list[Exchange]] = [[] for _ in plan.steps]
+        self.scatters: list[list[Exchange]] = [[] for _ in plan.steps]
+        self._memory = Memory(xp)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays of their own."""
+        moved = [each.box for each, rests in zip(self._tensors, self._resting, strict=True) if not rests]
+        return 2 * sum(box.size for box in moved if box is not None) * int(self._xp.dtype(self._dtype).itemsize)
+
+    def bind(self, vector: Any, gradient: Any, group: Group) -> None:
+        """Take the tensors from a vector (size,) of what the rank holds, and let their gradients go to another."""
+        self.free()
+        for each, rests in zip(self._tensors, self._resting, strict=True):
+            held = [self._views(vector, each), self._views(gradient, each)]
+            own = self.parameters[each.step], self.gradients[each.step]
+            if rests:
+                for tensors, views in zip(own, held, strict=True):
+                    tensors.update((each.key, view) for view in views)
+                continue
+            for tensors in own:
+                if each.box is not None and each.key not in tensors:
+                    tensors[each.key] = self._xp.empty(each.box.shape, self._dtype)
+            taken = [[tensors[each.key]] if each.box is not None else [] for tensors in own]
+            there = Exchange(each.transfer, group, self._xp, held[0], taken[0], each.tag, self._memory)
+            adjoint = each.transfer.adjoint
+            back = Exchange(adjoint, group, self._xp, taken[1], held[1], each.tag + 1, self._memory)
+            self.gathers[each.step].append(there)
+            self.scatters[each.step].append(back)
+
+    def free(self) -> None:
+        """Give back what the exchanges need."""
+        for step in (*self.gathers, *self.scatters):
+            for each in step:
+                each.free()
+            step.clear()
+
+    def _views(self, vector: Any, tensor: Tensor) -> list[Any]:
+        return [
+            vector[piece.start - self._origin : piece.stop - self._origin].reshape(piece.shape) for piece in tensor.held
+        ]
+
+
+def _tensors(plan: Plan, rank: int, tag: int) -> Iterator[Tensor]:
+    stops = [each.stop for each in plan.slices]
+    for index, step in enumerate(plan.steps):
+        for key in dict.fromkeys(key for tensors in step.tensors for key in tensors):
+            held: list[list[Slice]] = [[] for _ in stops]
+            for piece in plan.layout.of(f"{step.name}/{key}"):
+                held[bisect_right(stops, piece.start)].append(piece)
+            source = [tuple(piece.box for piece in pieces) for pieces in held]
+            transfer = Transfer(source, [tensors.get(key) for tensors in step.tensors])
+            yield Tensor(index, key, held[rank], step.tensors[rank].get(key), transfer, tag)
+            tag += 2

@@ -1,0 +1,183 @@
+"""Groups whose ranks are threads of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mpidl.partition.group import Group, Message
+
+Result = TypeVar("Result")
+
+
+class Broken(Exception):
+    """Another rank of the group has failed."""
+
+
+@dataclass
+class _Channel:
+    """Arrays on their way from one rank to another: the sender's own, which wait there until they are copied."""
+
+    arrays: deque[np.ndarray] = field(default_factory=deque)
+    sent: int = 0
+    copied: int = 0
+
+
+class _Common:
+    """What the ranks of a group share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.changed = threading.Condition()
+        self.failed = False
+        self.channels: dict[tuple[int, int, int], _Channel] = {}
+        self.barrier = threading.Barrier(size)
+        self.given: list[Any] = [None] * size
+        self.subgroups: dict[tuple[int, ...], _Common] = {}
+
+    def fail(self) -> None:
+        """Let all ranks that wait, or will, raise `Broken`."""
+        with self.changed:
+            self.failed = True
+            self.changed.notify_all()
+            subgroups = list(self.subgroups.values())
+        self.barrier.abort()
+        for each in subgroups:
+            each.fail()
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Wait, with the lock, until `ready()`."""
+        self.changed.wait_for(lambda: self.failed or ready())
+        if self.failed:
+            raise Broken
+
+
+class ThreadGroup(Group):
+    """A rank of a group (`Group`) whose ranks are threads; `run` makes them."""
+
+    def __init__(self, rank: int, common: _Common) -> None:
+        self.rank, self.size, self._common = rank, common.size, common
+
+    def send(self, to: int, array: np.ndarray, tag: int) -> Message:
+        """See `Group`."""
+        common, channel = self._common, self._channel(self.rank, to, tag)
+        last = 0
+
+        def start() -> None:
+            nonlocal last
+            with common.changed:
+                channel.arrays.append(array)
+                channel.sent += 1
+                last = channel.sent
+                common.changed.notify_all()
+
+        def wait() -> None:
+            with common.changed:
+                common.wait(lambda: channel.copied >= last)
+
+        return Message(start, wait, _nothing)
+
+    def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
+        """See `Group`."""
+        common, channel = self._common, self._channel(source, self.rank, tag)
+        started = False
+
+        def start() -> None:
+            nonlocal started
+            started = True
+
+        def wait() -> None:
+            nonlocal started
+            if not started:
+                return
+            with common.changed:
+                common.wait(lambda: bool(channel.arrays))
+            np.copyto(array, channel.arrays[0].reshape(array.shape))
+            started = False
+            with common.changed:
+                channel.arrays.popleft()
+                channel.copied += 1
+                common.changed.notify_all()
+
+        return Message(start, wait, _nothing)
+
+    def subgroup(self, ranks: Sequence[int]) -> ThreadGroup:
+        """See `Group`."""
+        with self._common.changed:
+            common = self._common.subgroups.setdefault(tuple(ranks), _Common(len(ranks)))
+            common.failed |= self._common.failed
+        return ThreadGroup(list(ranks).index(self.rank), common)
+
+    def share(self, value: Any) -> Any:
+        """See `Group`."""
+        return self._together(value, lambda given: given[0])
+
+    def gather(self, array: np.ndarray, gathered: np.ndarray) -> None:
+        """See `Group`."""
+        self._together(array, lambda given: np.stack(given, out=gathered))
+
+    def free(self) -> None:
+        """See `Group`."""
+
+    def _channel(self, source: int, to: int, tag: int) -> _Channel:
+        with self._common.changed:
+            return self._common.channels.setdefault((source, to, tag), _Channel())
+
+    def _together(self, value: Any, use: Callable[[list[Any]], Result]) -> Result:
+        """Return what `use` makes of what all ranks give."""
+        common = self._common
+        common.given[self.rank] = value
+        try:
+            common.barrier.wait()
+            found = use(common.given)
+            common.barrier.wait()
+        except threading.BrokenBarrierError:
+            raise Broken from None
+        return found
+
+
+def run(size: int, work: Callable[[Group], Result]) -> list[Result]:
+    """Return what `work` returns on each rank of a group of threads.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+    work : callable
+        Is given the rank's group.
+
+    Raises
+    ------
+    Exception
+        What the first rank has raised that failed. The others stop where they wait for it.
+    """
+    common = _Common(size)
+    results: list[Any] = [None] * size
+    errors: list[BaseException] = []
+
+    def rank(number: int) -> None:
+        try:
+            results[number] = work(ThreadGroup(number, common))
+        except BaseException as error:
+            if not isinstance(error, Broken):
+                errors.append(error)
+            common.fail()
+
+    threads = [threading.Thread(target=partial(rank, number), name=f"rank {number}") for number in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def _nothing() -> None:
+    pass

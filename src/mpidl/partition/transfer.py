@@ -1,0 +1,171 @@
+"""What moves between the ranks of a replica: from what each has of an array to what each is to have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.parameters.box import Box
+
+#: What a rank has of an array: nothing, a box, or several boxes without common elements.
+Held = Box | None | tuple[Box, ...]
+
+
+class Summand(NamedTuple):
+    """What a rank receives from another, or from itself.
+
+    Attributes
+    ----------
+    rank : int
+        Where it comes from.
+    box : Box
+    copied, added : list of Box
+        The parts of the box of which nothing comes from lower ranks, and those that are added to what comes from them.
+    """
+
+    rank: int
+    box: Box
+    copied: list[Box]
+    added: list[Box]
+
+
+class Transfer:
+    """A linear map between two distributions of an array over ranks: rank q is to have the elements t of its target.
+
+    ``y_q[t]`` is the sum of ``x_p[t]`` over the ranks p whose source has the element t, in the order of the ranks; 0 if
+    there are none. So sources without common elements are copied and others are summed; an element that several targets
+    have goes to each. Halo exchange, all-gather, reduce-scatter, broadcast and redistribution are all transfers.
+
+    Parameters
+    ----------
+    source, target : sequence of Box, None or tuple of Box
+        What each rank has, and is to have.
+
+    Attributes
+    ----------
+    source, target : tuple of tuple of Box
+        The boxes of each rank that have elements.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of ranks differ.
+
+    Examples
+    --------
+    An all-gather of 3 elements:
+
+    >>> from mpidl.parameters import Range
+    >>> first, second, both = (Box((each,)) for each in (Range(0, 2), Range(2, 3), Range(0, 3)))
+    >>> gather = Transfer([first, second], [both, both])
+    >>> gather.sends(0), gather.elements
+    ([(1, Box(ranges=(Range(start=0, stop=2),)))], 3)
+    """
+
+    def __init__(self, source: Sequence[Held], target: Sequence[Held]) -> None:
+        if len(source) != len(target):
+            raise ValueError(f"a source on {len(source)} ranks, a target on {len(target)}")
+        self.source = tuple(map(_boxes, source))
+        self.target = tuple(map(_boxes, target))
+
+    @property
+    def adjoint(self) -> Transfer:
+        """The map back: what gradients with respect to the target do to become those with respect to the source."""
+        return Transfer(self.target, self.source)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of elements [p, q] that rank q takes from rank p: (ranks, ranks)."""
+        found = np.zeros((len(self.source), len(self.target)), np.int64)
+        (givers, first), (takers, second) = _bounds(self.source), _bounds(self.target)
+        if len(givers) and len(takers):
+            start = np.maximum(first[:, None, :, 0], second[None, :, :, 0])
+            stop = np.minimum(first[:, None, :, 1], second[None, :, :, 1])
+            common = (stop - start).clip(0).prod(axis=-1, dtype=np.int64)
+            np.add.at(found, (givers[:, None], takers[None, :]), common)
+        return found
+
+    @property
+    def moved(self) -> NDArray[np.int64]:
+        """Number of elements [p, q] that rank p sends to rank q: (ranks, ranks), zero on the diagonal."""
+        found = self.counts.copy()
+        np.fill_diagonal(found, 0)
+        return found
+
+    @property
+    def elements(self) -> int:
+        """Number of elements that move between different ranks."""
+        return int(self.moved.sum())
+
+    def sent(self, rank: int) -> int:
+        """Return the number of elements that a rank sends to others."""
+        return int(self.counts[rank].sum() - self.counts[rank, rank])
+
+    def received(self, rank: int) -> int:
+        """Return the number of elements that a rank receives from others."""
+        return int(self.counts[:, rank].sum() - self.counts[rank, rank])
+
+    @property
+    def empty(self) -> bool:
+        """Whether each rank is to have what it has, and nothing moves."""
+        return all(map(self.rests, range(len(self.source))))
+
+    def rests(self, rank: int) -> bool:
+        """Return whether a rank is to have what it has, sends nothing and receives nothing."""
+        return self.source[rank] == self.target[rank] and not self.sent(rank) and not self.received(rank)
+
+    def sends(self, rank: int) -> list[tuple[int, Box]]:
+        """Return what a rank sends to others: to which rank, and what."""
+        to = [other for other in np.flatnonzero(self.counts[rank]).tolist() if other != rank]
+        return [(other, box) for other in to for box in self._common(rank, other)]
+
+    def receives(self, rank: int) -> list[tuple[int, Box]]:
+        """Return what a rank receives from others, in their order: from which rank, and what."""
+        others = [other for other in np.flatnonzero(self.counts[:, rank]).tolist() if other != rank]
+        return [(other, box) for other in others for box in self._common(other, rank)]
+
+    def own(self, rank: int) -> list[Box]:
+        """Return what a rank takes from itself."""
+        return self._common(rank, rank)
+
+    def summands(self, rank: int) -> tuple[list[Summand], list[Box]]:
+        """Return all that a rank takes, its own part too, in the order of ranks; and what of its target nobody gives.
+
+        Returns
+        -------
+        list of Summand
+            Together, the copied parts and the boxes that nobody gives are the target, each element once.
+        list of Box
+            What nobody gives.
+        """
+        missing, found = list(self.target[rank]), []
+        for giver in np.flatnonzero(self.counts[:, rank]).tolist():
+            for box in self._common(giver, rank):
+                copied = [part for each in missing if (part := each.intersect(box)) is not None]
+                added = [box]
+                for part in copied:
+                    added = [rest for each in added for rest in each.minus(part)]
+                missing = [rest for each in missing for rest in each.minus(box)]
+                found.append(Summand(giver, box, copied, added))
+        return found, missing
+
+    def _common(self, giver: int, taker: int) -> list[Box]:
+        pairs = ((own, its) for own in self.source[giver] for its in self.target[taker])
+        return [common for own, its in pairs if (common := own.intersect(its)) is not None]
+
+
+def _boxes(held: Held) -> tuple[Box, ...]:
+    boxes = () if held is None else (held,) if isinstance(held, Box) else held
+    return tuple(box for box in boxes if box.size)
+
+
+def _bounds(held: Sequence[Sequence[Box]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rank of each box, and its bounds (boxes, axes, 2)."""
+    ranks = [rank for rank, boxes in enumerate(held) for _ in boxes]
+    bounds = [box.ranges for boxes in held for box in boxes]
+    axes = len(bounds[0]) if bounds else 0
+    return np.array(ranks, np.int64), np.array(bounds, np.int64).reshape(len(ranks), axes, 2)

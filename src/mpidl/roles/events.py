@@ -1,0 +1,99 @@
+"""Events: what a `mpidl.roles.supervision.Supervisor` is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.engines.totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Everything is ready to train."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The totals were taken while the replicas train.
+
+    Attributes
+    ----------
+    totals : Totals
+    """
+
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Trained(Looked):
+    """The totals were taken when all replicas had ended and every push had been applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iterated:
+    """The algorithm's coordinator has completed an iteration."""
+
+    totals: Totals
+    iteration: Iteration
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """The loss of a batch is NaN or infinite.
+
+    Attributes
+    ----------
+    worker : int
+        Number of the worker that computed it.
+    portion : int
+    loss : float
+    """
+
+    worker: int
+    portion: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The parameters were evaluated.
+
+    Attributes
+    ----------
+    seconds : float
+        Training time before the evaluation, since the run began or was resumed.
+    epoch : float
+        Number of epochs trained before it.
+    values : mapping of str to float
+        Figures, such as "test_loss" or "validation_accuracy"; NaN where one has no meaning.
+    """
+
+    seconds: float
+    epoch: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The checkpoint that was ordered last is on disk.
+
+    Attributes
+    ----------
+    now : float
+        The time in seconds since the epoch.
+    step : int
+        The checkpoint's step.
+    """
+
+    now: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """A signal asks the run to stop; may be told more than once."""
+
+
+Event = Started | Looked | Trained | Iterated | Diverged | Evaluated | Saved | Signalled

@@ -1,0 +1,99 @@
+"""Instructions: what a `mpidl.roles.supervision.Supervisor` answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpidl.shards.policies import PushHeader
+from mpidl.storage.best import Best
+from mpidl.storage.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Cut and write a checkpoint; tell `Saved` when it is on disk. If one is being written, give that up.
+
+    Attributes
+    ----------
+    last : bool
+        Whether replicas stop where they are cut.
+    position : Position or None
+        Where the run is, if an algorithm's coordinator drives it; else the replicas know.
+    """
+
+    last: bool = False
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """Evaluate the parameters and tell `Evaluated`; `final` if training is over: all splits but the training data."""
+
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep a checkpoint that is on disk as the best, and no longer the one before."""
+
+    best: Best
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Hand out no more data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Record an event of the run."""
+
+    kind: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End the run at once; its last checkpoint stays as it is.
+
+    Attributes
+    ----------
+    cause : str
+        One line for a person.
+    worker : int or None
+        Number of the worker that met it, if one did.
+    """
+
+    cause: str
+    worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Write the summary and end the run.
+
+    Attributes
+    ----------
+    interrupted : bool
+        Whether a signal ended the run early.
+    seconds_to_target : float or None
+        Training time of the whole run until the target was reached.
+    stopped : str or None
+        Why it ended before its last epoch, if an evaluation ended it.
+    best : Best or None
+        The best checkpoint, if the run keeps it.
+    """
+
+    interrupted: bool
+    seconds_to_target: float | None
+    stopped: str | None = None
+    best: Best | None = None
+
+
+Instruction = Save | Test | Keep | Stop | Log | Fail | Finish
+
+
+def dropped(push: PushHeader) -> Log:
+    """Return the record of a push that a shard's policy left out."""
+    return Log("drop", {"worker": push.worker, "portions": sorted(set(push.portions)), "staleness": push.staleness})

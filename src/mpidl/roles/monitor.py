@@ -1,0 +1,77 @@
+"""The figure by which a run's evaluations are compared: which is the best, which checkpoint has it, when to give up."""
+
+from __future__ import annotations
+
+from math import inf, isfinite
+from typing import NamedTuple
+
+from mpidl.job.goal import Goal
+from mpidl.storage.best import Best
+
+
+class _Found(NamedTuple):
+    value: float
+    epoch: float
+
+
+class Monitor:
+    """Follows the figure of a `Goal` through the evaluations of a run.
+
+    A checkpoint is of what was evaluated, or of a little later: it is ordered when an evaluation is better than all
+    before, and the next one to be ordered is it.
+
+    Parameters
+    ----------
+    goal : Goal
+    epoch : float
+        Epochs trained before.
+    best : Best, optional
+        The run's best checkpoint so far.
+
+    Attributes
+    ----------
+    best : Best or None
+        The best checkpoint that is on disk.
+    """
+
+    def __init__(self, goal: Goal, epoch: float = 0.0, best: Best | None = None) -> None:
+        self._goal, self.best = goal, best
+        worst = _Found(inf if goal.lower else -inf, epoch)
+        self._top = worst if best is None else _Found(best.value, best.epoch)
+        self._unsaved: _Found | None = None
+        self._ordered: _Found | None = None
+
+    def evaluated(self, value: float, epoch: float) -> None:
+        """Compare an evaluation after so many epochs with those before."""
+        if self._goal.better(value, self._top.value):
+            self._top = _Found(value, epoch)
+            if self._goal.keeps_best:
+                self._unsaved = self._top
+
+    @property
+    def waits(self) -> bool:
+        """Whether a checkpoint is to be ordered, for an evaluation that was better than all before."""
+        return self._unsaved is not None
+
+    def ordered(self) -> None:
+        """Note that a checkpoint has been ordered; one that is being written is given up."""
+        if self._unsaved is not None:
+            self._ordered, self._unsaved = self._unsaved, None
+
+    def saved(self, step: int) -> Best | None:
+        """Note that the checkpoint that was ordered last is on disk; return the best one if that is it."""
+        if self._ordered is None:
+            return None
+        self.best = Best(step, self._goal.figure, *self._ordered)
+        self._ordered = None
+        return self.best
+
+    def exhausted(self, epoch: float) -> str | None:
+        """Return, as text, why the run ends for want of better evaluations after so many epochs; None if it doesn't."""
+        patience = self._goal.patience
+        if patience is None or epoch - self._top.epoch < patience:
+            return None
+        epochs = f"{patience} epoch{'s' if patience > 1 else ''}"
+        figure, top = self._goal.figure.replace("_", " "), self._top.value
+        found = f"has not become better than {top:.4g}" if isfinite(top) else "has been no number"
+        return f"in {epochs} the {figure} {found}"

@@ -1,0 +1,103 @@
+"""The values that the models of all ranks have in common: the first one's at the beginning, the trained at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import xxhash
+from mpi4py import MPI
+
+from mpidl.launch.output import say
+from mpidl.nn.model import CompleteModel
+from mpidl.parameters import Layout, Range, moves
+
+#: Bytes of a vector that are sent at a time: a count of MPI is a C int.
+PIECE = 1 << 30
+
+
+def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
+    """Give the model of every rank the parameters, constants and buffers of the first rank's; collective.
+
+    The package's own networks are seeded, and begin with the same values; nothing is computed for them. What is the
+    same on all ranks is not sent. The first rank says in a line what was not.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    model : CompleteModel
+        The ranks' models have the same names, shapes and dtypes.
+    """
+    if not model.own:
+        return
+    differs = []
+    parameters = model.parameters
+    if _differ(comm, [parameters]):
+        differs.append("parameters")
+        _broadcast(comm, parameters, 0)
+    for what, arrays, load in (
+        ("constants", model.constants(), model.load_constants),
+        ("buffers", model.buffers(), model.load_buffers),
+    ):
+        if _differ(comm, arrays.values()):
+            differs.append(what)
+            _share(comm, arrays, load, 0)
+    if differs and comm.rank == 0:
+        text = f"the model's initial {' and '.join(differs)} differ from rank to rank (no seed set?)"
+        say(f"{text}; all ranks take those of rank 0")
+
+
+def share_trained(
+    comm: MPI.Intracomm, model: CompleteModel, layout: Layout, held: Sequence[tuple[int, Range]], own: np.ndarray
+) -> None:
+    """Give the model of every rank the trained parameters, and the buffers of the first that holds some; collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    model : CompleteModel
+    layout : Layout
+        Layout of the flat vector of trained parameters.
+    held : sequence of (int, Range)
+        The ranks of a replica, each with the range of that vector that it holds.
+    own : array
+        What this rank holds; of no account on others.
+    """
+    whole = Range(0, layout.size)
+    for root, part in held:
+        if layout == model.layout:
+            if comm.rank == root:
+                model.parameters[slice(*part)] = own
+            _broadcast(comm, model.parameters[slice(*part)], root)
+        else:
+            values = own if comm.rank == root else np.empty(part.size, model.dtype)
+            _broadcast(comm, values, root)
+            for move in moves(layout, part, model.layout, whole):
+                move.copy(values, model.parameters)
+    if buffers := model.buffers():
+        _share(comm, buffers, model.load_buffers, held[0][0])
+
+
+def _share(
+    comm: MPI.Intracomm, arrays: Mapping[str, np.ndarray], load: Callable[[Mapping[str, np.ndarray]], None], root: int
+) -> None:
+    """Let every rank load the arrays of the rank `root`."""
+    copies = {name: np.array(values, order="C") for name, values in arrays.items()}
+    for values in copies.values():
+        _broadcast(comm, values, root)
+    load(copies)
+
+
+def _broadcast(comm: MPI.Intracomm, array: np.ndarray, root: int) -> None:
+    """Bring the values of a contiguous array on the rank `root` to all others; collective."""
+    data = array.reshape(-1).view(np.uint8)
+    for start in range(0, data.size, PIECE):
+        comm.Bcast(data[start : start + PIECE], root=root)
+
+
+def _differ(comm: MPI.Intracomm, arrays: Iterable[np.ndarray]) -> bool:
+    """Return whether arrays have other values on some rank."""
+    checksum = xxhash.xxh3_128()
+    for array in arrays:
+        checksum.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return len(set(comm.allgather(checksum.digest()))) > 1

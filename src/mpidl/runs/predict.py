@@ -1,0 +1,175 @@
+"""The outputs of a trained model for a file or a split of data: ``mpidl predict``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from tqdm import tqdm
+
+from mpidl.data import Split, held_out
+from mpidl.data.normalisation import Normalisation, Normalised
+from mpidl.data.unlabelled import open_inputs
+from mpidl.errors import UsageError
+from mpidl.job.build import build_model
+from mpidl.job.job import Job
+from mpidl.nn.evaluation import BATCH
+from mpidl.nn.model import CompleteModel
+from mpidl.paths import check_new, user_path, whole
+from mpidl.runs.agreement import at_first_rank, by_first_rank, ranks, together
+from mpidl.runs.evaluate import config_of
+from mpidl.runs.load import network_of
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.trained import checkpoint_of
+
+#: Words for the splits of a run's own data.
+SPLITS = ("train", "validation", "test")
+
+
+def predict(run: Path, data: str, file: Path, step: int | str | None = None, force: bool = False) -> dict[str, Any]:
+    """Write the outputs of a run's trained model for some inputs to an HDF5 file; collective over the ranks.
+
+    The ranks take batches of the same samples in turn, however many they are, so that their number changes no bit.
+
+    Parameters
+    ----------
+    run : Path
+        ``runs/NAME``.
+    data : str
+        A file (see `mpidl.data.unlabelled.open_inputs`) or, in `SPLITS`, a split of the run's own data. Inputs are
+        prepared as for the training, but not augmented.
+    file : Path
+        Gets the dataset ``outputs`` (samples, ...): what the model's last layer gives. It appears when it is complete.
+    step : int or "best", optional
+        The checkpoint; the newest undamaged one by default.
+    force : bool
+        Whether to replace the file if it exists.
+
+    Returns
+    -------
+    dict
+        run_dir, step, data, file, samples, shape (of one sample's outputs).
+
+    Raises
+    ------
+    UsageError
+        There is no such checkpoint, model, data or split, they don't fit, or the file exists or can't be written.
+    MpidlError
+        The checkpoint is damaged or can't be read, or the model gives no outputs.
+    """
+    rank, gather = ranks()
+    together(lambda: check_new(file, force))
+    checkpoint = checkpoint_of(run, step, rank, gather)
+    model, split = together(lambda: _open(run, checkpoint, data))
+    shape = _write(file, model, split, rank, len(gather(None)))
+    return {
+        "run_dir": str(run),
+        "step": checkpoint.position.step,
+        "data": data,
+        "file": str(file),
+        "samples": split.samples,
+        "shape": shape,
+    }
+
+
+def _open(run: Path, checkpoint: Checkpoint, data: str) -> tuple[CompleteModel, Split]:
+    """Return the trained model, and the inputs prepared as it takes them."""
+    config = config_of(run)
+    network, shape = network_of(checkpoint), None
+    # Only a factory needs the data, and the words for their splits.
+    dataset = config.data_source.open() if network is None or data in SPLITS else None
+    model: CompleteModel
+    if network is not None:
+        model, shape = network, tuple(network.input_shape)
+    else:
+        assert dataset is not None
+        job = Job(config, dataset, build_model(config, dataset))
+        job.restore(checkpoint)
+        model, shape = job.original, dataset.input_shape
+    if data in SPLITS and dataset is not None:
+        dataset = held_out(dataset, config.data.validation, config.data.portion, config.run.seed)
+    split = _split(data, shape) if data not in SPLITS else getattr(dataset, data, None)
+    if split is None:
+        raise UsageError(f"{data}: the data of {run} have no such split")
+    if model.takes_integers:
+        split = split.as_integers()
+    if model.dtype == np.float64:
+        split = split.as_double()
+    normalisation = config.data.normalise
+    return model, split if normalisation == Normalisation() else Normalised(split, normalisation)
+
+
+def _split(data: str, shape: tuple[int, ...] | None) -> Split:
+    """Open a file whose samples have this shape, if it is known."""
+    split = open_inputs(user_path(data))
+    if shape not in (None, split.input_shape):
+        raise UsageError(f"{data}: samples of shape {split.input_shape}, expected {shape} as in the training")
+    return split
+
+
+def _write(file: Path, model: CompleteModel, split: Split, rank: int, size: int) -> tuple[int, ...]:
+    """Compute all outputs, which the first rank writes; return the shape of one sample's."""
+    with ExitStack() as stack:
+        written = None
+        if rank == 0:
+            written = _OutputFile(stack.enter_context(whole(file)), split.samples)
+            stack.callback(written.close)
+        with tqdm(total=split.samples, unit=" samples", disable=None if rank == 0 else True, delay=1) as bar:
+            for start in range(0, split.samples, BATCH * size):
+                blocks = at_first_rank(together(partial(_outputs, model, split, start + BATCH * rank)))
+                together(partial(_append, written, blocks))
+                bar.update(min(BATCH * size, split.samples - start))
+        together(stack.close)
+    return by_first_rank(lambda: written.shape if written is not None else ())
+
+
+def _outputs(model: CompleteModel, split: Split, start: int) -> np.ndarray | None:
+    """Return the outputs for the batch of samples from `start` on; None if there are no more."""
+    stop = min(start + BATCH, split.samples)
+    if start >= stop:
+        return None
+    batch = split.gather(np.arange(start, stop))
+    found = model.outputs(batch)
+    if found is None:
+        raise UsageError("model: evaluate(batch) returns no outputs, expected (loss, correct, outputs)")
+    outputs = np.array(found)
+    if outputs.shape[:1] != (stop - start,):
+        raise UsageError(f"model: outputs of shape {outputs.shape} for {stop - start} samples, expected one for each")
+    return outputs
+
+
+def _append(written: _OutputFile | None, blocks: list[np.ndarray | None] | None) -> None:
+    for block in blocks or ():
+        if written is not None and block is not None:
+            written.append(block)
+
+
+class _OutputFile:
+    """An HDF5 file of the outputs of all samples, which come block by block."""
+
+    def __init__(self, path: Path, samples: int) -> None:
+        self._path, self._samples, self._written = path, samples, 0
+        self._file: h5py.File | None = None
+        self.shape: tuple[int, ...] = ()
+
+    def append(self, block: np.ndarray) -> None:
+        if self._file is None:
+            self.shape = block.shape[1:]
+            self._file = h5py.File(self._path, "w")
+            self._file.create_dataset("outputs", (self._samples, *self.shape), block.dtype)
+        if block.shape[1:] != self.shape:
+            raise UsageError(
+                f"model: outputs of shape {block.shape[1:]} for a sample, those before are of {self.shape}, "
+                "expected one shape"
+            )
+        stop = self._written + len(block)
+        self._file["outputs"][self._written : stop] = block
+        self._written = stop
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,149 @@
+"""Predicting how fast a job would run: its algorithm on a virtual cluster, without the arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mpidl.algorithms import Exchange
+from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
+from mpidl.data.batch import Batch
+from mpidl.data.dataset import Split
+from mpidl.data.portions import Portions
+from mpidl.data.schedule import Schedule
+from mpidl.engines.training import Training
+from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
+from mpidl.job.job import Job
+from mpidl.parameters import Range, shards
+from mpidl.rules import Sgd
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+
+#: Steps of each replica: at least and at most; messages of all replicas after which fewer are made.
+STEPS, MESSAGES = (4, 256), 4_000
+#: Requests of a replica within which it exchanges parameters.
+REQUESTS = 5_000
+#: Elements of a shard, and those of a shard that gets encoded pushes: a block of the wire format.
+FEW, MANY = 16, 1024
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The speed of a job, after its first steps.
+
+    Attributes
+    ----------
+    step_seconds : float
+        From one gradient of a replica to its next.
+    samples_per_second : float
+        Of all replicas.
+    fetched, pushed : float
+        Bytes that a replica fetches and pushes a step.
+    """
+
+    step_seconds: float
+    samples_per_second: float
+    fetched: float
+    pushed: float
+
+
+def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
+    """Predict the speed of a job on so many servers and replicas.
+
+    The vectors of the virtual cluster have a few elements, and its links so much less bandwidth: all takes as long as
+    with those of the job, and needs none of their memory.
+
+    Parameters
+    ----------
+    job : Job
+        Of an algorithm without a coordinator.
+    servers : int
+        0 for an algorithm without servers.
+    replicas : int
+    times : Times
+        Durations of the job.
+    """
+    count = 1 if job.algorithm.exchange is Exchange.SHARED_MEMORY else servers or replicas
+    model = _Nothing(count * (FEW if job.algorithm.encoding() is None else MANY))
+    scale = job.layout.size * job.dtype.itemsize / model.parameters.nbytes
+    (low, high), period = STEPS, 4 * exchanges_every(job)
+    each = max(low, min(high, MESSAGES * period // (4 * replicas * count)))
+    steps = replicas * -(-each // period) * period
+    schedule = Schedule(Portions(1, 1, 1, 0), steps=steps)
+    taken: list[float] = []
+    engine = VirtualEngine(
+        Training(job.algorithm, model, _NoData(), schedule),
+        [_shard(job, range, replicas) for range in shards(model.parameters.size, count)],
+        replicas,
+        time=VirtualTime(_scaled(times, scale), job.config.run.seed),
+        hooks=Hooks(on_batch=lambda: taken.append(engine.now)),
+    )
+    totals = engine.run()
+    # Neither the beginning, when all replicas fetch together, nor the end, when some have ended.
+    first, last = steps // 4, steps - steps // 4
+    seconds = (taken[last] - taken[first]) / (last - first) * replicas
+    return Prediction(
+        step_seconds=seconds,
+        samples_per_second=replicas * job.config.data.batch / seconds,
+        fetched=totals.bytes_fetched / totals.batches * scale,
+        pushed=totals.bytes_pushed / totals.batches * scale,
+    )
+
+
+def exchanges_every(job: Job) -> int:
+    """Return after how many gradients a replica exchanges parameters again."""
+    parameters = np.zeros(1, np.float32)
+    replica = job.algorithm.replica(0, parameters, 2, ReplicaState())
+    gradients, every = 0, 1
+    reply: Any = None
+    for _ in range(REQUESTS):
+        request = replica.send(reply)
+        reply = None
+        match request:
+            case NextBatch():
+                reply = 0
+            case Gradient():
+                reply, gradients = parameters * 0, gradients + 1
+            case Fetch() | Push() | Reduce():
+                reply, every, gradients = int(isinstance(request, Reduce)), max(every, gradients), 0
+    return every
+
+
+class _Nothing:
+    """A model whose gradients are 0 and take no time to compute."""
+
+    def __init__(self, size: int) -> None:
+        self.parameters = np.zeros(size, np.float32)
+        self._gradient = np.zeros(size, np.float32)
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, np.ndarray]:
+        return 0.0, self._gradient
+
+
+class _NoData(Split):
+    """A split of one sample."""
+
+    samples = 1
+    _batch = Batch(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
+
+    def gather(self, indices: Any, epoch: int = 0) -> Batch:
+        """See `Split.gather`."""
+        return self._batch
+
+
+def _shard(job: Job, range: Range, replicas: int) -> Shard:
+    parameters = np.zeros(range.size, np.float32)
+    state = {name: np.zeros_like(parameters) for name in job.algorithm.vectors()}
+    rule = ScheduledRule(None if job.rule is None else Sgd())
+    return Shard(range, parameters, rule, job.algorithm.shard_policy(replicas), range.size, state=state)
+
+
+def _scaled(times: Times, scale: float) -> Times:
+    """Return durations with which vectors that are shorter by a factor take as long."""
+    return replace(
+        times, bandwidth=times.bandwidth / scale, memory_bandwidth=times.memory_bandwidth / scale,
+        chunk=times.chunk / scale,
+    )  # fmt: skip

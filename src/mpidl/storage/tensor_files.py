@@ -1,0 +1,189 @@
+"""Files of named tensors in the formats of the field: what a trained model leaves in, and what one begins with."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from mpidl.errors import MpidlError, UsageError, kind_of, shown
+from mpidl.extras import require
+from mpidl.parameters import Box
+from mpidl.paths import whole
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.files import INDEX, replica_file
+from mpidl.storage.trained import checkpoint_of, datasets
+
+Shape = tuple[int, ...]
+
+#: Suffixes by format; the first is that of a file that is written.
+SUFFIXES = {"safetensors": (".safetensors",), "npz": (".npz",), "torch": (".pt", ".pth")}
+
+
+class TensorFile(NamedTuple):
+    """A file of tensors, each of which is read when it is asked for.
+
+    Attributes
+    ----------
+    path : Path
+    shapes : mapping of str to tuple of int
+        The tensors' shapes, by their names.
+    part : callable
+        Returns a box of the tensor of a name as an array. Formats but ``.npz`` read nothing else of the tensor.
+    """
+
+    path: Path
+    shapes: Mapping[str, Shape]
+    part: Callable[[str, Box], np.ndarray]
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a tensor as an array."""
+        return self.part(name, Box.whole(self.shapes[name]))
+
+
+def save(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mapping[str, str]) -> None:
+    """Write a file of tensors, which appears when it is complete.
+
+    Parameters
+    ----------
+    path : Path
+        Replaced if it exists.
+    kind : str
+        A format in `SUFFIXES`.
+    tensors : mapping of str to array
+        A tensor under several names is the same array.
+    about : mapping of str to str
+        Where the tensors are from, for the format that can say it (safetensors).
+
+    Raises
+    ------
+    UsageError
+        The format's package isn't installed, or the file can't be written.
+    """
+    write: Callable[..., object]
+    if kind == "safetensors":
+        write = partial(require("safetensors.numpy", "export").save_file, metadata=dict(about))
+    else:
+        write = _save_torch if kind == "torch" else _save_npz
+    contiguous = {id(array): np.ascontiguousarray(array).reshape(array.shape) for array in tensors.values()}
+    with whole(path) as unfinished:
+        try:
+            write({name: contiguous[id(array)] for name, array in tensors.items()}, unfinished)
+        except MpidlError:
+            raise
+        except Exception as error:  # each library has errors of its own
+            raise OSError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _save_npz(tensors: Mapping[str, np.ndarray], path: Path) -> None:
+    # np.savez takes names as keyword arguments, and has some of its own.
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in tensors.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _save_torch(tensors: Mapping[str, np.ndarray], path: Path) -> None:
+    torch = require("torch", "torch")
+    converted = {id(array): torch.from_numpy(array) for array in tensors.values()}
+    torch.save({name: converted[id(array)] for name, array in tensors.items()}, path)
+
+
+def open_file(path: Path) -> TensorFile:
+    """Open a file of tensors: .safetensors, .npz, a state_dict of PyTorch (.pt, .pth), a run or one of its checkpoints.
+
+    Raises
+    ------
+    UsageError
+        It doesn't exist, is none of these, or is damaged; or its format's package isn't installed.
+    """
+    if path.is_dir():
+        return _of_checkpoint(Checkpoint(path) if (path / INDEX).exists() else checkpoint_of(path))
+    if not path.is_file():
+        raise UsageError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    kind = next((kind for kind, suffixes in SUFFIXES.items() if path.suffix in suffixes), None)
+    if kind is None:
+        known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+        raise UsageError(f"{path}: expected {known} or the directory of a run")
+    try:
+        return {"safetensors": _open_safetensors, "npz": _open_npz, "torch": _open_torch}[kind](path)
+    except MpidlError:
+        raise
+    except Exception as error:  # each library has errors of its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{path}: not a readable {path.suffix} file ({shown(reason, 100)})") from error
+
+
+def _of_checkpoint(checkpoint: Checkpoint) -> TensorFile:
+    places: dict[str, tuple[Path, str]] = {}
+    shapes: dict[str, Shape] = {}
+    for file, group in ((INDEX, "parameters"), (INDEX, "constants"), (replica_file(0), "buffers")):
+        path = checkpoint.path / file
+        for name, dataset in datasets(path, group):
+            places[name], shapes[name] = (path, f"{group}/{name}"), dataset.shape
+
+    def part(name: str, box: Box) -> np.ndarray:
+        path, place = places[name]
+        with h5py.File(path) as file:
+            return np.asarray(file[place][_slices(box)])
+
+    return TensorFile(checkpoint.path, shapes, part)
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    """Return the slices that select a box of a whole tensor."""
+    return tuple(slice(*each) for each in box.ranges)
+
+
+def _open_safetensors(path: Path) -> TensorFile:
+    file = require("safetensors", "export").safe_open(path, framework="numpy")
+    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+
+    def part(name: str, box: Box) -> np.ndarray:
+        if (found := slices[name].get_dtype()) not in ("F16", "F32", "F64", "I64", "I32", "U8", "BOOL"):
+            raise UsageError(f"{path}: tensor {name!r} is of {found}, expected floats of 16, 32 or 64 bits")
+        return np.asarray(slices[name][_slices(box)] if box.ranges else file.get_tensor(name))
+
+    return TensorFile(path, {name: tuple(found.get_shape()) for name, found in slices.items()}, part)
+
+
+def _open_npz(path: Path) -> TensorFile:
+    arrays = np.load(path, allow_pickle=False)
+    if not isinstance(arrays, np.lib.npyio.NpzFile):
+        raise UsageError(f"{path}: not an archive of arrays, expected one by numpy.savez")
+    shapes = {}
+    for name in arrays.files:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+            shapes[name] = _npy_shape(file)
+    return TensorFile(path, shapes, lambda name, box: arrays[name][_slices(box)])
+
+
+def _npy_shape(file: IO[bytes]) -> Shape:
+    """Return the shape of an array in a file without reading it."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape: Shape = read(file)[0]
+    return shape
+
+
+def _open_torch(path: Path) -> TensorFile:
+    torch = require("torch", "torch")
+    tensors: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    strange = None if isinstance(tensors, Mapping) else tensors
+    for name, tensor in tensors.items() if strange is None else ():
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(f"{path}: {name!r} is {kind_of(tensor)}, expected a state_dict: tensors by name")
+    if strange is not None:
+        raise UsageError(f"{path}: {kind_of(strange)}, expected a state_dict: tensors by name")
+
+    def part(name: str, box: Box) -> np.ndarray:
+        tensor = tensors[name].detach()[_slices(box)]
+        array: np.ndarray = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+        return array
+
+    return TensorFile(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, part)

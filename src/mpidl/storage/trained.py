@@ -1,0 +1,143 @@
+"""A trained model as its checkpoint has it: names and arrays, without the model itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import msgspec
+import numpy as np
+
+from mpidl.errors import MpidlError, UsageError
+from mpidl.storage.best import step_of
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import newest_good, steps
+from mpidl.storage.files import INDEX, cannot_read, replica_file
+from mpidl.storage.integrity import verify
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The arrays of a trained model, by their names.
+
+    Attributes
+    ----------
+    parameters : dict of str to array
+        By their names in the model's layout, such as ``"0-dense/weight"``; running statistics are among them.
+    aliases : dict of str to str
+        Other names of parameters that several parts of a model share, each with the name in `parameters`.
+    constants : dict of str to array
+        What training leaves alone, such as frozen parameters.
+    buffers : dict of str to array
+        Integers that a replica keeps, such as numbers of batches seen; those of replica 0.
+    """
+
+    parameters: dict[str, np.ndarray]
+    aliases: dict[str, str]
+    constants: dict[str, np.ndarray]
+    buffers: dict[str, np.ndarray]
+
+    @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        """All of them under all their names, as in an exported file; an alias is the same array."""
+        shared = {alias: self.parameters[name] for alias, name in self.aliases.items()}
+        return self.parameters | shared | self.constants | self.buffers
+
+
+def checkpoint_of(
+    run: Path,
+    step: int | str | None = None,
+    rank: int = 0,
+    gather: Callable[[Any], list[Any]] = lambda value: [value],
+) -> Checkpoint:
+    """Return a checkpoint of a run, checked byte for byte; collective over the ranks that share the work.
+
+    Parameters
+    ----------
+    run : Path
+        ``runs/NAME``.
+    step : int or "best", optional
+        The newest one that is good by default; stderr names those passed over.
+    rank, gather
+        See `mpidl.storage.checkpoints.newest_good`.
+
+    Raises
+    ------
+    UsageError
+        There is none, or none of that step.
+    MpidlError
+        It is damaged, or a file can't be read. Every rank raises the same error.
+    """
+    if step is None:
+        path, lines = newest_good(run, rank, gather)
+        for line in lines if rank == 0 else ():
+            print(f"mpidl: {line}", file=sys.stderr, flush=True)
+        return Checkpoint(path)
+    path, size = run, len(gather(None))
+    error: MpidlError | None = None
+    try:
+        step = step_of(run, step)
+        path = run / "checkpoints" / str(step)
+        if not (path / INDEX).exists():
+            raise _absent(run, step)
+        verify(path, rank, size)
+    except MpidlError as caught:
+        error = caught
+    for each in gather(error):
+        if each is not None:
+            raise each
+    return Checkpoint(path)
+
+
+def read(checkpoint: Checkpoint) -> Trained:
+    """Return the trained model of a checkpoint.
+
+    Raises
+    ------
+    MpidlError
+        A file can't be read.
+    """
+    index, replica = checkpoint.path / INDEX, checkpoint.path / replica_file(0)
+    try:
+        with h5py.File(index) as file:
+            aliases = msgspec.json.decode(file.attrs.get("aliases", "{}"))
+    except OSError as error:
+        raise cannot_read(index, error) from error
+    return Trained(_arrays(index, "parameters"), aliases, _arrays(index, "constants"), _arrays(replica, "buffers"))
+
+
+def _absent(run: Path, step: int | str) -> UsageError:
+    """Return the error for a checkpoint that isn't there."""
+    found = steps(run / "checkpoints")
+    there = f"those of {', '.join(map(str, found))}" if found else "none"
+    return UsageError(f"{run}: no checkpoint of step {step}, there are {there}")
+
+
+def _arrays(path: Path, group: str) -> dict[str, np.ndarray]:
+    return {name: np.asarray(dataset[()]) for name, dataset in datasets(path, group)}
+
+
+def datasets(path: Path, group: str) -> Iterator[tuple[str, Any]]:
+    """Yield the names and the datasets in a group of an HDF5 file; none without the file or the group.
+
+    Raises
+    ------
+    MpidlError
+        The file can't be read.
+    """
+    try:
+        with h5py.File(path) as file:
+            names: list[str] = []
+            if group in file:
+                file[group].visit(names.append)
+            for name in names:
+                if isinstance(file[group][name], h5py.Dataset):
+                    yield name, file[group][name]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise cannot_read(path, error) from error

@@ -1,0 +1,127 @@
+"""Flat vectors in files, each of which has a range of them: read by any range, in any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from mpidl.errors import MpidlError
+from mpidl.parameters import Box, Layout, Move, Range, Slice, copies, merged, moves, strides
+from mpidl.storage.files import cannot_read
+
+
+class SavedVectors:
+    """Vectors of which several files have a range each.
+
+    Parameters
+    ----------
+    files : sequence of (Path, Range)
+        HDF5 files, each with the range of the vectors that its datasets are.
+    layout : Layout or None
+        Layout of the vectors; None if each tensor is one piece, in the order that the model has them.
+
+    Attributes
+    ----------
+    size : int
+        Number of elements of a vector.
+    """
+
+    def __init__(self, files: Sequence[tuple[Path, Range]], layout: Layout | None) -> None:
+        self._paths, self._ranges = [path for path, _ in files], [range for _, range in files]
+        self._layout = layout
+        self.size = max(range.stop for range in self._ranges)
+
+    def holders(self, range: Range, layout: Layout | None = None) -> list[int]:
+        """Return the numbers of the files that have something of a range, the one with its first element first.
+
+        Parameters
+        ----------
+        range : Range
+        layout : Layout, optional
+            The layout whose vector it is a range of; that of the files by default.
+
+        Raises
+        ------
+        MpidlError
+            An element of the range is in no file, or in two.
+        """
+        return list(self._moves(range, layout))
+
+    def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
+        """Read a range of a vector: nothing else, and without memory but for the result.
+
+        Parameters
+        ----------
+        vector : str
+            Name of the dataset.
+        range, layout
+            See `holders`.
+
+        Returns
+        -------
+        array, shape (range.size,)
+
+        Raises
+        ------
+        MpidlError
+            A file can't be read; see also `holders`.
+        """
+        result: np.ndarray | None = None
+        for number, found in self._moves(range, layout).items():
+            path = self._paths[number]
+            try:
+                with h5py.File(path) as file:
+                    dataset = file[vector]
+                    if result is None:
+                        result = np.empty(range.size, dataset.dtype)
+                    for move in found:
+                        _read(dataset, move, result)
+            except (OSError, KeyError) as error:
+                raise cannot_read(path, error) from error
+        if result is None:
+            raise MpidlError(f"{self._paths[0].parent}: has no parameters {range.start} to {range.stop}")
+        return result
+
+    def _moves(self, range: Range, layout: Layout | None) -> dict[int, list[Move]]:
+        """Return what is copied out of each file."""
+        if layout is None or layout == (self._layout or layout.uncut):
+            return {copy.source: [_of_ranges(*copy[1:])] for copy in copies(self._ranges, range)}
+        old = self._layout or layout.uncut
+        found = {number: list(moves(old, held, layout, range)) for number, held in enumerate(self._ranges)}
+        if (number := sum(move.box.size for each in found.values() for move in each)) != range.size:
+            raise MpidlError(
+                f"{self._paths[0].parent}: has {number} of the parameters {range.start} to {range.stop}, "
+                f"expected each of the {range.size} once"
+            )
+        first = {
+            number: min(move.target.start + move.box.offset(move.target.box) for move in each)
+            for number, each in found.items()
+            if each
+        }
+        return {number: found[number] for number in sorted(first, key=first.__getitem__)}
+
+
+def _of_ranges(source: Range, target: Range) -> Move:
+    """Return the copy of a range to another."""
+    whole = Box.whole((source.size,))
+    return Move(whole, Slice("", whole, source.start), Slice("", whole, target.start))
+
+
+def _read(dataset: h5py.Dataset, move: Move, result: np.ndarray) -> None:
+    """Carry out a copy out of a file."""
+    box, source, target = move
+    within = [each.start for each in box.slices(target.box)]
+    memory = h5py.h5s.create_simple(target.shape or (1,))
+    memory.select_hyperslab(tuple(within) or (0,), box.shape or (1,))
+    start = source.start + box.offset(source.box)
+    *outer, (count, stride), (block, _) = [(1, 0), *merged(box.shape, strides(source.shape))]
+    selected, operation = dataset.id.get_space(), h5py.h5s.SELECT_SET
+    for offsets in product(*(range(0, extent * distance, distance) for extent, distance in outer if distance)):
+        place = (start + sum(offsets),)
+        selected.select_hyperslab(place, (count,), (max(stride, block),), (block,), operation)
+        operation = h5py.h5s.SELECT_OR
+    dataset.id.read(memory, selected, result[target.start : target.stop].reshape(target.shape))

@@ -1,0 +1,324 @@
+"""A PyTorch module and a loss as a model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from mpidl.data.batch import Batch
+from mpidl.errors import UsageError, kind_of
+from mpidl.nn.adaptation import ModelError, refusing, telling
+from mpidl.nn.frameworks import seed_of_batch
+from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.torch import losses
+from mpidl.torch.batches import Tensors, pieces
+from mpidl.torch.vector import Vector
+
+__all__ = ["TorchModel"]
+
+T = TypeVar("T")
+
+
+class TorchModel(CompleteModel):
+    """A `torch.nn.Module` and a loss as a model.
+
+    The module's parameters become views of the model's vector. A gradient moves into the flat gradient as soon as its
+    layer has it, while it is in cache: that is faster than letting PyTorch add it to what is there.
+
+    A batch's inputs are the module's argument; a tuple or a list of them are its arguments, a mapping its keyword
+    arguments. Arrays of floats have the dtype of the parameters.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its parameters are float32 or float64, all the same; frozen ones (``requires_grad = False``) are constants.
+        Its float buffers, such as running means, are statistics; its other buffers are kept by each replica.
+    loss : str or callable
+        A loss of `torch.nn.functional` by name, or a function of (outputs, targets) that returns the mean loss over
+        the batch as a tensor with one element.
+    seed : int
+        Seed of whatever the module does at random (dropout): each batch has its own numbers, which follow from
+        `seed` and from the batch's number in the run.
+    autocast : {"bfloat16"}, optional
+        Compute forward passes in this precision where PyTorch deems it safe; parameters and gradient stay as they are.
+    compile : bool
+        Compile the module with `torch.compile`.
+    micro_batches : int
+        Compute the gradient of a batch in so many pieces, one after another, where memory is short.
+    takes_integers : bool, optional
+        Whether integer inputs stay integers, bytes too, which otherwise become floats. By default, they do where the
+        module has a `torch.nn.Embedding`. Data sets with a collate function of their own are never converted.
+
+    Raises
+    ------
+    UsageError
+        The module has nothing to train, or parameters of other dtypes; the loss is unknown.
+
+    Examples
+    --------
+    >>> model = TorchModel(torch.nn.Linear(3, 2), "cross_entropy")
+    >>> model.layout.size
+    8
+    """
+
+    own = movable = True
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: str | losses.Loss,
+        *,
+        seed: int = 0,
+        autocast: str | None = None,
+        compile: bool = False,
+        micro_batches: int = 1,
+        takes_integers: bool | None = None,
+    ) -> None:
+        if autocast not in (None, "bfloat16"):
+            raise UsageError(f"autocast: {autocast!r}, expected 'bfloat16' or None")
+        self.module, self._name = module, f"model: {type(module).__name__}"
+        self.loss = losses.by_name(loss) if isinstance(loss, str) else loss
+        if not callable(self.loss):
+            raise UsageError(f"{self._name}: loss: found {kind_of(loss)}, expected a name or a function")
+        self._settings: dict[str, Any] = {
+            "seed": seed, "autocast": autocast, "compile": compile, "micro_batches": micro_batches,
+            "takes_integers": takes_integers,
+        }  # fmt: skip
+        self._seed, self._autocast, self._micro_batches = seed, autocast, micro_batches
+        self._vector = Vector(module.to("cpu"), self._name)
+        self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
+        self.aliases = self._vector.aliases
+        embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        found = any(isinstance(each, embeddings) for each in module.modules())
+        self.takes_integers = found if takes_integers is None else takes_integers
+        self._call = torch.compile(module) if compile else module
+        self._placed = self
+        self._training: bool | None = None
+        self._frozen: Sequence[str] = ()
+        self._stored = [False] * len(self._vector.parameters)
+        for number, parameter in enumerate(self._vector.parameters):
+            parameter.grad = None
+            parameter.register_post_accumulate_grad_hook(lambda each, number=number: self._store(number, each))
+        self._place()
+
+    def _place(self) -> None:
+        """Take note of the device where the parameters are."""
+        first = self._vector.parameters[0]
+        self._device, self._tensors = first.device, Tensors(first.dtype, first.device)
+
+    @property
+    def parameters(self) -> Any:
+        """See `Model.parameters`; the module's parameters are views of it."""
+        return self._vector.array
+
+    @parameters.setter
+    def parameters(self, vector: Any) -> None:
+        self._vector.replace(vector)
+
+    def on(self, xp: Any) -> TorchModel:
+        """See `CompleteModel.on`."""
+        frozen, module = self._frozen, copy.deepcopy(self.module)
+        for name in frozen:
+            module.get_parameter(name).requires_grad_(True)
+        same = TorchModel(module, self.loss, **self._settings)
+        same.freeze(frozen)
+        same._vector.move(xp)
+        same._place()
+        self._placed = same
+        return same
+
+    def freeze(self, names: Sequence[str]) -> None:
+        """See `CompleteModel.freeze`: PyTorch computes no gradient of these parameters, until training is over."""
+        self._frozen = names
+        for tensor, parameter in zip(self.layout, self._vector.parameters, strict=False):
+            parameter.requires_grad_(tensor.name not in names)
+
+    # Gradients.
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
+        """See `Model.loss_and_gradient`.
+
+        Raises
+        ------
+        ModelError
+            The module or the loss raised an error, the loss has several elements, or a parameter is another now.
+        """
+        vector = self._vector
+        if (stray := vector.stray()) is not None:
+            raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
+        self._set_mode(training=True)
+        self._seed_by(batch.number)
+        vector.load_statistics()
+        self._stored = [False] * len(self._stored)
+        with telling(self._name):
+            loss = self._backward(batch)
+        if not all(self._stored):
+            for stored, gradient in zip(self._stored, vector.gradients, strict=True):
+                if not stored:
+                    gradient.zero_()
+        vector.store_statistics()
+        return loss, vector.gradient
+
+    def _backward(self, batch: Batch) -> float:
+        inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
+        if self._micro_batches == 1:
+            return self._backward_of(inputs, targets, 1.0)
+        if batch.weight is not None:
+            remedy = "use smaller batches, and push the sum of several (algorithm.n_push)"
+            raise ModelError(f"{self._name}: model.micro_batches can't cut a batch with a weight of its own: {remedy}")
+        return sum(
+            self._backward_of(some_inputs, some_targets, share)
+            for (some_inputs, some_targets), share in pieces((inputs, targets), self._micro_batches)
+        )
+
+    def _backward_of(self, inputs: Any, targets: Any, share: float) -> float:
+        with self._precision():
+            loss = self._loss(self._outputs(inputs), targets)
+        if share != 1.0:
+            loss = loss * share
+        loss.backward()
+        return float(loss.item())
+
+    def _store(self, number: int, parameter: torch.Tensor) -> None:
+        """Move a parameter's gradient, which is complete, into the flat gradient."""
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        if gradient.layout is not torch.strided:
+            name = next(name for name, each in self.module.named_parameters() if each is parameter)
+            raise ModelError(f"{self._name}: the gradient of {name} is sparse, expected a dense one (sparse = False)")
+        if self._stored[number]:
+            self._vector.gradients[number].add_(gradient)
+        else:
+            self._vector.gradients[number].copy_(gradient)
+            self._stored[number] = True
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext()
+
+    def _outputs(self, inputs: Any) -> Any:
+        if isinstance(inputs, tuple | list):
+            return self._call(*inputs)
+        return self._call(**inputs) if isinstance(inputs, dict) else self._call(inputs)
+
+    def _loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        if losses.is_one_of(losses.ELEMENTWISE, self.loss) and outputs.shape != targets.shape:
+            raise ModelError(
+                f"{self._name}: outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}, "
+                f"expected the same for {getattr(self.loss, '__name__', self.loss)}"
+            )
+        loss = self.loss(outputs, targets)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            tensor = isinstance(loss, torch.Tensor)
+            found = f"of shape {tuple(loss.shape)}" if tensor else kind_of(loss)
+            raise ModelError(f"{self._name}: the loss is {found}, expected a tensor with one element, the batch's mean")
+        return loss
+
+    def _set_mode(self, training: bool) -> None:
+        if self._training is not training:
+            self._training = training
+            self.module.train(training)
+
+    def _seed_by(self, number: int) -> None:
+        """Let random numbers follow from a batch's number."""
+        seed = seed_of_batch(self._seed, number)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+
+    # Evaluation.
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """See `CompleteModel.evaluate`.
+
+        Raises
+        ------
+        ModelError
+            The module or the loss raised an error.
+        """
+        return self._tested(self._evaluate, batch)
+
+    def outputs(self, batch: Batch) -> np.ndarray:
+        """See `CompleteModel.outputs`.
+
+        Raises
+        ------
+        ModelError
+            The module raised an error, or returned no tensor.
+        """
+        return self._tested(self._outputs_of, batch)
+
+    def _tested(self, compute: Callable[[Batch], T], batch: Batch) -> T:
+        """Return what a function computes with the module as it is tested."""
+        self._set_mode(training=False)
+        self._vector.load_statistics()
+        with telling(self._name), torch.no_grad():
+            return compute(batch)
+
+    def _outputs_of(self, batch: Batch) -> np.ndarray:
+        with self._precision():
+            outputs = self._outputs(self._tensors.of(batch.inputs, "inputs"))
+        if not isinstance(outputs, torch.Tensor):
+            raise ModelError(f"{self._name} returned {kind_of(outputs)}, expected a tensor of outputs")
+        return _array(outputs)
+
+    def _evaluate(self, batch: Batch) -> Evaluation:
+        inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
+        with self._precision():
+            outputs = self._outputs(inputs)
+            loss = self._loss(outputs, targets).item()
+        total = batch.total
+        return Evaluation(loss * total, losses.correct(self.loss, outputs, targets, total), outputs)
+
+    def rehearse(self, batch: Batch) -> None:
+        """See `CompleteModel.rehearse`; nothing that the module keeps changes."""
+        kept = self.buffers()
+        with refusing():
+            self.loss_and_gradient(batch)
+            self.evaluate(batch)
+        self.load_buffers(kept)
+
+    def accuracy_name(self, several_labels: bool) -> str:
+        """See `CompleteModel.accuracy_name`."""
+        return losses.accuracy_name(self.loss)
+
+    # Beside the vector.
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """See `CompleteModel.constants`."""
+        return {name: _array(each) for name, each in self._vector.constants.items()}
+
+    def load_constants(self, constants: Any) -> None:
+        """See `CompleteModel.load_constants`."""
+        _load(self._vector.constants, constants)
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """See `CompleteModel.buffers`."""
+        return {name: _array(each) for name, each in self._placed._vector.counters.items()}
+
+    def load_buffers(self, buffers: Any) -> None:
+        """See `CompleteModel.load_buffers`."""
+        _load(self._placed._vector.counters, buffers)
+
+    def finish(self) -> None:
+        """See `CompleteModel.finish`: the module has the statistics of the vector."""
+        self._vector.load_statistics()
+        _load(self._vector.counters, self.buffers())
+        self.freeze(())
+        self._set_mode(training=True)
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    values = tensor.detach().cpu()
+    array: np.ndarray = (values.float() if values.dtype is torch.bfloat16 else values).numpy()
+    return array.copy()
+
+
+def _load(tensors: Any, values: Any) -> None:
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(torch.as_tensor(values[name]))

@@ -1,0 +1,56 @@
+"""A transport as a whole, which gives each role its link."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mpidl.parameters.ranges import Range
+from mpidl.topology.roles import Roles
+from mpidl.transport.interface.coordinator import CoordinatorLink
+from mpidl.transport.interface.server import ServerLink
+from mpidl.transport.interface.worker import WorkerLink
+from mpidl.wire import ErrorFeedback
+
+
+class Transport(Protocol):
+    """Everything that a set of ranks shares. Creation and `free` are collective; it is a context manager.
+
+    Attributes
+    ----------
+    rank, size : int
+    roles : Roles
+    workers : list of int
+        Rank of each worker.
+    shards : sequence of Range
+    chunks : list of int
+        Elements of a chunk, for each shard.
+    crowded : bool
+        Whether the ranks of this node outnumber the cores that they may run on.
+    """
+
+    rank: int
+    size: int
+    roles: Roles
+    workers: list[int]
+    crowded: bool
+
+    @property
+    def shards(self) -> Sequence[Range]: ...
+    @property
+    def chunks(self) -> list[int]: ...
+
+    def worker(self, number: int, feedback: Sequence[ErrorFeedback] = ()) -> WorkerLink:
+        """Return worker `number`'s link; `feedback` has what its wire format has left out, for each server."""
+        ...
+
+    def server(self, number: int) -> ServerLink:
+        """Return server `number`'s link."""
+        ...
+
+    def coordinator(self) -> CoordinatorLink:
+        """Return the coordinator's link."""
+        ...
+
+    def free(self) -> None:
+        """Give everything back; what is asked of it afterwards raises RuntimeError."""

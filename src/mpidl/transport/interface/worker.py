@@ -1,0 +1,134 @@
+"""A worker's link."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpidl.parameters.ranges import Range
+from mpidl.transport.interface.link import FollowerLink
+from mpidl.transport.protocol import Order
+
+
+class WorkerLink(FollowerLink, Protocol):
+    """A worker's ways to the coordinator, to the servers and to the other workers.
+
+    Attributes
+    ----------
+    shards : sequence of Range
+    bytes_pushed : int
+        Bytes of values delivered to all servers.
+    peers : MPI.Intracomm or None
+        The workers of a job without servers.
+    shared_vectors : list of array
+        The parameters and the rule's state, where workers share memory.
+    shared_rows : array (workers + 1, n) of int64
+        There, a row for the gate and one for each worker; see `protocol.Row`.
+    """
+
+    @property
+    def shards(self) -> Sequence[Range]: ...
+    @property
+    def bytes_pushed(self) -> int: ...
+    @property
+    def peers(self) -> Any: ...
+    @property
+    def shared_vectors(self) -> list[np.ndarray]: ...
+    @property
+    def shared_rows(self) -> np.ndarray: ...
+
+    def take_ticket(self) -> int:
+        """Take the next ticket for a portion; each is given to one worker only."""
+        ...
+
+    def tickets_taken(self) -> int:
+        """Return how many tickets have been taken."""
+        ...
+
+    def taken(self) -> int:
+        """Return a number below which all tickets had been taken when `order` was called last."""
+        ...
+
+    def fence(self) -> None:
+        """Let what this worker has written to shared memory be seen before it reads what others write."""
+
+    def take_order(self, order: int) -> bool:
+        """Return whether this worker is the one that takes the copy for an order, where workers share memory."""
+        ...
+
+    def set_clock(self, clock: int) -> None:
+        """Show the other replicas this replica's clock, and wake them if it was the slowest."""
+
+    def slowest_clock(self) -> int:
+        """Return the least of all replicas' clocks."""
+        ...
+
+    def post_shard(self, status: np.ndarray, wake: bool = False) -> None:
+        """Post the status of the shard that this worker holds."""
+
+    def post_sums(self, sums: np.ndarray) -> None:
+        """Post the sums over this worker's part of an evaluation, of as many elements as the transport has room for.
+
+        A status that is posted afterwards may announce them.
+        """
+
+    def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
+        """Post an evaluation after `epoch` (from 1), shape (1,) of `protocol.evaluation`."""
+
+    def begin_round(self, pushes: int) -> tuple[Order, int | None]:
+        """Say how many pushes this worker may make before it looks for an order again.
+
+        Returns
+        -------
+        order : Order
+        pushes : int or None
+            How many of each worker's pushes are in that order's checkpoint; None while that is not decided.
+        """
+        ...
+
+    def mark(self, order: int) -> bool:
+        """Mark an order at all servers: later pushes are not in its checkpoint. False while one of them has no room."""
+        ...
+
+    def begin_push(self, fetched: Sequence[int], portions: tuple[int, int]) -> None:
+        """Begin a push, with each shard's clock at the last fetch and the first and last portion in its headers."""
+
+    def send_push(self, vector: Any) -> bool:
+        """Send as many chunks of `vector` as the servers have room for; return whether all are delivered."""
+        ...
+
+    def end_pushes(self) -> bool:
+        """Tell the servers that no push follows; False while one of them has no room."""
+        ...
+
+    def applied(self) -> bool:
+        """Return whether the servers have applied all that was pushed."""
+        ...
+
+    def read_clocks(self, clocks: np.ndarray) -> None:
+        """Read the `protocol.ShardClock` of every shard into an int64 array (servers, len(ShardClock))."""
+
+    def start_fetch(self, parameters: Any) -> None:
+        """Start reading all shards into a vector."""
+
+    def finish_fetch(self) -> None:
+        """Wait until a started fetch has arrived."""
+
+    def read_notice(self, notice: np.ndarray) -> None:
+        """Read what the coordinator shows to workers of its evaluations, int64 (NOTICE,)."""
+
+    def take_piece(self) -> int:
+        """Take the next ticket for a piece of the evaluated data."""
+        ...
+
+    def take_copy(self, evaluation: int, unit: int) -> bool:
+        """Return whether this worker is the first to take a unit of an evaluation for the second time.
+
+        It may be True in an evaluation that is over, and changes nothing then for those that follow.
+        """
+        ...
+
+    def read_done(self, done: np.ndarray) -> None:
+        """Read which units all servers have accrued, into a uint8 array (units,)."""

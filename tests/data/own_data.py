@@ -1,0 +1,91 @@
+"""Datasets of a user's own, of a module that worker processes can import."""
+
+import os
+import random
+import signal
+import time
+
+import numpy as np
+
+from mpidl.data import Batch, Indexed
+
+
+class Numbers:
+    """Samples that are their own number; `broken` is what happens at sample 7."""
+
+    def __init__(self, samples=20, broken=None, seconds=0.0):
+        self.samples, self.broken, self.seconds = samples, broken, seconds
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        if index == 7 and self.broken == "raises":
+            raise KeyError("no such event")
+        if index == 7 and self.broken == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.full(3, index, np.float32), index % 2
+
+
+class Rows(Numbers):
+    """Samples of unequal size: as many ones as the number says, and one more."""
+
+    def __getitem__(self, index):
+        return np.ones(index + 1, np.float32)
+
+
+class Noise(Numbers):
+    """Samples that are different each time."""
+
+    def __getitem__(self, index):
+        return np.array([np.random.random(), random.random()]), 0  # noqa: NPY002
+
+
+class Log(Numbers):
+    """Samples that leave a line in a file whenever they are read."""
+
+    def __init__(self, file, samples):
+        super().__init__(samples)
+        self.file = str(file)
+
+    def __getitem__(self, index):
+        with open(self.file, "a") as file:
+            file.write(f"{index}\n")
+        return super().__getitem__(index)
+
+
+def join(samples):
+    """Return the rows end to end with their lengths, weighed by their elements."""
+    return (np.concatenate(samples), np.array([len(each) for each in samples])), None, sum(map(len, samples))
+
+
+def as_batch(samples):
+    """Return what `join` does, as a batch."""
+    inputs, targets, weight = join(samples)
+    return Batch(inputs, targets, weight=weight)
+
+
+def not_a_batch(samples):
+    """Return something else."""
+    return {"x": samples}
+
+
+def elements(inputs, targets):
+    """Return a batch's number of elements."""
+    return inputs.size
+
+
+def nothing(inputs, targets):
+    """Return no weight."""
+    return 0
+
+
+def words(inputs, targets):
+    """Return what is no number."""
+    return "many"
+
+
+def make():
+    """Return a dataset, as `data.factory` asks for it."""
+    return Indexed(Numbers(), Numbers(4))

@@ -1,0 +1,258 @@
+"""Datasets of the user's own: their batches, and what is wrong with them."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from own_data import Log, Noise, Numbers, Rows, as_batch, elements, join, not_a_batch, nothing, words
+
+from mpidl.data import Augmentation, Indexed, Normalisation, augmented, normalised
+from mpidl.data.collation import collate, leaves
+from mpidl.data.dataset import opened
+from mpidl.errors import MpidlError, UsageError
+
+WORKERS = [0, 2]
+
+
+def split(train, workers=0, **keys):
+    return Indexed(train, Numbers(4), workers=workers, **keys).open().train
+
+
+# Collation.
+
+
+class Tensor:
+    """What NumPy can make an array of, like a tensor of PyTorch."""
+
+    def __init__(self, *values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, np.float16)
+
+
+def test_samples_are_stacked():
+    assert collate([1, 2]).tolist() == [1, 2]
+    assert collate([[0.5, 1], [2, 3]]).tolist() == [[0.5, 1], [2, 3]]
+    assert collate([np.zeros((2, 3), np.uint8)] * 4).shape == (4, 2, 3)
+    assert collate([Tensor(1, 2), Tensor(3, 4)]).dtype == np.float16
+    ids, rest = collate([(np.int64(1), {"a": 2.0}), (np.int64(3), {"a": 4.0})])
+    assert (ids.dtype, ids.tolist(), rest["a"].tolist()) == (np.int64, [1, 3], [2, 4])
+
+
+@pytest.mark.parametrize(
+    ("samples", "text"),
+    [
+        ([np.zeros(3), np.zeros(4)], "samples of shapes (3,) and (4,) need a collate function"),
+        ([object(), object()], "an object is no array or number: samples like it need a collate function"),
+        (["a", "b"], "a str is no array or number: samples like it need a collate function"),
+    ],
+)
+def test_samples_that_do_not_stack(samples, text):
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        collate(samples)
+
+
+def test_leaves_are_the_arrays_wherever_they_are():
+    values = (np.arange(2), {"a": [Tensor(3), 4], "b": None}, "text")
+    assert [each.tolist() for each in leaves(values)] == [[0, 1], [3], [4]]
+
+
+# Batches.
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_batches_are_made_of_the_samples_asked_for(workers):
+    dataset = Indexed(Numbers(), Numbers(4), workers=workers).open()
+    assert (dataset.input_shape, dataset.classes, dataset.train.samples) == ((3,), None, 20)
+    assert opened(dataset) is dataset
+    parts = [np.array(part) for part in ([3, 1], [19], [0, 5, 7], [2, 2])]
+    dataset.train.prepare(np.array([9, 9]))  # which nobody asks for
+    for part, batch in zip(parts, dataset.train.in_turn(parts), strict=True):
+        assert batch.inputs[:, 0].tolist() == part.tolist()
+        assert batch.targets.tolist() == (part % 2).tolist()
+        assert (batch.total, batch.inputs.dtype, batch.inputs.flags.writeable) == (len(part), np.float32, True)
+    assert dataset.test.gather(np.array([3])).targets.tolist() == [1]
+    with pytest.raises(IndexError, match=r"outside \[0, 20\)"):
+        dataset.train.gather(np.array([20]))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("function", [join, as_batch])
+def test_a_collate_function_makes_batches_of_samples_of_unequal_size(workers, function):
+    train = split(Rows(), workers, collate=function)
+    (values, lengths), targets, _, weight = train.gather(np.array([4, 0, 2]))
+    assert (values.size, lengths.tolist(), targets, weight) == (9, [5, 1, 3], None, 9.0)
+    assert train.checksum() == split(Rows(), collate=function).checksum()
+
+
+def test_a_weight_function():
+    assert split(Numbers(), weight=elements).gather(np.arange(4)).total == 12
+
+
+def test_normalised_and_augmented():
+    dataset = Indexed(Numbers(), Numbers(4)).open()
+    found = normalised(dataset, Normalisation(mean=1.0, std=2.0)).train.gather(np.array([5, 1]))
+    assert found.inputs[:, 0].tolist() == [2, 0]
+    with pytest.raises(UsageError, match=r"^data.augment: inputs of shape \(3,\), expected images"):
+        augmented(dataset, Augmentation(reflect=True), 0)
+    ragged = Indexed(Rows(), Rows(), collate=join).open()
+    assert ragged.input_shape is None
+    with pytest.raises(UsageError, match=r"^data.normalise: the data's samples have no one shape"):
+        normalised(ragged, Normalisation(mean=1.0))
+    with pytest.raises(UsageError, match=r"^data.augment: inputs of shape unknown, expected images"):
+        augmented(ragged, Augmentation(reflect=True), 0)
+
+
+def test_random_samples_have_a_checksum_of_their_number_and_are_the_same_in_all_workers():
+    assert split(Noise()).checksum() == split(Noise()).checksum() != split(Noise(21)).checksum()
+    one, three = split(Noise(), 1), split(Noise(), 3)
+    indices = np.array([3, 1, 4])
+    first = one.gather(indices, 2).inputs
+    assert np.array_equal(first, three.gather(indices, 2).inputs)
+    assert not np.array_equal(first, one.gather(indices, 3).inputs)
+    assert one.checksum() != split(Noise()).checksum()
+
+
+# What is wrong.
+
+
+def raises(line, action, kind=MpidlError):
+    with pytest.raises(kind) as error:
+        action()
+    assert str(error.value) == line
+
+
+DEBUG = "(MPIDL_DEBUG=1 shows its traceback)"
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_sample_that_raises_is_one_line(workers):
+    train = split(Numbers(broken="raises"), workers)
+    train.prepare(np.array([1, 7, 2]))
+    line = f"data: training sample 7 raised KeyError: 'no such event' {DEBUG}"
+    raises(line, lambda: train.gather(np.array([1, 7, 2])))
+    assert train.gather(np.array([6])).inputs[0, 0] == 6
+
+
+def test_a_worker_that_dies_is_one_line():
+    train = split(Numbers(broken="dies", seconds=0.01), 2)
+    for part in ([1, 7, 2], [3, 4, 5]):
+        train.prepare(np.array(part))
+    line = "data: worker process 0 was killed by signal 9 at training sample 7"
+    raises(line, lambda: train.gather(np.array([1, 7, 2])))
+
+
+BATCH = "(inputs, targets), (inputs, targets, weight) or a mpidl.Batch"
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"collate": not_a_batch}, f"collate returned a dict, expected {BATCH}"),
+        ({"collate": len}, f"collate returned an int, expected {BATCH}"),
+        ({"collate": join, "weight": nothing}, "weight 0, expected a number above 0"),
+        ({"collate": join, "weight": words}, "weight 'many', expected a number above 0"),
+        ({"collate": elements}, f"collate raised TypeError: .*{re.escape(DEBUG)}"),
+    ],
+)
+def test_batches_that_are_none_are_one_line(keys, line):
+    train = split(Rows(), **keys)
+    line = line if "raised" in line else re.escape(line)
+    with pytest.raises(MpidlError, match=rf"^data: training samples 2, \.\.\. \(2\): {line}$"):
+        train.gather(np.array([2, 3]))
+
+
+def test_labels_of_other_classes_are_one_line():
+    train = split(Numbers(), classes=1)
+    raises("data: training samples 2, ... (2): label 1, expected 0 to 0", lambda: train.gather(np.array([2, 3])))
+
+
+def test_what_is_no_dataset_is_one_line():
+    expected = "expected one with __len__ and __getitem__"
+    raises(f"data: test: found a generator, {expected}", Indexed(Numbers(), (i for i in [])).open, UsageError)
+    found = "a sample is a ndarray, expected (input, target), or a collate function"
+    raises(
+        f"data: training samples 0, ... (1): stacking raised ValueError: {found} {DEBUG}",
+        Indexed(Rows(), Rows()).open,
+        UsageError,
+    )
+    raises("Dataset.train: no samples, expected at least one", Indexed(Numbers(0), Numbers()).open, UsageError)
+    raises("Indexed.workers: expected int >= 0, found -1", lambda: Indexed(1, 2, workers=-1), UsageError)
+    raises("Indexed.collate: expected a function, found 3", lambda: Indexed(1, 2, collate=3), UsageError)
+
+
+def test_a_dataset_that_can_not_be_sent_to_workers_is_one_line():
+    train = split(Rows(), 2, collate=lambda samples: samples)
+    with pytest.raises(
+        UsageError, match=r"^data.workers: the dataset can't be sent to worker processes: pickle raised "
+    ):
+        train.gather(np.array([0]))
+
+
+# Workers.
+
+
+def children(pid):
+    """Return the processes that descend from a process."""
+    found = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = {int(child): int(parent) for child, parent in map(str.split, found.splitlines())}
+    descends = {pid}
+    for _ in parents:
+        descends |= {child for child, parent in parents.items() if parent in descends}
+    return descends - {pid}
+
+
+SCRIPT = """
+import sys, time
+import numpy as np
+from own_data import Numbers
+from mpidl.data import Indexed
+train = Indexed(Numbers(seconds=0.05), Numbers(), workers=2).open().train
+for _ in train.in_turn([np.arange(4)] * 3):
+    pass
+train.prepare(np.arange(20))
+print("ready", flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "is killed"])
+def test_no_worker_outlives_the_process_that_trains(how, tmp_path, bare_environment):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = bare_environment | {"PYTHONPATH": f"{os.path.dirname(__file__)}:{os.environ.get('PYTHONPATH', '')}"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, "0.5" if how == "ends" else "60"],
+        env=environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    workers = children(process.pid)
+    assert len(workers) >= 3  # with the server that starts them
+    if how == "is killed":
+        process.kill()
+    assert process.wait(10) == (0 if how == "ends" else -9)
+    until = time.monotonic() + 5
+    while left := {pid for pid in workers if os.path.exists(f"/proc/{pid}")}:
+        assert time.monotonic() < until, left
+        time.sleep(0.02)
+
+
+def test_workers_leave_signals_to_the_process_that_trains():
+    train = split(Numbers(seconds=0.02), 1)
+    train.gather(np.array([0]))
+    (worker,) = train._workers._workers
+    for number in (2, 15, 1, 10):
+        os.kill(worker._process.pid, number)
+    assert train.gather(np.array([5, 6])).targets.tolist() == [1, 0]
+
+
+def test_a_log_of_reads_has_every_sample_once(tmp_path):
+    train = split(Log(tmp_path / "log", 50), 2)
+    (tmp_path / "log").unlink()
+    for _ in train.in_turn(np.array_split(np.random.default_rng(1).permutation(50), 9)):
+        pass
+    assert sorted(map(int, (tmp_path / "log").read_text().split())) == list(range(50))

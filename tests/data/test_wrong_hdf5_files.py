@@ -1,0 +1,217 @@
+"""HDF5 files that are absent, damaged or don't fit: one line that says which and why."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from data_files import TEST, TRAIN
+
+from mpidl.data import Hdf5
+from mpidl.errors import MpidlError, UsageError
+
+
+def fails(path, expected: str, **keys) -> None:
+    with pytest.raises(UsageError, match=expected) as caught:
+        Hdf5(str(path), **keys).open()
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file(tmp_path):
+    fails(tmp_path / "none.h5", r"^data\.path: .*none\.h5: no such file, expected an HDF5 file$")
+    fails(tmp_path, r"^data\.path: .*: not a file, expected an HDF5 file$")
+
+
+def test_not_hdf5(tmp_path):
+    (tmp_path / "text").write_text("x = 1")
+    fails(tmp_path / "text", r"^data\.path: .*text: not a valid HDF5 file \(.*\)$")
+
+
+def test_truncated(arrays, write_hdf5):
+    path = write_hdf5(arrays)
+    path.write_bytes(path.read_bytes()[:-1000])
+    fails(path, r"^data\.path: .*data\.h5: not a valid HDF5 file \(.*truncated.*\)$")
+
+
+@pytest.mark.parametrize("key", ["train/x", "train/y", "test/x", "test/y"])
+def test_missing_key(arrays, write_hdf5, key):
+    del arrays[key]
+    fails(write_hdf5(arrays), rf"data\.h5: no dataset {key}, expected train/x, train/y, test/x, test/y$")
+
+
+def test_group_instead_of_dataset(arrays, write_hdf5):
+    arrays["train/x/inner"] = arrays.pop("train/x")
+    fails(write_hdf5(arrays), r"data\.h5: no dataset train/x")
+
+
+WRONG = {
+    "counts": (
+        "train/y",
+        lambda y: y[1:],
+        rf"train/y: {TRAIN - 1} targets, expected {TRAIN} as in .*: train/x$",
+    ),
+    "negative": (
+        "train/y",
+        lambda y: y.astype(int) - 9,
+        r"train/y: label -\d at index \d+, expected at least 0$",
+    ),
+    "test label": ("test/y", lambda y: y + 50, r"test/y: label 5\d at index 0, expected 0 to 9$"),
+    "shape": (
+        "test/x",
+        lambda x: x[:, :, :2],
+        r"test/x: shape \(5, 2\) per sample, expected \(5, 3\) as in .*train/x$",
+    ),
+    "no shape": ("train/x", lambda x: x[:, 0, 0], rf"train/x: shape \({TRAIN},\), expected \(samples, ...\)"),
+    "integers": ("test/x", lambda x: x.astype("i2"), r"test/x: int16, expected uint8 as in .*: train/x$"),
+    "complex": (
+        "train/x",
+        lambda x: x * 1j,
+        r"train/x: complex128, expected floats, bytes \(uint8\) or other integers$",
+    ),
+    "booleans": ("train/y", lambda y: y > 4, r"train/y: bool of shape \(37,\), expected integers of shape"),
+    "float labels": (
+        "train/y",
+        lambda y: y * 1.0,
+        r"train/y: float64 of shape \(37,\), expected integers of shape",
+    ),
+    "kinds": ("test/y", lambda y: np.ones((TEST, 1)), r"test/y: float64, expected uint8 as in .*: train/y$"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_fit(arrays, write_hdf5, case):
+    key, change, expected = WRONG[case]
+    arrays[key] = change(arrays[key])
+    fails(write_hdf5(arrays), expected)
+
+
+def test_empty(arrays, write_hdf5):
+    arrays["test/x"], arrays["test/y"] = arrays["test/x"][:0], arrays["test/y"][:0]
+    fails(write_hdf5(arrays), r"data\.h5: test/x: no samples, expected at least one$")
+
+
+def test_outputs_differ(arrays, write_hdf5):
+    arrays["train/y"], arrays["test/y"] = np.ones((TRAIN, 2)), np.ones((TEST, 3))
+    fails(write_hdf5(arrays), r"test/y: shape \(3,\) per sample, expected \(2,\) as in .*train/y$")
+
+
+def test_classes_of_float_targets(arrays, write_hdf5):
+    arrays["train/y"], arrays["test/y"] = np.ones((TRAIN, 2)), np.ones((TEST, 2))
+    fails(write_hdf5(arrays), r"^data\.classes: 4, expected none: .*train/y contains floats$", classes=4)
+
+
+def test_labels_beyond_the_classes(arrays, write_hdf5):
+    arrays["train/y"] %= 5
+    arrays["test/y"] %= 5
+    arrays["train/y"][0] = 4
+    fails(write_hdf5(arrays), r"data\.h5: train/y: label 4 at index 0, expected 0 to 3$", classes=4)
+
+
+def test_labels_are_checked_beyond_the_first_block(arrays, write_hdf5, monkeypatch):
+    monkeypatch.setattr("mpidl.data.columns.LABELS_PER_CHECK", 10)
+    arrays["train/y"][33] = 77
+    fails(write_hdf5(arrays), r"train/y: label 77 at index 33, expected 0 to 9$", classes=10)
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_damage_found_while_reading(arrays, write_hdf5, prefetch):
+    path = write_hdf5({**arrays, "train/x": arrays["train/x"]}, chunks=True, fletcher32=True)
+    with h5py.File(path, "r") as file:
+        chunk = file["train/x"].id.get_chunk_info(0)
+    contents = bytearray(path.read_bytes())
+    contents[chunk.byte_offset] ^= 1
+    path.write_bytes(contents)
+    split = Hdf5(str(path)).open().train
+    if prefetch:
+        split.prefetch(np.arange(4))
+    for indices in ([1, 0, 2, 3], [0, 36]):
+        with pytest.raises(MpidlError, match=r"train/x: samples 0 to \d+ can't be read \(.*\)$"):
+            split.gather(np.array(indices))
+
+
+def test_damaged_labels(arrays, write_hdf5):
+    path = write_hdf5(arrays, chunks=True, fletcher32=True)
+    with h5py.File(path, "r") as file:
+        chunk = file["train/y"].id.get_chunk_info(0)
+    contents = bytearray(path.read_bytes())
+    contents[chunk.byte_offset] ^= 1
+    path.write_bytes(contents)
+    fails(path, r"^data\.path: .*data\.h5: labels can't be read \(.*\)$")
+
+
+@pytest.mark.parametrize("indices", [[0, TRAIN], [-1, 3]])
+def test_indices_outside_are_refused(arrays, write_hdf5, indices):
+    with pytest.raises(IndexError, match=rf"outside \[0, {TRAIN}\)"):
+        Hdf5(str(write_hdf5(arrays))).open().train.gather(np.array(indices))
+
+
+@pytest.fixture
+def virtual(arrays, tmp_path):
+    """A file whose train/x is virtual, in two parts of other files, and the paths of these."""
+    half, parts = TRAIN // 2, [tmp_path / "a.h5", tmp_path / "b.h5"]
+    layout = h5py.VirtualLayout((TRAIN, 5, 3), np.uint8)
+    for part, rows in zip(parts, (slice(0, half), slice(half, TRAIN)), strict=True):
+        with h5py.File(part, "w") as file:
+            file["x"] = arrays["train/x"][rows]
+        layout[rows] = h5py.VirtualSource(part.name, "x", arrays["train/x"][rows].shape)
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file.create_virtual_dataset("train/x", layout)
+        for key in ("train/y", "test/x", "test/y"):
+            file[key] = arrays[key]
+    return tmp_path / "data.h5", parts
+
+
+def test_a_virtual_dataset_is_read(virtual, arrays):
+    batch = Hdf5(str(virtual[0])).open().train.gather(np.arange(TRAIN))
+    assert np.array_equal(batch.inputs, arrays["train/x"] * np.float32(1 / 255))
+
+
+def test_a_source_that_has_moved_is_an_error(virtual):
+    file, (_, part) = virtual
+    part.rename(part.with_name("moved.h5"))
+    fails(file, r"data\.h5: train/x is a virtual dataset, and its source b\.h5 is missing$")
+    with h5py.File(part, "w") as other:
+        other["y"] = 1
+    fails(file, r"data\.h5: train/x is a virtual dataset, and its source .*b\.h5 has no dataset x$")
+
+
+@pytest.mark.parametrize("indices", [np.arange(10, 20), np.array([12, 36])], ids=["block", "scattered"])
+def test_a_number_that_is_none_is_an_error(arrays, write_hdf5, indices):
+    arrays["train/x"] = arrays["train/x"].astype(np.float32)
+    arrays["train/x"][12, 1, 1] = np.nan
+    arrays["test/x"] = arrays["test/x"] * 1.0
+    split = Hdf5(str(write_hdf5(arrays))).open().train
+    with pytest.raises(MpidlError, match=r"train/x: NaN or infinity in sample \d+, expected finite numbers$"):
+        split.gather(indices)
+
+
+def test_sources_beside_the_file_whose_absolute_names_have_changed(arrays, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    layout = h5py.VirtualLayout((TRAIN, 5, 3), np.uint8)
+    layout[:] = h5py.VirtualSource(str(old / "a.h5"), "x", layout.shape)
+    with h5py.File(old / "data.h5", "w") as file:
+        file.create_virtual_dataset("train/x", layout)
+        for key in ("train/y", "test/x", "test/y"):
+            file[key] = arrays[key]
+    with h5py.File(old / "a.h5", "w") as file:
+        file["x"] = arrays["train/x"]
+    old.rename(new)
+    batch = Hdf5(str(new / "data.h5")).open().train.gather(np.arange(TRAIN))
+    assert np.array_equal(batch.inputs, arrays["train/x"] * np.float32(1 / 255))
+
+
+def test_sources_in_the_directory_of_hdf5s_own_variable(virtual, monkeypatch):
+    file, parts = virtual
+    elsewhere = file.parent / "elsewhere"
+    elsewhere.mkdir()
+    for part in parts:
+        part.rename(elsewhere / part.name)
+    monkeypatch.setenv("HDF5_VDS_PREFIX", "${ORIGIN}/elsewhere")  # too late for HDF5 itself, which reads it once
+    Hdf5(str(file)).open()
+
+
+def test_a_source_that_is_no_file_of_hdf5_is_an_error(virtual):
+    file, (_, part) = virtual
+    part.write_bytes(b"rubbish")
+    fails(file, r"data\.h5: train/x is a virtual dataset, and its source .*b\.h5 is not a valid HDF5 file \(.*\)$")

@@ -1,0 +1,31 @@
+"""The script of the manual that becomes a job: how many lines change, and that it trains."""
+
+import difflib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def test_at_most_ten_lines_change():
+    plain, job = ((EXAMPLES / name).read_text().splitlines() for name in ("digits.py", "digits_mpidl.py"))
+    assert len(plain) >= 60
+    blocks = [block for block in difflib.SequenceMatcher(None, plain, job, False).get_opcodes() if block[0] != "equal"]
+    # The first line is the scripts' own description.
+    changed = sum(max(end - start, stop - first) for _, start, end, first, stop in blocks if start > 0)
+    assert changed <= 10
+
+
+def test_the_job_trains(tmp_path):
+    pytest.importorskip("torch")
+    command = [sys.executable, str(EXAMPLES / "digits_mpidl.py")]
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1] / "src")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    accuracy = done.stdout.split()[-1]
+    assert done.stdout.startswith("test accuracy "), done.stderr
+    assert float(accuracy) > 0.93
+    assert (tmp_path / "digits.pt").exists()

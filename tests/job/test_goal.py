@@ -1,0 +1,91 @@
+"""What a run's section says of its goal, and the best checkpoint that a resumed run goes on from."""
+
+import pytest
+
+from mpidl.config import from_dict
+from mpidl.data import Digits
+from mpidl.errors import UsageError
+from mpidl.job.build import build_model
+from mpidl.job.goal import Goal
+from mpidl.job.job import Job
+from mpidl.metrics.target import Target
+from mpidl.storage.best import Best, write_best
+
+BEST = Best(8, "test_loss", 0.25, 1.5)
+
+
+def goal(validation, **run):
+    return Goal.of(config(**run).run, validation)
+
+
+def config(**run):
+    layers = [{"type": "dense", "units": 10}]
+    return from_dict({"run": run, "data": {"source": "digits"}, "model": {"layer": layers}})
+
+
+def test_runs_without_a_target():
+    assert goal(validation=False) == Goal("test_loss", True, None, None, False)
+    assert goal(validation=True) == Goal("validation_loss", True, None, None, True)
+    assert goal(validation=False, patience=3) == Goal("test_loss", True, None, 3, True)
+    assert goal(validation=True, patience=3) == Goal("validation_loss", True, None, 3, True)
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_targets_decide_the_figure_and_what_is_better(split):
+    validation = split == "validation"
+    short = Target(f"{split}_accuracy", ">=", 0.5)
+    assert goal(validation, target_accuracy=0.5) == Goal(short.figure, False, short, None, validation)
+    target = Target(f"{split}_f1", "<", 0.5)
+    assert goal(validation, target=f"{split}_f1<0.5", metrics=["f1"]) == Goal(
+        target.figure, True, target, None, validation
+    )
+    other = "test" if validation else "validation"
+    with pytest.raises(UsageError, match=rf"^run\.target: {other}_loss, but .*, expected {split}_loss"):
+        goal(validation, target=f"{other}_loss < 1")
+
+
+@pytest.mark.parametrize(("lower", "order"), [(True, (1, 2, 3)), (False, (3, 2, 1))])
+def test_better(lower, order):
+    figure, nan = Goal(lower=lower), float("nan")
+    assert figure.better(order[0], order[1])
+    assert not figure.better(order[1], order[0])
+    assert not figure.better(2, 2)
+    assert not figure.better(nan, 2)
+
+
+@pytest.fixture
+def resumed(tmp_path):
+    """Return a function that makes a job which resumes from a checkpoint of some step."""
+
+    def make(step, **run):
+        made = config(dir=str(tmp_path), **run)
+        dataset = Digits().open()
+        job = Job(made, dataset, build_model(made, dataset))
+        job.directory = tmp_path
+        if step is not None:
+            job.checkpoint = type("Saved", (), {"position": job.position._replace(step=step)})
+            job.continues = True
+        return job
+
+    return make
+
+
+def test_a_resumed_run_finds_its_best(resumed, tmp_path):
+    write_best(tmp_path, BEST)
+    for step in (8, 9):
+        job = resumed(step, patience=3)
+        assert job.find_best() == job.best == BEST
+
+
+@pytest.mark.parametrize(
+    ("step", "run"),
+    [
+        (None, {"patience": 3}),  # a run that begins
+        (7, {"patience": 3}),  # one whose best was later, and damaged
+        (8, {}),  # one that keeps none
+        (8, {"patience": 3, "target_accuracy": 0.5}),  # one that is after another figure
+    ],
+)
+def test_what_is_not_its_best(resumed, tmp_path, step, run):
+    write_best(tmp_path, BEST)
+    assert resumed(step, **run).find_best() is None

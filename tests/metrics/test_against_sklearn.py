@@ -1,0 +1,193 @@
+"""Metrics against scikit-learn, of all samples at once: what pieces of any size add up to is the same."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as oracle
+
+from mpidl.errors import UsageError
+from mpidl.metrics import F1, METRICS, R2, Auc, MeanAbsoluteError, MeanSquaredError, Top5Accuracy
+from mpidl.metrics.area import bins
+
+
+@st.composite
+def classified(draw, most=9):
+    """Draw outputs (n, classes) and class ids (n,), with ties."""
+    classes, samples = draw(st.integers(2, most)), draw(st.integers(1, 67))
+    random = np.random.default_rng(draw(st.integers(0, 999)))
+    outputs = random.normal(size=(samples, classes)).round(draw(st.integers(0, 6)))
+    return outputs, random.integers(0, classes, samples)
+
+
+@st.composite
+def labelled(draw):
+    """Draw outputs (n, labels) and rows of 0 and 1."""
+    labels, samples = draw(st.integers(1, 6)), draw(st.integers(1, 67))
+    random = np.random.default_rng(draw(st.integers(0, 999)))
+    outputs = random.normal(size=(samples, labels))
+    return outputs, (outputs + random.normal(size=outputs.shape) > 0).astype(np.float32)
+
+
+@st.composite
+def measured(draw):
+    """Draw outputs and targets (n, outputs) of a regression."""
+    shape = draw(st.integers(2, 67)), draw(st.integers(1, 5))
+    random = np.random.default_rng(draw(st.integers(0, 999)))
+    targets = random.normal(draw(st.sampled_from([0, 100])), 1, shape)
+    return targets + random.normal(0, 0.5, shape), targets
+
+
+def in_pieces(metric, outputs, targets, size=7, weight=1.0):
+    """Return a metric, its sums added up over pieces of an odd size."""
+    sums = np.zeros(metric.size(1 if outputs.ndim == 1 else outputs.shape[-1]))
+    for start in range(0, len(outputs), size):
+        part = slice(start, start + size)
+        sums += metric.sums(outputs[part], targets[part], weight * len(outputs[part]))
+    return metric.value(sums)
+
+
+@settings(deadline=None)
+@given(classified())
+def test_top5_accuracy(case):
+    outputs, labels = case
+    among = [(row > row[label]).sum() < 5 for row, label in zip(outputs, labels, strict=True)]
+    if outputs.shape[1] > 5 and np.unique(outputs).size == outputs.size:  # scikit-learn breaks ties by order
+        among = oracle.top_k_accuracy_score(labels, outputs, k=5, labels=range(outputs.shape[1]), normalize=False)
+    expected = np.sum(among) / len(labels)
+    assert in_pieces(Top5Accuracy(), outputs, labels) == pytest.approx(expected)
+    rows = np.eye(outputs.shape[1])[labels]
+    assert in_pieces(Top5Accuracy(), outputs, rows) == pytest.approx(expected)
+
+
+@settings(deadline=None)
+@given(measured())
+def test_regression(case):
+    outputs, targets = case
+    assert in_pieces(MeanSquaredError(), outputs, targets) == pytest.approx(oracle.mean_squared_error(targets, outputs))
+    assert in_pieces(MeanAbsoluteError(), outputs, targets) == pytest.approx(
+        oracle.mean_absolute_error(targets, outputs)
+    )
+    assert in_pieces(R2(), outputs, targets) == pytest.approx(oracle.r2_score(targets, outputs), rel=1e-6)
+
+
+def test_r2_of_targets_that_are_all_the_same():
+    targets = np.full((9, 2), 0.25)
+    assert in_pieces(R2(), targets, targets) == oracle.r2_score(targets, targets) == 1
+    outputs = targets + np.array([0, 1])
+    assert in_pieces(R2(), outputs, targets) == oracle.r2_score(targets, outputs) == 0.5
+
+
+@settings(deadline=None)
+@given(classified())
+def test_f1_of_classes(case):
+    outputs, labels = case
+    expected = oracle.f1_score(labels, outputs.argmax(axis=1), average="macro")
+    assert in_pieces(F1(), outputs, labels) == pytest.approx(expected)
+
+
+@settings(deadline=None)
+@given(labelled())
+def test_f1_of_labels(case):
+    outputs, rows = case
+    predicted = outputs > 0
+    occurs = (predicted | (rows > 0)).any(axis=0)
+    each = [oracle.f1_score(rows[:, label], predicted[:, label]) for label in np.flatnonzero(occurs)]
+    assert in_pieces(F1(), outputs, rows) == pytest.approx(np.mean(each) if each else np.nan, nan_ok=True)
+
+
+def known(rows):
+    """Return the columns that have both zeros and ones."""
+    return np.flatnonzero((rows.min(axis=0) == 0) & (rows.max(axis=0) == 1))
+
+
+@settings(deadline=None)
+@given(labelled())
+def test_auc_of_labels_is_that_of_scores_in_bins(case):
+    outputs, rows = case
+    each = [oracle.roc_auc_score(rows[:, label], bins(outputs)[:, label]) for label in known(rows)]
+    assert in_pieces(Auc(), outputs, rows) == pytest.approx(np.mean(each) if each else np.nan, nan_ok=True)
+
+
+@settings(deadline=None)
+@given(classified())
+def test_auc_of_classes_is_of_one_against_the_rest(case):
+    outputs, labels = case
+    probabilities = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
+    odds = np.log(probabilities / (1 - probabilities))
+    rows = np.eye(outputs.shape[1])[labels]
+    each = [oracle.roc_auc_score(rows[:, label], bins(odds.round(12))[:, label]) for label in known(rows)]
+    assert in_pieces(Auc(), outputs.round(12), labels) == pytest.approx(
+        np.mean(each) if each else np.nan, nan_ok=True, abs=0.02
+    )
+
+
+@pytest.mark.parametrize("scale", [0.01, 1, 30])
+def test_auc_of_exact_scores(scale):
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 20_000)
+    scores = random.normal(labels, 1) * scale
+    expected = oracle.roc_auc_score(labels, scores)
+    assert in_pieces(Auc(), scores, labels, size=999) == pytest.approx(expected, abs=0.002 if scale >= 1 else 0.02)
+    # Two outputs of the same difference are the same classifier.
+    pair = np.stack([0.3 - scores / 2, 0.3 + scores / 2], axis=1)
+    assert in_pieces(Auc(), pair, labels, size=999) == pytest.approx(in_pieces(Auc(), scores, labels))
+
+
+def test_auc_of_outputs_that_are_not_finite():
+    outputs, rows = np.array([[np.inf], [-np.inf], [1e308], [np.nan]]), np.array([[1.0], [0], [1], [0]])
+    assert in_pieces(Auc(), outputs, rows) == 1
+
+
+def test_auc_has_a_limit_of_classes():
+    with pytest.raises(UsageError, match=r"run\.metrics: 'auc' takes up to 100 outputs, the model has 101"):
+        Auc().size(101)
+
+
+@pytest.mark.parametrize("name", METRICS)
+@settings(max_examples=20, deadline=None)
+@given(case=classified(most=4), size=st.integers(1, 70), weight=st.sampled_from([0.5, 1.0, 8.0]))
+def test_pieces_of_any_size_and_weights_in_common_change_nothing(name, case, size, weight):
+    metric = METRICS[name]()
+    whole = metric.value(metric.sums(*case, len(case[0])))
+    assert in_pieces(metric, *case, size=size, weight=weight) == pytest.approx(whole, nan_ok=True)
+
+
+def test_a_weight_counts_beside_that_of_other_batches():
+    metric, zeros = MeanSquaredError(), np.zeros((2, 3))
+    assert metric.value(metric.sums(zeros, zeros, 30) + metric.sums(zeros + 1, zeros, 10)) == 0.25
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_class_ids_of_sequences_in_both_orders_of_axes(name):
+    random = np.random.default_rng(0)
+    outputs, labels = random.normal(size=(3, 7, 5)), random.integers(0, 5, (3, 7))
+    metric = METRICS[name]()
+    expected = metric.sums(outputs.reshape(21, 5), labels.reshape(21), 3)
+    assert metric.sums(outputs, labels, 3) == pytest.approx(expected)
+    assert metric.sums(np.moveaxis(outputs, -1, 1), labels, 3) == pytest.approx(expected)
+    # Those below 0 are left out, as PyTorch's ignore_index.
+    padded = np.concatenate([labels, np.full((3, 2), -100)], axis=1)
+    longer = np.concatenate([outputs, random.normal(size=(3, 2, 5))], axis=1)
+    assert metric.sums(longer, padded, 3) == pytest.approx(expected)
+    assert not metric.sums(longer, np.full((3, 9), -1), 3).any()
+
+
+@pytest.mark.parametrize("shapes", [((5,), (5,)), ((5, 1), (5,)), ((5,), (5, 1)), ((5, 1), (5, 1))])
+def test_one_output_in_any_form(shapes):
+    numbers = np.arange(5.0), np.arange(5.0) + 2
+    outputs, targets = (values.reshape(shape) for values, shape in zip(numbers, shapes, strict=True))
+    assert in_pieces(MeanSquaredError(), outputs, targets) == 4
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "message"),
+    [
+        (np.zeros((4, 3)), np.zeros((4, 2)), r"targets \(4, 2\) of float64, .* outputs \(4, 3\)"),
+        (np.zeros((4, 3)), np.full(4, 3), "class id 3, expected less than the 3 outputs"),
+        (np.zeros((4, 3)), np.array(["a"] * 4), "outputs are float64, targets <U1, expected numbers"),
+    ],
+)
+def test_what_does_not_fit_together(outputs, targets, message):
+    with pytest.raises(UsageError, match=message):
+        MeanSquaredError().sums(outputs, targets, 4)

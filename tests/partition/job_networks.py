@@ -1,0 +1,24 @@
+"""The networks of jobs/."""
+
+import tomllib
+from pathlib import Path
+
+from mpidl.nn.build import layer_from_section
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+SHAPES = {"digits": (8, 8), "idx": (28, 28), "cifar10": (32, 32, 3)}
+
+
+def networks():
+    """Return the layers and the shape of inputs of each network in jobs/."""
+    found = {}
+    for path in sorted(JOBS.glob("*.toml")):
+        job = tomllib.loads(path.read_text())
+        if sections := job["model"].get("layer") if "model" in job else None:
+            layers = [layer_from_section(section, "layer") for section in sections]
+            data = job["data"]
+            found[path.stem] = layers, tuple(data["shape"]) if "shape" in data else SHAPES[data["source"]]
+    return found
+
+
+NETWORKS = networks()

@@ -1,0 +1,22 @@
+"""What computing and moving takes."""
+
+import pytest
+
+from mpidl.nn.model import LayerSummary
+from mpidl.partition.costs import Costs
+
+COSTS = Costs(100.0, 10.0, 0.5, 5.0, 2.0, flops_of={"conv2d": 400.0})
+
+
+def test_messages_within_a_node_and_between_nodes():
+    assert COSTS.move(20, messages=3) == 3 * 0.5 + 2
+    assert COSTS.move(20, between=True) == 2 + 4
+    assert COSTS.move(0) == 0.5
+
+
+def test_a_gradient_passes_each_layer_three_times_and_the_first_twice():
+    layers = [LayerSummary(str(number), "dense", (3,), 0, 50) for number in range(3)]
+    assert COSTS.gradient(layers, samples=4) == pytest.approx((2 + 3 + 3) * 50 * 4 / 100)
+    layers[1] = LayerSummary("1", "conv2d", (3,), 0, 50)
+    assert COSTS.gradient(layers, samples=4) == pytest.approx((2 + 3 / 4 + 3) * 50 * 4 / 100)
+    assert COSTS.gradient([], samples=4) == 0

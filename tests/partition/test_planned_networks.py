@@ -1,0 +1,154 @@
+"""A network that is cut computes what the uncut one does, and holds every element once."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from interpreter import Interpreter
+from job_networks import NETWORKS
+
+from mpidl.data import Batch
+from mpidl.errors import UsageError
+from mpidl.nn import (
+    AveragePool2d,
+    BatchNormalisation,
+    Conv2d,
+    Dense,
+    Dropout,
+    LocalContrastNormalisation,
+    LocallyConnected2d,
+    MaxPool2d,
+    MeanSquaredError,
+    Network,
+)
+from mpidl.parameters import Range
+from mpidl.partition.planner import make_plan
+from mpidl.partition.work import cut_layer
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_each_element_is_held_once_and_by_one_who_takes_it(name):
+    layers, shape = NETWORKS[name]
+    for partitions in range(2, 9):
+        plan = make_plan(layers, shape, partitions, batch=32)
+        # The layout itself refuses tensors whose elements aren't in one piece each.
+        assert plan.layout.shapes == dict(tensors_of(layers, shape))
+        assert [own.start for own in plan.slices] == [0, *itertools.accumulate(plan.parameters)][:-1]
+        assert sum(plan.parameters) == plan.layout.size == sum(np.prod(each) for each in plan.layout.shapes.values())
+        taken = [{f"{step.name}/{key}": box for step in plan.steps for key, box in step.tensors[rank].items()}
+                 for rank in range(partitions)]  # fmt: skip
+        for part in plan.layout:
+            (rank,) = (rank for rank, own in enumerate(plan.slices) if part.start in range(*own))
+            assert part.stop <= plan.slices[rank].stop
+            assert part.box.intersect(taken[rank][part.name]) == part.box
+
+
+def tensors_of(layers, shape):
+    return Network(layers, shape).layout.shapes
+
+
+def test_one_rank_has_the_whole_network():
+    layers, shape = NETWORKS["fashion_cnn"]
+    plan = make_plan(layers, shape, 1, batch=32)
+    assert plan.layout == Network(layers, shape).layout
+    assert plan.slices == (Range(0, plan.layout.size),)
+    assert plan.movements(32) == []
+
+
+IMAGES = ("fashion_cnn", "cifar10_cnn")
+#: Network, cut, partitions and stages.
+CASES = [
+    *((name, "", partitions, 1) for name in ("digits", *IMAGES) for partitions in (2, 3, 6)),
+    *((name, "rows", partitions, 1) for name in IMAGES for partitions in (2, 4)),
+    *((name, "tiles", 4, 1) for name in IMAGES),
+    *((name, "channels", 3, 1) for name in IMAGES),
+    ("digits", "inputs", 4, 1),
+    ("digits", "units", 3, 3),
+    ("fashion_cnn", "", 4, 2),
+    ("cifar10_cnn", "", 6, 3),
+]
+
+
+@pytest.mark.parametrize(("name", "cut", "partitions", "stages"), CASES)
+def test_a_planned_network_has_the_outputs_and_gradients_of_the_uncut_one(name, cut, partitions, stages):
+    layers, shape = NETWORKS[name]
+    layers = [chosen(layer, cut) for layer in layers]
+    random, samples = np.random.default_rng(5), 5
+    network = Network(layers, shape, dtype="float64", loss=MeanSquaredError())
+    plan = make_plan(layers, shape, partitions, batch=samples, stages=stages)
+    assert not cut or stages == partitions or cut in [step.how for step in plan.steps]
+    inputs, targets = random.normal(size=(samples, *shape)), random.normal(size=(samples, *network.output_shape))
+    tensors = network.layout.views(network.parameters)
+    loss, gradient = network.loss_and_gradient(Batch(inputs, targets))
+    outputs = network.predict(inputs) if not any("batch" in layer.type for layer in layers) else None
+    run = Interpreter(plan.steps, [inputs], tensors)
+    slope = np.empty_like(run.values[-1])
+    np.testing.assert_allclose(network.loss.loss_and_gradient(np, run.values[-1], targets, slope), loss, rtol=1e-10)
+    if outputs is not None:
+        np.testing.assert_allclose(run.values[-1], outputs, rtol=1e-10, atol=1e-10)
+    _, found = run.backward(slope)
+    for tensor, expected in network.layout.views(gradient).items():
+        np.testing.assert_allclose(found[tensor], expected, rtol=1e-10, atol=1e-10 * np.abs(gradient).max())
+
+
+def chosen(layer, cut):
+    """Return a layer that is cut as asked if it can be, without random numbers."""
+    if isinstance(layer, Dropout):
+        return Dropout(0.0)
+    # The one in jobs/ gives a single pixel.
+    single = isinstance(layer, AveragePool2d) and cut in ("rows", "tiles")
+    return replace(layer, cut=cut if cut in layer.cuts and not single else "")
+
+
+@st.composite
+def stacks(draw):
+    """Draw small networks on images, each layer with a cut, and a number of ranks."""
+    kinds = {
+        "conv": lambda: Conv2d(
+            draw(st.sampled_from([4, 6])), draw(st.integers(1, 3)), draw(st.sampled_from(["identity", "tanh", "gelu"])),
+            stride=draw(st.integers(1, 2)), padding="valid", groups=draw(st.sampled_from([1, 2])),
+        ),
+        "local": lambda: LocallyConnected2d(draw(st.sampled_from([2, 4])), 3, "tanh", padding=[[1, 2], [0, 1]]),
+        "pool": lambda: draw(st.sampled_from([MaxPool2d, AveragePool2d]))(2, draw(st.integers(1, 2)), 1),
+        "contrast": lambda: LocalContrastNormalisation(draw(st.sampled_from([3, 5]))),
+        "batch": lambda: BatchNormalisation("tanh"),
+    }  # fmt: skip
+    layers = [kinds[draw(st.sampled_from(sorted(kinds)))]() for _ in range(draw(st.integers(1, 4)))]
+    layers += [Dense(7, "tanh"), Dense(5)]
+    return [replace(layer, cut=draw(st.sampled_from(["", *layer.cuts, "samples"]))) for layer in layers]
+
+
+@settings(deadline=None, max_examples=25)
+@given(stacks(), st.sampled_from([2, 3, 4, 6]), st.integers(1, 7))
+def test_any_network_cut_in_any_way_computes_what_the_uncut_one_does(layers, partitions, samples):
+    random, shape = np.random.default_rng(5), (13, 11, 4)
+    try:
+        network = Network(layers, shape, dtype="float64", loss=MeanSquaredError())
+    except UsageError:  # a window larger than what is left of the image
+        reject()
+    layers = [
+        each if possible(layers, index, shape, partitions) else replace(each, cut="")
+        for index, each in enumerate(layers)
+    ]
+    plan = make_plan(layers, shape, partitions, batch=samples)
+    inputs, targets = random.normal(size=(samples, *shape)), random.normal(size=(samples, 5))
+    loss, gradient = network.loss_and_gradient(Batch(inputs, targets))
+    run = Interpreter(plan.steps, [inputs], network.layout.views(network.parameters))
+    slope = np.empty_like(run.values[-1])
+    np.testing.assert_allclose(network.loss.loss_and_gradient(np, run.values[-1], targets, slope), loss, rtol=1e-9)
+    found = run.backward(slope)[1]
+    for tensor, expected in network.layout.views(gradient).items():
+        np.testing.assert_allclose(found[tensor], expected, rtol=1e-9, atol=1e-10 * max(1, np.abs(gradient).max()))
+
+
+def possible(layers, index, shape, partitions):
+    """Tell whether a layer's cut can be made."""
+    shapes = Network(layers, shape).graph.input_shapes(index)
+    try:
+        cut_layer(layers[index], "it", layers[index].cut or "samples", Range(0, partitions), partitions, shapes)
+    except UsageError:
+        return False
+    return True

@@ -1,0 +1,125 @@
+"""Which cuts the planner finds, and what it says of those that can't be made."""
+
+import itertools
+
+import pytest
+from job_networks import NETWORKS
+
+from mpidl.errors import UsageError
+from mpidl.nn import Conv2d, Dense, MaxPool2d
+from mpidl.partition.costs import Costs
+from mpidl.partition.planner import make_plan
+from mpidl.partition.seconds import Basis, plan_seconds
+
+
+def hows(plan):
+    return [step.how for step in plan.steps]
+
+
+def test_the_fastest_cut_goes_by_what_moving_takes():
+    """Wide dense layers on few samples are cut by units, convolutions on many by samples."""
+    assert hows(make_plan([Dense(4096, "relu"), Dense(4096, "relu")], (1024,), 4, batch=16)) == ["units"] * 2
+    small = [Conv2d(8, 3, "relu", padding="same"), Conv2d(8, 3, "relu", padding="same")]
+    assert hows(make_plan(small, (64, 64, 3), 4, batch=256)) == ["samples"] * 2
+
+
+def test_no_cut_of_a_chain_is_faster_than_the_one_found():
+    costs, shape = Costs(bandwidth=3e8), (12, 12, 4)
+
+    def layers(cuts):
+        return [Conv2d(8, 3, padding="same", cut=cuts[0]), MaxPool2d(2, cut=cuts[1]), Dense(40, cut=cuts[2])]
+
+    def seconds(cuts):
+        return plan_seconds(make_plan(layers(cuts), shape, 3, batch=32, costs=costs), Basis(32, costs, 4))
+
+    every = itertools.product(*([*layer.cuts, "samples"] for layer in layers(("", "", ""))))
+    assert seconds(("", "", "")) == pytest.approx(min(map(seconds, every)))
+
+
+def test_branches_that_meet_agree():
+    layers, shape = NETWORKS["cifar10_cnn"]
+    plan = make_plan(layers, shape, 4, batch=64)
+    join = next(step for step in plan.steps if "add" in step.name)
+    for operand, taken in zip(join.operands, join.taken, strict=True):
+        assert plan.steps[operand - 1].given == taken
+
+
+def test_stages_have_ranks_of_their_own_and_equal_work():
+    layers = [Dense(64, "relu") for _ in range(6)]
+    plan = make_plan(layers, (64,), 4, batch=8, stages=2)
+    used = [[rank for rank, layer in enumerate(step.layers) if layer is not None] for step in plan.steps]
+    assert used == [[0, 1]] * 3 + [[2, 3]] * 3
+    assert plan.stages == 2
+    assert [part and part.share for part in plan.outputs] == [None, None, (0, 2), (1, 2)]
+    assert max(plan.parameters) - min(plan.parameters) <= 64
+
+
+def test_less_memory_makes_another_plan():
+    layers = [Dense(512, "relu"), Dense(512, "relu")]
+    by_samples = make_plan(layers, (512,), 4, batch=8192)
+    assert hows(by_samples) == ["samples"] * 2
+    fast = {"bandwidth": 1e15, "latency": 0.0}
+    unlimited = make_plan(layers, (512,), 4, batch=64, costs=Costs(**fast))
+    limit = 2 * max(unlimited.memory(64))
+    within = make_plan(layers, (512,), 4, batch=64, costs=Costs(**fast, memory=limit))
+    assert 4 * max(within.memory(64)) <= limit
+    with pytest.raises(
+        UsageError, match=r"topology.partitions: 4 ranks need .* GB each up to layer '0-dense', expected at"
+    ):
+        make_plan(layers, (512,), 4, batch=64, costs=Costs(memory=1e5))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "partitions", "text"),
+    [
+        (
+            Dense(3, cut="units"), (9,), 4,
+            "model.layer[0].cut: '0-dense' can't be cut by units: 3 units, expected at least one for each of 4 ranks; "
+            "over 4 ranks it can by inputs or samples",
+        ),
+        (
+            Conv2d(8, 3, cut="rows", name="stem"), (5, 9, 2), 6,
+            "model.layer[0].cut: 'stem' can't be cut by rows: 3 rows, expected at least one for each of 6 ranks; "
+            "over 6 ranks it can by tiles or channels or samples",
+        ),
+        (
+            MaxPool2d(cut="tiles"), (6, 8, 2), 11,
+            "model.layer[0].cut: '0-max_pool2d' can't be cut by tiles: 3 x 4 pixels can't be divided into 11 tiles, "
+            "one for each rank; over 11 ranks it can by samples",
+        ),
+        (
+            MaxPool2d(cut="channels"), (6, 8), 2,
+            "model.layer[0].cut: '0-max_pool2d' can't be cut by channels: outputs of shape (3, 4) have no channels; "
+            "over 2 ranks it can by rows or tiles or samples",
+        ),
+        (
+            Dense(8, "softmax", cut="units"), (9,), 2,
+            "model.layer[0].cut: '0-dense' can't be cut by units: an output depends on all 8 units; "
+            "over 2 ranks it can by samples",
+        ),
+        (
+            Conv2d(6, 3, groups=2, cut="channels"), (6, 8, 2), 8,
+            "model.layer[0].cut: '0-conv2d' can't be cut by channels: 3 channels of a group, expected at least one for "
+            "each of 4 ranks; over 8 ranks it can by tiles or samples",
+        ),
+    ],
+)  # fmt: skip
+def test_a_cut_that_cannot_be_made_is_one_line(layer, shape, partitions, text):
+    with pytest.raises(UsageError) as caught:
+        make_plan([layer], shape, partitions, batch=8)
+    assert str(caught.value) == text
+
+
+def test_ranks_that_stages_do_not_divide():
+    layers = [Dense(8), Dense(8)]
+    for partitions, stages, text in (
+        (4, 3, "3, expected a divisor of the 4"),
+        (3, 3, "3, expected at most one for each of"),
+    ):
+        with pytest.raises(UsageError, match=f"topology.stages: {text}"):
+            make_plan(layers, (4,), partitions, batch=8, stages=stages)
+
+
+def test_an_unknown_cut_is_refused():
+    with pytest.raises(UsageError, match="cut: dense has no cut 'rows'; known: inputs, samples, units"):
+        Dense(8, cut="rows")

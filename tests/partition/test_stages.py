@@ -1,0 +1,23 @@
+from itertools import combinations, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl.partition.stages import balanced
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.data())
+def test_the_heaviest_run_is_as_light_as_can_be(weights, data):
+    parts = data.draw(st.integers(1, len(weights)))
+    runs = balanced(weights, parts)
+    assert [item for run in runs for item in range(*run)] == list(range(len(weights)))
+    assert len(runs) == parts
+    assert all(run.size for run in runs)
+
+    def heaviest(stops):
+        edges = [0, *stops, len(weights)]
+        return max(sum(weights[start:stop]) for start, stop in pairwise(edges))
+
+    assert max(sum(weights[slice(*run)]) for run in runs) == min(
+        heaviest(stops) for stops in combinations(range(1, len(weights)), parts - 1)
+    )

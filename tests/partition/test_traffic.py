@@ -1,0 +1,185 @@
+"""What cut networks send and allocate, counted."""
+
+import threading
+import tracemalloc
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from hand_plans import Cutter, batch_for, by_samples, cut, dense_by_units, network, unlike
+from mpidl.nn import Add, Dense, Flatten, LocallyConnected2d
+from mpidl.parameters import Box, Range, split
+from mpidl.partition import threads
+from mpidl.partition.group import Message
+from mpidl.partition.plan import Part
+
+
+@dataclass
+class Counting:
+    """A group that counts the bytes that are sent."""
+
+    group: threads.ThreadGroup
+    nbytes: int = 0
+
+    def __getattr__(self, name):
+        return getattr(self.group, name)
+
+    def send(self, to, array, tag):
+        message = self.group.send(to, array, tag)
+
+        def start():
+            self.nbytes += array.nbytes
+            message.start()
+
+        return Message(start, message.wait, message.free)
+
+
+def elements_sent(net, plan, samples):
+    """Return how many elements all ranks send for a loss and its gradient."""
+    batch = batch_for(net, samples)
+
+    def work(group):
+        counting = Counting(group)
+        model = cut(net, plan, group.rank)
+        model.bind(counting)
+        model.loss_and_gradient(batch)
+        model.loss_and_gradient(batch)
+        return counting.nbytes / 16
+
+    return sum(threads.run(plan.partitions, work))
+
+
+def to_shares(samples, sizes):
+    """Return how many elements move where what each rank has of every output goes to shares of the samples."""
+    parts = len(sizes)
+    return sum((samples - own.size) * size for own, size in zip(split(samples, parts), sizes, strict=True))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_dense_layers_by_units_gather_what_each_computes(parts):
+    net, plan = dense_by_units(parts)
+    samples = 6
+    last = to_shares(samples, [part.size for part in split(5, parts)])
+    assert elements_sent(net, plan, samples) == 2 * (samples * (13 + 11) * (parts - 1) + last)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_shared_tensors_are_gathered_once_and_summed_once(parts):
+    net, plan = by_samples(parts)
+    assert elements_sent(net, plan, 6) == 2 * (parts - 1) * net.layout.size
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_locally_connected_layers_exchange_halos_only(parts):
+    layers = [LocallyConnected2d(2, 1), LocallyConnected2d(3, 3, "tanh"), LocallyConnected2d(3, 1), Flatten()]
+    net = network(layers, (14, 5, 1))
+    rows = split(12, parts)
+    boxes = [Box((Range(own.start * 9, own.stop * 9),)) for own in rows]
+    images = [Part(Box((own, Range(0, 3), Range(0, 3)))) for own in rows]
+    cutter = Cutter(net, parts).rows(0).rows(1).rows(2).step(3, [Flatten()] * parts, [images], list(map(Part, boxes)))
+    reached = [Range(own.start, own.stop + 2) for own in rows]
+    halo = sum(own.size - own.intersect(held).size for own, held in zip(reached, split(14, parts), strict=True))
+    last = to_shares(5, [box.size for box in boxes])
+    assert elements_sent(net, cutter.plan(), 5) == 2 * (5 * halo * 5 * 2 + last)
+
+
+def test_a_value_that_two_layers_take_alike_travels_once():
+    layers = [
+        Dense(8, "tanh", name="stem"),
+        Dense(6, "tanh", name="one"),
+        Dense(6, "tanh", inputs=("stem",), name="other"),
+        Add(inputs=("one", "other")),
+    ]
+    net = network(layers, (4,))
+    plan = Cutter(net, 3).units(0).units(1).units(2).alike(3).plan()
+    assert elements_sent(net, plan, 6) == 2 * (6 * 8 * 2 + to_shares(6, [2, 2, 2]))
+
+
+def wide():
+    net = network([Dense(257, "tanh"), Dense(255, "tanh"), Dense(256, "tanh"), Dense(9)], (259,))
+    return net, Cutter(net, 3).units(0).inputs(1).samples(2).whole(3, 1).plan(), 512, 100_000
+
+
+def local():
+    net = network([LocallyConnected2d(4, 3, "tanh"), LocallyConnected2d(3, 3), Dense(9)], (31, 20, 3))
+    return net, Cutter(net, 3).rows(0).rows(1).samples(2).plan(), 256, 250_000
+
+
+@pytest.mark.parametrize("planned", [wide, local])
+def test_a_warm_step_allocates_no_activation_and_no_tensor(planned):
+    """Allow for what NumPy's ufuncs and the loss allocate on each rank, which is less than the least message."""
+    net, plan, most_samples, limit = planned()
+    batches = [batch_for(net, samples) for samples in (most_samples, most_samples - 1, 7)]
+    peaks = []
+    turn = threading.Barrier(3)
+
+    def work(group):
+        model = cut(net, plan, group.rank)
+        model.bind(group)
+        for batch in batches:
+            model.loss_and_gradient(batch)
+            model.evaluate(batch)
+        turn.wait()
+        if group.rank == 0:
+            tracemalloc.start()
+        turn.wait()
+        for batch in batches[::2]:
+            model.loss_and_gradient(batch)
+        turn.wait()
+        if group.rank == 0:
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+        turn.wait()
+        for batch in batches * 2:
+            model.loss_and_gradient(batch)
+        turn.wait()
+        if group.rank == 0:
+            after, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            peaks.append((after - before, peak - before))
+
+    threads.run(3, work)
+    ((left, most),) = peaks
+    assert left < 8192
+    assert most < limit
+
+
+def test_a_rank_allocates_its_own_parts_only():
+    net = network([Dense(900, "tanh"), Dense(800, "tanh"), Dense(3)], (700,))
+    plan = Cutter(net, 4).units(0).units(1).samples(2).plan()
+    whole = net.layout.size * 8
+
+    def parameters(group):
+        return cut(net, plan, group.rank)
+
+    models = threads.run(4, parameters)
+    assert sum(model.slice.size for model in models) == net.layout.size
+    batch = batch_for(net, 16)
+    vectors = [np.zeros(model.slice.size) for model in models]
+    tracemalloc.start()
+
+    def work(group):
+        model = models[group.rank]
+        model.parameters = vectors[group.rank]
+        model.bind(group)
+        model.loss_and_gradient(batch)
+
+    threads.run(4, work)
+    allocated = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    told = sum(model.activation_bytes(16) for model in models)
+    # Gradients, arrays and packed messages.
+    assert whole + told < allocated < 1.2 * (whole + told)
+
+
+def test_the_bytes_of_activations_are_those_that_a_batch_allocates():
+    net, plan = unlike(3)
+    model = cut(net, plan, 2)
+    told = model.activation_bytes(3000) - model.activation_bytes(0)
+    tracemalloc.start()
+    work = model._passes.take(3000)
+    allocated = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(work.calls) == 6
+    assert told == pytest.approx(allocated, rel=0.02)

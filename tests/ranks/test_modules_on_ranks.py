@@ -1,0 +1,91 @@
+"""PyTorch modules on the ranks of the test's world."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mpidl  # noqa: E402
+from mpidl.algorithms import ALGORITHMS  # noqa: E402
+from mpidl.data import Portions  # noqa: E402
+from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
+
+pytestmark = pytest.mark.mpi(min_size=3)
+
+
+def train(module, shared_path, **options):
+    options = {"loss": "cross_entropy", "dir": str(shared_path), "batch": 64, "portion": 64, "seed": 5} | options
+    return mpidl.train(module, mpidl.Digits(), **options)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_trains_a_module(comm, shared_path, name):
+    algorithm = ALGORITHMS[name]()
+    # Sandblaster minimises one function: statistics are not part of it.
+    module = cnn() if algorithm.takes_statistics else transformer()
+    summary = train(module, shared_path, algorithm=algorithm, epochs=3)
+    assert np.isfinite(summary["test_loss"])
+    assert summary["test_accuracy"] > 0.11
+    state = comm.allgather({key: value.numpy() for key, value in module.state_dict().items() if value.numel() > 1})
+    for key, value in state[0].items():
+        assert all(np.array_equal(value, other[key]) for other in state), key
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, transformer])
+def test_one_worker_is_a_plain_loop_on_ranks_too(comm, shared_path, make):
+    module, plain = make(), make()
+    train(module, shared_path, rule=mpidl.Sgd(0.05), steps=40, servers=comm.size - 2)
+    loop(plain, [[batch] for batch in steps(40)])
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(module.get_parameter(name), parameter), name
+
+
+def test_sync_is_the_mean_of_the_replicas_gradients(comm, shared_path):
+    module, plain = (mlp(dtype=torch.float64) for _ in range(2))
+    replicas = comm.size - 1
+    options = {"deterministic": True, "rule": mpidl.Sgd(0.05), "steps": 10 * replicas}
+    train(module, shared_path, algorithm=mpidl.Sync(), **options)
+    batches = list(steps(10 * replicas))
+    loop(plain, [batches[start : start + replicas] for start in range(0, len(batches), replicas)])
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(module.get_parameter(name), parameter, rtol=1e-12, atol=1e-12)
+
+
+def test_a_deterministic_run_with_dropout_is_repeatable(comm, shared_path):
+    trained = []
+    for noise in range(2):
+        module = transformer(dropout=0.2)
+        torch.manual_seed(comm.rank + 10 * noise)
+        train(module, shared_path, deterministic=True, steps=30, algorithm=mpidl.Downpour(n_push=2))
+        trained.append(module.rows.weight.clone())
+    assert torch.equal(*trained)
+
+
+def steps(count):
+    """Yield the batches of a run of so many steps, as tensors; a batch is a portion."""
+    split = mpidl.Digits().open().train
+    portions = Portions(split.samples, 64, 64, 5)
+    number = 0
+    while True:
+        for indices in portions.batches(number):
+            if not count:
+                return
+            count -= 1
+            batch = split.gather(indices)
+            yield torch.from_numpy(batch.inputs.copy()), torch.from_numpy(batch.targets.copy())
+        number += 1
+
+
+def loop(module, groups):
+    """Train by the mean of the gradients of each group of batches, weighed by their samples."""
+    module.train()
+    dtype = next(module.parameters()).dtype
+    for group in groups:
+        module.zero_grad()
+        samples = sum(len(targets) for _, targets in group)
+        for inputs, targets in group:
+            loss = functional.cross_entropy(module(inputs.to(dtype)), targets)
+            (loss * (len(targets) / samples)).backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter -= 0.05 * parameter.grad

@@ -1,0 +1,44 @@
+"""Results of commands, as text."""
+
+from mpidl.report import results
+
+QUALITY = {
+    "train_loss": 0.5, "validation_loss": 0.25, "validation_accuracy": 0.75, "validation_f1": None, "test_loss": 0.375,
+    "test_accuracy": 0.625, "test_f1": 0.5, "accuracy_name": "exact match",
+}  # fmt: skip
+
+
+def summary(**more):
+    return QUALITY | {
+        "algorithm": "downpour", "servers": 1, "replicas": 2, "epochs": 2.5, "samples": 100, "seconds": 2.0,
+        "samples_per_second": 50.0, "staleness": {"mean": 0.5, "p50": 0, "p99": 3, "max": 4}, "run_dir": "runs/x",
+    } | more  # fmt: skip
+
+
+def test_a_summary_tells_of_all_data_and_of_the_end():
+    ended = {"stopped": "in 2 epochs ...", "best_step": 40, "best_epoch": 1.5, "best_validation_loss": 0.125}
+    assert results.summary(summary(**ended)).splitlines()[:5] == [
+        "test exact match 0.6250, test loss 0.3750, train loss 0.5000",
+        "test f1 0.5000",
+        "validation exact match 0.7500, validation loss 0.2500",
+        "stopped early: in 2 epochs ...",
+        "best validation loss 0.125 after 1.5 epochs: step 40",
+    ]
+
+
+def test_a_summary_of_a_run_without_them_says_nothing_of_them():
+    before = {name: value for name, value in summary(best_step=None, stopped=None).items() if "validation" not in name}
+    text = results.summary(before | {"test_f1": None})
+    assert text.splitlines()[:2] == [
+        "test exact match 0.6250, test loss 0.3750, train loss 0.5000",
+        "100 samples in 2.0 s, 50 samples/s",
+    ]
+
+
+def test_an_evaluation_tells_of_all_data():
+    assert results.evaluation({**QUALITY, "run_dir": "runs/x", "step": 40}).splitlines() == [
+        "test exact match 0.6250, test loss 0.3750",
+        "test f1 0.5000",
+        "validation exact match 0.7500, validation loss 0.2500",
+        "runs/x, step 40",
+    ]

@@ -1,0 +1,237 @@
+"""Which checkpoint is the best, and when a run ends for want of better ones."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from supervised import (
+    INTERRUPTED,
+    LAST_SAVE,
+    LAST_TEST,
+    SAVE,
+    TEST,
+    iterated,
+    looked,
+    saved,
+    script,
+    supervisor,
+    trained,
+)
+
+from mpidl.errors import NOT_FINITE
+from mpidl.job.goal import Goal
+from mpidl.metrics.target import Target
+from mpidl.roles.events import Evaluated, Saved, Signalled
+from mpidl.roles.instructions import Fail, Finish, Keep, Log, Save, Stop
+from mpidl.roles.monitor import Monitor
+from mpidl.storage.best import Best
+from mpidl.storage.position import Position
+
+VALIDATED = Goal("validation_loss", keeps_best=True)
+PATIENT = Goal("validation_loss", patience=2, keeps_best=True)
+
+
+def loss(value, epoch):
+    return Evaluated(epoch, epoch, {"validation_loss": value, "validation_accuracy": 1 - value, "test_loss": -value})
+
+
+def best(step, value, epoch, figure="validation_loss"):
+    return Best(step, figure, value, epoch)
+
+
+def gives_up(value, epochs="2 epochs"):
+    return [Log("stopped", {"why": f"in {epochs} the validation loss has not become better than {value}"}), Stop()]
+
+
+def test_a_better_evaluation_is_saved_at_the_next_look():
+    script(
+        supervisor(resumed=True, goal=VALIDATED),
+        (loss(0.5, 1.0), []),
+        (looked(1.0, 10), [SAVE]),
+        (looked(1.1, 11), []),
+        (Saved(1.2, 11), [saved(11), Keep(best(11, 0.5, 1.0))]),
+        (loss(0.6, 2.0), []),
+        (looked(2.0, 20), []),
+        (loss(0.5, 3.0), []),  # not better
+        (looked(3.0, 30), []),
+        (loss(0.4, 4.0), []),
+        (looked(4.0, 40), [SAVE]),
+        (Saved(4.1, 40), [saved(40), Keep(best(40, 0.4, 4.0))]),
+        (trained(4.2, 40), [SAVE]),
+        (Saved(4.3, 40), [saved(40), LAST_TEST]),
+        (loss(0.45, 4.0), [Finish(False, None, best=best(40, 0.4, 4.0))]),
+    )
+
+
+def test_one_that_comes_while_another_is_written_is_saved_after_it():
+    script(
+        supervisor(resumed=True, goal=VALIDATED),
+        (loss(0.5, 1.0), []),
+        (looked(1.0, 10), [SAVE]),
+        (loss(0.4, 2.0), []),
+        (looked(2.0, 20), []),
+        (Saved(2.1, 11), [saved(11), Keep(best(11, 0.5, 1.0))]),
+        (looked(2.2, 21), [SAVE]),
+        (Saved(2.3, 22), [saved(22), Keep(best(22, 0.4, 2.0))]),
+    )
+
+
+def test_a_checkpoint_that_is_due_anyway_is_of_the_best_only_after_its_evaluation():
+    script(
+        supervisor(resumed=True, goal=VALIDATED),
+        (looked(10.0, 9), [SAVE]),
+        (loss(0.5, 1.0), []),
+        (Saved(10.5, 9), [saved(9)]),
+        (looked(11.0, 11), [SAVE]),
+        (Saved(11.5, 11), [saved(11), Keep(best(11, 0.5, 1.0))]),
+    )
+
+
+def test_the_final_evaluation_is_of_the_last_checkpoint():
+    script(
+        supervisor(resumed=True, goal=VALIDATED),
+        (trained(4.2, 40), [SAVE]),
+        (Saved(4.3, 40), [saved(40), LAST_TEST]),
+        (loss(0.3, 4.0), [Keep(best(40, 0.3, 4.0)), Finish(False, None, best=best(40, 0.3, 4.0))]),
+    )
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_last_checkpoint_of_an_interrupted_run_may_be_the_best(late):
+    run = supervisor(resumed=True, goal=VALIDATED)
+    if not late:
+        assert run.handle(loss(0.5, 1.0)) == []
+    assert run.handle(Signalled()) == [LAST_SAVE, INTERRUPTED]
+    if late:
+        assert run.handle(loss(0.5, 1.0)) == []
+    assert run.handle(trained(1.1, 11)) == []
+    kept, finish = Keep(best(11, 0.5, 1.0)), Finish(True, None, best=best(11, 0.5, 1.0))
+    assert run.handle(Saved(1.2, 11)) == [saved(11), kept, finish]
+
+
+def test_a_checkpoint_that_was_given_up_for_the_last_one():
+    script(
+        supervisor(resumed=True, goal=VALIDATED),
+        (loss(0.5, 1.0), []),
+        (looked(1.0, 10), [SAVE]),
+        (Signalled(), [LAST_SAVE, INTERRUPTED]),
+        (Saved(1.2, 12), [saved(12), Keep(best(12, 0.5, 1.0))]),
+    )
+
+
+def test_without_validation_data_or_patience_nothing_is_kept():
+    script(
+        supervisor(resumed=True, goal=Goal("test_loss")),
+        (Evaluated(1.0, 1.0, {"test_loss": 0.5}), []),
+        (looked(1.0, 10), []),
+        (trained(1.0, 10), [SAVE]),
+        (Saved(1.2, 10), [saved(10), LAST_TEST]),
+        (Evaluated(2.0, 2.0, {"test_loss": 0.1}), [Finish(False, None)]),
+    )
+
+
+def test_a_coordinator_saves_the_best_after_its_next_iteration():
+    position = Position(24, 120, 1.2, 0, [], {"iteration": 2})
+    script(
+        supervisor(resumed=True, coordinated=True, goal=VALIDATED),
+        (iterated(1.0, 1, 100), [TEST]),
+        (loss(0.5, 1.0), []),
+        (looked(1.1, 20), []),
+        (iterated(2.0, 2, 120), [Save(position=position)]),
+        (Saved(2.5, 24), [saved(24), Keep(best(24, 0.5, 1.0))]),
+    )
+
+
+def test_a_validation_loss_that_is_not_finite_ends_the_run():
+    failure = Fail(f"the validation loss is nan: {NOT_FINITE}")
+    assert supervisor(resumed=True, goal=PATIENT).handle(loss(math.nan, 1.0)) == [failure]
+
+
+def test_patience_counts_from_the_best():
+    why = gives_up(0.4)[0].details["why"]
+    script(
+        supervisor(resumed=True, goal=PATIENT),
+        (loss(0.5, 1.0), []),
+        (loss(0.6, 2.0), []),
+        (loss(0.4, 3.0), []),
+        (loss(0.4, 4.0), []),
+        (loss(0.41, 4.9), []),
+        (loss(0.41, 5.0), gives_up(0.4)),
+        (loss(0.39, 6.0), []),
+        (trained(7.0, 60), [SAVE]),
+        (Saved(7.5, 60), [saved(60), Keep(best(60, 0.39, 6.0)), LAST_TEST]),
+        (loss(0.39, 6.1), [Finish(False, None, why, best(60, 0.39, 6.0))]),
+    )
+
+
+def test_patience_with_a_figure_of_which_nothing_is_known():
+    goal = Goal("validation_r2", lower=False, patience=1, keeps_best=True)
+    why = "in 1 epoch the validation r2 has been no number"
+    script(
+        supervisor(Position(7, 70, 0.7, 5, []), resumed=True, goal=goal),
+        (Evaluated(1.0, 1.0, {"validation_r2": math.nan}), []),
+        (looked(1.0, 10), []),
+        (Evaluated(1.0, 2.0, {"validation_r2": math.nan}), [Log("stopped", {"why": why}), Stop()]),
+    )
+
+
+def test_the_end_of_a_run_needs_no_patience():
+    script(
+        supervisor(resumed=True, goal=PATIENT),
+        (loss(0.5, 1.0), []),
+        (trained(7.0, 60), [SAVE]),
+        (Saved(7.5, 60), [saved(60), Keep(best(60, 0.5, 1.0)), LAST_TEST]),
+        (loss(0.6, 4.0), [Finish(False, None, None, best(60, 0.5, 1.0))]),
+    )
+
+
+def test_a_resumed_run_goes_on_from_its_best():
+    run = supervisor(Position(40, 400, 4.0, 5, []), resumed=True, goal=PATIENT, best=best(30, 0.5, 3.0))
+    script(
+        run,
+        (loss(0.5, 4.5), []),
+        (looked(1.0, 10), []),
+        (loss(0.6, 5.0), gives_up(0.5)),
+        (trained(7.0, 60), [SAVE]),
+        (Saved(7.5, 100), [saved(100), LAST_TEST]),
+        (loss(0.6, 5.1), [Finish(False, None, gives_up(0.5)[0].details["why"], best(30, 0.5, 3.0))]),
+    )
+
+
+@pytest.mark.parametrize(("comparison", "values"), [("<", (0.9, 0.4, 0.3)), (">=", (0.1, 0.7, 0.8))])
+def test_a_target_on_any_figure_in_both_directions(comparison, values):
+    target = Target("validation_f1", comparison, values[1])
+    run = supervisor(resumed=True, goal=Goal("validation_f1", target.lower, target, keeps_best=True))
+    told = [run.handle(Evaluated(epoch, epoch, {"validation_f1": value})) for epoch, value in enumerate(values)]
+    why = f"the target validation_f1 {comparison} {values[1]:g} is reached"
+    stop = [Log("stopped", {"why": why}), Stop()]
+    assert told == ([[], [], stop] if comparison == "<" else [[], stop, []])
+    assert run.handle(looked(1.0, 10)) == [SAVE]
+    assert run.handle(Saved(1.1, 10)) == [saved(10), Keep(best(10, values[2], 2, "validation_f1"))]
+
+
+VALUES = st.lists(st.one_of(st.floats(-9, 9), st.just(math.nan)), max_size=12)
+
+
+@given(VALUES, st.booleans(), st.lists(st.sampled_from(["order", "save"]), max_size=24))
+def test_a_monitor_knows_the_best_of_any_values(values, lower, happenings):
+    monitor = Monitor(Goal("test_loss", lower=lower, keeps_best=True))
+    numbers, tops = iter(enumerate(values)), []
+    for step, kind in enumerate(happenings):
+        if (found := next(numbers, None)) is not None:
+            epoch, value = found
+            monitor.evaluated(value, epoch)
+            if value == value and (not tops or (value < tops[-1][0] if lower else value > tops[-1][0])):
+                tops.append((value, epoch))
+        if kind == "order":
+            monitor.ordered()
+            assert not monitor.waits
+        elif (kept := monitor.saved(step)) is not None:
+            assert (kept.value, kept.epoch) in tops
+            assert kept.step == step
+    monitor.ordered()
+    monitor.saved(99)
+    assert (monitor.best is None) == (not tops)
+    if tops:
+        assert (monitor.best.value, monitor.best.epoch) == tops[-1]

@@ -1,0 +1,179 @@
+"""What ``mpidl plan`` proposes, and why."""
+
+import pytest
+
+from mpidl.algorithms import ALGORITHMS
+from mpidl.config import from_dict, load
+from mpidl.config.measured import Link, Measured, Node, save
+from mpidl.errors import UsageError
+from mpidl.job.build import build
+from mpidl.job.durations import durations
+from mpidl.runs import prediction
+from mpidl.runs.plan import plan
+from mpidl.runs.prediction import predict
+from mpidl.runs.proposal import apply, as_text, propose
+
+ORIGIN = {"hosts": ("alpha",), "mpi": "Open MPI v5.0.8", "date": "2026-03-01T10:00:00+00:00"}
+NODE = Node(**ORIGIN, cores=8, memory=10**9, memcpy=9e9, update=2e9, flops=3e10)
+LINK = Link(
+    **ORIGIN, push_bandwidth=4e9, fetch_bandwidth=4e9, send_bandwidth=4e9, push_latency=1e-6, fetch_latency=1e-6,
+    send_latency=1e-6,
+)  # fmt: skip
+BYTES = 4 * (300 * 500 + 500 + 500 * 10 + 10)
+#: Links that one server's fill with few replicas.
+SLOW = {"compute": 0.02, "bandwidth": 1e8}
+
+FACTORY = """
+import numpy as np
+class Model:
+    parameters = np.zeros(1000)
+    def loss_and_gradient(self, batch):
+        return 0.0, self.parameters
+def make(dataset, seed):
+    return Model()
+"""
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """Predictions take a few steps only."""
+    monkeypatch.setattr(prediction, "STEPS", (4, 8))
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Lets this user have measured something."""
+
+    def measure(found):
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        save(tmp_path / "mpidl" / "measured.toml", found)
+        return tmp_path / "mpidl" / "measured.toml"
+
+    return measure
+
+
+def config(**sections):
+    values = {
+        "data": {"source": "synthetic", "shape": [300], "batch": 8},
+        "model": {"layer": [{"type": "dense", "units": 500}, {"type": "dense", "units": 10}]},
+    }
+    return from_dict(values | sections)
+
+
+def servers(**virtual):
+    """Return the numbers of servers that were compared for 16 ranks, and the proposal."""
+    found = propose(config(virtual=virtual), 16)
+    return [each["servers"] for each in found["candidates"]], found["proposal"]
+
+
+def test_as_many_servers_as_make_it_faster():
+    compared, proposal = servers(**SLOW)
+    assert compared == [1, 2, 3, 4, 6, 9]
+    assert proposal == {"servers": 6, "replicas": 9, "partitions": 1, "stages": 1}
+    # Nothing waits for a link: each server is a worker less.
+    compared, proposal = servers(compute=0.02)
+    assert compared == [1, 2]
+    assert (proposal["servers"], proposal["replicas"]) == (1, 14)
+
+
+def test_a_proposal_holds_a_plan():
+    found = propose(config(virtual=SLOW, topology={"servers": 2}), 16)
+    planned = plan(config(topology={"servers": 6}), 16)
+    assert {key: found[key] for key in planned} == planned
+    best = found["candidates"][4]
+    assert best["fetched"] == pytest.approx(BYTES)
+    assert best["pushed"] == pytest.approx(BYTES, rel=0.05)
+    assert best["memory"] == max(sum(rank["memory"].values()) for rank in planned["roles"])
+    assert best["samples_per_second"] == pytest.approx(9 * 8 / best["step_seconds"])
+
+
+def test_what_was_measured_counts_where_nothing_is_given(measured):
+    path = measured(Measured(NODE, LINK))
+    found = propose(config(), 6)
+    # Operations of 8 samples: the first layer's inputs need no gradient.
+    compute = 8 * 2 * (2 * 300 * 500 + 3 * 500 * 10) / 3e10
+    origin = f"{path}: node on alpha on 2026-03-01, links within on alpha on 2026-03-01"
+    assert found["why"][0] == f"figures: {origin}; all ranks on one node of 8 cores"
+    job = build(config())
+    times = durations(job, Measured(NODE, LINK), 1)
+    assert times.compute.mean == pytest.approx(compute)
+    assert times.service.mean == pytest.approx(BYTES / 2e9)
+    assert (times.bandwidth, times.latency.mean, times.cores) == (pytest.approx(4e9), 1e-6, 8)
+    assert found["candidates"][0]["step_seconds"] == predict(job, 1, 4, times).step_seconds
+    # What the configuration gives has the last word.
+    assert propose(config(virtual=SLOW), 6)["why"][0].startswith("figures: the section [virtual]; 1 rank on each node")
+
+
+def test_nodes_have_as_many_ranks_as_cores_where_links_between_them_were_measured(measured):
+    slow = Link(**{**vars(LINK), "push_bandwidth": 1e8, "fetch_bandwidth": 3e8})
+    measured(Measured(NODE, LINK, slow))
+    assert propose(config(), 16)["why"][0].endswith("; 8 ranks on each node")
+    times = durations(build(config()), Measured(NODE, LINK, slow), 1)
+    assert (times.bandwidth, times.memory_bandwidth, times.cores) == (pytest.approx(1.5e8), pytest.approx(4e9), None)
+
+
+def test_without_any_figures_they_are_assumed():
+    assert propose(config(), 4)["why"][0].startswith("figures: assumed; `mpidl doctor --save` measures them; ")
+
+
+def test_what_fits_the_memory(measured):
+    # One server has mailboxes of four workers, 20 MB; two servers those of three, 15 MB.
+    measured(Measured(Node(**{**vars(NODE), "memory": 18_000_000}), LINK))
+    found = propose(config(), 6)
+    assert [each["fits"] for each in found["candidates"]] == [each["servers"] > 1 for each in found["candidates"]]
+    assert found["proposal"]["servers"] > 1
+    measured(Measured(Node(**{**vars(NODE), "memory": 1000}), LINK))
+    found = propose(config(), 6)
+    assert not any(each["fits"] for each in found["candidates"])
+    assert found["why"][-1].startswith("no topology fits the memory of these nodes")
+
+
+def test_algorithms_without_servers():
+    found = propose(config(algorithm={"name": "sync"}, virtual=SLOW), 5)
+    assert found["proposal"] == {"servers": 0, "replicas": 4, "partitions": 1, "stages": 1}
+    # Each replica sends and receives three quarters of the vector, twice.
+    assert found["candidates"][0]["step_seconds"] == pytest.approx(0.02 + 2 * 0.75 * BYTES / 1e8, rel=0.05)
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"sandblaster"}))
+def test_every_algorithm_without_a_coordinator_is_predicted(name):
+    found = propose(config(algorithm={"name": name}, virtual=SLOW), 5)
+    # Four replicas without anything to wait for make 4 * 8 samples each 20 ms.
+    assert all(0 < each["samples_per_second"] < 1.05 * each["replicas"] * 8 / 0.02 for each in found["candidates"])
+    assert sum(found["proposal"][kind] for kind in ("servers", "replicas")) == 4
+
+
+def test_what_is_not_predicted(tmp_path, monkeypatch):
+    found = propose(config(algorithm={"name": "sandblaster"}, topology={"servers": 2}), 6)
+    assert (found["candidates"], found["proposal"]["servers"]) == ([], 2)
+    assert found["why"] == ["no speed is predicted: the steps of sandblaster depend on what it finds"]
+    (tmp_path / "unknown_model.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    unknown = {"factory": "unknown_model:make"}
+    assert "give the seconds of its gradient as virtual.compute" in propose(config(model=unknown), 4)["why"][0]
+    assert propose(config(model=unknown, virtual=SLOW), 4)["candidates"]
+    with pytest.raises(UsageError, match=r"^--apply: no speed is predicted: "):
+        apply(found, tmp_path / "job.toml")
+
+
+def test_the_text():
+    lines = as_text(propose(config(virtual=SLOW), 16)).splitlines()
+    assert lines[1].split() == [
+        *("servers", "replicas", "partitions", "stages", "largest", "rank", "fetched", "pushed", "step", "samples/s")
+    ]
+    assert lines[6].split()[:4] == ["6", "9", "1", "1"]
+    assert [line.endswith("  proposed") for line in lines[2:8]] == [False] * 4 + [True, False]
+    assert lines[9] == "proposed: 6 servers and 9 replicas"
+    assert lines[11].startswith("- a step takes ")
+    assert ", a gradient alone 20 ms; each replica fetches 622 kB and pushes " in lines[11]
+    assert "of what it carries" in lines[12]
+    assert [line[:23] for line in lines[13:]] == ["- 4 servers would give ", "- 9 servers would give "]
+
+
+def test_a_proposal_is_written_into_the_file(tmp_path):
+    path = tmp_path / "job.toml"
+    text = config(virtual=SLOW).to_toml().replace("[topology]", "# By hand.\n[topology]")
+    path.write_text(text)
+    assert apply(propose(load(path), 16), path) == f"{path}: topology.servers = 6"
+    assert path.read_text() == text.replace("servers = 1", "servers = 6")
+    assert load(path).topology.servers == 6

@@ -1,0 +1,259 @@
+"""Modules as models: their tensors, their gradients, and what is said of those that can't be trained."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mpidl.data.batch import Batch  # noqa: E402
+from mpidl.errors import UsageError  # noqa: E402
+from mpidl.nn.adaptation import ModelError  # noqa: E402
+from mpidl.torch import TorchModel  # noqa: E402
+from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
+
+RNG = np.random.default_rng(2)
+BATCH = Batch(RNG.random((13, 64), np.float32), RNG.integers(0, 10, 13), number=4)
+
+
+def gradients(module, loss=functional.cross_entropy, batch=BATCH):
+    module.train()
+    module.zero_grad()
+    loss(module(torch.from_numpy(batch.inputs)), torch.from_numpy(batch.targets)).backward()
+    return {name: parameter.grad for name, parameter in module.named_parameters()}
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, transformer])
+def test_the_gradient_is_the_modules(make):
+    model = TorchModel(make(), "cross_entropy")
+    expected = gradients(make())
+    for _ in range(2):  # the second doesn't add to the first
+        _, gradient = model.loss_and_gradient(BATCH)
+        for name, view in model.layout.views(gradient).items():
+            if name in expected:
+                assert np.array_equal(view, expected[name].numpy()), name
+    assert {tensor.name for tensor in model.layout} == set(expected) | {
+        name for name in make().state_dict() if "running" in name
+    }
+
+
+def test_parameters_are_views_of_the_vector():
+    model = TorchModel(mlp(), "cross_entropy")
+    before = {name: each.clone() for name, each in model.module.state_dict().items()}
+    vector = np.full(model.layout.size, 0.5, np.float32)
+    model.parameters = vector
+    assert all(bool((each == 0.5).all()) for each in model.module.parameters())
+    vector[:] = np.concatenate([each.numpy().reshape(-1) for each in before.values()])
+    assert all(torch.equal(each, before[name]) for name, each in model.module.state_dict().items())
+    assert model.parameters is vector
+
+
+def test_tied_weights_count_once():
+    model = TorchModel(transformer(), "cross_entropy")
+    assert model.aliases == {"again.weight": "rows.weight"}
+    assert model.layout.size == sum(each.numel() for each in transformer().parameters())
+
+
+def test_running_means_are_statistics_and_counters_stay_behind():
+    model, plain = TorchModel(cnn(), "cross_entropy"), cnn()
+    gradients(plain)
+    (statistics,) = model.statistics
+    before = model.parameters.copy()
+    _, gradient = model.loss_and_gradient(BATCH)
+    assert np.array_equal(model.parameters, before)  # the rule changes them, not the module
+    model.parameters[statistics.start :] -= gradient[statistics.start :]
+    for name, view in model.layout.views(model.parameters).items():
+        if "running" in name:
+            np.testing.assert_allclose(view, plain.state_dict()[name].numpy(), rtol=1e-6, atol=1e-7)
+    assert {name: int(value) for name, value in model.buffers().items()} == {
+        "norms.0.num_batches_tracked": 1, "norms.1.num_batches_tracked": 1,
+    }  # fmt: skip
+
+
+def test_frozen_parameters_and_masks_are_constants():
+    module = transformer()
+    module.last.weight.requires_grad_(False)
+    model = TorchModel(module, "cross_entropy")
+    assert set(model.constants()) == {"last.weight", "mask"}
+    values = {name: array + 1 for name, array in model.constants().items()}
+    model.load_constants(values)
+    assert np.array_equal(model.constants()["last.weight"], values["last.weight"])
+    model.loss_and_gradient(BATCH)
+
+
+def test_a_rehearsal_leaves_no_trace():
+    model = TorchModel(cnn(), "cross_entropy")
+    before = model.parameters.copy()
+    model.rehearse(BATCH)
+    assert np.array_equal(model.parameters, before)
+    assert not any(model.buffers().values())
+
+
+@pytest.mark.parametrize("count", [2, 3, 13, 20])
+def test_micro_batches_sum_to_the_batch(count):
+    whole, cut = (TorchModel(mlp(dtype=torch.float64), "cross_entropy", micro_batches=k) for k in (1, count))
+    expected_loss, expected = whole.loss_and_gradient(BATCH)
+    loss, gradient = cut.loss_and_gradient(BATCH)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-12, atol=1e-14)
+    assert loss == pytest.approx(expected_loss, rel=1e-12)
+
+
+def test_a_parameter_that_takes_no_part_has_no_gradient():
+    class Sometimes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.both = torch.nn.ModuleList([torch.nn.Linear(64, 10), torch.nn.Linear(64, 10)])
+            self.which = 0
+
+        def forward(self, inputs):
+            self.which += 1
+            return self.both[self.which % 2](inputs)
+
+    model = TorchModel(Sometimes(), "cross_entropy")
+    for number in (1, 0):
+        views = model.layout.views(model.loss_and_gradient(BATCH)[1])
+        assert views[f"both.{number}.weight"].any()
+        assert not views[f"both.{1 - number}.weight"].any()
+
+
+def test_inputs_are_one_or_several_arguments_or_named():
+    class Sum(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(64, 10)
+
+        def forward(self, one, other):
+            return self.layer(one + other)
+
+    loss = TorchModel(Sum(), "cross_entropy")
+    half = BATCH.inputs / 2
+    several = loss.loss_and_gradient(Batch((half, half), BATCH.targets))[0]
+    named = loss.loss_and_gradient(Batch({"one": half, "other": torch.from_numpy(half)}, BATCH.targets))[0]
+    assert several == named == pytest.approx(loss.loss_and_gradient(Batch((BATCH.inputs, half * 0), BATCH.targets))[0])
+
+
+def test_autocast_computes_in_bfloat16():
+    seen = []
+    model = TorchModel(
+        mlp(),
+        lambda outputs, targets: (seen.append(outputs.dtype), functional.cross_entropy(outputs, targets))[1],
+        autocast="bfloat16",
+    )
+    _, gradient = model.loss_and_gradient(BATCH)
+    assert seen == [torch.bfloat16]
+    assert gradient.dtype == np.float32
+    expected = TorchModel(mlp(), "cross_entropy").loss_and_gradient(BATCH)[1]
+    np.testing.assert_allclose(gradient, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_compile_trains_the_compiled_module(monkeypatch):
+    calls = []
+
+    def compiled(module):
+        return lambda inputs: (calls.append(1), module(inputs))[1]
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    TorchModel(mlp(), "cross_entropy", compile=True).loss_and_gradient(BATCH)
+    assert calls == [1]
+
+
+def test_evaluation_is_without_dropout_and_with_the_vectors_statistics():
+    model = TorchModel(mlp(dropout=0.9), "cross_entropy")
+    assert model.evaluate(BATCH)[:2] == model.evaluate(BATCH)[:2]
+    plain = mlp().eval()
+    outputs = plain(torch.from_numpy(BATCH.inputs))
+    expected = functional.cross_entropy(outputs, torch.from_numpy(BATCH.targets)).item() * 13
+    loss, correct = model.evaluate(BATCH)[:2]
+    assert loss == pytest.approx(expected, rel=1e-6)
+    assert correct == int((outputs.argmax(1).numpy() == BATCH.targets).sum())
+
+
+def half(module):
+    return module.to(torch.bfloat16)
+
+
+def mixed(module):
+    module[1].to(torch.float64)
+    return module
+
+
+def frozen(module):
+    return module.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda: torch.nn.ReLU(), "ReLU has no parameters, expected at least one to train"),
+        (lambda: frozen(mlp()), "Sequential has frozen parameters only, expected at least one to train"),
+        (lambda: half(mlp()), "parameter 1.weight is bfloat16, expected float32 or float64 .model.autocast computes"),
+        (lambda: mixed(mlp()), "parameter 4.weight is float32, expected float64 as 1.weight"),
+        (lambda: torch.nn.LazyLinear(3), "parameter weight has no values yet: pass a batch through the module first"),
+    ],
+)
+def test_modules_that_cant_be_trained(make, found):
+    with pytest.raises(UsageError, match=f"^model: .*{found}"):
+        TorchModel(make(), "cross_entropy")
+
+
+def test_unknown_losses():
+    with pytest.raises(UsageError, match=r"model.loss: 'crossentropy'.*did you mean 'cross_entropy'"):
+        TorchModel(mlp(), "crossentropy")
+    with pytest.raises(UsageError, match="loss: found an int, expected a name or a function"):
+        TorchModel(mlp(), 3)
+
+
+class Replacing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+
+    def forward(self, inputs):
+        result = self.layer(inputs)
+        self.layer.bias = torch.nn.Parameter(torch.zeros(10))
+        return result
+
+
+class Raising(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(63, 10)
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+
+def sparse():
+    embedding = torch.nn.Embedding(5, 10, sparse=True)
+    return torch.nn.Sequential(embedding, torch.nn.Flatten(), torch.nn.Linear(640, 10))
+
+
+def none(outputs, targets):
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def number(outputs, targets):
+    return 3.0
+
+
+@pytest.mark.parametrize(
+    ("module", "loss", "found"),
+    [
+        (Replacing, "cross_entropy", "has replaced its parameter layer.bias, expected it to be changed in place"),
+        (Raising, "cross_entropy", "raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        (mlp, none, r"the loss is of shape \(13,\), expected a tensor with one element"),
+        (mlp, number, "the loss is a float, expected a tensor with one element"),
+        (mlp, "mse_loss", r"outputs of shape \(13, 10\) and targets of shape \(13,\), expected the same for mse_loss"),
+        (mlp, torch.nn.MSELoss(), r"outputs of shape .* and targets of shape .*, expected the same for MSELoss\(\)"),
+        (sparse, "cross_entropy", "the gradient of 0.weight is sparse, expected a dense one"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_in_a_batch_is_one_line(module, loss, found):
+    model = TorchModel(module(), loss)
+    batch = BATCH._replace(inputs=np.zeros((13, 64), np.int64)) if model.takes_integers else BATCH
+    if module is Replacing:
+        model.loss_and_gradient(batch)
+    with pytest.raises(ModelError, match=found) as error:
+        model.loss_and_gradient(batch)
+    assert "\n" not in str(error.value)
+    with pytest.raises(UsageError, match=found):
+        model.rehearse(batch)
