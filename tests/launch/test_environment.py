@@ -6,7 +6,7 @@ import re
 import pytest
 
 from mpidl.errors import UsageError
-from mpidl.launch.environment import check_world, threads, world
+from mpidl.launch.environment import check_world, job, threads, world
 
 BATCH_SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "2(x2)"}
 SRUN = BATCH_SCRIPT | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_NODEID": "1"}
@@ -75,6 +75,29 @@ def test_threads_share_the_cores_of_a_node(monkeypatch, environment, local):
     assert threads(environment) == 40 // local
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
     assert threads(environment) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "own", "expected"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, 6, 6),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, 40, 10),
+        (SRUN, 20, 20),
+        (SRUN | {"SLURM_CPUS_PER_TASK": "3"}, 40, 3),
+        (SRUN | {"SLURM_CPUS_PER_TASK": "3"}, 2, 2),
+        ({}, 6, 6),
+    ],
+)
+def test_threads_of_a_rank_that_is_bound(monkeypatch, environment, own, expected):
+    cores = {0: set(range(own)), os.getppid(): set(range(40))}
+    monkeypatch.setattr(os, "sched_getaffinity", cores.__getitem__)
+    assert threads(environment) == expected
+
+
+def test_the_number_of_a_job():
+    assert job({}) is None
+    assert job(BATCH_SCRIPT) == "Slurm 7"
+    assert job({"PBS_JOBID": "3.head"}) == "PBS 3.head"
 
 
 @pytest.mark.parametrize(

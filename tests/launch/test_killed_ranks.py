@@ -10,6 +10,11 @@ OPEN_MPI = (
     b"-----\nprterun noticed that process rank 2 with PID 29663 on node vm exited on\nsignal 9 (Killed).\n-----\n"
 )
 INTEL = b"=   RANK 3 PID 29031 RUNNING AT host\n=   KILLED BY SIGNAL: 11 (Segmentation fault)\n"
+DAEMON = (
+    b"-----\nPRTE has lost communication with a remote daemon.\n\n"
+    b"  HNP daemon   : [prterun-head-8061@0,0] on node head\n"
+    b"  Remote daemon: [prterun-head-8061@0,2] on node h2\n\nThis is usually due to\n-----\n"
+)
 ROLES = ("coordinator", "server 0", "worker 0", "worker 1")
 
 
@@ -21,6 +26,8 @@ ROLES = ("coordinator", "server 0", "worker 0", "worker 1")
         (OPEN_MPI + INTEL, "rank 2 (worker 0) was killed by SIGKILL"),
         (INTEL + OPEN_MPI, "rank 3 (worker 1) was killed by SIGSEGV"),
         (OPEN_MPI.replace(b"signal 9", b"signal 99"), "rank 2 (worker 0) was killed by signal 99"),
+        (DAEMON, "host h2 is lost, or the launcher's daemon there"),
+        (OPEN_MPI + DAEMON, "rank 2 (worker 0) was killed by SIGKILL"),
         (b"Primary job terminated normally\n", None),
     ],
 )
@@ -30,6 +37,12 @@ def test_the_first_rank_that_a_launcher_names(text, line, size):
     chunks = [text[start : start + size] for start in range(0, len(text), size)]
     assert list(deaths.watch(chunks)) == chunks
     assert deaths.told() == line
+
+
+def test_of_several_hosts_a_line_names_the_one():
+    deaths = Deaths(ROLES.__getitem__, lambda: True)
+    list(deaths.watch([OPEN_MPI]))
+    assert deaths.told() == "rank 2 (worker 0) on vm was killed by SIGKILL"
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=50))

@@ -34,6 +34,7 @@ sys.exit(code)
 
 #: How a shell script says what the first rank says.
 READY, SAVED = "printf '\\002mpidl:ready\\003\\n' >&2", "printf '\\002mpidl:saved 75\\003\\n' >&2"
+DONE = SAVED.replace("75", "0")
 
 #: A job that counts SIGUSR1 and ends after the first.
 COUNTS = "trap 'n=$((n+1))' USR1; echo ready; while [ -z $n ]; do sleep 0.02; done; sleep 0.2"
@@ -84,7 +85,7 @@ def gone(pid, seconds=5.0):
 
 
 def test_the_command(started):
-    out, err = started('printf "%s\\n" "$*"', "train", "a b.toml", "--json").communicate()
+    out, err = started(f'printf "%s\\n" "$*"; {DONE}', "train", "a b.toml", "--json").communicate()
     assert out == f"-n 3 {sys.executable} -P -m mpidl train a b.toml --json\n"
     assert err == ""
 
@@ -104,10 +105,10 @@ def test_the_command_of_open_mpi(started, variables, options):
 
 
 def test_the_environment_of_open_mpi(started, tmp_path):
-    script = 'echo "$OMPI_MCA_osc $OMPI_ALLOW_RUN_AS_ROOT ${PATH%%:*} $MPIDL_TERMINAL"'
+    script = f'echo "$OMPI_MCA_osc $OMPI_ALLOW_RUN_AS_ROOT ${{PATH%%:*}} $MPIDL_TERMINAL"; {DONE}'
     permission = "1" if os.geteuid() == 0 else ""
     out, err = started(script, version="mpirun (Open MPI) 5.0.11").communicate()
-    assert out == f"^ucx {permission} {tmp_path} \n"
+    assert out == f" {permission} {tmp_path} \n"
     assert err.count("as root") == len(permission)
     given = {"OMPI_MCA_osc": "rdma", "OMPI_ALLOW_RUN_AS_ROOT": "1", "MPIDL_TERMINAL": "1"}
     out, err = started(script, version="mpirun (Open MPI) 5.0.11", **given).communicate()
@@ -116,10 +117,18 @@ def test_the_environment_of_open_mpi(started, tmp_path):
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (2, 2), (75, 75), (137, 1), (9, 1), (255, 1)])
 def test_exit_codes(started, code, expected):
-    process = started(f"echo why >&2; exit {code}")
+    process = started(f"echo why >&2; {DONE}; exit {code}")
     _, err = process.communicate()
     assert process.returncode == expected
     assert err == "why\n" + ("" if code == expected else f"mpidl: a rank died; mpiexec returned {code}\n")
+
+
+@pytest.mark.parametrize("said", ["true", READY, f"{READY}; {SAVED}"])
+def test_a_launcher_that_returns_0_before_the_work_is_done(started, said):
+    process = started(f"{said}; exit 0")
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert err == "mpidl: the job ended before its work was done; mpiexec returned 0\n"
 
 
 @pytest.mark.parametrize("number", STOPPING)
@@ -201,7 +210,7 @@ def test_a_second_ctrl_c_ends_a_job_that_does_not_listen(started):
 
 
 def test_ranks_that_the_launcher_leaves_behind_are_ended(started):
-    process = started("trap '' HUP; sleep 100 >/dev/null 2>&1 & echo $!; exit 0")
+    process = started(f"trap '' HUP; sleep 100 >/dev/null 2>&1 & echo $!; {DONE}; exit 0")
     rank = int(process.stdout.readline())
     assert process.wait(timeout=10) == 0
     assert gone(rank)

@@ -42,14 +42,19 @@ def run_train(arguments: argparse.Namespace) -> int:
     summary = run(config, resume=arguments.resume)
     code = INTERRUPTED if summary.get("interrupted") else 0
     if started.rank == 0:
-        marks.tell(marks.saved(code))
-        if started.size > 1:
-            # The end of the progress bar is still on its way through the launcher.
-            time.sleep(0.2)
+        _tell_done(code, started.size)
         # A run is done, whether anyone reads of it or not.
         with readerless(STDOUT, lambda: None):
             _show(summary, arguments.json, results.summary)
     return code
+
+
+def _tell_done(code: int, ranks: int) -> None:
+    """Tell the launcher, if it listens, that all is written; the exit code will be `code`."""
+    marks.tell(marks.saved(code))
+    if ranks > 1:
+        # This, and the end of the progress bar, are still on their way through the launcher.
+        time.sleep(0.2)
 
 
 def _ranks(arguments: argparse.Namespace) -> int:
@@ -125,6 +130,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
         marks.tell(marks.READY)
     predicted = predict(run, arguments.data, arguments.output, step, arguments.force)
     if started.rank == 0:
+        _tell_done(0, started.size)
         _show(predicted, arguments.json, results.predicted)
     return 0
 
@@ -216,7 +222,10 @@ def _check_number(option: str, found: int | None) -> None:
 def run_doctor(arguments: argparse.Namespace) -> int:
     from mpidl import doctor
 
-    return doctor.main(arguments.save)
+    code, started = doctor.main(arguments.save), environment.world()
+    if started.rank == 0:
+        _tell_done(code, started.size)
+    return code
 
 
 def _show(result: Mapping[str, Any], as_json: bool, as_text: Callable[[Mapping[str, Any]], str]) -> None:

@@ -18,6 +18,7 @@ FT_ENABLED = "OMPI_MCA_mpi_ft_enable"
 
 def identify() -> Finding:
     """Initialise the library, and find its version, the MPI standard, and whether it sees the launcher's ranks."""
+    environment.take_one_thread()
     try:
         import mpi4py
         from mpi4py import MPI
@@ -43,7 +44,7 @@ def threads() -> Finding:
         MPI.THREAD_SERIALIZED: "serialized",
         MPI.THREAD_MULTIPLE: "multiple",
     }
-    return Finding(f"{names[MPI.Query_thread()]} (single is enough)")
+    return Finding(f"{names[MPI.Query_thread()]} (funneled is enough)")
 
 
 def fault_tolerance() -> Finding:

@@ -34,7 +34,6 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     options: list[str] = []
     if _is_open_mpi(mpiexec, environment):
         options = _open_mpi_options(ranks)
-        environment.setdefault("OMPI_MCA_osc", "^ucx")
         _permit_root(environment)
     return [str(mpiexec), "-n", str(ranks), *options, sys.executable, *arguments], environment
 

@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mpidl.errors import UsageError, shown
+from mpidl.errors import UsageError, printable, shown
 from mpidl.launch import marks
 
-__all__ = ["World", "check_world", "limit_threads", "number", "threads", "under_foreign_launcher", "world"]
+__all__ = [
+    "SCHEDULERS", "World", "check_world", "job", "limit_threads", "number", "take_one_thread", "threads",
+    "under_foreign_launcher", "world",
+]  # fmt: skip
 
 
 class World(NamedTuple):
@@ -33,6 +36,12 @@ LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 )
+
+#: Schedulers, and the variable in which each tells a job's number.
+SCHEDULERS = {
+    "Slurm": "SLURM_JOB_ID", "PBS": "PBS_JOBID", "Flux": "FLUX_JOB_ID", "LSF": "LSB_JOBID", "Grid Engine": "JOB_ID",
+    "Cobalt": "COBALT_JOBID",
+}  # fmt: skip
 
 #: Slurm's numbers of steps that srun did not start (batch script, interactive shell, ...) begin here.
 SPECIAL_STEPS = 0xFFFFFFF0
@@ -115,10 +124,36 @@ def check_world(size: int, environment: Mapping[str, str] = os.environ) -> None:
     raise UsageError(f"{started.variable}={started.size}, but MPI says that each of these ranks is alone: {remedy}")
 
 
+def job(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the scheduler's number of the job that this process belongs to, ``"Slurm 4711"``; None without one."""
+    for scheduler, variable in SCHEDULERS.items():
+        if environment.get(variable):
+            return f"{scheduler} {shown(printable(environment[variable]))}"
+    return None
+
+
 def threads(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the number of threads that this rank may use: its share of the cores that it may run on."""
+    """Return the number of threads that this rank may use: as many as its cores, or as its share of the node's.
+
+    A launcher that binds a rank to some cores may run on more itself. Slurm tells how many a rank has.
+    """
     cores = len(os.sched_getaffinity(0))
+    started = world(environment)
+    if started.size > 1 and (bound := _bound(environment)):
+        return min(cores, bound)
     return max(1, cores // _local_ranks(environment))
+
+
+def _bound(environment: Mapping[str, str]) -> int:
+    """Return the number of cores that the launcher gave to this rank alone; 0 if the ranks of a node share them."""
+    if "SLURM_CPUS_PER_TASK" in environment and world(environment).variable.startswith("SLURM"):
+        return number(environment, "SLURM_CPUS_PER_TASK", least=1)
+    own = os.sched_getaffinity(0)
+    try:
+        of_launcher = os.sched_getaffinity(os.getppid())
+    except OSError:
+        return 0
+    return len(own) if own < of_launcher else 0
 
 
 def _local_ranks(environment: Mapping[str, str]) -> int:
@@ -137,6 +172,14 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
     ]
     node = number(environment, "SLURM_NODEID", default=0)
     return max(1, counts[node]) if node < len(counts) else size
+
+
+def take_one_thread() -> None:
+    """Let MPI begin with the lowest thread level that is needed, unless the user asks for more; call before it begins.
+
+    Only the thread that trains calls MPI. Open MPI 4 has no one-sided communication over Ethernet at higher levels.
+    """
+    os.environ.setdefault("MPI4PY_RC_THREAD_LEVEL", "funneled")
 
 
 def limit_threads() -> None:

@@ -17,7 +17,7 @@ TERMINAL = "MPIDL_TERMINAL"
 
 #: All ranks hold the signals that ask to stop, and will take them up.
 READY = "ready"
-#: The first words of what is told of the ranks' nodes, of a run that has been saved, and of a run's progress.
+#: The first words of what is told of the ranks' nodes, of work that is done and saved, and of a run's progress.
 NODES = "nodes"
 SAVED = "saved"
 PROGRESS = "progress"
@@ -32,7 +32,7 @@ PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::" + WORD + rb"{0,4096}\x03?)?)?
 
 
 def saved(code: int) -> str:
-    """Return the word for a run that has written all it has to write, and ends with exit code `code`."""
+    """Return the word for a command that has written all it has to write, and ends with exit code `code`."""
     return f"{SAVED} {code}"
 
 

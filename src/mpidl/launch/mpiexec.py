@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from mpidl.errors import UsageError
-from mpidl.launch import marks
+from mpidl.launch import environment, marks
 from mpidl.launch.command import command
 from mpidl.launch.deaths import Deaths, nodes_from_text
 from mpidl.launch.output import interject
@@ -32,9 +32,8 @@ NOTHING_LOST = "stopped before the training began; nothing is lost"
 #: Bytes that mpirun may need in the temporary directory; it dies of SIGBUS where there are none.
 TEMPORARY = 1 << 20
 
-#: Least bytes of memory that a rank takes for itself, and variables of schedulers that may give ranks other machines.
+#: Least bytes of memory that a rank takes for itself.
 RANK_BYTES = 50_000_000
-SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "COBALT_JOBID")
 
 #: Seconds that mpirun has to end its ranks after a second Ctrl-C.
 PATIENCE = 3.0
@@ -89,20 +88,18 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
         The temporary directory is full.
     """
     forwarding = _Forwarding(screen, [0] * ranks)
-    deaths = Deaths(lambda rank: assign(forwarding.nodes, servers).role(rank))
+    deaths = Deaths(lambda rank: assign(forwarding.nodes, servers).role(rank), lambda: len(set(forwarding.nodes)) > 1)
     with handled(forwarding.handle), forwarding:
-        words, environment = command(ranks, ["-P", "-m", "mpidl", *arguments])
-        environment |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}
-        environment[marks.COMMAND] = shlex.join(["mpidl", *sys.argv[1:]])
-        check_room(
-            environment.get("TMPDIR", "/tmp"), TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory"
-        )
+        words, variables = command(ranks, ["-P", "-m", "mpidl", *arguments])
+        variables |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}
+        variables[marks.COMMAND] = shlex.join(["mpidl", *sys.argv[1:]])
+        check_room(variables.get("TMPDIR", "/tmp"), TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory")
         if forwarding.received:
             interject(NOTHING_LOST)
             return STOPPED
         process = subprocess.Popen(
             words,
-            env=environment,
+            env=variables,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             bufsize=0,
@@ -119,12 +116,13 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
             finally:
                 screen.close()
                 _end_session(process.pid)
-        return forwarding.verdict(code, deaths.told() or f"a rank died; {Path(words[0]).name} returned {code}")
+        unnamed = "the job ended before its work was done" if code == 0 else "a rank died"
+        return forwarding.verdict(code, deaths.told() or f"{unnamed}; {Path(words[0]).name} returned {code}")
 
 
 def check_memory(ranks: int) -> None:
     """Raise UsageError if this machine can't hold so many ranks, and no scheduler may give them other machines."""
-    if any(variable in os.environ for variable in SCHEDULERS):
+    if environment.job() is not None:
         return
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if ranks * RANK_BYTES > present:
@@ -236,7 +234,8 @@ class _Forwarding:
     def verdict(self, code: int, death: str) -> int:
         """Return the exit code of a job whose launcher returned `code`, and say how it ended if nobody has.
 
-        `death` is what to say of a rank that died.
+        `death` is what to say of a rank that died. The work is done when a rank says so, whatever the launcher
+        returns: Open MPI's returns 0 when it loses a host.
         """
         if self._saved is not None and self.received and code not in OWN_CODES:
             return self._saved
@@ -245,7 +244,8 @@ class _Forwarding:
         if not self._ready and (self._forced or code in early):
             interject(NOTHING_LOST)
             return STOPPED
-        if code in OWN_CODES and not (code == 1 and self._forced):
+        done = self._saved == 0 if code == 0 else code in OWN_CODES
+        if done and not (code == 1 and self._forced):
             return code
         interject("ended without saving" if self.received else death)
         return 1

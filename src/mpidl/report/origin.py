@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mpidl.launch import marks
+from mpidl.launch import environment, marks
 from mpidl.version import VERSION
 
 
@@ -34,6 +34,7 @@ def origin(hosts: Sequence[str], mpi: str | None, seed: int, virtual: bool = Fal
         "command": os.environ.get(marks.COMMAND) or command(),
         "hosts": dict(Counter(hosts)),
         "mpi": mpi,
+        "job_id": environment.job(),
         "seed": seed,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
+from mpidl.errors import shown
 from mpidl.job.job import Job
 from mpidl.launch import environment
 from mpidl.metrics.figures import known
@@ -20,6 +21,8 @@ from mpidl.report.terminal import say
 from mpidl.report.text import size
 from mpidl.shards.staleness import staleness_statistics
 from mpidl.storage.best import Best
+from mpidl.topology.placement import placement
+from mpidl.topology.roles import Roles
 
 #: Seconds between two redraws of the progress bar.
 REDRAW_EVERY = 0.5
@@ -112,6 +115,18 @@ class Reporter:
                 say(f"mpidl: stopping; saved so far: {saved}")
             elif self._interrupted and kind == "checkpoint":
                 say(f"mpidl: saved: {saved}; go on with `mpidl train --resume {directory}`")
+
+    def assigned(self, roles: Roles) -> None:
+        """Record and show which host has which roles."""
+        lines = placement(roles)
+        self.recorder.event("placement", rank=0, role="coordinator", hosts=lines)
+        hosts, job = len(set(roles.hosts)), self._origin["job_id"]
+        self._progress.write(
+            f"{len(roles.hosts)} ranks on {hosts} host{'s' * (hosts > 1)}, {self._origin['mpi']}"
+            f"{'' if job is None else f', job {job}'}"
+        )
+        for line in lines:
+            self._progress.write(shown(line, COLUMNS - 1))
 
     def placed(self, workers: Sequence[str], servers: Sequence[str] = ()) -> None:
         """Record and show the devices of the workers and servers that had a choice of them."""

@@ -29,6 +29,7 @@ def ranks() -> tuple[int, Gather]:
         return 0, lambda value: [value]
     leftovers.sweep()
     leftovers.note()
+    environment.take_one_thread()
     from mpi4py import MPI
 
     leftovers.note()

@@ -88,16 +88,15 @@ class RankRole:
         """On the coordinator, open the run's directory and report all devices; tell every rank the directory."""
         job = self._job
         places = self._comm.gather(self._place and str(self._place), root=self._roles.coordinator)
-        hosts = self._comm.gather(MPI.Get_processor_name(), root=self._roles.coordinator)
         directory: Path | None = None
         error: MpidlError | None = None
         if self._comm.rank == self._roles.coordinator:
             try:
                 recorder = Recorder(job.config, resume=job.continues)
                 assert places is not None
-                assert hosts is not None
                 library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(", package")[0]
-                self._reporter = Reporter(job, recorder, origin(hosts, library, job.config.run.seed))
+                self._reporter = Reporter(job, recorder, origin(self._roles.hosts, library, job.config.run.seed))
+                self._reporter.assigned(self._roles)
                 servers = [places[rank] for rank in self._roles.servers if places[rank]]
                 workers = [place for rank, place in enumerate(places) if place and rank not in self._roles.servers]
                 self._reporter.placed(workers, servers)

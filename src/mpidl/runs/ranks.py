@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,7 +63,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         marks.tell(marks.READY)
         if len(set(nodes)) > 1 and (text := nodes_as_text(nodes)) is not None:
             marks.tell(f"{marks.NODES} {text}")
-    roles = assign(nodes, config.servers)
+    roles = replace(assign(nodes, config.servers), hosts=tuple(comm.allgather(MPI.Get_processor_name())))
     job = _agree(comm, roles, build)
     _compare(comm, roles, job)
     _check_nodes(config, nodes)
@@ -154,7 +155,7 @@ def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
         with _failing_together(comm, roles, but=(MpidlError, MemoryError)):
             return action()
 
-    return together(guarded, (comm.rank, comm.allgather), lambda rank: f"rank {rank}, {roles.role(rank)}")
+    return together(guarded, (comm.rank, comm.allgather), roles.title)
 
 
 @contextlib.contextmanager
@@ -176,9 +177,11 @@ def _failing_together(
         cause, role = " ".join(cause.split()), roles.role(rank)
         first = run is None or first_failure(run)
         if first:
-            print(f"mpidl: rank {rank} ({role}) failed: {cause}", file=sys.stderr, flush=True)
+            print(f"mpidl: {roles.title(rank)} failed: {cause}", file=sys.stderr, flush=True)
         if run is not None:
-            record_event(run, "failure", rank, role, cause=cause, traceback=traceback.format_exc())
+            record_event(
+                run, "failure", rank, role, host=roles.hosts[rank], cause=cause, traceback=traceback.format_exc()
+            )
         if os.environ.get("MPIDL_DEBUG"):
             traceback.print_exc()
         # The line needs time to pass through the launcher before the launcher ends the job.

@@ -25,12 +25,15 @@ class Roles:
         Ranks without work: those held back, and those too few to form one more replica.
     coordinator : int
         Always rank 0.
+    hosts : tuple of str
+        ``hosts[r]`` is the name of rank r's host; empty where nobody wants to know.
     """
 
     servers: tuple[int, ...]
     replicas: tuple[tuple[int, ...], ...]
     standby: tuple[int, ...] = ()
     coordinator: int = 0
+    hosts: tuple[str, ...] = ()
 
     def role(self, rank: int) -> str:
         """Return the role of world rank `rank` as text: ``"server 0"``, ``"worker 1"``, ``"worker 1.0"``.
@@ -43,6 +46,11 @@ class Roles:
         if not 0 <= rank <= len(self.servers) + sum(map(len, self.replicas)) + len(self.standby):
             raise IndexError(f"rank {rank} is not of this world")
         return self.names()[rank]
+
+    def title(self, rank: int) -> str:
+        """Return rank, role and, if there are several, host as text: ``"rank 3 (worker 1) on node7"``."""
+        place = f" on {self.hosts[rank]}" if len(set(self.hosts)) > 1 else ""
+        return f"rank {rank} ({self.role(rank)}){place}"
 
     def names(self) -> list[str]:
         """Return the role of each rank as text; see `role`."""

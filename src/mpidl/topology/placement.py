@@ -1,0 +1,60 @@
+"""The map of a job: which host has which roles, as lines for a log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+from mpidl.topology.roles import Roles
+
+__all__ = ["placement"]
+
+#: The most lines of a map, and the most runs of numbers in a line.
+LINES = 20
+RUNS = 6
+
+
+def placement(roles: Roles) -> list[str]:
+    """Return the roles of each host, a line each: ``"node1: coordinator, server 0, workers 0-5"``.
+
+    Hosts in a row that have the same number of each role have one line together. If lines are very many, the last tells
+    how many hosts are left out.
+    """
+    named = [name.partition(" ") for name in roles.names()]
+    by_host: dict[str, list[tuple[str, str]]] = {}
+    for host, (kind, _, number) in zip(roles.hosts, named, strict=True):
+        by_host.setdefault(host, []).append((kind, number))
+    alike = groupby(by_host.items(), lambda each: sorted(Counter(kind for kind, _ in each[1]).items()))
+    groups = [dict(hosts) for _, hosts in alike]
+    lines = [_line(hosts) for hosts in groups[:LINES]]
+    if left := sum(map(len, groups[LINES:])):
+        lines.append(f"and {left} more host{'s' * (left > 1)}")
+    return lines
+
+
+def _line(hosts: dict[str, list[tuple[str, str]]]) -> str:
+    """Return the line of hosts with the same number of each role."""
+    names = list(hosts)
+    parts = []
+    for kind in ("coordinator", "server", "worker", "standby"):
+        numbers = [number for roles in hosts.values() for other, number in roles if other == kind]
+        if numbers:
+            plural = "s" * (len(numbers) > 1 and kind != "standby")
+            parts.append(f"{kind}{plural} {_runs(numbers)}".strip())
+    where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} hosts)"
+    return f"{where}: {', '.join(parts)}"
+
+
+def _runs(numbers: Sequence[str]) -> str:
+    """Return numbers, such as "3" or "2.0", with those that follow each other as a run: ``"0-3 5"``."""
+    runs: list[list[str]] = []
+    for number in numbers:
+        replica, _, last = number.rpartition(".")
+        before = runs[-1][-1] if runs else ""
+        if before and last != "0" and before == f"{replica}{'.' * bool(replica)}{int(last) - 1}":
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return " ".join(texts[:RUNS] + ["..."] * (len(texts) > RUNS))
