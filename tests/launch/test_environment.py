@@ -6,7 +6,7 @@ import re
 import pytest
 
 from mpidl.errors import UsageError
-from mpidl.launch.environment import check_world, job, threads, world
+from mpidl.launch.environment import check_world, job, prepare_mpi, threads, world
 
 BATCH_SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "2(x2)"}
 SRUN = BATCH_SCRIPT | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_NODEID": "1"}
@@ -122,3 +122,17 @@ def test_numbers_of_a_node_that_no_launcher_sets_are_one_line(variables):
     with pytest.raises(UsageError, match=r"^MPI_LOCALNRANKS="):
         threads({"PMI_RANK": "0", "PMI_SIZE": "4"} | variables)
     assert threads(SRUN | {"SLURM_TASKS_PER_NODE": "0(x2)"}) >= 1
+
+
+def test_what_mpi_is_told_unless_the_user_did(monkeypatch, tmp_path):
+    names = ("MPI4PY_RC_THREAD_LEVEL", "OMPI_MCA_osc", "OMPI_MCA_pml")
+    for infiniband, given, expected in (
+        (tmp_path / "none", {}, ["funneled", "^ucx", None]),
+        (tmp_path, {}, ["funneled", None, None]),
+        (tmp_path / "none", {"OMPI_MCA_pml": "ucx"}, ["funneled", None, "ucx"]),
+        (tmp_path, {"OMPI_MCA_osc": "rdma", "MPI4PY_RC_THREAD_LEVEL": "multiple"}, ["multiple", "rdma", None]),
+    ):
+        monkeypatch.setattr("mpidl.launch.environment.INFINIBAND", infiniband)
+        monkeypatch.setattr(os, "environ", dict(given))
+        prepare_mpi()
+        assert [os.environ.get(name) for name in names] == expected

@@ -18,7 +18,7 @@ FT_ENABLED = "OMPI_MCA_mpi_ft_enable"
 
 def identify() -> Finding:
     """Initialise the library, and find its version, the MPI standard, and whether it sees the launcher's ranks."""
-    environment.take_one_thread()
+    environment.prepare_mpi()
     try:
         import mpi4py
         from mpi4py import MPI

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from mpidl.errors import UsageError, printable, shown
 from mpidl.launch import marks
 
 __all__ = [
-    "SCHEDULERS", "World", "check_world", "job", "limit_threads", "number", "take_one_thread", "threads",
+    "SCHEDULERS", "World", "check_world", "job", "limit_threads", "number", "prepare_mpi", "threads",
     "under_foreign_launcher", "world",
 ]  # fmt: skip
 
@@ -45,6 +46,9 @@ SCHEDULERS = {
 
 #: Slurm's numbers of steps that srun did not start (batch script, interactive shell, ...) begin here.
 SPECIAL_STEPS = 0xFFFFFFF0
+
+#: Where Linux lists InfiniBand devices, if there are any.
+INFINIBAND = Path("/sys/class/infiniband")
 
 #: The last is JAX's.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PJRT_NPROC")
@@ -174,12 +178,15 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
     return max(1, counts[node]) if node < len(counts) else size
 
 
-def take_one_thread() -> None:
-    """Let MPI begin with the lowest thread level that is needed, unless the user asks for more; call before it begins.
+def prepare_mpi() -> None:
+    """Say what MPI needs to know before it begins, unless the user did.
 
-    Only the thread that trains calls MPI. Open MPI 4 has no one-sided communication over Ethernet at higher levels.
+    Only the thread that trains calls MPI, and Open MPI 4 has no one-sided communication over Ethernet at a higher
+    thread level. On a node without InfiniBand, where UCX isn't of use, each of Open MPI's ranks would say so.
     """
     os.environ.setdefault("MPI4PY_RC_THREAD_LEVEL", "funneled")
+    if not INFINIBAND.is_dir() and "OMPI_MCA_pml" not in os.environ:
+        os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 
 def limit_threads() -> None:

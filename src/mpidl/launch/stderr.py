@@ -27,17 +27,11 @@ REDUNDANT = (
 
 #: How a line begins that only repeats such a code (MPICH, Intel MPI), or that tells of a file which the launcher closed
 #: before it had done with it (Open MPI); and the line.
-ENDINGS = (
+LINES = (
     (b"Abort(", re.compile(rb"Abort\(" + CODE + rb"\) on node \d+ .*: application called MPI_Abort\(.*\n")),
     (b"[warn] Epoll ", re.compile(rb"\[warn\] Epoll .*Bad file descriptor\n")),
 )
-STARTS = tuple(start for start, _ in ENDINGS)
-#: The same of two lines that each rank writes at its start where Open MPI has UCX and the machine no network for it.
-BEGINNINGS = (
-    (b"[", re.compile(rb"\[.*osc_ucx_component.c.* OSC UCX component priority set inside component query failed *\n")),
-    (b" ", re.compile(rb" +\n")),
-)
-LINES = (*ENDINGS, *BEGINNINGS)
+STARTS = tuple(start for start, _ in LINES)
 
 
 def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ def ranks() -> tuple[int, Gather]:
         return 0, lambda value: [value]
     leftovers.sweep()
     leftovers.note()
-    environment.take_one_thread()
+    environment.prepare_mpi()
     from mpi4py import MPI
 
     leftovers.note()
