@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = _Parser(prog="mpidl", description="DistBelief on MPI: training through a sharded parameter server.")
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
     parsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (_add_train, _add_evaluate, _add_export, _add_predict, _add_simulate, _add_data, _add_plan, _add_doctor):
+    for add in (
+        _add_train, _add_evaluate, _add_export, _add_predict, _add_simulate, _add_data, _add_plan, _add_submit,
+        _add_doctor,
+    ):  # fmt: skip
         add(parsers)
-    return parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    arguments = parser.parse_args(words)
+    arguments.words = words
+    return arguments
 
 
 def _add_train(parsers: Parsers) -> None:
@@ -185,6 +192,37 @@ def _add_plan(parsers: Parsers) -> None:
     _add_overrides(plan)
     _add_json(plan, "the plan")
     plan.set_defaults(command=commands.run_plan)
+
+
+def _add_submit(parsers: Parsers) -> None:
+    submit = parsers.add_parser(
+        "submit",
+        help="train in a batch job",
+        description=(
+            "Write a batch script for Slurm, PBS or Flux beside the runs, and submit it. The job saves before its time "
+            "is up, queues itself again, and goes on from its last checkpoint."
+        ),
+    )
+    submit.add_argument("config", metavar="CONFIG", type=user_path, help="a TOML file, such as jobs/digits.toml")
+    submit.add_argument("--nodes", metavar="N", type=int, required=True, help="number of nodes")
+    submit.add_argument("--ranks-per-node", metavar="N", type=int, required=True, help="number of ranks on each node")
+    submit.add_argument("--time", metavar="H:MM:SS", required=True, help="the job's time")
+    submit.add_argument("--cores-per-rank", metavar="N", type=int, default=1, help="1 if not given")
+    submit.add_argument("--gpus-per-node", metavar="N", type=int, default=0, help="0 if not given")
+    submit.add_argument("--queue", metavar="NAME", help="where the job waits; Slurm calls it a partition")
+    submit.add_argument("--account", metavar="NAME", help="who pays for it")
+    submit.add_argument(
+        "--setup", metavar="LINE", action="append",
+        help="a line that the script begins with, such as 'module load openmpi'; by default one that finds this mpidl",
+    )  # fmt: skip
+    submit.add_argument("--scheduler", metavar="NAME", help="slurm, pbs or flux; the one whose command is there")
+    submit.add_argument(
+        "--mpi", metavar="NAME",
+        help="what starts the ranks under Slurm: srun by pmix (Open MPI) or pmi2 (MPICH, Intel MPI), or mpirun",
+    )  # fmt: skip
+    submit.add_argument("--print", dest="only_print", action="store_true", help="only print the script")
+    _add_overrides(submit)
+    submit.set_defaults(command=commands.run_submit)
 
 
 def _add_doctor(parsers: Parsers) -> None:

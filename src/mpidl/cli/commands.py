@@ -219,6 +219,24 @@ def _check_number(option: str, found: int | None) -> None:
         raise UsageError(f"{option}: expected int {bound}, found {quoted(found)}")
 
 
+def run_submit(arguments: argparse.Namespace) -> int:
+    for option in ("nodes", "ranks_per_node", "cores_per_rank"):
+        _check_number(f"--{option.replace('_', '-')}", getattr(arguments, option))
+    if arguments.gpus_per_node:
+        _check_number("--gpus-per-node", arguments.gpus_per_node)
+    config = _config(arguments)
+    from mpidl.launch import submission
+    from mpidl.topology.roles import assign
+
+    assign([0] * arguments.nodes * arguments.ranks_per_node, config.servers)
+    batch = submission.batch(arguments, config.run.name, config.run.directory.parent)
+    if arguments.only_print:
+        print(batch.script(), end="", flush=True)
+    else:
+        print(submission.submit(batch), flush=True)
+    return 0
+
+
 def run_doctor(arguments: argparse.Namespace) -> int:
     from mpidl import doctor
 

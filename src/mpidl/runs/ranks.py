@@ -155,7 +155,9 @@ def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
         with _failing_together(comm, roles, but=(MpidlError, MemoryError)):
             return action()
 
-    return together(guarded, (comm.rank, comm.allgather), roles.title)
+    return together(
+        guarded, (comm.rank, comm.allgather), lambda rank: f"rank {rank}, {roles.role(rank)}{roles.place(rank)}"
+    )
 
 
 @contextlib.contextmanager
@@ -177,7 +179,7 @@ def _failing_together(
         cause, role = " ".join(cause.split()), roles.role(rank)
         first = run is None or first_failure(run)
         if first:
-            print(f"mpidl: {roles.title(rank)} failed: {cause}", file=sys.stderr, flush=True)
+            print(f"mpidl: rank {rank} ({role}){roles.place(rank)} failed: {cause}", file=sys.stderr, flush=True)
         if run is not None:
             record_event(
                 run, "failure", rank, role, host=roles.hosts[rank], cause=cause, traceback=traceback.format_exc()

@@ -47,10 +47,9 @@ class Roles:
             raise IndexError(f"rank {rank} is not of this world")
         return self.names()[rank]
 
-    def title(self, rank: int) -> str:
-        """Return rank, role and, if there are several, host as text: ``"rank 3 (worker 1) on node7"``."""
-        place = f" on {self.hosts[rank]}" if len(set(self.hosts)) > 1 else ""
-        return f"rank {rank} ({self.role(rank)}){place}"
+    def place(self, rank: int) -> str:
+        """Return where a rank is, ``" on node7"``; nothing if all are there."""
+        return f" on {self.hosts[rank]}" if len(set(self.hosts)) > 1 else ""
 
     def names(self) -> list[str]:
         """Return the role of each rank as text; see `role`."""

@@ -1,0 +1,27 @@
+#!/bin/bash
+# Made by: @made
+#flux: --job-name=@name
+#flux: --nodes=@nodes
+#flux: --exclusive
+#flux: --time-limit=@limit
+#flux: --output=@directory/@name-{{id}}.log
+@options
+# @margin seconds before the time is up the run is told USR1: it saves, and ends with exit code 75. Then, or if a node or a
+# rank is lost, this script is queued again and goes on from the last checkpoint. 0 is done; 1 and 2 are errors that would
+# come again.
+@setup
+run=${MPIDL_RUN:-@directory/@name-$(flux getattr jobid)}
+if [ -f "$run/config.toml" ]; then
+    arguments=(--resume "$run")
+else
+    arguments=(@arguments --set "run.dir=@directory" --set "run.name=${run##*/}")
+fi
+
+flux run --nodes=@nodes --tasks-per-node=@ranks_per_node --cores-per-task=@cores_per_rank@gpus \
+    --time-limit=@inner_limit --signal=USR1@@@margin mpidl train "${arguments[@]}"
+code=$?
+restarts=${MPIDL_RESTARTS:-0}
+if [ "$code" -gt 2 ] && [ "$restarts" -lt @restarts ]; then
+    flux --parent batch --env="MPIDL_RUN=$run" --env="MPIDL_RESTARTS=$((restarts + 1))" "@script"
+fi
+exit "$code"

@@ -1,0 +1,32 @@
+#!/bin/bash
+# Made by: @made
+#PBS -N @name
+#PBS -l select=@nodes:ncpus=@cores:mpiprocs=@ranks_per_node@gpus
+#PBS -l walltime=@clock
+#PBS -r y
+#PBS -j oe
+#PBS -o @directory/
+@options
+# @margin seconds before the time is up the run is told USR1: it saves, and ends with exit code 75. Then, or if a node or a
+# rank is lost, this script is queued again and goes on from the last checkpoint. 0 is done; 1 and 2 are errors that would
+# come again.
+cd "$PBS_O_WORKDIR" || exit 1
+@setup
+# The ranks' hosts, for the launchers of Open MPI 5, of Open MPI 4, and of MPICH and Intel MPI.
+export PRTE_MCA_prte_default_hostfile=$PBS_NODEFILE OMPI_MCA_orte_default_hostfile=$PBS_NODEFILE
+export HYDRA_HOST_FILE=$PBS_NODEFILE
+
+run=${MPIDL_RUN:-@directory/@name-${PBS_JOBID%%.*}}
+if [ -f "$run/config.toml" ]; then
+    arguments=(--resume "$run")
+else
+    arguments=(@arguments --set "run.dir=@directory" --set "run.name=${run##*/}")
+fi
+
+timeout --signal=USR1 --preserve-status @until mpidl train -n @ranks "${arguments[@]}"
+code=$?
+restarts=${MPIDL_RESTARTS:-0}
+if [ "$code" -gt 2 ] && [ "$restarts" -lt @restarts ]; then
+    qsub -v "MPIDL_RUN=$run,MPIDL_RESTARTS=$((restarts + 1))" "@script"
+fi
+exit "$code"

@@ -1,0 +1,190 @@
+"""Batch scripts: what they ask for, and when they queue themselves again, with schedulers that are shell functions."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mpidl.cli import main
+from mpidl.errors import UsageError
+from mpidl.launch.batch import RESTARTS, Batch, seconds_of
+
+JOBS = Path(__file__).parents[2] / "jobs"
+SCRIPTS = sorted(path for path in JOBS.iterdir() if path.suffix in (".sbatch", ".pbs", ".flux"))
+SCHEDULERS = ("slurm", "pbs", "flux")
+
+#: Stands for each scheduler's commands and for mpidl; what is called is appended to a file.
+COMMAND = """#!/bin/bash
+printf '%s\\n' "$(basename "$0") $*" >> "$CALLS"
+[ "$1" = getattr ] && echo f7
+case $(basename "$0") in
+    srun|timeout) exit "$CODE";;
+    flux) [ "$1" = run ] && exit "$CODE";;
+esac
+exit 0
+"""
+
+
+def made(scheduler, **changes):
+    given = {"nodes": 3, "ranks_per_node": 4, "time": 3600, "directory": Path("runs")} | changes
+    return Batch(scheduler, Path("a b.toml"), "name", overrides=["run.epochs=3"], **given)
+
+
+def lines(scheduler, **changes):
+    return made(scheduler, **changes).script().splitlines()
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_each_script_of_jobs_is_what_its_second_line_makes(path, monkeypatch, capsys):
+    monkeypatch.chdir(JOBS.parent)
+    words = shlex.split(path.read_text().splitlines()[1].removeprefix("# Made by: mpidl "))
+    assert main(words) == 0
+    assert capsys.readouterr().out == path.read_text()
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_script_is_the_shells(scheduler):
+    text = made(scheduler, gpus_per_node=2, queue="q", account="a", setup=["module load x"]).script()
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    assert "@" not in text.replace("[@]", "").replace("USR1@120", "")
+
+
+def test_what_slurm_is_asked_for():
+    found = lines("slurm", cores_per_rank=2, gpus_per_node=1, queue="fast", account="me")
+    for option in (
+        "nodes=3", "ntasks-per-node=4", "cpus-per-task=2", "gpus-per-node=1", "partition=fast", "account=me",
+        "time=01:00:00", "signal=USR1@120", "requeue",
+    ):  # fmt: skip
+        assert f"#SBATCH --{option}" in found
+    assert 'srun --mpi=pmix --cpus-per-task=2 mpidl train "${arguments[@]}"' in found
+    found = lines("slurm", mpi="mpirun")
+    assert 'timeout --signal=USR1 --preserve-status 3480 mpidl train -n 12 "${arguments[@]}"' in found
+    assert not any("--signal=USR1@" in line for line in found)
+
+
+def test_what_pbs_and_flux_are_asked_for():
+    found = lines("pbs", cores_per_rank=2, gpus_per_node=1, queue="fast", account="me")
+    for option in ("-l select=3:ncpus=8:mpiprocs=4:ngpus=1", "-q fast", "-A me", "-l walltime=01:00:00", "-r y"):
+        assert f"#PBS {option}" in found
+    found = lines("flux", gpus_per_node=1, queue="fast", account="me")
+    for option in ("nodes=3", "queue=fast", "bank=me", "time-limit=3600s"):
+        assert f"#flux: --{option}" in found
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script with stand-ins; returns its exit code and what it called."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for name in ("srun", "scontrol", "timeout", "qsub", "flux"):
+        (directory / name).write_text(COMMAND)
+        (directory / name).chmod(0o755)
+
+    def start(text, code, **variables):
+        calls = tmp_path / "calls"
+        calls.write_text("")
+        environment = {
+            "PATH": f"{directory}:{os.environ['PATH']}", "CODE": str(code), "CALLS": str(calls),
+            "SLURM_JOB_ID": "7", "PBS_JOBID": "7.head", "PBS_O_WORKDIR": str(tmp_path),
+        }  # fmt: skip
+        done = subprocess.run(["bash"], input=text, text=True, cwd=tmp_path, env=environment | variables, check=False)
+        return done.returncode, calls.read_text().splitlines()
+
+    return start
+
+
+AGAIN = {
+    "slurm": "scontrol requeue 7",
+    "pbs": "qsub -v MPIDL_RUN=runs/name-7,MPIDL_RESTARTS=1 runs/name.pbs",
+    "flux": "flux --parent batch --env=MPIDL_RUN=runs/name-f7 --env=MPIDL_RESTARTS=1 runs/name.flux",
+}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("code", [0, 1, 2, 14, 75, 124, 137, 143])
+def test_a_script_queues_itself_again_unless_the_run_is_done_or_would_fail_again(run, scheduler, code):
+    found, calls = run(made(scheduler).script(), code)
+    assert found == code
+    assert (AGAIN[scheduler] in calls) == (code > 2)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_script_gives_up_in_the_end(run, scheduler):
+    for restarts, again in ((RESTARTS - 1, True), (RESTARTS, False)):
+        variables = {"SLURM_RESTART_COUNT": str(restarts), "MPIDL_RESTARTS": str(restarts)}
+        _, calls = run(made(scheduler).script(), 75, **variables)
+        assert any(call.startswith(AGAIN[scheduler].partition("_RUN")[0]) for call in calls) == again
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_script_goes_on_under_the_same_name(run, scheduler, tmp_path):
+    name = "name-f7" if scheduler == "flux" else "name-7"
+    _, calls = run(made(scheduler).script(), 75)
+    started = next(call for call in calls if "mpidl train" in call)
+    assert started.endswith(f"a b.toml --set=run.epochs=3 --set run.dir=runs --set run.name={name}")
+    directory = tmp_path / "runs" / name
+    directory.mkdir(parents=True)
+    (directory / "config.toml").touch()
+    _, calls = run(made(scheduler).script(), 75, MPIDL_RUN=f"runs/{name}")
+    started = next(call for call in calls if "mpidl train" in call)
+    assert started.endswith(f"mpidl train{' -n 12' * (scheduler == 'pbs')} --resume runs/{name}")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1:00:00", 3600), ("4:00", 240), ("90", 5400), ("100:00:01", 360001), ("0:05:30", 330)]
+)
+def test_times(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1h", "3:59", "-5", "1:2:3", "1:00:00:00", "٣:00"])
+def test_wrong_times(text):
+    with pytest.raises(UsageError, match=r"^--time: "):
+        seconds_of(text)
+
+
+@pytest.fixture
+def submitted(monkeypatch, tmp_path, capsys):
+    """Runs ``mpidl submit`` where a scheduler is a script that fails if told so; returns code, stdout and stderr."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def submit(*words, scheduler="sbatch", fails=False):
+        if scheduler:
+            path = tmp_path / "bin" / scheduler
+            path.write_text(
+                f"#!/bin/sh\nif [ {fails:d} = 1 ]; then echo 'no such queue' >&2; exit 1; fi\necho took $*\n"
+            )
+            path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+        code = main(["submit", str(JOBS / "digits.toml"), "--nodes=2", "--ranks-per-node=2", "--time=5:00", *words])
+        return code, *capsys.readouterr()
+
+    return submit
+
+
+def test_a_script_is_written_beside_the_runs_and_submitted(submitted, tmp_path):
+    assert submitted("--scheduler=slurm") == (0, "took runs/digits.sbatch (runs/digits.sbatch)\n", "")
+    assert "#SBATCH --ntasks-per-node=2" in (tmp_path / "runs" / "digits.sbatch").read_text()
+    assert submitted("--scheduler=flux", scheduler="flux")[1] == "took batch runs/digits.flux (runs/digits.flux)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "code", "line"),
+    [
+        (["--scheduler=slurm"], {"fails": True}, 1, "sbatch runs/digits.sbatch failed: no such queue"),
+        (["--scheduler=flux"], {}, 2, "--scheduler: no command flux on PATH; --print shows the script"),
+        (["--scheduler=lsf"], {}, 2, "--scheduler: 'lsf', expected slurm, pbs, flux"),
+        (["--mpi=openmpi"], {}, 2, "--mpi: 'openmpi', expected pmix, pmi2, mpirun"),
+        (["--nodes=0"], {}, 2, "--nodes: expected int >= 1, found 0"),
+        (["--set=topology.servers=4"], {}, 2, "4 ranks are too few"),
+        (["--set=run.name=a'b"], {}, 2, "run.name: "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_submitted_is_one_line(submitted, words, options, code, line):
+    found, out, err = submitted(*words, **options)
+    assert (found, out) == (code, "")
+    assert err.startswith(f"mpidl: {line}")
+    assert err.count("\n") == 1
