@@ -65,11 +65,13 @@ def _ranks(arguments: argparse.Namespace) -> int:
 def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     from mpidl.launch.mpiexec import check_memory, launch
     from mpidl.report.screen import Screen
-    from mpidl.topology.roles import assign
+    from mpidl.topology.roles import assign, check_number
 
     check_memory(ranks)
     config = _config(arguments)
-    assign([0] * ranks, config.servers)
+    partitions = config.topology.partitions
+    assign([0] * ranks, config.servers, partitions)
+    check_number(ranks, config.servers, partitions)
     passed = ["train"]
     if arguments.config is not None:
         passed.append(str(arguments.config))
@@ -78,7 +80,7 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return launch(ranks, passed, Screen(), config.servers)
+    return launch(ranks, passed, Screen(), config.servers, partitions)
 
 
 def _config(arguments: argparse.Namespace) -> Config:
