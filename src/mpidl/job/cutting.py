@@ -7,9 +7,9 @@ from mpidl.job.job import Job
 from mpidl.nn import Network
 from mpidl.partition.group import Group
 from mpidl.partition.network import CutNetwork
-from mpidl.partition.order import in_another_order
 from mpidl.partition.plan import Plan
 from mpidl.partition.planner import make_plan
+from mpidl.partition.rounding import rounded_otherwise
 
 #: Names that a line lists.
 NAMES = 5
@@ -46,11 +46,11 @@ def cut(job: Job, partitions: int) -> Plan:
             f"expected at most {partitions - len(idle)}"
         )
     job.lay_out(plan.layout, plan.slices)
-    if job.config.run.deterministic and (names := in_another_order(plan, clips=job.config.model.clip is not None)):
+    if job.config.run.deterministic and (names := rounded_otherwise(plan, clips=job.config.model.clip is not None)):
         shown = ", ".join(names[:NAMES]) + ", ..." * (len(names) > NAMES)
         job.notes.append(
-            f"run.deterministic: {partitions} partitions add in another order than one does, in {shown}: the bits are "
-            f"those of any run of {partitions} partitions"
+            f"run.deterministic: the bits are those of any run of {partitions} partitions; of other numbers of them "
+            f"not, since sums are rounded otherwise in {shown}"
         )
     return plan
 
