@@ -96,10 +96,15 @@ def finished(process):
     return json.loads(output.splitlines()[-1])
 
 
-@pytest.mark.parametrize("ways", [("signal", "downpour"), ("kill", "ssp")])
-def test_a_run_goes_on_with_other_partitions_and_uses_every_sample_exactly_once(counting, start, tmp_path, ways):
-    way, algorithm = ways
-    slow = ("--set=debug.gradient_seconds=0.02", f"--set=algorithm.name={algorithm}")
+@pytest.mark.parametrize(
+    ("way", "settings", "servers", "partitions"),
+    [("signal", ["algorithm.n_push=3"], 2, 1), ("kill", ["algorithm.name=ssp"], 1, 3)],
+)
+def test_a_run_goes_on_with_other_partitions_and_uses_every_sample_exactly_once(
+    counting, start, tmp_path, way, settings, servers, partitions
+):
+    """With as many replicas as before, these go on with the gradients that they had accrued."""
+    slow = ("--set=debug.gradient_seconds=0.02", *(f"--set={each}" for each in settings))
     process = start("train", counting, "-n", 7, *slow, "--json")
     wait_for(lambda: trains(tmp_path, 5))
     if way == "kill":
@@ -112,9 +117,11 @@ def test_a_run_goes_on_with_other_partitions_and_uses_every_sample_exactly_once(
         output, errors = process.communicate(timeout=30)
         assert process.returncode == 75, errors
         assert 0 < json.loads(output.splitlines()[-1])["samples"] < EPOCHS * SAMPLES
-    rest = ("--set=topology.servers=1", "--set=topology.partitions=3", "--json")
+    rest = (f"--set=topology.servers={servers}", f"--set=topology.partitions={partitions}", "--json")
     summary = finished(start("train", "--resume", "runs/counting", "-n", 5, *rest))
-    assert (summary["partitions"], summary["replicas"], summary["samples"]) == (3, 1, EPOCHS * SAMPLES)
+    replicas = (4 - servers) // partitions
+    assert (summary["partitions"], summary["replicas"]) == (partitions, replicas)
+    assert summary["samples"] == EPOCHS * SAMPLES
     assert np.array_equal(counts(tmp_path), np.full((SAMPLES, UNITS), EPOCHS))
 
 

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
+import mpidl
 from mpidl.algorithms import ALGORITHMS, Exchange
 from mpidl.config import from_dict
 
@@ -30,7 +31,8 @@ def configured(directory, name, **more):
         "device": {"kind": "cpu"},
     }
     for section, table in more.items():
-        sections[section] = {**sections.get(section, {}), **table}
+        merged = {**sections.get(section, {}), **table}
+        sections[section] = {key: value for key, value in merged.items() if value is not None}
     return from_dict(sections)
 
 
@@ -99,3 +101,124 @@ def test_one_replica_trains_as_the_uncut_one(comm, shared_path, name):
     assert last.keys() == whole.keys()
     for each, values in whole.items():
         np.testing.assert_allclose(last[each], values, rtol=1e-9, atol=1e-10, err_msg=each)
+
+
+def test_a_deterministic_run_has_the_same_bits_where_no_cut_divides_a_sum(comm, shared_path):
+    if comm.rank == 0:
+        random = np.random.default_rng(3)
+        with h5py.File(shared_path / "data.h5", "w") as file:
+            for split in ("train", "test"):
+                file[f"{split}/x"] = random.normal(size=(101, 9, 5, 2)).astype(np.float32)
+                file[f"{split}/y"] = random.normal(size=(101, 7 * 3 * 2)).astype(np.float32)
+    comm.Barrier()
+    layers = [
+        {"type": "locally_connected2d", "channels": 2, "size": 3, "activation": "tanh", "cut": "rows"},
+        {"type": "flatten", "cut": "rows"},
+    ]
+    more = {
+        "run": {"deterministic": True},
+        "data": {"source": "hdf5", "path": str(shared_path / "data.h5")},
+        "model": {"layer": layers, "loss": "mean_squared_error", "group": None, "dtype": "float32", "clip": None},
+        "algorithm": {"name": "sync"},
+        "server": {"rule": "adam", "rate": 0.01},
+    }
+    trained(comm, configured(shared_path, "cut", topology={"partitions": comm.size - 1}, **more))
+    if comm.rank:
+        return
+    trained_alone(configured(shared_path, "whole", **more))
+    for each, values in saved(shared_path, "whole")[0].items():
+        assert saved(shared_path, "cut")[0][each].tobytes() == values.tobytes(), each
+
+
+def test_a_run_that_is_resumed_goes_on_as_an_unbroken_one(comm, shared_path):
+    """With what the wire format has left out, of which each rank keeps its slice."""
+    if comm.size != 4:
+        return
+    algorithm = {"name": "downpour", "n_push": 4, "n_fetch": 4, "rate": 0.05, "wire": "bf16"}
+    cut = {"topology": {"partitions": 2}, "algorithm": algorithm}
+    trained(comm, configured(shared_path, "unbroken", **cut))
+    trained(comm, configured(shared_path, "broken", run={"steps": 8}, **cut))
+    from mpidl.job.build import build
+    from mpidl.runs.ranks import run
+    from mpidl.storage.checkpoints import latest
+
+    def resumed():
+        job = build(config, latest(shared_path / "broken"))
+        job.continues = True
+        return job
+
+    config = configured(shared_path, "broken", **cut)
+    run(config, resumed, comm)
+    if comm.rank == 0:
+        for each, values in saved(shared_path, "unbroken")[0].items():
+            assert saved(shared_path, "broken")[0][each].tobytes() == values.tobytes(), each
+
+
+def test_every_rank_gets_the_trained_network_of_a_script(comm, shared_path):
+    network = mpidl.Network([mpidl.Dense(13, "relu"), mpidl.Dense(10)], (8, 8), seed=1)
+    mpidl.train(
+        network, mpidl.Digits(), algorithm=mpidl.Sync(), partitions=comm.size - 1, epochs=1, batch=64, dir=shared_path,
+        device="cpu",
+    )  # fmt: skip
+    if comm.rank == 0:
+        tensors = saved(shared_path, "run")[0]
+        expected = np.concatenate([tensors[f"parameters/{name}"].ravel() for name in network.layout.shapes])
+        assert np.array_equal(network.parameters, expected)
+    assert len(set(comm.allgather(network.parameters.tobytes()))) == 1
+
+
+def test_evaluations_have_the_metrics_of_all_outputs(comm, shared_path):
+    more = {"run": {"metrics": ["top5_accuracy"]}, "algorithm": {"name": "sync"}}
+    summary = trained(comm, configured(shared_path, "cut", topology={"partitions": comm.size - 1}, **more))
+    if comm.rank == 0:
+        alone = trained_alone(configured(shared_path, "whole", **more))
+        assert {key for key in summary if key.startswith("test_")} == {
+            "test_loss",
+            "test_accuracy",
+            "test_top5_accuracy",
+        }
+        assert summary["test_top5_accuracy"] == alone["test_top5_accuracy"]
+
+
+def test_the_bytes_that_replicas_move_are_those_of_the_plan(comm, shared_path):
+    from mpidl.job.build import build
+    from mpidl.job.cutting import cut
+
+    algorithm = {"name": "sync"}
+    config = configured(shared_path, "cut", algorithm=algorithm, topology={"partitions": comm.size - 1})
+    summary = trained(comm, config)
+    plan = cut(build(config), comm.size - 1)
+    # There and back, in float64.
+    step = 2 * 8 * sum(int(each.elements.sum()) for each in plan.movements(25))
+    assert summary["bytes_moved"] == 11 * step > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"algorithm": {"name": "hogwild"}}, r"topology.partitions: 2, but hogwild's replicas share one whole vector"),
+        ({"run": {"record": True}}, r"topology.partitions: 2, but only replicas of one rank can be recorded"),
+        ({"model": {"layer": None, "group": None, "dtype": None, "l2": None, "clip": None,
+                    "factory": "test_cut_replicas:flat"}},
+         r"topology.partitions: 2, but a user's own model trains whole, expected 1"),
+        ({"topology": {"partitions": 500}}, r"\d ranks are too few: .* 1 replica of 500 workers need 502"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_cut_is_one_line(comm, shared_path, more, line):
+    if comm.size != 4:
+        return
+    with pytest.raises(mpidl.UsageError, match=f"^{line}"):
+        trained(comm, configured(shared_path, "cut", **{"topology": {"partitions": 2}} | more))
+
+
+def flat(dataset, seed):
+    """Return a model that can't be cut."""
+    return Flat()
+
+
+class Flat:
+    def __init__(self):
+        self.parameters = np.zeros(3)
+
+    def loss_and_gradient(self, batch):
+        return 0.0, np.zeros(3)

@@ -73,6 +73,8 @@ class Worker:
         for each in job.evaluated.values():
             each.load()
         rehearse_replica(job)
+        if group is not None:
+            group.sent = 0
 
     def _make_engine(self) -> MpiEngine:
         """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""
