@@ -200,7 +200,7 @@ def test_the_bytes_that_replicas_move_are_those_of_the_plan(comm, shared_path):
         ({"run": {"record": True}}, r"topology.partitions: 2, but only replicas of one rank can be recorded"),
         ({"model": {"layer": None, "group": None, "dtype": None, "l2": None, "clip": None,
                     "factory": "test_cut_replicas:flat"}},
-         r"topology.partitions: 2, but a user's own model trains whole, expected 1"),
+         r"topology.partitions: 2, but only networks of layers are cut, other models train whole; expected 1"),
         ({"topology": {"partitions": 500}}, r"\d ranks are too few: .* 1 replica of 500 workers need 502"),
     ],
 )  # fmt: skip
@@ -209,6 +209,21 @@ def test_what_cannot_be_cut_is_one_line(comm, shared_path, more, line):
         return
     with pytest.raises(mpidl.UsageError, match=f"^{line}"):
         trained(comm, configured(shared_path, "cut", **{"topology": {"partitions": 2}} | more))
+
+
+@pytest.mark.parametrize("name", ["downpour", "sandblaster"])
+def test_on_devices_replicas_are_cut_as_on_the_host(comm, shared_path, cupy, name):
+    algorithm = ALGORITHMS[name]()
+    if (partitions := partitions_for(comm, algorithm)) < 2:
+        return
+    more = {"algorithm": {"name": name}, "model": {"layer": LAYERS[1:], "group": GROUPS[1:2]}}
+    if name == "sandblaster":
+        more["run"] = {"steps": 288 * 2}
+    topology = {"partitions": partitions}
+    device = trained(comm, configured(shared_path, "device", topology=topology, device={"kind": "cuda"}, **more))
+    host = trained(comm, configured(shared_path, "host", topology=topology, **more))
+    for key in ("test_loss", "train_loss"):
+        assert device[key] == pytest.approx(host[key], rel=1e-10), key
 
 
 def flat(dataset, seed):

@@ -36,8 +36,10 @@ def cut(job: Job, partitions: int) -> Plan:
     """
     network, batch = job.original, job.config.data.batch
     if not isinstance(network, Network):
-        kind = "a user's own model" if network.own else type(network).__name__
-        raise UsageError(f"topology.partitions: {partitions}, but {kind} trains whole, expected 1")
+        raise UsageError(
+            f"topology.partitions: {partitions}, but only networks of layers are cut, other models train whole; "
+            "expected 1"
+        )
     plan = make_plan(network.layers, network.input_shape, partitions, batch=batch, itemsize=network.dtype.itemsize)
     idle = [rank for rank in range(partitions) if not any(step.values(rank, batch) for step in plan.steps)]
     if idle:
