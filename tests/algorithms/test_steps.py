@@ -138,4 +138,4 @@ def test_an_outer_rule_that_a_job_kept_from_another_algorithm_is_said(algorithm,
         "data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]},
         "algorithm": {"name": algorithm}, "server": {} if rule is None else {"rule": rule},
     }  # fmt: skip
-    assert build(from_dict(sections)).note == note
+    assert build(from_dict(sections)).notes == ([] if note is None else [note])

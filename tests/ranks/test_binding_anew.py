@@ -31,7 +31,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
         number = roles.servers.index(comm.rank)
         part = ranges[number]
         shard = Shard(part, np.zeros(part.size), ScheduledRule(None), AddChange(), 100)
-        server = Server(number, shard, tmp_path, workers=workers)
+        server = Server(number, {number: shard}, tmp_path, workers=workers)
     elif comm.rank > 0:
         handler = ThroughServers(ranges, np.dtype(np.float64), parse(wire))
     random, pushed = np.random.default_rng(comm.rank), np.zeros(SIZE)
@@ -40,7 +40,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
         with WindowTransport(comm, roles, capacity) as transport:
             if server is not None:
                 server.bind(transport)
-                windows.append(server.shard.parameters)
+                windows.append(shard.parameters)
                 comm.Barrier()
                 server.serve()
                 server.unbind()
@@ -69,9 +69,9 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
         residual = np.concatenate([each.residual for each in handler.feedback])
     total = np.zeros(SIZE)
     if server is not None:
-        total[slice(*server.shard.range)] = server.shard.parameters
-        assert server.shard.pushes == 3 * PUSHES * workers
-        assert not any(np.shares_memory(server.shard.parameters, window) for window in windows)
+        total[slice(*shard.range)] = shard.parameters
+        assert shard.pushes == 3 * PUSHES * workers
+        assert not any(np.shares_memory(shard.parameters, window) for window in windows)
     np.testing.assert_array_equal(comm.allreduce(total) + comm.allreduce(residual), comm.allreduce(pushed))
     if handler is not None:
         assert np.isfinite(fetched).all()

@@ -51,11 +51,11 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
             link.set_phase(Phase.EXIT)
         elif comm.rank in roles.servers:
             shard = Shard(ranges[0], np.zeros(SIZE), ScheduledRule(None), AddChange(), CHUNK)
-            server = Server(0, shard, shared_path, workers=workers)
+            server = Server(0, {0: shard}, shared_path, workers=workers)
             server.bind(transport)
             comm.Barrier()
             server.serve()
-            assert server.shard.parameters.tolist() == [sum(3.0 * 10**worker for worker in range(workers))] * SIZE
+            assert shard.parameters.tolist() == [sum(3.0 * 10**worker for worker in range(workers))] * SIZE
             server.unbind()
         else:
             number = comm.rank - first_of_all

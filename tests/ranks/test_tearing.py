@@ -43,7 +43,7 @@ def test_updates_between_the_reads_of_a_fetch_are_counted(comm, tmp_path, monkey
         if comm.rank > 0:
             part = ranges[comm.rank - 1]
             shard = Shard(part, np.zeros(part.size), ScheduledRule(None), AddChange(), 100)
-            server = Server(comm.rank - 1, shard, tmp_path, workers=1)
+            server = Server(comm.rank - 1, {comm.rank - 1: shard}, tmp_path, workers=1)
             server.bind(transport)
             comm.Barrier()
             server.serve()

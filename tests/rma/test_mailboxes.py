@@ -128,7 +128,7 @@ def test_a_chunk_that_is_not_the_next_is_an_error(comm):
     comm.Barrier()
     if comm.rank == 0:
         post.window.sync()
-        post.window.local("headers").reshape(post.workers, -1, HEADER)[0, 0, CHUNK] = 5
+        post.window.local("headers/0").reshape(post.workers, -1, HEADER)[0, 0, CHUNK] = 5
         with pytest.raises(MpidlError, match="worker 0's mailbox holds chunk 5 of push 0 where chunk 0"):
             post.inbox.head(0)
     post.close()

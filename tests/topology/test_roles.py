@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
-from mpidl.topology.roles import assign
+from mpidl.topology.roles import assign, check_number
 
 
 @st.composite
@@ -72,7 +72,7 @@ def test_two_nodes():
     assert roles.servers == (4, 1)
     assert roles.replicas == ((2, 3), (5, 6))
     assert roles.standby == (7,)
-    assert roles.role(6) == "worker 1.1"
+    assert roles.role(6) == "worker 1, partition 1 of 2"
     assert roles.role(7) == "standby 0"
 
 
@@ -100,3 +100,18 @@ def test_too_few_ranks(ranks, topology, line):
     with pytest.raises(UsageError) as error:
         assign([0] * ranks, *topology)
     assert str(error.value) == f"{line} (or run without mpirun for one process)"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "servers", "line"),
+    [
+        (5, 1, "5 ranks: a coordinator, 1 server and replicas of 2 workers leave 1 without work, expected 4 or 6"),
+        (4, 0, "4 ranks: a coordinator and replicas of 2 workers leave 1 without work, expected 3 or 5"),
+    ],
+)
+def test_ranks_that_no_replica_needs(ranks, servers, line):
+    with pytest.raises(UsageError) as error:
+        check_number(ranks, servers, partitions=2)
+    assert str(error.value) == f"{line} ranks"
+    for more in (1, 3):
+        check_number(ranks + more, servers, partitions=2)

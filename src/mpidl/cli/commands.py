@@ -70,11 +70,13 @@ def _ranks(arguments: argparse.Namespace) -> int:
 def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     from mpidl.launch.mpiexec import check_memory, launch
     from mpidl.report.screen import Screen
-    from mpidl.topology.roles import assign
+    from mpidl.topology.roles import assign, check_number
 
     check_memory(ranks)
     config = _config(arguments)
-    assign([0] * ranks, config.servers)
+    partitions = config.topology.partitions
+    assign([0] * ranks, config.servers, partitions)
+    check_number(ranks, config.servers, partitions)
     passed = ["train"]
     if arguments.config is not None:
         passed.append(str(arguments.config))
@@ -83,7 +85,7 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return launch(ranks, passed, Screen(), config.servers)
+    return launch(ranks, passed, Screen(), config.servers, partitions)
 
 
 def _config(arguments: argparse.Namespace) -> Config:
@@ -226,9 +228,11 @@ def run_submit(arguments: argparse.Namespace) -> int:
         _check_number("--gpus-per-node", arguments.gpus_per_node)
     config = _config(arguments)
     from mpidl.launch import submission
-    from mpidl.topology.roles import assign
+    from mpidl.topology.roles import assign, check_number
 
-    assign([0] * arguments.nodes * arguments.ranks_per_node, config.servers)
+    ranks, partitions = arguments.nodes * arguments.ranks_per_node, config.topology.partitions
+    assign([0] * ranks, config.servers, partitions)
+    check_number(ranks, config.servers, partitions)
     batch = submission.batch(arguments, config.run.name, config.run.directory.parent)
     if arguments.only_print:
         print(batch.script(), end="", flush=True)

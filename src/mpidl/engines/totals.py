@@ -25,12 +25,14 @@ class Totals:
         have none of their own, sum of the samples' losses and number of samples.
     pushes, fetches, bytes_pushed, bytes_fetched : int
         Number of pushes and fetches of whole vectors by all replicas, and their bytes.
+    bytes_moved : int
+        Bytes that ranks of the same replica have sent each other.
     first_fetch, last_push : float
         Time at which training began and ended, in seconds since the epoch; 0 if it has not.
     evaluation_seconds, waiting_seconds : float
         Time that a replica spent on the test data during training, and waiting for servers; means over the replicas.
     busy_seconds : list of float
-        Time that each server has worked.
+        Time that the server of each shard has worked.
     computing_seconds, overhead_seconds, fetching_seconds, pushing_seconds : float
         Time that all replicas together spent on gradients, on the other parts of a step (batches and their own
         arithmetic), on copying parameters, and on copying pushes into mailboxes.
@@ -55,6 +57,7 @@ class Totals:
     fetches: int = 0
     bytes_pushed: int = 0
     bytes_fetched: int = 0
+    bytes_moved: int = 0
     first_fetch: float = 0.0
     last_push: float = 0.0
     evaluation_seconds: float = 0.0
@@ -120,14 +123,18 @@ class Totals:
         return {"mean": mean, "max": self.tearing_max, "fetches": self.sampled_fetches}
 
 
-#: Totals that are sums over the workers.
+#: Totals that are sums over the workers, and those that are sums over the first ranks of the replicas.
 SUMS = (
-    "samples", "batches", "loss", "weight", "pushes", "fetches", "bytes_pushed", "bytes_fetched", "computing_seconds",
-    "overhead_seconds", "computing_squares", "fetching_seconds", "pushing_seconds", "sampled_fetches", "tearing_sum",
+    "bytes_pushed", "bytes_fetched", "bytes_moved", "fetching_seconds", "pushing_seconds", "sampled_fetches",
+    "tearing_sum",
+)  # fmt: skip
+OF_LEADS = (
+    "samples", "batches", "loss", "weight", "pushes", "fetches", "computing_seconds", "overhead_seconds",
+    "computing_squares",
 )  # fmt: skip
 
 
-def from_status(now: float, workers: Any, servers: Any) -> Totals:
+def from_status(now: float, workers: Any, servers: Any, partitions: int = 1) -> Totals:
     """Add up the status of all ranks.
 
     Parameters
@@ -135,12 +142,16 @@ def from_status(now: float, workers: Any, servers: Any) -> Totals:
     now : float
         Time at which the totals are taken, in seconds since the epoch.
     workers, servers : structured arrays
-        One row for each worker and each server; see `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
+        One row for each worker and each shard; see `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
+    partitions : int
+        Number of workers of a replica, whose rows follow one another.
     """
+    leads = workers[::partitions]
     begun = workers["first_fetch"][workers["first_fetch"] > 0]
     return Totals(
         now=now,
         **{name: workers[name].sum().item() for name in SUMS},
+        **{name: leads[name].sum().item() for name in OF_LEADS},
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,10 @@ from mpidl.metrics.figures import Figures
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.groups import frozen_names, segments_of, statistics_in
 from mpidl.nn.model import CompleteModel, Model, PlacedModel
-from mpidl.parameters import Layout, Range, shards
+from mpidl.parameters import Held, Layout, Range, held_by_replicas, held_by_servers, shards
+from mpidl.partition.group import Group
 from mpidl.paths import user_path
+from mpidl.rules.segments import Segment
 from mpidl.schema import LARGEST
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.storage.best import Best, read_best
@@ -43,8 +45,7 @@ class Job:
     checkpoint : Checkpoint, optional
         The checkpoint to resume from.
     layout : Layout, optional
-        Layout of the job's flat vectors: the model's own by default; where the model is cut, its tensors in the order
-        in which the ranks of a replica hold them.
+        Layout of the job's flat vectors; the model's own by default. See `lay_out`.
 
     Attributes
     ----------
@@ -59,17 +60,27 @@ class Job:
         What evaluations say; `learn_outputs` completes it.
     goal : Goal
     original : CompleteModel
-        The model as it was given, on the host.
+        The model as it was given, on the host. Where it is cut, nothing of it is allocated.
+    part : CompleteModel
+        What this rank computes of it, on the host: the original, unless `mpidl.job.cutting.take_part` has cut it.
     model : PlacedModel
-        The model that computes; the original itself until `place` has put it on a GPU.
+        The model that computes; `part` itself until `place` has put it on a GPU.
+    group : Group or None
+        The ranks that compute the model together.
     layout : Layout
         Layout of the flat vectors of shards, replicas and algorithms. The original's own vector has its own layout.
     dtype
         That of the original; see `CompleteModel`.
+    slices : sequence of Range
+        What each rank of a replica has of the flat vectors.
+    slice : Range
+        What this one has.
     statistics : sequence of Range
         Ranges of the flat vectors that hold statistics; see `CompleteModel`.
     segments : list of Segment
         The parameters that are in groups.
+    frozen : list of str
+        Names of the tensors that are never changed.
     algorithm : Algorithm
     rule : Rule or None
         The shards' rule; None where the algorithm leaves no choice of rule.
@@ -89,6 +100,8 @@ class Job:
     position : Position
         Where the run starts or resumes.
     schedule : Schedule
+    notes : list of str
+        What a user may not have meant or may want to know, in lines.
 
     Raises
     ------
@@ -114,11 +127,13 @@ class Job:
         self.dataset = normalised(augmented(dataset, data.augment, run.seed), data.normalise)
         self.figures = Figures(metrics(run))
         self.goal = Goal.of(run, validation=dataset.validation is not None)
+        self.part = self.original
         self.model: PlacedModel = self.original
-        self.layout = self.original.layout if layout is None else layout
-        self.dtype, self.statistics = self.original.dtype, statistics_in(self.layout, self.original)
-        self.segments = segments_of(config.model.group, self.layout, self.statistics)
-        self.original.freeze(frozen_names(config.model.group, self.layout))
+        self.group: Group | None = None
+        self.dtype = self.original.dtype
+        self.lay_out(self.original.layout if layout is None else layout)
+        self.frozen = frozen_names(config.model.group, self.layout)
+        self.original.freeze(self.frozen)
         self.algorithm, self.rule = config.algorithm, config.rule
         self.states = (*(() if self.rule is None else self.rule.states), *self.algorithm.vectors())
         self.directory = run.directory
@@ -132,10 +147,26 @@ class Job:
             if self.resumes:
                 check_states(checkpoint, config, self.states)
             self.original.load_constants(checkpoint.constants())
+        self.notes = self._notes()
         self._initial = self._open_initial()
         train = self.dataset.train
         self._portions = Portions(train.samples, data.batch, data.portion, run.seed, train.contiguous)
         self.begin(1)
+
+    def lay_out(self, layout: Layout, slices: Sequence[Range] = ()) -> None:
+        """Let the job's flat vectors have a layout, of which each rank of a replica has a slice.
+
+        Parameters
+        ----------
+        layout : Layout
+            The model's tensors; where the model is cut, in the order in which the ranks of a replica hold them.
+        slices : sequence of Range
+            Consecutive; by default, one rank has all.
+        """
+        self.layout, self.slice = layout, Range(0, layout.size)
+        self.slices = slices or (self.slice,)
+        self.statistics = statistics_in(layout, self.original)
+        self.segments = segments_of(self.config.model.group, layout, self.statistics)
 
     def begin(self, replicas: int) -> None:
         """Settle where so many replicas begin: where those of the checkpoint were, if they are the same."""
@@ -294,24 +325,50 @@ class Job:
         # The middle of the portion: at its beginning, the first step of a warm-up would have a rate of 0.
         return self.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
 
-    @property
-    def note(self) -> str | None:
-        """What a user may not have meant, in a line; None if there is nothing."""
+    def _notes(self) -> list[str]:
         default = self.algorithm.default_rule
         if not self.algorithm.outer or self.rule is None or default is None or isinstance(self.rule, type(default)):
-            return None
-        return f"server.rule: {self.rule.name} is the outer rule of {self.algorithm.name} now, {default.name} its own"
+            return []
+        return [f"server.rule: {self.rule.name} is the outer rule of {self.algorithm.name} now, {default.name} its own"]
 
     def shards(self, holders: int) -> list[Range]:
-        """Return the parts of the parameters that servers hold or, without servers, workers.
+        """Return the parts of the parameters that servers hold or, without servers, workers of whole models.
 
         Raises
         ------
         UsageError
             There are too many of them.
         """
+        return shards(self.layout.size, holders, self._block)
+
+    def held(self, servers: int) -> list[Held]:
+        """Return the shards of so many servers or, if that is 0, of the replicas.
+
+        Raises
+        ------
+        UsageError
+            There are too many of them.
+        """
+        if servers:
+            return held_by_servers(self.slices, servers, self._block)
+        return held_by_replicas(self.slices, self.replicas)
+
+    @property
+    def _block(self) -> int:
         encoding = self.algorithm.encoding()
-        return shards(self.layout.size, holders, 1 if encoding is None else encoding.block)
+        return 1 if encoding is None else encoding.block
+
+    @property
+    def own_segments(self) -> list[Segment]:
+        """The segments of this rank's slice of the vectors."""
+        found = ((each, each.range.intersect(self.slice)) for each in self.segments)
+        return [each._replace(range=own.shift(-self.slice.start)) for each, own in found if own is not None]
+
+    @property
+    def own_statistics(self) -> list[Range]:
+        """The ranges of this rank's slice of the vectors that hold statistics."""
+        found = (each.intersect(self.slice) for each in self.statistics)
+        return [own.shift(-self.slice.start) for own in found if own is not None]
 
     @property
     def scheduled_rule(self) -> ScheduledRule:
@@ -330,6 +387,6 @@ class Job:
         """What an engine in one process trains, with the model that computes; see `place`."""
         train = self.dataset.train
         return Training(
-            self.algorithm, self.model, train, self.schedule, self.rate_at, self.statistics, self.segments,
+            self.algorithm, self.model, train, self.schedule, self.rate_at, self.own_statistics, self.own_segments,
             self.original.buffers,
         )  # fmt: skip

@@ -36,7 +36,8 @@ def place(job: Job, number: int = 0, mirrored: bool = True) -> Place | None:
     """
     place = _placed(job, number, mirrored)
     if job.algorithm.coordinated and job.segments:
-        job.model = Penalised(job.model, job.segments)
+        total = float if job.group is None else job.group.total
+        job.model = Penalised(job.model, job.own_segments, total)
     return place
 
 
@@ -51,5 +52,5 @@ def _placed(job: Job, number: int, mirrored: bool) -> Place | None:
         return None
     place = choose(kind, number)
     if place.xp is not np:
-        job.model = (Mirrored if mirrored else OnDevice)(job.original, place.xp)
+        job.model = (Mirrored if mirrored else OnDevice)(job.part, place.xp)
     return None if kind == "cpu" else place

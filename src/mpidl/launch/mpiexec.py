@@ -56,7 +56,7 @@ class Screen(Protocol):
         """Act on the job's end."""
 
 
-def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 0) -> int:
+def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 0, partitions: int = 1) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1, as soon as all have started and can
@@ -74,6 +74,8 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
         Shows the job's stderr and, if that is a terminal, the run's progress.
     servers : int
         Number of ranks that are servers.
+    partitions : int
+        Number of ranks of a replica.
 
     Returns
     -------
@@ -88,7 +90,9 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
         The temporary directory is full.
     """
     forwarding = _Forwarding(screen, [0] * ranks)
-    deaths = Deaths(lambda rank: assign(forwarding.nodes, servers).role(rank), lambda: len(set(forwarding.nodes)) > 1)
+    deaths = Deaths(
+        lambda rank: assign(forwarding.nodes, servers, partitions).role(rank), lambda: len(set(forwarding.nodes)) > 1
+    )
     with handled(forwarding.handle), forwarding:
         words, variables = command(ranks, ["-P", "-m", "mpidl", *arguments])
         variables |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -117,12 +117,17 @@ class Penalised:
     ----------
     model : PlacedModel
     segments : sequence of Segment
+        Of the model's vector.
+    total : callable
+        Returns the sum of a number over the ranks that compute the model together, of which each has a part of it.
     """
 
     _adding = Sgd()
 
-    def __init__(self, model: PlacedModel, segments: Sequence[Segment]) -> None:
-        self._model = model
+    def __init__(
+        self, model: PlacedModel, segments: Sequence[Segment], total: Callable[[float], float] = float
+    ) -> None:
+        self._model, self._total = model, total
         self._frozen = [slice(*each.range) for each in segments if each.frozen]
         self._decays = [
             (slice(*each.range), each.weight_decay) for each in segments if each.weight_decay and not each.frozen
@@ -140,13 +145,14 @@ class Penalised:
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """See `Model.loss_and_gradient`."""
         loss, gradient = self._model.loss_and_gradient(batch)
+        penalty = 0.0
         for part, decay in self._decays:
             own = self.parameters[part]
             self._adding.update(gradient[part], (), own, 1, -decay)
-            loss += decay / 2 * float(own @ own)
+            penalty += decay / 2 * float(own @ own)
         for part in self._frozen:
             gradient[part] = 0
-        return loss, gradient
+        return loss + self._total(penalty), gradient
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """See `PlacedModel.evaluate`."""

@@ -47,8 +47,10 @@ class Loss(ABC):
         return "accuracy"
 
     @abstractmethod
-    def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
-        """Return the mean loss over the batch.
+    def loss_and_gradient(
+        self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
+    ) -> float:
+        """Return the mean loss over the batch, or the part of it that some of the batch's samples are.
 
         Parameters
         ----------
@@ -60,6 +62,8 @@ class Loss(ABC):
             Class ids, or target values.
         gradient : array (n, outputs)
             Overwritten with the gradient of the mean loss with respect to `outputs`.
+        samples : int, optional
+            Number of samples of the whole batch; n by default.
         """
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
@@ -92,7 +96,9 @@ class SoftmaxCrossEntropy(Checked, Loss):
 
     smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
-    def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
+    def loss_and_gradient(
+        self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
+    ) -> float:
         """See `Loss`."""
         total = 1 if are_classes(targets) else targets.sum(axis=1)
         xp.subtract(outputs, outputs.max(axis=1, keepdims=True), out=gradient)
@@ -101,14 +107,15 @@ class SoftmaxCrossEntropy(Checked, Loss):
             chosen = (1 - self.smoothing) * chosen + self.smoothing * total * gradient.mean(axis=1)
         xp.exp(gradient, out=gradient)
         normaliser = gradient.sum(axis=1)
-        loss = (total * xp.log(normaliser) - chosen).mean()
+        samples = samples or len(gradient)
+        loss = (total * xp.log(normaliser) - chosen).sum() / samples
         xp.multiply(gradient, (total / normaliser)[:, None], out=gradient)
         if self.smoothing:
             share = self.smoothing * total / gradient.shape[1]
             xp.subtract(gradient, share if are_classes(targets) else share[:, None], out=gradient)
             xp.multiply(gradient, 1 / (1 - self.smoothing), out=gradient)
         _subtract(xp, gradient, targets)
-        xp.multiply(gradient, (1 - self.smoothing) / len(gradient), out=gradient)
+        xp.multiply(gradient, (1 - self.smoothing) / samples, out=gradient)
         return float(loss)
 
 
@@ -122,7 +129,9 @@ class OneVsAllLogistic(Loss):
 
     name = "one_vs_all_logistic"
 
-    def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
+    def loss_and_gradient(
+        self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
+    ) -> float:
         """See `Loss`."""
         xp.clip(outputs, 0, inf, out=gradient)
         total = float(gradient.sum()) - float(_inner(xp, outputs, targets).sum())
@@ -134,8 +143,9 @@ class OneVsAllLogistic(Loss):
         xp.copyto(gradient, outputs)
         sigmoid(xp, gradient)
         _subtract(xp, gradient, targets)
-        xp.multiply(gradient, 1 / len(gradient), out=gradient)
-        return total / len(gradient)
+        samples = samples or len(gradient)
+        xp.multiply(gradient, 1 / samples, out=gradient)
+        return total / samples
 
     def accuracy_name(self, several_labels: bool) -> str:
         """See `Loss`."""
@@ -153,12 +163,15 @@ class MeanSquaredError(Loss):
 
     name = "mean_squared_error"
 
-    def loss_and_gradient(self, xp: Any, outputs: Any, targets: Any, gradient: Any) -> float:
+    def loss_and_gradient(
+        self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
+    ) -> float:
         """See `Loss`."""
         xp.copyto(gradient, outputs)
         _subtract(xp, gradient, targets)
-        loss: float = float(xp.vdot(gradient, gradient)) / gradient.size
-        xp.multiply(gradient, 2 / gradient.size, out=gradient)
+        size = (samples or len(gradient)) * gradient.shape[1]
+        loss: float = float(xp.vdot(gradient, gradient)) / size
+        xp.multiply(gradient, 2 / size, out=gradient)
         return loss
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:

@@ -238,8 +238,10 @@ class Network(CompleteModel):
             call.forward()
         return work
 
-    def mean_loss(self, outputs: Any, targets: Any, gradient: Any) -> float:
-        """Return the mean loss over some samples, and overwrite `gradient` with that with respect to the outputs.
+    def mean_loss(self, outputs: Any, targets: Any, gradient: Any, samples: int | None = None) -> float:
+        """Return the mean loss over a batch, and overwrite `gradient` with that with respect to the outputs.
+
+        With `samples`, the number of the batch's samples, of which some are given: their part of that mean.
 
         Raises
         ------
@@ -253,7 +255,7 @@ class Network(CompleteModel):
                 f"take integers {outputs.shape[:1]} or floats {outputs.shape}"
             )
         try:
-            return self.loss.loss_and_gradient(self.xp, outputs, targets, gradient)
+            return self.loss.loss_and_gradient(self.xp, outputs, targets, gradient, samples)
         except IndexError:
             found = f"labels {targets.min()} to {targets.max()}"
             raise UsageError(

@@ -4,11 +4,12 @@ from mpidl.parameters.box import Box, boxes, merged, strides
 from mpidl.parameters.layout import Layout, Slice
 from mpidl.parameters.ranges import Range, chunks, split
 from mpidl.parameters.resharding import Copy, Move, copies, moves
-from mpidl.parameters.shards import shards
+from mpidl.parameters.shards import Held, held_by_replicas, held_by_servers, shards
 
 __all__ = [
     "Box",
     "Copy",
+    "Held",
     "Layout",
     "Move",
     "Range",
@@ -16,6 +17,8 @@ __all__ = [
     "boxes",
     "chunks",
     "copies",
+    "held_by_replicas",
+    "held_by_servers",
     "merged",
     "moves",
     "shards",

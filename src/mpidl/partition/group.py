@@ -75,6 +75,12 @@ class Group(ABC):
     def free(self) -> None:
         """Free what the group has allocated, subgroups too; all ranks do it together."""
 
+    def total(self, number: float) -> float:
+        """Return the sum of the numbers of all ranks, in their order: the same bits on all."""
+        own = np.array([number])
+        self.sum(own)
+        return float(own[0])
+
     def sum(self, array: Any) -> None:
         """Replace an array by its sum over the ranks, in their order: the same bits on all.
 

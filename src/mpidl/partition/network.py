@@ -150,11 +150,11 @@ class CutNetwork(CompleteModel):
         assert self._group is not None
         loss = 0.0
         if (own := self._local.outputs) is not None:
-            part = self._local.values[own].samples(len(batch.inputs))
-            if share := part.size / len(batch.inputs):
+            samples = len(batch.inputs)
+            part = self._local.values[own].samples(samples)
+            if part.size:
                 outputs, gradient = program.work.values[own], program.work.gradients[own]
-                loss = share * self._network.mean_loss(outputs, batch.targets[slice(*part)], gradient)
-                gradient *= share
+                loss = self._network.mean_loss(outputs, batch.targets[slice(*part)], gradient, samples)
         program.backward()
         regularisation = self._network.regularisation
         loss += regularisation.penalise(self._weights, self.parameters, self._gradient)

@@ -72,8 +72,8 @@ class Reporter:
                 next(iter(job.evaluated)),
             )
         )
-        if job.note is not None:
-            self._progress.write(f"mpidl: {job.note}")
+        for note in job.notes:
+            self._progress.write(f"mpidl: {note}")
         self._every = REDRAW_EVERY if self._progress.drawn else job.config.run.report
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
         self._began = time.time()
@@ -251,6 +251,7 @@ class Reporter:
             "fetches": totals.fetches,
             "bytes_pushed": totals.bytes_pushed,
             "bytes_fetched": totals.bytes_fetched,
+            "bytes_moved": totals.bytes_moved,
             "dropped": totals.dropped,
             "timing": totals.timing(),
         }
@@ -267,6 +268,7 @@ class Reporter:
         ranks: int,
         servers: int,
         replicas: int,
+        partitions: int = 1,
         interrupted: bool,
         seconds_to_target: float | None,
         stopped: str | None,
@@ -278,7 +280,7 @@ class Reporter:
         ----------
         totals : Totals
             The totals of the finished run.
-        ranks, servers, replicas : int
+        ranks, servers, replicas, partitions : int
             Size of the run.
         interrupted : bool
             Whether a signal ended the run early.
@@ -298,7 +300,7 @@ class Reporter:
             "ranks": ranks,
             "servers": servers,
             "replicas": replicas,
-            "partitions": 1,
+            "partitions": partitions,
             "interrupted": interrupted,
             "epochs": self.epoch(totals),
             "samples": self._done_before + totals.samples,

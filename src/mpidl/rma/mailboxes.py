@@ -1,16 +1,16 @@
 """Mailboxes: how pushes travel from a worker into a server's window.
 
-Each worker has a ring of chunk slots in each server's window. Two counters make it a queue with one writer and one
-reader, without locks: `published` (chunks that the worker has written, set by the worker after their data have
-arrived) and `consumed` (chunks that the server has applied, set by the server). The worker learns of free slots, and
-that its pushes are applied, by reading `consumed`: nothing is ever written to a worker, who does not enter MPI while
-it computes.
+Each worker has a ring of chunk slots for each of its shards, in the window of the server that holds it. Two counters
+make it a queue with one writer and one reader, without locks: `published` (chunks that the worker has written, set by
+the worker after their data have arrived) and `consumed` (chunks that the server has applied, set by the server). The
+worker learns of free slots, and that its pushes are applied, by reading `consumed`: nothing is ever written to a
+worker, who does not enter MPI while it computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,19 +28,33 @@ HEADER = len(Header)
 GROUP = 8
 
 
-def regions(geometry: MailboxGeometry) -> dict[str, tuple[Any, int]]:
-    """Return the window regions of a server's rings."""
-    slots = geometry.workers * geometry.slots
+class Names(NamedTuple):
+    """Names of the window regions of a shard's rings."""
+
+    published: str
+    consumed: str
+    headers: str
+    slots: str
+
+
+def names(shard: int) -> Names:
+    """Return the names of the window regions of the rings of shard number `shard`."""
+    return Names(*(f"{name}/{shard}" for name in Names._fields))
+
+
+def regions(geometry: MailboxGeometry, shard: int = 0) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the rings of shard number `shard`."""
+    slots, name = geometry.workers * geometry.slots, names(shard)
     return {
-        "published": (np.int64, geometry.workers),
-        "consumed": (np.int64, geometry.workers),
-        "headers": (np.int64, slots * HEADER),
-        "slots": (np.uint8, slots * geometry.slot),
+        name.published: (np.int64, geometry.workers),
+        name.consumed: (np.int64, geometry.workers),
+        name.headers: (np.int64, slots * HEADER),
+        name.slots: (np.uint8, slots * geometry.slot),
     }
 
 
 class Outbox:
-    """A worker's end of its ring in one server's window.
+    """A worker's end of its ring for one shard.
 
     Parameters
     ----------
@@ -52,7 +66,9 @@ class Outbox:
     geometry : MailboxGeometry
     doorbells : Doorbells
     feedback : ErrorFeedback, optional
-        Encodes this worker's pushes to the server, where the geometry has a wire format.
+        Encodes this worker's pushes to the shard, where the geometry has a wire format.
+    shard : int
+        The shard's number.
 
     Attributes
     ----------
@@ -70,7 +86,9 @@ class Outbox:
         geometry: MailboxGeometry,
         doorbells: Doorbells,
         feedback: ErrorFeedback | None = None,
+        shard: int = 0,
     ) -> None:
+        self._names = names(shard)
         self._window, self._server, self._worker, self._doorbells = window, server, worker, doorbells
         self._geometry, self._feedback = geometry, feedback
         self._first_slot = worker * geometry.slots
@@ -159,7 +177,7 @@ class Outbox:
 
     def _read_consumed(self) -> int:
         if self._consumed[0] != self._published[0]:
-            self._window.get(self._consumed, self._server, "consumed", self._worker)
+            self._window.get(self._consumed, self._server, self._names.consumed, self._worker)
             self._window.flush(self._server)
         return int(self._consumed[0])
 
@@ -173,20 +191,20 @@ class Outbox:
         return min(wanted, free, slots - sent % slots)
 
     def _publish(self, headers: np.ndarray, values: Any) -> None:
-        window, server = self._window, self._server
+        window, server, name = self._window, self._server, self._names
         slot = self._first_slot + int(self._published[0]) % self._geometry.slots
         if values is not None:
-            window.put(values, server, "slots", slot * self._geometry.slot)
-        window.put(headers, server, "headers", slot * HEADER)
+            window.put(values, server, name.slots, slot * self._geometry.slot)
+        window.put(headers, server, name.headers, slot * HEADER)
         window.flush(server)
         self._published[0] += len(headers)
-        window.put(self._published, server, "published", self._worker)
+        window.put(self._published, server, name.published, self._worker)
         window.flush(server)
         self._doorbells.ring(server)
 
 
 class Inbox:
-    """A server's end of the rings of all workers.
+    """A server's end of the rings of a shard's workers.
 
     Parameters
     ----------
@@ -195,15 +213,20 @@ class Inbox:
     ranks : list of int
         Rank of each worker, to wake it.
     doorbells : Doorbells
+    shard : int
+        The shard's number.
     """
 
-    def __init__(self, window: Window, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells) -> None:
+    def __init__(
+        self, window: Window, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
+    ) -> None:
         self._window, self._geometry, self._ranks, self._doorbells = window, geometry, ranks, doorbells
-        self._published = window.local("published")
-        self._consumed = window.local("consumed")
+        name = names(shard)
+        self._published = window.local(name.published)
+        self._consumed = window.local(name.consumed)
         workers, slots, chunk = geometry.workers, geometry.slots, geometry.chunk
-        headers = window.local("headers").reshape(workers, slots, HEADER)
-        memory = window.local("slots").reshape(workers, slots, geometry.slot)
+        headers = window.local(name.headers).reshape(workers, slots, HEADER)
+        memory = window.local(name.slots).reshape(workers, slots, geometry.slot)
         payloads = memory.view(geometry.dtype) if geometry.wire is None else memory
         self._headers = [[headers[w, s] for s in range(slots)] for w in range(workers)]
         self._payloads = [[payloads[w, s] for s in range(slots)] for w in range(workers)]

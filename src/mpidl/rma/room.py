@@ -42,12 +42,13 @@ def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity) -> None
 
 def _needed(rank: int, roles: Roles, capacity: Capacity) -> int:
     """Return the bytes of shared memory that a rank takes."""
-    itemsize, workers = np.dtype(capacity.dtype).itemsize, [replica[0] for replica in roles.replicas]
+    itemsize, replicas = np.dtype(capacity.dtype).itemsize, roles.replicas
     needed = SMALL
     if rank in roles.servers and allocation_chosen() == "allocate":
-        shard = capacity.shards[roles.servers.index(rank)]
-        mailboxes = MailboxGeometry.of(shard, len(workers), capacity.dtype, capacity.wire, capacity.chunk_bytes)
-        needed += shard.size * itemsize + mailboxes.nbytes
-    if not roles.servers and rank == workers[0]:
+        for number in capacity.held_by(roles.servers.index(rank)):
+            shard = capacity.shards[number]
+            mailboxes = MailboxGeometry.of(shard, len(replicas), capacity.dtype, capacity.wire, capacity.chunk_bytes)
+            needed += shard.size * itemsize + mailboxes.nbytes
+    if not roles.servers and rank == replicas[0][0]:
         needed += capacity.shared_vectors * capacity.shards[-1].stop * itemsize
     return needed

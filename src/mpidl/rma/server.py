@@ -23,15 +23,17 @@ class WindowServerLink(WindowLink):
     ----------
     shared : SharedState
     number : int
-        The server's number.
+        The shard's number.
     """
 
     def __init__(self, shared: SharedState, number: int) -> None:
         super().__init__(shared)
         self._number = number
-        self.parameters = self._window.local("parameters")
-        self.inbox = Inbox(self._window, shared.geometries[number], shared.workers, self._doorbells)
-        self._clock, self._orders = self._window.local("clock"), self._window.local("orders")
+        self.parameters = self._window.local(f"parameters/{number}")
+        partition = next(own for own in range(shared.partitions) if number in shared.capacity.of_partition(own))
+        workers = [replica[partition] for replica in shared.roles.replicas]
+        self.inbox = Inbox(self._window, shared.geometries[number], workers, self._doorbells, number)
+        self._clock, self._orders = self._window.local(f"clock/{number}"), self._window.local("orders")
         self._done = self._window.local("done") if shared.capacity.units else np.zeros(0, np.uint8)
         self._callee = Callee(shared.comm, self._coordinator, self._doorbells)
 

@@ -58,9 +58,13 @@ class SharedState(Owner):
     window : Window
     doorbells : Doorbells
     peers : MPI.Intracomm or None
-        On a worker of a job without servers: the workers.
+        On a worker of a job without servers: the workers with the same partition of their replicas.
     geometries : list of MailboxGeometry
-        The servers' mailboxes.
+        The mailboxes of each shard.
+    workers : list of int
+        See `Transport`.
+    replicas, partitions : int
+        Number of replicas, and of ranks of each.
     """
 
     def __init__(
@@ -75,9 +79,10 @@ class SharedState(Owner):
         self.comm: Any = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size, self.roles, self.capacity = comm.rank, comm.size, roles, capacity
-        self.workers = [replica[0] for replica in roles.replicas]
+        self.workers = [rank for replica in roles.replicas for rank in replica]
+        self.replicas, self.partitions = len(roles.replicas), len(roles.replicas[0])
         self.geometries = [
-            MailboxGeometry.of(shard, len(self.workers), capacity.dtype, capacity.wire, capacity.chunk_bytes)
+            MailboxGeometry.of(shard, self.replicas, capacity.dtype, capacity.wire, capacity.chunk_bytes)
             for shard in capacity.shards
         ]
         self.doorbells = Doorbells(self.comm)
@@ -98,7 +103,8 @@ class SharedState(Owner):
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:
             return None
-        group = self.comm.Get_group().Incl(self.workers)
+        partition = self.workers.index(self.rank) % self.partitions
+        group = self.comm.Get_group().Incl([replica[partition] for replica in self.roles.replicas])
         peers: MPI.Intracomm = self.comm.Create_group(group)
         return peers
 
@@ -108,7 +114,7 @@ class SharedState(Owner):
         if self.rank == self.roles.coordinator:
             regions: dict[str, tuple[Any, int]] = {
                 "control": (np.int64, len(Control)),
-                "clocks": (np.int64, len(self.workers)),
+                "clocks": (np.int64, self.replicas),
                 "workers": (WORKER_STATUS, len(self.workers)),
                 "servers": (SERVER_STATUS, len(capacity.shards)),
                 "sums": (np.float64, len(self.workers) * capacity.sums),
@@ -117,14 +123,14 @@ class SharedState(Owner):
             }
             return regions | ({"notice": (np.int64, NOTICE), "copies": (np.int64, units)} if units else {})
         if self.rank in self.roles.servers:
-            number = self.roles.servers.index(self.rank)
-            return {
-                "parameters": (capacity.dtype, capacity.shards[number].size),
-                "clock": (np.int64, len(ShardClock)),
-                "orders": (np.int64, len(Order._fields)),
-                **({"done": (np.uint8, units)} if units else {}),
-                **mailboxes.regions(self.geometries[number]),
-            }
+            regions = {"orders": (np.int64, len(Order._fields)), **({"done": (np.uint8, units)} if units else {})}
+            for shard in capacity.held_by(self.roles.servers.index(self.rank)):
+                regions |= {
+                    f"parameters/{shard}": (capacity.dtype, capacity.shards[shard].size),
+                    f"clock/{shard}": (np.int64, len(ShardClock)),
+                    **mailboxes.regions(self.geometries[shard], shard),
+                }
+            return regions
         return {}
 
     @property

@@ -25,27 +25,37 @@ class WindowWorkerLink(WindowLink):
     number : int
         The worker's number.
     feedback : sequence of ErrorFeedback
-        For each server, if there is a wire format.
+        For each of its shards, if there is a wire format.
     """
 
     def __init__(self, shared: SharedState, number: int, feedback: Sequence[ErrorFeedback] = ()) -> None:
         super().__init__(shared)
         self._number, self._servers = number, shared.roles.servers
-        self.shards: Sequence[Range] = shared.shards
+        self._replica, partition = divmod(number, shared.partitions)
+        capacity, numbers = shared.capacity, shared.capacity.of_partition(partition)
+        self.shards: Sequence[Range] = [capacity.shards[each].shift(-capacity.origin(partition)) for each in numbers]
+        # Without servers, the shard that this worker itself holds.
+        self._shard = next((each for each in capacity.held_by(self._replica) if each in numbers), 0)
         self.peers, self.shared_vectors, self.shared_rows = shared.peers, shared.shared_vectors, shared.shared_rows
         self._order_taken = 0
+        holders = {shard: rank for holder, rank in enumerate(self._servers) for shard in capacity.held_by(holder)}
+        # Who holds each shard, and its numbers there; nobody where there are no servers.
+        self._holders = [(holders[shard], f"parameters/{shard}", f"clock/{shard}") for shard in numbers if holders]
         self._outboxes = [
-            Outbox(self._window, rank, number, geometry, self._doorbells, feedback[server] if feedback else None)
-            for server, (rank, geometry) in enumerate(zip(self._servers, shared.geometries, strict=False))
-        ]
-        self._parts = [slice(*shard) for shard in self.shards[: len(self._servers)]]
+            Outbox(
+                self._window, rank, self._replica, shared.geometries[shard], self._doorbells,
+                feedback[place] if feedback else None, shard,
+            )
+            for place, (shard, (rank, _, _)) in enumerate(zip(numbers, self._holders, strict=False))
+        ]  # fmt: skip
+        self._parts = [slice(*shard) for shard in self.shards[: len(self._holders)]]
         self._undelivered: list[int] = []
         self._unended = list(self._outboxes)
         self._unmarked: list[Outbox] = []
         self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
         self._numbers = np.zeros(len(Control), np.int64)
         self._clock = np.zeros(1, np.int64)
-        self._clocks = np.zeros(len(shared.workers), np.int64)
+        self._clocks = np.zeros(shared.replicas, np.int64)
 
     # Data, clocks and status, all at the coordinator.
 
@@ -78,7 +88,7 @@ class WindowWorkerLink(WindowLink):
         """See `WorkerLink.set_clock`."""
         before = int(self._clock[0])
         self._clock[0] = clock
-        self._window.put(self._clock, self._coordinator, "clocks", self._number)
+        self._window.put(self._clock, self._coordinator, "clocks", self._replica)
         self._window.flush(self._coordinator)
         if self.slowest_clock() > before:
             for rank in self._shared.workers:
@@ -110,7 +120,7 @@ class WindowWorkerLink(WindowLink):
 
     def post_shard(self, status: np.ndarray, wake: bool = False) -> None:
         """See `WorkerLink.post_shard`."""
-        self._post("servers", self._number, status, wake)
+        self._post("servers", self._shard, status, wake)
 
     def post_sums(self, sums: np.ndarray) -> None:
         """See `WorkerLink.post_sums`."""
@@ -168,18 +178,18 @@ class WindowWorkerLink(WindowLink):
 
     def read_clocks(self, clocks: np.ndarray) -> None:
         """See `WorkerLink.read_clocks`."""
-        for rank, row in zip(self._servers, clocks, strict=True):
-            self._window.get(row, rank, "clock")
+        for (rank, _, clock), row in zip(self._holders, clocks, strict=True):
+            self._window.get(row, rank, clock)
             self._window.flush(rank)
 
     def start_fetch(self, parameters: Any) -> None:
         """See `WorkerLink.start_fetch`."""
-        for rank, part in zip(self._servers, self._parts, strict=True):
-            self._window.get(parameters[part], rank, "parameters")
+        for (rank, region, _), part in zip(self._holders, self._parts, strict=True):
+            self._window.get(parameters[part], rank, region)
 
     def finish_fetch(self) -> None:
         """See `WorkerLink.finish_fetch`."""
-        for rank in self._servers:
+        for rank, _, _ in self._holders:
             self._window.flush(rank)
 
     # A coordinator's evaluations.

@@ -41,10 +41,12 @@ class Coordinator:
     ----------
     job : Job
     reporter : Reporter
+    shards : int
+        Number of shards.
     """
 
-    def __init__(self, job: Job, reporter: Reporter) -> None:
-        self._job, self._reporter = job, reporter
+    def __init__(self, job: Job, reporter: Reporter, shards: int) -> None:
+        self._job, self._reporter, self._partitions = job, reporter, len(job.slices)
         self._supervisor = Supervisor.for_job(job, time.time())
         self._actions: dict[type, Callable[[Any], None]] = {
             Save: self._save, Test: self._test, Stop: self._stop, Log: self._log, Fail: self._fail,
@@ -55,7 +57,7 @@ class Coordinator:
             portions, state = job.schedule.portions, job.position.state
             self._sandblaster = SandblasterCoordinator(job.algorithm, portions, state, self)
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
-        self._saving = Saving(job, 1 if shared else job.config.servers or job.replicas)
+        self._saving = Saving(job, 1 if shared else shards, self._partitions)
         self._tickets, self._phase = 0, Phase.TRAIN
         self._started = self._signalled = self._stopped = False
         self._trained = Totals(0.0)
@@ -64,7 +66,7 @@ class Coordinator:
     def bind(self, transport: Transport) -> None:
         """Coordinate the ranks of a transport from now on."""
         self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.size
-        self._roles = transport.roles
+        self._roles, self._workers = transport.roles, transport.workers
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
         self._link.set_tickets(NO_MORE if self._stopped else self._tickets)
         self._link.set_phase(self._phase)
@@ -135,7 +137,7 @@ class Coordinator:
         if not self._saving.active:
             # Workers must know of all tickets taken since an order, until they have obeyed it.
             self._link.show_taken(self._tickets_taken())
-        totals = from_status(time.time(), self._link.workers, self._link.servers)
+        totals = self._totals()
         for epoch, result in self._link.evaluations():
             then = replace(totals, now=float(result["time"]))
             values = zip(self._job.figures.names, result["values"].tolist(), strict=True)
@@ -143,6 +145,9 @@ class Coordinator:
         self._look_for_divergence()
         self._reporter.look(totals)
         return totals
+
+    def _totals(self) -> Totals:
+        return from_status(time.time(), self._link.workers, self._link.servers, self._partitions)
 
     def _look_for_divergence(self) -> None:
         """Tell of the first worker whose loss is not finite, if there is one; it waits for the end of the run."""
@@ -168,7 +173,7 @@ class Coordinator:
     # What the supervisor decides.
 
     def _save(self, save: Save) -> None:
-        totals = from_status(time.time(), self._link.workers, self._link.servers)
+        totals = self._totals()
         seconds = self._job.position.seconds + totals.seconds
         self._saving.order(save.last, self._tickets_taken(), seconds, save.position)
 
@@ -210,7 +215,7 @@ class Coordinator:
         keep_best(self._job, keep.best)
 
     def _fail(self, fail: Fail) -> None:
-        raise RankError(fail.cause, self._rank if fail.worker is None else self._roles.replicas[fail.worker][0])
+        raise RankError(fail.cause, self._rank if fail.worker is None else self._workers[fail.worker])
 
     def _finish(self, finish: Finish) -> None:
         self._summary = self._reporter.close(
@@ -218,6 +223,7 @@ class Coordinator:
             ranks=self._size,
             servers=len(self._roles.servers),
             replicas=len(self._roles.replicas),
+            partitions=self._partitions,
             interrupted=finish.interrupted,
             seconds_to_target=finish.seconds_to_target,
             stopped=finish.stopped,

@@ -31,11 +31,13 @@ class _Checkpoint:
     position: Position | None
     shards: set[int] = field(default_factory=set)
     replicas: dict[int, ReplicaPosition] = field(default_factory=dict)
+    partitions: set[tuple[int, int]] = field(default_factory=set)
     files: list[str] = field(default_factory=list)
 
     def add(self, saved: Saved, end: int) -> None:
         self.shards.update(saved.shards)
         self.replicas.update(saved.replicas)
+        self.partitions.update([] if saved.partition is None else [saved.partition])
         self.files.extend(saved.files)
         self.taken = self.taken if saved.taken is None else min(saved.taken, end)
 
@@ -48,10 +50,12 @@ class Saving:
     job : Job
     shards : int
         Number of shards' files in a checkpoint.
+    partitions : int
+        Number of ranks of a replica.
     """
 
-    def __init__(self, job: Job, shards: int) -> None:
-        self._job, self._shards = job, shards
+    def __init__(self, job: Job, shards: int, partitions: int = 1) -> None:
+        self._job, self._shards, self._others = job, shards, partitions - 1
         self._order = self._last = 0
         self._end = NO_MORE
         self._checkpoint: _Checkpoint | None = None
@@ -121,7 +125,8 @@ class Saving:
     def _complete(self, found: _Checkpoint) -> None:
         """Write the index if all else has been reported."""
         replicas = 0 if found.position is not None else self._job.replicas
-        if len(found.shards) == self._shards and len(found.replicas) == replicas:
+        reported = len(found.replicas) == replicas and len(found.partitions) == replicas * self._others
+        if reported and len(found.shards) == self._shards:
             order, position, files = self._order, self._where(found), sorted(found.files)
             self._completed = order, position
             self._completing.begin(lambda: complete_checkpoint(self._job, order, position, self._shards, files))

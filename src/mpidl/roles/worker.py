@@ -1,4 +1,4 @@
-"""The role of a worker: one replica, driven by its algorithm, that also evaluates the model when an epoch is over."""
+"""The role of a worker: a replica, driven by its algorithm, that also evaluates the model when an epoch is over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from mpidl.algorithms import Exchange
 from mpidl.data import Split
 from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_reduction import ByReduction
+from mpidl.engines.mpi.group import MpiGroup
 from mpidl.engines.mpi.in_memory import InMemory
+from mpidl.engines.mpi.lead import GroupLead, Lead
 from mpidl.engines.mpi.marking import Marking
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
@@ -20,8 +22,9 @@ from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.rehearsal import rehearse_replica
+from mpidl.metrics.figures import Figures
 from mpidl.nn.evaluation import evaluate_split
-from mpidl.parameters.ranges import Range, split
+from mpidl.parameters import Held, Range, split
 from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.storage.interleaving import WorkerRecord
 from mpidl.transport.interface.transport import Transport
@@ -36,17 +39,18 @@ PIECES = 4
 class Worker:
     """Trains one replica until there are no more data, then does what the coordinator says.
 
-    It has its own state; `bind` gives it the other ranks.
+    Where replicas are cut, all ranks of one do so together, each with its slice of the vectors: they run the same
+    algorithm, and the first of them decides for all. It has its own state; `bind` gives it the other ranks.
 
     Parameters
     ----------
     job : Job
     number : int
-        This worker's number.
-    workers : int
-        Number of workers.
-    shards : list of Range
-        What each server holds or, without servers, each worker.
+        The replica's number.
+    held : list of Held
+        All shards, and who holds them.
+    group : MpiGroup, optional
+        The ranks of the replica, if there are several.
 
     Attributes
     ----------
@@ -54,10 +58,13 @@ class Worker:
         What the worker did, if the run is recorded.
     """
 
-    def __init__(self, job: Job, number: int, workers: int, shards: list[Range]) -> None:
-        self._job, self._number, self._workers = job, number, workers
+    def __init__(self, job: Job, number: int, held: list[Held], group: MpiGroup | None = None) -> None:
+        self._job, self._number, self._replicas = job, number, job.replicas
+        self._lead = Lead() if group is None else GroupLead(group)
         self._interrupted = self._reported = False
-        self._handler = self._make_handler(shards)
+        own = [(place, each) for place, each in enumerate(held) if each.partition == self._lead.partition]
+        self._handler = self._make_handler(own)
+        self._handler.lead = self._lead
         self._handler.record = self.record = WorkerRecord() if job.config.run.record else None
         self._engine = self._make_engine()
         self._delay = job.config.debug.delay(number)
@@ -66,6 +73,8 @@ class Worker:
         for each in job.evaluated.values():
             each.load()
         rehearse_replica(job)
+        if group is not None:
+            group.sent = 0
 
     def _make_engine(self) -> MpiEngine:
         """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""
@@ -75,20 +84,23 @@ class Worker:
         job.load_buffers(number)
         if position is not None:
             assert job.checkpoint is not None
-            vectors = job.checkpoint.replica_vectors(number, layout=job.layout)
+            vectors = job.checkpoint.replica_vectors(number, job.slice, job.layout)
             state.load(vectors, position.counts, position.portion)
             self._handler.load(position, vectors)
             working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
         engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)
         finite = job.config.run.terminate_on_nan
-        marking = Marking(number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets, finite)
+        part = job.slice if self._lead.partitions > 1 else None
+        marking = Marking(number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets, finite, part)
         marking.clock = 0 if position is None else position.clock
         engine.marking = marking
-        self._own_tickets = iter(range(number + tickets * self._workers, NO_MORE, self._workers))
+        self._own_tickets = iter(range(number + tickets * self._replicas, NO_MORE, self._replicas))
         return engine
 
-    def _make_handler(self, shards: list[Range]) -> RequestHandler:
+    def _make_handler(self, held: list[tuple[int, Held]]) -> RequestHandler:
+        """Return what carries out requests, given the shards that make up the worker's slice, and their numbers."""
         job, algorithm = self._job, self._job.algorithm
+        shards = [each.range.shift(-job.slice.start) for _, each in held]
         if algorithm.exchange is Exchange.SERVERS:
             return ThroughServers(shards, job.dtype, algorithm.encoding(), job.config.run.deterministic)
         if algorithm.coordinated:
@@ -96,11 +108,12 @@ class Worker:
                 shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,
                 between=self._report_interruption, test=self._evaluate_pieces,
             )  # fmt: skip
-        part, reduces = shards[self._number], algorithm.exchange is Exchange.REDUCTION
+        place, (part, _, _) = next(each for each in held if each[1].holder == self._number)
+        reduces = algorithm.exchange is Exchange.REDUCTION
         chunk = CHUNK_BYTES // job.dtype.itemsize if reduces else part.size
         shard = fill(job, part, np.empty(part.size, job.dtype), chunk)
         if reduces:
-            return ByReduction(shard, shards, self._evaluate_together)
+            return ByReduction(shard, shards, self._evaluate_together, place)
         return InMemory(self._number, job.model, shard)
 
     @property
@@ -110,7 +123,8 @@ class Worker:
 
     def bind(self, transport: Transport) -> None:
         """Train with the ranks of a transport from now on."""
-        self._link = transport.worker(self._number, self._handler.feedback)
+        number = self._number * self._lead.partitions + self._lead.partition
+        self._link = transport.worker(number, self._handler.feedback)
         self._engine.bind(self._link)
         self._link.post(self._engine.status.row)
 
@@ -126,7 +140,7 @@ class Worker:
         """Run the replica to its end, and stay until the coordinator says to exit."""
         algorithm, parameters = self._job.algorithm, self._job.model.parameters
         self._handler.start(parameters)
-        self._engine.run(algorithm.replica(self._number, parameters, self._workers, self._engine.state))
+        self._engine.run(algorithm.replica(self._number, parameters, self._replicas, self._engine.state))
         self._report_interruption()
         self._engine.announce_end()
         self._follow_orders()
@@ -188,7 +202,12 @@ class Worker:
         return next(iter(self._job.evaluated.values()))
 
     def _evaluate(self, split: Split, part: Range) -> np.ndarray:
-        return evaluate_split(self._job.model, split, part.start, part.stop, self._job.figures)
+        """Return the sums over a part of a split; zeros on all but the first rank of a replica."""
+        figures = self._job.figures
+        # The others compute, but get no outputs.
+        own = figures if self._lead.leads else Figures()
+        sums = evaluate_split(self._job.model, split, part.start, part.stop, own)
+        return sums if self._lead.leads else np.zeros(figures.size)
 
     @contextmanager
     def _evaluating(self) -> Iterator[float]:
@@ -200,7 +219,7 @@ class Worker:
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
         """Evaluate this worker's part of the data, as all do at this moment."""
         self._link.post(self._engine.status.row)
-        model, part = self._job.model, split(self._split.samples, self._workers)[self._number]
+        model, part = self._job.model, split(self._split.samples, self._replicas)[self._number]
         with self._evaluating() as at:
             own = None
             if parameters is not model.parameters:
@@ -214,6 +233,8 @@ class Worker:
 
     def _post_evaluation(self, epoch: int, at: float, sums: np.ndarray) -> None:
         """Post the figures after an epoch, given the sums over all samples; the evaluation began at the time `at`."""
+        if not self._lead.leads:
+            return
         values = list(self._job.figures.values(sums).values())
         result = np.zeros(1, evaluation(len(values)))
         result["time"], result["values"] = at, values
@@ -222,18 +243,21 @@ class Worker:
     def _evaluate_pieces(self) -> int:
         """Evaluate pieces of the data, as many as others leave; see `SandblasterWorker`."""
         taken, status, sums = 0, self._engine.status, self._sums()
-        pieces = split(self._split.samples, PIECES * self._workers)
+        pieces = split(self._split.samples, PIECES * self._replicas)
         while True:
             # The tickets may be of the next evaluation already, when this worker comes late.
-            number, piece = divmod(self._link.take_piece(), TICKETS)
+            number, piece = self._lead.share(lambda: divmod(self._link.take_piece(), TICKETS))
             if piece >= len(pieces):
                 return number
             if number != taken:
-                taken = status.figures["tests"] = number
+                taken = number
+                status.figures["tests"] = number if self._lead.leads else 0
                 status.figures["tested_samples"] = sums[...] = 0
                 self._handler.fetch(self._job.model.parameters)
             part = pieces[piece]
             sums[0] += self._evaluate(self._split, part)
+            if not self._lead.leads:
+                continue
             self._link.post_sums(sums)
             status.figures["tested_samples"] += part.size
             self._link.post(status.row, wake=True)
@@ -243,8 +267,9 @@ class Worker:
         self._handler.fetch(self._job.model.parameters)
         status, sums = self._engine.status, self._sums()
         for row, each in zip(sums, self._job.evaluated.values(), strict=True):
-            row[:] = self._evaluate(each, split(each.samples, self._workers)[self._number])
-        self._link.post_sums(sums)
+            row[:] = self._evaluate(each, split(each.samples, self._replicas)[self._number])
+        if self._lead.leads:
+            self._link.post_sums(sums)
         status.figures["state"] = State.DONE
         self._link.post(status.row, wake=True)
 

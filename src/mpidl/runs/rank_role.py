@@ -10,12 +10,13 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.device import Place, choose
+from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.place import place
 from mpidl.job.rehearsal import learn_outputs, rehearse_shard
-from mpidl.parameters import Range
+from mpidl.parameters import Held
 from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
@@ -46,15 +47,18 @@ class RankRole:
         Lets go of the transport's memory, which is about to be freed.
     """
 
-    def __init__(self, comm: MPI.Intracomm, roles: Roles, job: Job, ranges: list[Range]) -> None:
-        self._comm, self._roles, self._job, self._ranges = comm, roles, job, ranges
+    def __init__(
+        self, comm: MPI.Intracomm, roles: Roles, job: Job, held: list[Held], group: MpiGroup | None = None
+    ) -> None:
+        self._comm, self._roles, self._job, self._held, self._group = comm, roles, job, held, group
+        self._workers = [rank for replica in roles.replicas for rank in replica]
         self._reporter: Reporter | None = None
         self._place: Place | None = None
         self.staging: Staging | None = None
         self.outputs = 0
         self._record: WorkerRecord | ServerRecord | None = None
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
-        self._shard: Shard | None = None
+        self._shards: list[Shard] = []
         self.unbind: Callable[[], None] = lambda: None
 
     def choose_device(self, nodes: list[int]) -> None:
@@ -66,7 +70,7 @@ class RankRole:
             The node of each rank, as a number.
         """
         job, device, servers = self._job, self._job.config.device, self._roles.servers
-        workers = {rank for ranks in self._roles.replicas for rank in ranks}
+        workers = set(self._workers)
         computing = workers | set(servers if device.shards else ())
         rank = self._comm.rank
         number = sum(nodes[other] == nodes[rank] for other in computing if other < rank)
@@ -80,7 +84,7 @@ class RankRole:
 
     def rehearse(self) -> None:
         """Let a worker's model compute once, if it is the user's own or there are metrics of its outputs."""
-        if any(self._comm.rank in ranks for ranks in self._roles.replicas):
+        if self._comm.rank in self._workers:
             self._job.rehearse()
             self.outputs = learn_outputs(self._job)
 
@@ -119,40 +123,44 @@ class RankRole:
         rank, job, roles = self._comm.rank, self._job, self._roles
         role: Coordinator | Server | Worker
         if self._reporter is not None:
-            role = coordinator = Coordinator(job, self._reporter)
+            role = coordinator = Coordinator(job, self._reporter, len(self._held))
             self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
         elif rank in roles.servers:
             role = server = self._make_server(roles.servers.index(rank), transport)
-            self._shard = server.shard
+            self._shards = [each.shard for each in server.served]
             self._work = lambda: _interruptible(server.serve, server.interrupt)
         elif rank in transport.workers:
             rehearse_shard(job)
-            role = worker = Worker(job, transport.workers.index(rank), len(transport.workers), self._ranges)
-            self._record, self._shard = worker.record, worker.shard
+            role = worker = Worker(job, transport.workers.index(rank) // len(job.slices), self._held, self._group)
+            self._record, self._shards = worker.record, [] if worker.shard is None else [worker.shard]
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
         else:
             return
-        self._fingerprint = self._shard.fingerprint() if self._shard is not None else 0
+        self._fingerprints = [shard.fingerprint() for shard in self._shards]
         role.bind(transport)
         self.unbind = role.unbind
 
     def _make_server(self, number: int, transport: Transport) -> Server:
         job, xp = self._job, np if self._place is None else self._place.xp
-        part = self._ranges[number]
-        shard = fill(job, part, np.empty(part.size, job.dtype), transport.chunks[number], xp=xp)
+        shards = {
+            place: fill(job, part, np.empty(part.size, job.dtype), transport.chunks[place], xp=xp)
+            for place, (part, holder, _) in enumerate(self._held)
+            if holder == number
+        }
         rehearse_shard(job, xp)
         server = Server(
-            number, shard, job.directory, workers=len(transport.workers),
+            number, shards, job.directory, workers=job.replicas,
             deterministic=job.config.run.deterministic, coordinated=job.algorithm.coordinated,
             finite=job.config.run.terminate_on_nan,
         )  # fmt: skip
         if job.config.run.record:
-            self._record = server.record = ServerRecord()
+            (served,) = server.served
+            self._record = served.record = ServerRecord()
         return server
 
     def has_changed(self) -> bool:
-        """Return whether this rank's shard, if it has one, has other parameters than at the start."""
-        return self._shard is not None and self._shard.fingerprint() != self._fingerprint
+        """Return whether this rank's shards, if it has any, have other parameters than at the start."""
+        return [shard.fingerprint() for shard in self._shards] != self._fingerprints
 
     def save_record(self, transport: Transport) -> None:
         """Write the run's interleaving; all ranks take part."""

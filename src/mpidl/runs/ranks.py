@@ -16,13 +16,16 @@ from mpi4py import MPI
 
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
+from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError, RankError, UsageError
+from mpidl.job.cutting import cut, take_part
 from mpidl.job.description import of_data, of_model, of_samples
 from mpidl.job.job import Job
 from mpidl.job.memory import check_memory
 from mpidl.launch import marks
 from mpidl.launch.deaths import nodes_as_text
-from mpidl.parameters import Range
+from mpidl.parameters import Held
+from mpidl.partition.network import CutNetwork
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.rma.room import check_windows
 from mpidl.rma.transport import WindowTransport
@@ -30,7 +33,7 @@ from mpidl.runs.agreement import check_same, together
 from mpidl.runs.common_values import agree_on_initial_values, share_trained
 from mpidl.runs.judgement import say_unchanged
 from mpidl.runs.rank_role import RankRole
-from mpidl.topology.roles import Roles, assign
+from mpidl.topology.roles import Roles, assign, check_number
 from mpidl.transport.capacity import Capacity
 
 T = TypeVar("T")
@@ -63,26 +66,32 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         marks.tell(marks.READY)
         if len(set(nodes)) > 1 and (text := nodes_as_text(nodes)) is not None:
             marks.tell(f"{marks.NODES} {text}")
-    roles = replace(assign(nodes, config.servers), hosts=tuple(comm.allgather(MPI.Get_processor_name())))
+    partitions, hosts = config.topology.partitions, tuple(comm.allgather(MPI.Get_processor_name()))
+    roles = replace(assign(nodes, config.servers, partitions), hosts=hosts)
+    check_number(comm.size, config.servers, partitions)
     job = _agree(comm, roles, build)
     _compare(comm, roles, job)
     _check_nodes(config, nodes)
     if job.checkpoint is None:
         _agree(comm, roles, lambda: agree_on_initial_values(comm, job.original))
     job.begin(len(roles.replicas))
+    plan = _agree(comm, roles, lambda: cut(job, partitions)) if partitions > 1 else None
     _agree(comm, roles, lambda: _check_memory(job, roles, nodes, comm.rank))
-    ranges = job.shards(len(roles.servers) or len(roles.replicas))
-    role = RankRole(comm, roles, job, ranges)
+    held = job.held(len(roles.servers))
+    group = None if plan is None else _join_replica(comm, roles)
+    if plan is not None and group is not None:
+        take_part(job, plan, group)
+    role = RankRole(comm, roles, job, held, group)
     _agree(comm, roles, lambda: role.choose_device(nodes))
-    _agree(comm, roles, role.rehearse)
+    _agree(comm, roles, role.rehearse, in_groups=partitions > 1)
     job.know_outputs(comm.allreduce(role.outputs, op=MPI.MAX))
-    capacity = _capacity(job, ranges)
+    capacity = _capacity(job, held)
     _agree(comm, roles, lambda: check_windows(comm, roles, capacity))
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
         transport = WindowTransport(comm, roles, capacity, staging=role.staging)
     try:
-        _agree(comm, roles, lambda: role.prepare(transport))
+        _agree(comm, roles, lambda: role.prepare(transport), in_groups=partitions > 1)
     except MpidlError:
         role.discard_files()
         raise
@@ -93,17 +102,33 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         role.unbind()
         changed = comm.allreduce(role.has_changed(), op=MPI.LOR)
     if job.shared:
-        held = [(roles.replicas[0][0], Range(0, job.layout.size))]
-        share_trained(comm, job.original, job.layout, held, job.original.parameters)
+        trained = list(zip(roles.replicas[0], job.slices, strict=True))
+        share_trained(comm, job.original, job.layout, trained, job.part.parameters)
+    if group is not None:
+        assert isinstance(job.part, CutNetwork)
+        job.part.unbind()
+        group.free()
+        group.communicator.Free()
     if comm.rank == roles.coordinator and not changed:
         say_unchanged(summary)
     return summary
 
 
-def _capacity(job: Job, ranges: list[Range]) -> Capacity:
+def _join_replica(comm: MPI.Intracomm, roles: Roles) -> MpiGroup | None:
+    """Return the ranks of this rank's replica; None for a rank that is in none."""
+    mine = next(((number, each) for number, each in enumerate(roles.replicas) if comm.rank in each), None)
+    if mine is None:
+        comm.Split(MPI.UNDEFINED)
+        return None
+    number, replica = mine
+    own: Any = comm.Split(number, replica.index(comm.rank))
+    return MpiGroup(own)
+
+
+def _capacity(job: Job, held: list[Held]) -> Capacity:
     shared = 1 + len(job.states) if job.algorithm.exchange is Exchange.SHARED_MEMORY else 0
     return Capacity(
-        ranges,
+        [each.range for each in held],
         job.dtype,
         wire=job.algorithm.encoding(),
         evaluations=max(1, job.schedule.epochs),
@@ -111,6 +136,8 @@ def _capacity(job: Job, ranges: list[Range]) -> Capacity:
         sums=len(job.evaluated) * job.figures.size,
         units=job.units,
         shared_vectors=shared,
+        held=held,
+        slices=job.slices,
     )
 
 
@@ -120,7 +147,7 @@ def _check_memory(job: Job, roles: Roles, nodes: list[int], rank: int) -> None:
     servers = sum(other in roles.servers for other in here)
     workers = len(here) - servers - (roles.coordinator in here)
     shards = servers / len(roles.servers) * (1 + len(job.states)) if servers else 0
-    check_memory(job, 2 * workers + shards, workers)
+    check_memory(job, 2 * workers / len(job.slices) + shards, workers)
 
 
 def _nodes(comm: MPI.Intracomm) -> list[int]:
@@ -148,11 +175,15 @@ def _compare(comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
     job.identify({**sizes, **check_same("data", samples, comm.rank, comm.allgather)})
 
 
-def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T]) -> T:
-    """Carry out an action on every rank; if it fails on some, raise the first one's error on all."""
+def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T], in_groups: bool = False) -> T:
+    """Carry out an action on every rank; if it fails on some, raise the first one's error on all.
+
+    In an action of groups, the ranks of a replica wait for each other: what isn't a fault of the user, which all ranks
+    meet, ends the job.
+    """
 
     def guarded() -> T:
-        with _failing_together(comm, roles, but=(MpidlError, MemoryError)):
+        with _failing_together(comm, roles, but=(UsageError,) if in_groups else (MpidlError, MemoryError)):
             return action()
 
     return together(

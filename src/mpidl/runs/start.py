@@ -14,6 +14,7 @@ from mpidl.job.build import build
 from mpidl.job.description import of_config
 from mpidl.job.job import Job
 from mpidl.launch import environment
+from mpidl.launch.output import say
 from mpidl.runs.agreement import by_first_rank, check_same, ranks
 from mpidl.runs.resuming import choose, finished
 from mpidl.storage.checkpoint import Checkpoint
@@ -133,6 +134,8 @@ def _start(
     if environment.world().size == 1:
         from mpidl.runs.one_process import OneProcess
 
+        if (partitions := config.topology.partitions) > 1:
+            say(f"topology.partitions: {partitions}, but this process is alone: it trains the whole model")
         return OneProcess(build_job()).run()
     from mpidl.runs.ranks import run
 

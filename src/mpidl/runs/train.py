@@ -36,6 +36,7 @@ def train(
     rule: Rule | None = None,
     rate: RateSchedule | Mapping[str, Any] | None = None,
     servers: int | None = None,
+    partitions: int | None = None,
     batch: int | None = None,
     portion: int | None = None,
     validation: float | None = None,
@@ -92,6 +93,8 @@ def train(
         How learning rates change during the run; constant by default.
     servers : int, optional
         Number of shards of the parameters, 1 by default; ignored by algorithms without servers.
+    partitions : int, optional
+        Number of ranks that the model of each replica, a `Network`, is cut over, 1 by default.
     batch : int, optional
         Samples in a minibatch of one replica, 128 by default.
     portion : int, optional
@@ -186,7 +189,7 @@ def train(
             "group": None if groups is None else [_plain(group) for group in groups],
             "initial": None if initial is None else str(initial),
         },
-        "topology": {"servers": servers},
+        "topology": {"servers": servers, "partitions": partitions},
         "checkpoint": {"every": checkpoint_every, "keep": keep},
         "device": {"kind": device if isinstance(device, str) else None},
     }

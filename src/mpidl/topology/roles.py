@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mpidl.errors import UsageError
 
-__all__ = ["Roles", "assign"]
+__all__ = ["Roles", "assign", "check_number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class Roles:
     hosts: tuple[str, ...] = ()
 
     def role(self, rank: int) -> str:
-        """Return the role of world rank `rank` as text: ``"server 0"``, ``"worker 1"``, ``"worker 1.0"``.
+        """Return the role of world rank `rank` as text: ``"server 0"``, ``"worker 1"``.
+
+        Of a replica of several ranks, each is a worker: ``"worker 1, partition 0 of 2"``.
 
         Raises
         ------
@@ -56,7 +58,8 @@ class Roles:
         found = {self.coordinator: "coordinator"}
         found |= {rank: f"server {number}" for number, rank in enumerate(self.servers)}
         for number, ranks in enumerate(self.replicas):
-            parts = [""] if len(ranks) == 1 else [f".{part}" for part in range(len(ranks))]
+            count = len(ranks)
+            parts = [""] if count == 1 else [f", partition {part} of {count}" for part in range(count)]
             found |= {rank: f"worker {number}{part}" for rank, part in zip(ranks, parts, strict=True)}
         found |= {rank: f"standby {number}" for number, rank in enumerate(self.standby)}
         return [found[rank] for rank in range(len(found))]
@@ -113,6 +116,27 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
 
     left = sorted(rank for ranks in free.values() for rank in ranks)
     return Roles(tuple(server_ranks), tuple(sorted(replicas, key=min)), tuple(left))
+
+
+def check_number(ranks: int, servers: int, partitions: int) -> None:
+    """Check that all ranks have work: a coordinator, servers, and replicas of so many ranks.
+
+    Raises
+    ------
+    UsageError
+        Some ranks would have none. (Too few ranks are an error of `assign`.)
+    """
+    workers = ranks - 1 - servers
+    if workers > partitions and workers % partitions:
+        least = ranks - workers % partitions
+        raise UsageError(
+            f"{ranks} ranks: a coordinator{_counted(servers)} and replicas of {partitions} workers leave "
+            f"{workers % partitions} without work, expected {least} or {least + partitions} ranks"
+        )
+
+
+def _counted(servers: int) -> str:
+    return f", {servers} server{'s' * (servers > 1)}" if servers else ""
 
 
 def _too_few(ranks: int, needed: int, servers: int, partitions: int, standby: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpidl.parameters.ranges import Range
+from mpidl.parameters.shards import Held
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.wire import Wire
 
@@ -18,7 +19,7 @@ class Capacity:
     Attributes
     ----------
     shards : sequence of Range
-        What each server holds or, without servers, each worker.
+        What servers hold or, without servers, workers.
     dtype : dtype
         The parameters' dtype.
     wire : Wire, optional
@@ -35,6 +36,10 @@ class Capacity:
         Vectors of parameters that the workers share in their node's memory; 0 for none.
     chunk_bytes : int
         Bytes of a chunk; see `mpidl.transport.mailbox_geometry.MailboxGeometry`.
+    held : sequence of Held
+        The shards again, with who holds each. By default, server or replica k holds shard k for replicas of one rank.
+    slices : sequence of Range
+        What each partition of a replica has of the vector; by default, one has all.
     """
 
     shards: Sequence[Range]
@@ -46,3 +51,21 @@ class Capacity:
     units: int = 0
     shared_vectors: int = 0
     chunk_bytes: int = CHUNK_BYTES
+    held: Sequence[Held] = ()
+    slices: Sequence[Range] = ()
+
+    def held_by(self, holder: int) -> list[int]:
+        """Return the numbers of the shards that a server holds or, without servers, a replica."""
+        return [number for number, each in enumerate(self._held) if each.holder == holder]
+
+    def of_partition(self, partition: int) -> list[int]:
+        """Return the numbers of the shards that make up a partition's slice, in its order."""
+        return [number for number, each in enumerate(self._held) if each.partition == partition]
+
+    def origin(self, partition: int) -> int:
+        """Return where a partition's slice begins."""
+        return self.slices[partition].start if self.slices else 0
+
+    @property
+    def _held(self) -> Sequence[Held]:
+        return self.held or [Held(range, holder) for holder, range in enumerate(self.shards)]

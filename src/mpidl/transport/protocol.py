@@ -94,6 +94,7 @@ WORKER_STATUS = np.dtype(
         ("fetches", np.int64),
         ("bytes_pushed", np.int64),
         ("bytes_fetched", np.int64),
+        ("bytes_moved", np.int64),  # sent to other ranks of the same replica
         ("first_fetch", np.float64),  # seconds since the epoch
         ("last_push", np.float64),
         ("evaluation_seconds", np.float64),
@@ -223,6 +224,8 @@ class Saved:
         Names of the files beside the shards'.
     taken : int or None
         Tickets below it had been taken, if the order itself doesn't say so.
+    partition : (int, int) or None
+        A replica, and which of its ranks reports, if that isn't the first, which reports where the replica was.
     """
 
     order: int
@@ -230,6 +233,7 @@ class Saved:
     replicas: Mapping[int, ReplicaPosition] = field(default_factory=dict)
     files: Sequence[str] = ()
     taken: int | None = None
+    partition: tuple[int, int] | None = None
 
 
 # Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.

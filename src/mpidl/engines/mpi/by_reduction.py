@@ -30,9 +30,11 @@ class ByReduction(OwnShard):
     shard : Shard
         What this worker holds.
     shards : sequence of Range
-        What each worker holds.
+        What each worker with the same slice of the vector holds, counted from its beginning.
     evaluate : callable
         Evaluates parameters after an epoch; called on all workers as (epoch, parameters).
+    number : int
+        The number of the worker's shard.
 
     Attributes
     ----------
@@ -47,11 +49,12 @@ class ByReduction(OwnShard):
         shard: Shard,
         shards: Sequence[Range],
         evaluate: Callable[[int, np.ndarray], None],
+        number: int = 0,
     ) -> None:
         super().__init__(shard)
         self.actions = {Reduce: self._reduce}
         self._evaluate = evaluate
-        self._shards = shards
+        self._shards, self._number = shards, number
         self._received = np.empty((len(shards), shard.range.size), shard.parameters.dtype)
         self._says = np.zeros(len(Meeting), np.int64)
         self._all = np.zeros((len(shards), len(Meeting)), np.int64)
@@ -84,7 +87,7 @@ class ByReduction(OwnShard):
     def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
         """See `RequestHandler.cut`: the shard as the last reduction has left it."""
         self._cut.begin(())
-        return Part({number: position}, {number: (self.shard.range, self._cut.copy.on_host())})
+        return Part({number: position}, {self._number: (self.shard.range, self._cut.copy.on_host())})
 
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`: the last reduction's result."""
@@ -121,8 +124,7 @@ class ByReduction(OwnShard):
         self._says[:] = gives, self.epoch_over, 0, 0, self.portion, 0
         self._says.view(np.float64)[Meeting.WEIGHT] = weight
         if self._peers.rank == 0:
-            order = self._link.order()
-            self._says[[Meeting.ORDER, Meeting.LAST]] = order.number, order.last
+            self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.order)[:2]
         started = time.perf_counter()
         self._peers.Allgather(self._says, self._all)
         self.status.figures["waiting_seconds"] += time.perf_counter() - started

@@ -99,6 +99,7 @@ class MpiEngine:
         """Reach the other ranks by `link` from now on."""
         self._link, self._waiting = link, Waiting(link, self.status)
         self._timer = timer(link.crowded)
+        self.handler.lead.bind(link, self.status)
         self.handler.bind(link)
         self.marking.bind(link, self._waiting.until)
         link.set_clock(self.marking.clock)
@@ -124,7 +125,8 @@ class MpiEngine:
     def announce_end(self) -> None:
         """Tell the other ranks that this replica is done."""
         self.handler.end_pushes()
-        self._link.set_clock(STOPPED)
+        if self.handler.lead.leads:
+            self._link.set_clock(STOPPED)
         self.status.figures["state"] = State.TRAINED
         self._link.post(self.status.row, wake=True)
 
@@ -146,7 +148,7 @@ class MpiEngine:
         return batch
 
     def _take_ticket(self) -> int:
-        ticket = self._hooks.take_ticket()
+        (ticket,) = self.handler.lead.share(lambda: (self._hooks.take_ticket(),))
         self.marking.took(ticket)
         return ticket
 
@@ -175,6 +177,7 @@ class MpiEngine:
         figures["batches"] += 1
         figures["loss"] += float(loss) * batch.total
         figures["weight"] += batch.total
+        figures["bytes_moved"] = self.handler.lead.bytes_moved
         if not isfinite(loss):
             self._hooks.diverged()
         self.marking.unused = 0
@@ -188,12 +191,16 @@ class MpiEngine:
         def over() -> bool:
             # What the replica keeps is complete as long as it waits.
             self.marking.look()
-            return self._link.tickets_taken() >= taken
+            (found,) = self.handler.lead.share(lambda: (self._link.tickets_taken(),))
+            return found >= taken
 
         self._waiting.until(over)
 
     def _wait_for_clock(self, request: Clock) -> None:
         self._waiting.until(self.handler.applied)
         self.marking.clock += 1
-        self._link.set_clock(self.marking.clock)
-        self._waiting.until(lambda: self._link.slowest_clock() >= self.marking.clock - request.bound)
+        # The pushes of all ranks of the replica have been applied; what they do next waits for their lead.
+        self.handler.lead.largest(0)
+        if self.handler.lead.leads:
+            self._link.set_clock(self.marking.clock)
+            self._waiting.until(lambda: self._link.slowest_clock() >= self.marking.clock - request.bound)

@@ -21,45 +21,58 @@ class MpiGroup(Group):
     ----------
     communicator : MPI.Intracomm
         Of this group alone. Freeing it is up to the caller; `free` frees what was made from it.
+
+    Attributes
+    ----------
+    communicator : MPI.Intracomm
+    sent : int
+        Bytes of the messages that this rank has begun to send to others; not those of `share`, `gather` and `sum`.
     """
 
     def __init__(self, communicator: MPI.Intracomm) -> None:
-        self._communicator = communicator
+        self.communicator = communicator
+        self.sent = 0
         self.rank, self.size = communicator.rank, communicator.size
         self._subgroups: dict[tuple[int, ...], MpiGroup] = {}
 
     def send(self, to: int, array: np.ndarray, tag: int) -> Message:
         """See `Group`."""
-        return _message(self._communicator.Send_init, array, to, tag)
+        message, nbytes = _message(self.communicator.Send_init, array, to, tag), array.nbytes
+
+        def start() -> None:
+            self.sent += nbytes
+            message.start()
+
+        return message._replace(start=start)
 
     def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
         """See `Group`."""
-        return _message(self._communicator.Recv_init, array, source, tag)
+        return _message(self.communicator.Recv_init, array, source, tag)
 
     def subgroup(self, ranks: Sequence[int]) -> MpiGroup:
         """See `Group`."""
         key = tuple(ranks)
         if key not in self._subgroups:
-            whole = self._communicator.Get_group()
+            whole = self.communicator.Get_group()
             some = whole.Incl(ranks)
-            self._subgroups[key] = MpiGroup(self._communicator.Create_group(some))
+            self._subgroups[key] = MpiGroup(self.communicator.Create_group(some))
             some.Free()
             whole.Free()
         return self._subgroups[key]
 
     def share(self, value: Any) -> Any:
         """See `Group`."""
-        return self._communicator.bcast(value)
+        return self.communicator.bcast(value)
 
     def gather(self, array: np.ndarray, gathered: np.ndarray) -> None:
         """See `Group`."""
-        self._communicator.Allgather(array, gathered)
+        self.communicator.Allgather(array, gathered)
 
     def free(self) -> None:
         """See `Group`."""
         for group in self._subgroups.values():
             group.free()
-            group._communicator.Free()
+            group.communicator.Free()
         self._subgroups.clear()
 
 

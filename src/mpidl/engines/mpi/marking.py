@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.loader import Loader
 from mpidl.engines.mpi.request_handler import Part, RequestHandler
+from mpidl.parameters.ranges import Range
 from mpidl.storage.files import replica_file, scratch
 from mpidl.storage.position import ReplicaPosition
 from mpidl.storage.writer import BackgroundTask, save_shard, write_file
@@ -30,7 +31,7 @@ class Marking:
     Parameters
     ----------
     number : int
-        The worker's number.
+        The replica's number.
     handler : RequestHandler
     state : ReplicaState
         What the replica keeps.
@@ -43,6 +44,8 @@ class Marking:
         Number of portions that the replica had taken in turn before.
     finite : bool
         Whether checkpoints must be finite; see `mpidl.storage.writer.save_shard`.
+    part : Range, optional
+        What this rank has of the flat vector, if it isn't all.
 
     Attributes
     ----------
@@ -62,7 +65,9 @@ class Marking:
         in_turn: bool = False,
         tickets: int = 0,
         finite: bool = False,
+        part: Range | None = None,
     ) -> None:
+        self._lead, self._part = handler.lead, part
         self._number, self._handler, self._state, self._loader = number, handler, state, loader
         self._checkpoints, self._in_turn, self._tickets_before = checkpoints, in_turn, tickets
         self._finite = finite
@@ -100,60 +105,74 @@ class Marking:
         )
 
     def look(self) -> None:
-        """Obey an order, now and then.
+        """Obey an order, now and then; the ranks of a replica do when their lead does.
 
         Raises
         ------
         Stopped
             The order was the last.
         """
-        now = time.perf_counter()
         if self._writing.ended():
             self._link.report_saved(self._report)
-        if now - self._looked >= LOOK_EVERY or self._handler.together:
-            self._looked = now
-            self.obey()
+        self.obey(self._lead.share(self._now_and_then))
 
-    def obey(self) -> None:
-        """Obey the coordinator's order; see `look`."""
+    def obey(self, order: Sequence[int]) -> None:
+        """Obey the coordinator's order, unless it is empty; see `look`."""
+        if not order:
+            return
+        number, last, _ = order
+        if number > self._marked:
+            self._obey(number, ended=False)
+        if 0 < last <= self._marked:
+            raise Stopped
+
+    def _now_and_then(self) -> Sequence[int]:
+        """Return an order if it is time to look for one."""
+        now = time.perf_counter()
+        if now - self._looked < LOOK_EVERY and not self._handler.together:
+            return ()
+        self._looked = now
+        return self._order()
+
+    def _order(self) -> Sequence[int]:
+        """Return the coordinator's order if there is something to do about it."""
         order = self._handler.order(self._marked)
-        if order.number > self._marked:
-            self._obey(order, ended=False)
-        else:
+        if order.number <= self._marked:
             # Read together with the order: a ticket that is forgotten here has been taken before any later order.
             taken = self._link.taken()
             self._recent = [ticket for ticket in self._recent if ticket >= taken]
-        if 0 < order.last <= self._marked:
-            raise Stopped
+        return order if order.number > self._marked or 0 < order.last <= self._marked else ()
 
     def obey_cut(self, cut: int) -> None:
         """Obey the order that others have marked, before what they pushed since can become a part of this replica."""
-        if cut > self._marked and not self._handler.together:
-            self.obey()
+        if not self._handler.together and self._lead.largest(cut) > self._marked:
+            self.obey(self._lead.share(self._order))
 
     def obey_at_the_end(self, order: Order) -> None:
         """Obey an order after the last push."""
         if order.number > self._marked:
-            self._obey(order, ended=True)
+            self._obey(order.number, ended=True)
         if self._writing.ended():
             self._link.report_saved(self._report)
 
-    def _obey(self, order: Order, ended: bool) -> None:
+    def _obey(self, order: int, ended: bool) -> None:
         if not ended:
-            self._wait(lambda: self._handler.mark(order.number))
-        part = self._handler.cut(order.number, self._number, self.position)
+            self._wait(lambda: self._handler.mark(order))
+        part = self._handler.cut(order, self._number, self.position)
         if part is None:
             return
-        self._marked = order.number
-        self._save(order.number, part)
+        self._marked = order
+        self._save(order, part)
 
     def _save(self, order: int, part: Part) -> None:
         """Write what there is to write, and report it; a file that is still being written is of no use any more."""
-        directory, name = scratch(self._checkpoints, order), replica_file(self._number)
+        lead = self._lead
+        directory, name = scratch(self._checkpoints, order), replica_file(self._number, lead.partition)
         # One worker may contribute what all of them keep.
         vectors = {**self._state.vectors(), **self._handler.vectors()} if part.replicas else {}
         files = [name] if vectors else []
-        self._report = Saved(order, list(part.shards), part.replicas, files, part.taken)
+        replicas, partition = (part.replicas, None) if lead.leads else ({}, (self._number, lead.partition))
+        self._report = Saved(order, list(part.shards), replicas, files, part.taken, partition)
         if not files and not part.shards:
             if part.replicas:
                 self._link.report_saved(self._report)
@@ -162,6 +181,7 @@ class Marking:
             partial(save_shard, directory, number, *shard, self._finite) for number, shard in part.shards.items()
         ]
         if files:
-            actions.append(partial(write_file, directory / name, {}, vectors))
+            attributes = {} if self._part is None else {"start": self._part.start, "stop": self._part.stop}
+            actions.append(partial(write_file, directory / name, attributes, vectors))
         self._writing = BackgroundTask()
         self._writing.begin(lambda: [action() for action in actions])

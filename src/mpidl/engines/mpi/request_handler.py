@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.engines.mpi.lead import Lead
 from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import Shard
 from mpidl.storage.interleaving import WorkerRecord
@@ -65,6 +66,8 @@ class RequestHandler:
         The replica's position changes while it is entered.
     shard : Shard or None
         What this worker holds, where there are no servers.
+    lead : Lead
+        Decides for the ranks of the worker's replica; set before `bind`.
     """
 
     record: WorkerRecord | None = None
@@ -74,6 +77,7 @@ class RequestHandler:
     where: Callable[[], ReplicaPosition]
     changing: AbstractContextManager[None] = nullcontext()
     shard: Shard | None = None
+    lead = Lead()
 
     def __init__(self) -> None:
         self.status = Status(WORKER_STATUS)

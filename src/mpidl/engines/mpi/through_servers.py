@@ -28,7 +28,7 @@ class ThroughServers(RequestHandler):
     Parameters
     ----------
     shards : sequence of Range
-        What each server holds.
+        The shards that make up the worker's slice of the vector, counted from its beginning.
     dtype : dtype
         The parameters' dtype.
     wire : Wire, optional
@@ -38,7 +38,7 @@ class ThroughServers(RequestHandler):
 
     Attributes
     ----------
-    fetched : array (servers, len(ShardClock)) of int64
+    fetched : array (shards, len(ShardClock)) of int64
         What each shard's server showed at the last fetch.
     """
 
@@ -107,7 +107,8 @@ class ThroughServers(RequestHandler):
         if self.unpushed:
             self._portions = (self.unpushed[0][0], self.unpushed[-1][0])
         # No push has arrived in part, so that all clocks are those of any shard.
-        self.fetched[:, ShardClock.CLOCK] = max(clocks[ShardClock.CLOCK] for clocks in position.fetched)
+        clocks = [clocks[ShardClock.CLOCK] for clocks in position.fetched]
+        self.fetched[:, ShardClock.CLOCK] = max(clocks, default=-1)
         start = 0
         for feedback in self.feedback:
             size = feedback.residual.size
@@ -156,11 +157,12 @@ class ThroughServers(RequestHandler):
         self._start_fetch(self._spare, self._spare_fetched)
 
     def _look_for_cut(self, clocks: np.ndarray) -> None:
-        self.cut_seen(max(clocks[:, ShardClock.CUT].tolist()))
+        self.cut_seen(max(clocks[:, ShardClock.CUT].tolist(), default=0))
 
     def _all_newer(self) -> bool:
         self._link.read_clocks(self._now)
-        self._look_for_cut(self._now)
+        if self.lead.partitions == 1:  # The ranks of a replica look so many times each, and obey together.
+            self._look_for_cut(self._now)
         return bool((self._now[:, ShardClock.CLOCK] > self.fetched[:, ShardClock.CLOCK]).all())
 
     def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
@@ -175,7 +177,7 @@ class ThroughServers(RequestHandler):
         """Count the updates that any one shard completed while it was fetched."""
         self._link.finish_fetch()
         self._link.read_clocks(self._arrived)
-        tearing = int((self._arrived - clocks)[:, ShardClock.CLOCK].max())
+        tearing = int((self._arrived - clocks)[:, ShardClock.CLOCK].max(initial=0))
         figures = self.status.figures
         figures["sampled_fetches"] += 1
         figures["tearing_sum"] += tearing

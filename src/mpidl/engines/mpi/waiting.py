@@ -16,10 +16,12 @@ class Waiting:
     ----------
     link : Link
     status : Status
+    longest : float, optional
+        Longest sleep in seconds, where nobody rings this rank.
     """
 
-    def __init__(self, link: Link, status: Status) -> None:
-        self._backoff, self._status = link.backoff(), status
+    def __init__(self, link: Link, status: Status, longest: float | None = None) -> None:
+        self._backoff, self._status = link.backoff(longest), status
 
     def until(self, ready: Callable[[], bool]) -> None:
         """Wait until `ready()`."""

@@ -18,7 +18,10 @@ class CoordinatorLink(Link, Protocol):
     Attributes
     ----------
     workers, servers : structured arrays
-        The status that each rank posted last, of `protocol.WORKER_STATUS` and `SERVER_STATUS`; live after `look`.
+        The status that each worker, and the holder of each shard, posted last, of `protocol.WORKER_STATUS` and
+        `SERVER_STATUS`; live after `look`.
+    holders : int
+        Number of servers.
     sums : array (workers, sums) of float64
         The sums over its part of an evaluation that each worker posted last; live after `look`.
     """
@@ -27,6 +30,8 @@ class CoordinatorLink(Link, Protocol):
     def workers(self) -> np.ndarray: ...
     @property
     def servers(self) -> np.ndarray: ...
+    @property
+    def holders(self) -> int: ...
     @property
     def sums(self) -> np.ndarray: ...
 

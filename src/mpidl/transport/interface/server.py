@@ -38,7 +38,9 @@ class Inbox(Protocol):
 
 
 class ServerLink(FollowerLink, Protocol):
-    """A server's ways to the workers and to the coordinator.
+    """A server's ways to the workers and to the coordinator, for one of its shards.
+
+    Status, clock, inbox and memory are the shard's; all else is the same for all shards of the server.
 
     Attributes
     ----------

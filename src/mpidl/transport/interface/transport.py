@@ -21,7 +21,7 @@ class Transport(Protocol):
     rank, size : int
     roles : Roles
     workers : list of int
-        Rank of each worker.
+        Rank of each worker: those of the first replica in the order of its partitions, then those of the next, ...
     shards : sequence of Range
     chunks : list of int
         Elements of a chunk, for each shard.
@@ -41,11 +41,11 @@ class Transport(Protocol):
     def chunks(self) -> list[int]: ...
 
     def worker(self, number: int, feedback: Sequence[ErrorFeedback] = ()) -> WorkerLink:
-        """Return worker `number`'s link; `feedback` has what its wire format has left out, for each server."""
+        """Return worker `number`'s link; `feedback` has what its wire format has left out, for each of its shards."""
         ...
 
     def server(self, number: int) -> ServerLink:
-        """Return server `number`'s link."""
+        """Return the link of shard `number`, on the server that holds it."""
         ...
 
     def coordinator(self) -> CoordinatorLink:

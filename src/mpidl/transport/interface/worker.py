@@ -18,10 +18,11 @@ class WorkerLink(FollowerLink, Protocol):
     Attributes
     ----------
     shards : sequence of Range
+        Those that make up this worker's slice of the vector, counted from its beginning.
     bytes_pushed : int
         Bytes of values delivered to all servers.
     peers : MPI.Intracomm or None
-        The workers of a job without servers.
+        In a job without servers, the workers that have the same slice.
     shared_vectors : list of array
         The parameters and the rule's state, where workers share memory.
     shared_rows : array (workers + 1, n) of int64
@@ -89,26 +90,26 @@ class WorkerLink(FollowerLink, Protocol):
         ...
 
     def mark(self, order: int) -> bool:
-        """Mark an order at all servers: later pushes are not in its checkpoint. False while one of them has no room."""
+        """Mark an order at all shards: later pushes are not in its checkpoint. False while one of them has no room."""
         ...
 
     def begin_push(self, fetched: Sequence[int], portions: tuple[int, int]) -> None:
         """Begin a push, with each shard's clock at the last fetch and the first and last portion in its headers."""
 
     def send_push(self, vector: Any) -> bool:
-        """Send as many chunks of `vector` as the servers have room for; return whether all are delivered."""
+        """Send as many chunks of `vector` as the shards have room for; return whether all are delivered."""
         ...
 
     def end_pushes(self) -> bool:
-        """Tell the servers that no push follows; False while one of them has no room."""
+        """Tell the shards that no push follows; False while one of them has no room."""
         ...
 
     def applied(self) -> bool:
-        """Return whether the servers have applied all that was pushed."""
+        """Return whether the shards have applied all that was pushed."""
         ...
 
     def read_clocks(self, clocks: np.ndarray) -> None:
-        """Read the `protocol.ShardClock` of every shard into an int64 array (servers, len(ShardClock))."""
+        """Read the `protocol.ShardClock` of every shard into an int64 array (shards, len(ShardClock))."""
 
     def start_fetch(self, parameters: Any) -> None:
         """Start reading all shards into a vector."""

@@ -67,7 +67,7 @@ class SandblasterCoordinator:
 
     def bind(self, link: CoordinatorLink) -> None:
         """Reach the other ranks by `link` from now on; workers take the units of the present evaluation again."""
-        self._link, self._servers = link, len(link.servers)
+        self._link, self._servers = link, link.holders
         if self._evaluation:
             link.show_evaluation(self._evaluation, self._segments)
         if self._tests:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import fsum
 
 import numpy as np
 
@@ -21,36 +22,40 @@ class SandblasterServer:
 
     Parameters
     ----------
-    shard : Shard
+    shards : mapping of int to Shard
+        The server's shards by their numbers.
     obeyed : callable
         Returns the ordinal of the last order to save that was taken up.
     """
 
-    def __init__(self, shard: Shard, obeyed: Callable[[], int]) -> None:
-        self._shard, self._obeyed = shard, obeyed
-        self._vectors = Vectors(shard.vectors, shard.block)
-        self._vectors.rehearse()
-        self._accrual = Accrual(self._vectors, shard.pieces)
+    def __init__(self, shards: Mapping[int, Shard], obeyed: Callable[[], int]) -> None:
+        self._shards, self._obeyed = shards, obeyed
+        self._vectors = {number: Vectors(shard.vectors, shard.block) for number, shard in shards.items()}
+        for vectors in self._vectors.values():
+            vectors.rehearse()
+        self._accruals = {number: Accrual(self._vectors[number], shard.pieces) for number, shard in shards.items()}
         self._units = self._won = 0
 
     def bind(self, link: ServerLink) -> None:
         """Reach the other ranks by `link` from now on."""
         self._link = link
         link.expect_units(self._units)
-        for unit in set(range(self._units)).difference(self._accrual.unfinished().tolist()):
+        for unit in filter(self._has, range(self._units)):
             link.show_done(unit)
 
     def obey(self) -> bool:
         """Carry out the coordinator's next call; return whether there was one."""
         match self._link.next_call():
             case Operate(operations):
-                results = self._vectors.carry_out(operations)
+                results = [vectors.carry_out(operations) for vectors in self._vectors.values()]
                 if any(not isinstance(each, Dot) and each.target == PARAMETERS for each in operations):
-                    self._shard.publish()
-                self._link.answer(results)
+                    for shard in self._shards.values():
+                        shard.publish()
+                self._link.answer([fsum(parts) for parts in zip(*results, strict=True)])
             case Begin(evaluation, segments, unit):
                 units = cut_units(segments, unit)
-                self._accrual.begin(evaluation, *targets(segments, units))
+                for accrual in self._accruals.values():
+                    accrual.begin(evaluation, *targets(segments, units))
                 self._units, self._won = len(units), 0
                 self._link.expect_units(len(units))
                 self._link.answer(None)
@@ -60,20 +65,23 @@ class SandblasterServer:
                 return False
         return True
 
-    def accrue(self, message: Message) -> None:
-        """Accrue one chunk of a unit."""
+    def accrue(self, shard_number: int, message: Message) -> None:
+        """Accrue one chunk of a unit in one of the shards."""
         evaluation, number = divmod(message.fetched, TICKETS)
         copy, unit = divmod(number, COPY)
         loss, weight = np.array(message.portions, np.int64).view(np.float64).tolist()
-        shard = self._shard
+        shard, accrual = self._shards[shard_number], self._accruals[shard_number]
         shard.received += 1
         if message.chunk == shard.chunks - 1:
             shard.pushes += 1
         values = shard.bring(message.values)
-        if not self._accrual.add_chunk(evaluation, unit, message.chunk, values, loss, weight):
+        if not accrual.add_chunk(evaluation, unit, message.chunk, values, loss, weight) or not self._has(unit):
             return
         self._won += copy
         self._link.show_done(unit)
-        accrual = self._accrual
-        if accrual.complete == self._units:
+        if all(each.complete == self._units for each in self._accruals.values()):
             self._link.notify(Complete(accrual.evaluation, accrual.losses, accrual.weights, self._won))
+
+    def _has(self, unit: int) -> bool:
+        """Return whether all shards have accrued a unit."""
+        return all(accrual.has(unit) for accrual in self._accruals.values())

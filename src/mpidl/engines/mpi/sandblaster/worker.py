@@ -18,6 +18,9 @@ from mpidl.parameters.ranges import Range
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import COPY, NOTICE, TICKETS, Notice
 
+#: What the lead of a replica tells its other ranks where the test data are to be evaluated.
+TEST = [-1]
+
 
 class SandblasterWorker(ThroughServers):
     """A worker's part in evaluations.
@@ -51,6 +54,7 @@ class SandblasterWorker(ThroughServers):
         self._notice = np.zeros(NOTICE, np.int64)
         self._done = np.zeros(algorithm.units(portions.per_epoch), np.uint8)
         self._known, self._tested = 0, 0
+        self._places: Sequence[int] = ()
         self._units: list[UnitData] = []
         self._taken: set[int] = set()
         self._copy = False
@@ -71,16 +75,37 @@ class SandblasterWorker(ThroughServers):
         self._link.post(self.status.row)
         started = time.perf_counter()
         self._backoff.reset()
+        while found := self.lead.share(self._find):
+            if found == TEST:
+                self._tested = self._test()
+                continue
+            evaluation, number, copy, *places = found
+            if self.lead.leads:
+                self.status.figures["waiting_seconds"] += time.perf_counter() - started
+            else:
+                self._know(evaluation, places)
+                self._copy = bool(copy)
+            return Unit(evaluation, number, minibatches(self._units[number], self._order))
+        return None
+
+    def _find(self) -> Sequence[int]:
+        """Wait for what is to be done next; called on the lead of the replica.
+
+        Returns
+        -------
+        sequence of int
+            Empty if training is over; `TEST` if the test data are to be evaluated; else an evaluation, the number of
+            a unit, whether it is a copy, and the first portion and the count of each segment.
+        """
         while True:
             self._link.read_notice(self._notice)
             if self._notice[Notice.OVER]:
-                return None
+                return ()
             if self._notice[Notice.TEST] != self._tested:
-                self._tested = self._test()
+                return TEST
             number = self._take() if self._notice[Notice.NUMBER] else None
             if number is not None:
-                self.status.figures["waiting_seconds"] += time.perf_counter() - started
-                return Unit(self._known, number, minibatches(self._units[number], self._order))
+                return self._known, number, self._copy, *self._places
             self._between()
             self._backoff.pause()
 
@@ -105,10 +130,16 @@ class SandblasterWorker(ThroughServers):
         if self._notice[Notice.NUMBER] > evaluation:
             return False
         count = int(self._notice[Notice.SEGMENTS])
-        pairs = self._notice[len(Notice) :].reshape(-1, 2)[:count].tolist()
-        self._known, self._taken = evaluation, set()
-        self._units = cut_units([Segment("", first, of) for first, of in pairs], self._algorithm.unit)
+        self._know(evaluation, self._notice[len(Notice) :][: 2 * count].tolist())
         return True
+
+    def _know(self, evaluation: int, places: Sequence[int]) -> None:
+        """Cut the units of an evaluation, given the first portion and the count of each segment."""
+        if evaluation == self._known:
+            return
+        self._known, self._places, self._taken = evaluation, places, set()
+        segments = [Segment("", first, of) for first, of in zip(places[::2], places[1::2], strict=True)]
+        self._units = cut_units(segments, self._algorithm.unit)
 
     def _take_copy(self) -> int | None:
         self._link.read_done(self._done)

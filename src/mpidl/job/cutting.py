@@ -1,0 +1,67 @@
+"""A job whose model is cut over the ranks of a replica."""
+
+from __future__ import annotations
+
+from mpidl.errors import UsageError
+from mpidl.job.job import Job
+from mpidl.nn import Network
+from mpidl.partition.group import Group
+from mpidl.partition.network import CutNetwork
+from mpidl.partition.plan import Plan
+from mpidl.partition.planner import make_plan
+from mpidl.partition.rounding import rounded_otherwise
+
+#: Names that a line lists.
+NAMES = 5
+
+
+def cut(job: Job, partitions: int) -> Plan:
+    """Plan how a job's model is cut, and let the job's vectors have the plan's layout.
+
+    Parameters
+    ----------
+    job : Job
+    partitions : int
+        Number of ranks of a replica.
+
+    Returns
+    -------
+    Plan
+        The same one on every rank.
+
+    Raises
+    ------
+    UsageError
+        The model can't be cut like this.
+    """
+    network, batch = job.original, job.config.data.batch
+    if not isinstance(network, Network):
+        raise UsageError(
+            f"topology.partitions: {partitions}, but only networks of layers are cut, other models train whole; "
+            "expected 1"
+        )
+    plan = make_plan(network.layers, network.input_shape, partitions, batch=batch, itemsize=network.dtype.itemsize)
+    idle = [rank for rank in range(partitions) if not any(step.values(rank, batch) for step in plan.steps)]
+    if idle:
+        raise UsageError(
+            f"topology.partitions: {partitions}, but {len(idle)} of them would have nothing to compute, "
+            f"expected at most {partitions - len(idle)}"
+        )
+    job.lay_out(plan.layout, plan.slices)
+    if job.config.run.deterministic and (names := rounded_otherwise(plan, clips=job.config.model.clip is not None)):
+        shown = ", ".join(names[:NAMES]) + ", ..." * (len(names) > NAMES)
+        job.notes.append(
+            f"run.deterministic: the bits are those of any run of {partitions} partitions; of other numbers of them "
+            f"not, since sums are rounded otherwise in {shown}"
+        )
+    return plan
+
+
+def take_part(job: Job, plan: Plan, group: Group) -> None:
+    """Let this rank compute its part of a job's model, together with the other ranks of its replica."""
+    assert isinstance(job.original, Network)
+    part = CutNetwork(job.original, plan, group.rank)
+    part.freeze(job.frozen)
+    part.bind(group)
+    job.part = job.model = part
+    job.group, job.slice = group, part.slice

@@ -1,0 +1,186 @@
+"""One shard as its server serves it: what arrives in its mailboxes, and its part in checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from mpidl.report.recorder import record_event
+from mpidl.roles.instructions import dropped
+from mpidl.shards.cut import Cut
+from mpidl.shards.operations import PARAMETERS
+from mpidl.shards.shard import Shard
+from mpidl.shards.state import PushHeader
+from mpidl.storage.files import scratch
+from mpidl.storage.interleaving import ServerRecord
+from mpidl.storage.writer import BackgroundTask, save_shard
+from mpidl.transport.interface.server import ServerLink
+from mpidl.transport.interface.transport import Transport
+from mpidl.transport.protocol import END, MARK, Message, Order, Saved, State
+from mpidl.transport.status import ShardStatus
+
+#: Chunks of one worker that are applied before the next worker's turn.
+GROUP = 8
+
+
+class ServedShard:
+    """Applies what workers push to one shard, and writes it to checkpoints.
+
+    Parameters
+    ----------
+    number : int
+        The shard's number.
+    shard : Shard
+    server : int
+        Number of the server.
+    directory : Path
+        The run's directory.
+    workers, deterministic, finite
+        See `mpidl.roles.server.Server`.
+    accrue : callable, optional
+        Takes the shard's number and a chunk, where a coordinator drives the algorithm.
+
+    Attributes
+    ----------
+    link : ServerLink
+    status : ShardStatus
+    order : int
+        Ordinal of the last order to save that was taken up.
+    record : ServerRecord or None
+        Where arrivals are noted.
+    """
+
+    link: ServerLink
+
+    def __init__(
+        self,
+        number: int,
+        shard: Shard,
+        server: int,
+        directory: Path,
+        *,
+        workers: int,
+        deterministic: bool,
+        finite: bool,
+        accrue: Callable[[int, Message], None] | None = None,
+    ) -> None:
+        self.number, self.shard, self._server = number, shard, server
+        self._directory, self._finite, self._accrue = directory, finite, accrue
+        self.record: ServerRecord | None = None
+        shard.on_drop = self._log_drop
+        self._cut, self.order = Cut(shard), 0
+        self._writing = BackgroundTask()
+        self.status = ShardStatus(shard)
+        self._training = set(range(workers))
+        self.round = self._lockstep_round if deterministic else self._free_round
+        self._turn = 0
+        self._unwritten = False
+
+    def bind(self, transport: Transport) -> None:
+        """Serve the ranks of a transport from now on; the parameters move into its memory."""
+        self.link, self._rank = transport.server(self.number), transport.rank
+        self._inbox = self.link.inbox
+        self.shard.bind({PARAMETERS: self.link.parameters})
+        self.link.show_clock(self.shard.clock, self.shard.received)
+        self.link.show_cut(self.order)
+        self.post()
+
+    def unbind(self) -> None:
+        """Move the parameters out of the transport's memory, which is about to be freed."""
+        self.shard.unbind()
+
+    def post(self, wake: bool = False) -> None:
+        """Post the shard's status."""
+        self.link.post(self.status.taken(), wake)
+
+    def _free_round(self) -> bool:
+        """Apply a group of chunks of each worker that has any; return whether there was one."""
+        ready = self._inbox.waiting()
+        self._turn += 1
+        worked = False
+        for i in range(len(ready)):
+            # Whoever comes first in one round comes last in another.
+            worker = ready[(i + self._turn) % len(ready)]
+            for message in self._inbox.drain(worker, GROUP):
+                self._apply(message)
+            worked = True
+        return worked
+
+    def _lockstep_round(self) -> bool:
+        """Apply the next chunk of each worker that still trains, if all of them have one; return whether they had."""
+        workers = sorted(self._training)
+        if not workers or not all(self._inbox.pending(worker) for worker in workers):
+            return False
+        # A mark is no part of a round: not every worker makes one.
+        marked = [worker for worker in workers if self._inbox.head(worker).chunk == MARK]
+        workers = marked or workers
+        for worker in workers:
+            self._apply(self._inbox.head(worker))
+            self._inbox.release(worker)
+        for worker in workers:
+            self._inbox.acknowledge(worker)
+        return True
+
+    def _apply(self, message: Message) -> None:
+        shard, record = self.shard, self.record
+        before = shard.clock
+        if message.chunk == END:
+            self._remove_worker(message.worker)
+        elif message.chunk == MARK:
+            self._mark(message.worker, message.portions[0])
+        elif self._accrue is not None:
+            self._accrue(self.number, message)
+        else:
+            received = (message.worker, message.chunk, message.fetched, message.values, message.portions)
+            shard.receive_chunk(*received)
+            self._cut.receive_chunk(*received)
+            if record is not None:
+                record.received(message.worker)
+        self.link.show_clock(shard.clock, shard.received)
+        if shard.clock != before and shard.policy.awaited:
+            self.link.wake_workers()
+
+    def _remove_worker(self, worker: int) -> None:
+        self._cut.mark(worker)
+        self.shard.remove_worker(worker)
+        if self.record is not None:
+            self.record.left(worker)
+        self._training.discard(worker)
+        if not self._training:
+            self.shard.apply_rest()
+            self.status.figures["state"] = State.TRAINED
+            self.post(wake=True)
+
+    def _log_drop(self, push: PushHeader) -> None:
+        log = dropped(push)
+        record_event(self._directory, log.kind, self._rank, f"server {self._server}", **log.details)
+
+    # Checkpoints.
+
+    def _mark(self, worker: int, order: int) -> None:
+        """Take no more pushes of a worker into the checkpoint of an order; the first mark begins that."""
+        if order > self.order:
+            self._begin_cut(order)
+        if order == self.order:
+            self._cut.mark(worker)
+
+    def _begin_cut(self, order: int) -> None:
+        # What is still being written of an earlier order is of no use any more.
+        self.order, self._unwritten, self._writing = order, True, BackgroundTask()
+        self._cut.begin(() if self._accrue is not None else self._training)
+        if self._accrue is None:
+            self.link.show_cut(order)
+
+    def save(self, order: Order) -> None:
+        """Write the cut once it is complete, and report when it is on disk."""
+        # Workers that push no more make no marks; a coordinator's iterations end before its orders.
+        if order.number > self.order and (not self._training or self._accrue is not None):
+            self._begin_cut(order.number)
+        if self._unwritten and self._cut.complete:
+            self._unwritten = False
+            shard, directory = self._cut.copy, scratch(self._directory / "checkpoints", self.order)
+            state = shard.on_host()
+            self._writing.begin(partial(save_shard, directory, self.number, shard.range, state, self._finite))
+        if self._writing.ended():
+            self.link.report_saved(Saved(self.order, shards=[self.number]))

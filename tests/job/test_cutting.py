@@ -1,0 +1,147 @@
+"""Jobs whose models are cut, without ranks: layouts, shards, groups of parameters, and what can't be cut."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl.config import from_dict
+from mpidl.errors import UsageError
+from mpidl.job.build import build
+from mpidl.job.cutting import cut, take_part
+from mpidl.job.fill import fill
+from mpidl.parameters import Range, held_by_replicas, held_by_servers, moves, split
+from mpidl.partition.threads import run
+
+LAYERS = [
+    {"type": "conv2d", "channels": 4, "size": 3, "activation": "tanh"},
+    {"type": "dense", "units": 13, "activation": "tanh"},
+    {"type": "dense", "units": 10},
+]
+GROUPS = [
+    {"match": "2-dense.bias", "frozen": True},
+    {"match": "*.bias", "rate": 0.5},
+    {"match": "1-*", "weight_decay": 0.1},
+]
+
+
+def job(**more):
+    sections = {
+        "data": {"source": "digits", "batch": 24},
+        "model": {"layer": LAYERS, "group": GROUPS},
+        "algorithm": {"name": "downpour"},
+        "device": {"kind": "cpu"},
+    }
+    return build(from_dict(sections | more))
+
+
+def slices_of(sizes):
+    stops = np.cumsum([0, *sizes]).tolist()
+    return [Range(*pair) for pair in pairwise(stops)]
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(1, 6), st.sampled_from([1, 4]))
+def test_servers_hold_a_shard_of_each_slice_that_they_have_a_part_of(sizes, servers, block):
+    slices, blocks = slices_of(sizes), sum(-(-size // block) for size in sizes)
+    if servers > blocks:
+        with pytest.raises(UsageError, match=r"^topology.servers: "):
+            held_by_servers(slices, servers, block)
+        return
+    held = held_by_servers(slices, servers, block)
+    assert [each.range.start for each in held] == [0, *(each.range.stop for each in held[:-1])]
+    assert held[-1].range.stop == sum(sizes)
+    for range, _, partition in held:
+        own = slices[partition]
+        assert range.size
+        assert own.intersect(range) == range
+        assert (range.start - own.start) % block == 0
+    assert len({(each.holder, each.partition) for each in held}) == len(held)
+    loads = [
+        sum(-(-each.range.size // block) for each in held if each.holder == server) for server in range_of(servers)
+    ]
+    assert max(loads) - min(loads) <= 1
+    assert min(loads) > 0
+
+
+def range_of(count):
+    return list(range(count))
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(1, 6))
+def test_replicas_divide_each_slice_among_themselves(sizes, replicas):
+    slices = slices_of(sizes)
+    if min(sizes) < replicas:
+        with pytest.raises(UsageError, match=rf"^topology.partitions: {len(sizes)}, of which number "):
+            held_by_replicas(slices, replicas)
+        return
+    for partition, own in enumerate(slices):
+        of_slice = [each for each in held_by_replicas(slices, replicas) if each.partition == partition]
+        assert [each.range for each in of_slice] == [part.shift(own.start) for part in split(own.size, replicas)]
+        assert [each.holder for each in of_slice] == range_of(replicas)
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+def test_a_cut_job_begins_with_the_values_of_the_whole_one(partitions):
+    whole, parts = job(), job()
+    cut(parts, partitions)
+    parts.begin(1)
+    vector = np.concatenate(
+        [fill(parts, each.range, np.empty(each.range.size, parts.dtype), 50).parameters for each in parts.held(2)]
+    )
+    back, size = np.empty_like(vector), whole.layout.size
+    for move in moves(parts.layout, Range(0, size), whole.layout, Range(0, size)):
+        move.copy(vector, back)
+    assert back.tobytes() == whole.initial(Range(0, size)).tobytes()
+
+
+def test_a_rank_has_the_groups_of_its_slice():
+    whole = job()
+
+    def work(group):
+        own = job()
+        take_part(own, cut(own, 2), group)
+        names = [(piece.name, piece.range.shift(-own.slice.start)) for piece in own.layout.within(own.slice)]
+        rates = {}
+        for segment in own.own_segments:
+            for name, place in names:
+                if place.intersect(segment.range):
+                    assert segment.range.intersect(place) == place
+                    rates.setdefault(name, set()).add(segment[1:])
+        return rates, own.part.parameters.size
+
+    expected = {}
+    for segment in whole.segments:
+        for piece in whole.layout.within(segment.range):
+            expected.setdefault(piece.name, set()).add(segment[1:])
+    (first, one), (second, other) = run(2, work)
+    assert {name: first.get(name, set()) | second.get(name, set()) for name in {**first, **second}} == expected
+    assert one + other == whole.layout.size
+    assert max(one, other) < 0.8 * whole.layout.size
+
+
+@pytest.mark.parametrize(
+    ("partitions", "layers", "line"),
+    [
+        (11, [{"type": "dense", "units": 10, "cut": "units"}],
+         "model.layer[0].cut: '0-dense' can't be cut by units: "),
+        (30, [{"type": "dense", "units": 10, "cut": "samples"}],
+         "topology.partitions: 30, but 6 of them would have nothing to compute, expected at most 24"),
+    ],
+)  # fmt: skip
+def test_a_cut_that_cannot_be_made_is_one_line(partitions, layers, line):
+    with pytest.raises(UsageError) as error:
+        cut(job(model={"layer": layers}), partitions)
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
+
+
+def test_a_deterministic_job_says_where_its_bits_depend_on_the_partitions():
+    sections = {"run": {"deterministic": True}}
+    made = job(**sections)
+    cut(made, 2)
+    (note,) = made.notes
+    assert note.startswith("run.deterministic: the bits are those of any run of 2 partitions; of other numbers of them")
+    assert note.endswith("1-dense, 2-dense")
+    assert not job().notes
