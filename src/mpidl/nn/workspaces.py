@@ -110,9 +110,21 @@ class Call:
 
     def backward(self) -> None:
         """Compute the gradients with respect to the layer's parameters and inputs."""
+        self._backward(self.layer.backward)
+
+    def backward_inputs(self) -> None:
+        """Compute those with respect to its inputs."""
+        self._backward(self.layer.backward_inputs)
+
+    def backward_weights(self) -> None:
+        """Compute those with respect to its parameters, after `backward_inputs`."""
+        inputs = self.inputs if self.layer.joins else self.inputs[0]
+        self.layer.backward_weights(self.workspace, inputs, self.output_gradient)
+
+    def _backward(self, backward: Callable[..., None]) -> None:
         joins = self.layer.joins
         inputs, gradients = (each if joins else each[0] for each in (self.inputs, self.input_gradients))
-        self.layer.backward(self.workspace, inputs, self.outputs, self.output_gradient, gradients)
+        backward(self.workspace, inputs, self.outputs, self.output_gradient, gradients)
         for gradient, summand in self.additions:
             gradient += summand
 
