@@ -18,7 +18,7 @@ from mpidl.partition.exchange import Memory
 from mpidl.partition.gradient_sums import GradientSums
 from mpidl.partition.group import Group
 from mpidl.partition.local import Local
-from mpidl.partition.pipeline import MicroBatch, Pipeline
+from mpidl.partition.pipeline import MicroBatch, Pipeline, undivided
 from mpidl.partition.plan import Plan
 from mpidl.partition.program import Program
 from mpidl.partition.schedules.instructions import Backward, BackwardInputs, BackwardWeights, Forward
@@ -194,6 +194,24 @@ class CutNetwork(CompleteModel):
         regularisation.clip_norm(self._trained, self._gradient, float(sums[1]))
         return float(sums[0]), self._gradient
 
+    def forward(self, batch: Batch) -> float:
+        """Compute the rank's values for a batch as a whole, and return what its samples add to the mean loss.
+
+        Other passes of the group's ranks may begin before `backward` follows.
+        """
+        samples = undivided(len(batch.inputs))
+        self._begin(batch, samples.samples.size)
+        return self._loss(self._forward(batch, samples, training=True), batch, samples)
+
+    def backward(self) -> tuple[float, Any]:
+        """Return what the rank's parameters add to the loss of the last `forward`, and its gradient (slice.size,).
+
+        It isn't clipped: that takes the norm of what all ranks have.
+        """
+        self._under_way[0].backward()
+        penalty = self._network.regularisation.penalise(self._weights, self.parameters, self._gradient)
+        return penalty, self._gradient
+
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return what the whole batch's is on rank 0; zeros, and no outputs, on others, so that a sum is right."""
         work, whole = self._answer(batch).work, self._local.whole
@@ -276,7 +294,7 @@ class CutNetwork(CompleteModel):
         """Compute the outputs for a batch as a whole, and bring them to rank 0."""
         samples = len(batch.inputs)
         self._begin(batch, samples)
-        program = self._forward(batch, MicroBatch(Range(0, samples), 1.0, 0, True, True), training=False)
+        program = self._forward(batch, undivided(samples), training=False)
         program.answer()
         self._complete()
         return program

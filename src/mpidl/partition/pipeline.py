@@ -33,6 +33,11 @@ class MicroBatch(NamedTuple):
     last: bool
 
 
+def undivided(samples: int) -> MicroBatch:
+    """Return a minibatch as one micro-batch."""
+    return MicroBatch(Range(0, samples), 1.0, 0, True, True)
+
+
 class Pipeline:
     """What a rank does with a minibatch: a schedule's instructions for its stage, each with its micro-batch.
 
