@@ -258,8 +258,8 @@ class TopologySection(Checked):
     servers : int
         Number of shards of the parameters, each on a rank of its own; ignored by algorithms without servers.
     stages : int
-        Into how many runs of consecutive layers a replica's model is cut. Each is computed by its share of the replica's
-        ranks, and minibatches pass through them in micro-batches.
+        Into how many runs of consecutive layers a replica's model is cut. Each is computed by its share of the
+        replica's ranks, and minibatches pass through them in micro-batches.
     schedule : {"gpipe", "one_forward_one_backward", "zero_bubble"}
         The order in which a stage computes micro-batches.
     micro_batches : int, optional
