@@ -1,13 +1,10 @@
 """When the stages of a pipeline do what: bubbles against the papers' formulas."""
 
-import doctest
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.partition.schedules import SCHEDULES, instructions
+from mpidl.partition.schedules import SCHEDULES
 from mpidl.partition.schedules.instructions import Backward, Forward
 from mpidl.partition.schedules.pipedream import pipedream
 from mpidl.partition.schedules.timeline import Durations, timeline
@@ -78,9 +75,3 @@ def test_stages_that_wait_for_each_other_are_an_error():
 
     with pytest.raises(ValueError, match=r"stage 0 of 2 waits for ever before Backward\(micro_batch=0\)"):
         timeline(wrong, 1, [EQUAL] * 2)
-
-
-def test_examples_and_the_manuals_figures():
-    page = Path(__file__).parents[2] / "docs" / "cut_models.rst"
-    results = [doctest.testfile(str(page), module_relative=False), doctest.testmod(instructions)]
-    assert all(each.attempted and not each.failed for each in results)

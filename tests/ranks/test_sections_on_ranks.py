@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
-from mpidl.partition.sections import section_of, sections_of  # noqa: E402
+from mpidl.partition.section import section_of  # noqa: E402
+from mpidl.partition.sections import sections_of  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 
 pytestmark = pytest.mark.mpi

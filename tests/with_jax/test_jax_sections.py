@@ -16,7 +16,8 @@ from mpidl.errors import UsageError  # noqa: E402
 from mpidl.jax import JaxModel, JaxSequence  # noqa: E402
 from mpidl.partition import threads  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
-from mpidl.partition.sections import section_of, sections_of  # noqa: E402
+from mpidl.partition.section import section_of  # noqa: E402
+from mpidl.partition.sections import sections_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -13,7 +13,8 @@ from mpidl.nn.adaptation import ModelError, adapt  # noqa: E402
 from mpidl.parameters.ranges import Range, split  # noqa: E402
 from mpidl.partition import threads  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
-from mpidl.partition.sections import section_of, sections_of  # noqa: E402
+from mpidl.partition.section import section_of  # noqa: E402
+from mpidl.partition.sections import sections_of  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 from torch_modules import mlp  # noqa: E402
 

@@ -18,7 +18,8 @@ from mpidl.nn.adaptation import ModelError, telling
 from mpidl.nn.frameworks import seed_of_batch
 from mpidl.nn.model import Evaluation
 from mpidl.partition.pipeline import MicroBatch
-from mpidl.partition.sections import Module, Part, Section, Sections, cut_into_sections
+from mpidl.partition.section import Part, Section
+from mpidl.partition.sections import Module, Sections, cut_into_sections
 
 __all__ = ["JaxSection", "section", "sections"]
 

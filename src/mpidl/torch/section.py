@@ -15,7 +15,8 @@ from mpidl.errors import UsageError
 from mpidl.nn.adaptation import ModelError, telling
 from mpidl.nn.model import Evaluation
 from mpidl.partition.pipeline import MicroBatch
-from mpidl.partition.sections import Module, Part, Section, Sections, cut_into_sections
+from mpidl.partition.section import Part, Section
+from mpidl.partition.sections import Module, Sections, cut_into_sections
 from mpidl.torch.model import TorchModel
 
 __all__ = ["TorchSection", "section", "sections"]
