@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.nn import Activation, Add, Concatenate, Conv2d, Dense, Flatten, Layer, LocallyConnected2d, Network
-from mpidl.nn.layers.layer import Weighted
+from mpidl.nn.layers.layer import Buffer, Weighted
 from mpidl.nn.regularisation import Regularisation
 from mpidl.parameters import Box, Layout, Range, boxes, split
 from mpidl.partition.network import CutNetwork
@@ -35,10 +35,12 @@ class Product(Weighted):
     def forward(self, work, inputs, outputs):
         np.matmul(inputs.reshape(len(inputs), -1), work.parameters["weight"], out=outputs)
 
-    def backward(self, work, inputs, outputs, output_gradient, input_gradient):
-        np.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, out=work.gradients["weight"])
+    def backward_inputs(self, work, inputs, outputs, output_gradient, input_gradient):
         if input_gradient is not None:
             np.matmul(output_gradient, work.parameters["weight"].T, out=input_gradient.reshape(len(inputs), -1))
+
+    def backward_weights(self, work, inputs, output_gradient):
+        np.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, out=work.gradients["weight"])
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ class Centred(Layer):
     def parameters(self, input_shape):
         return {"mean": input_shape}
 
+    def buffers(self, input_shape):
+        return {"mean": Buffer(input_shape, per_sample=False, kept=True)}
+
     def _means(self, work, values):
         sums = np.array([*values.sum(axis=0), len(values)])
         if work.group is not None:
@@ -61,12 +66,15 @@ class Centred(Layer):
         return sums[:-1] / sums[-1]
 
     def forward(self, work, inputs, outputs):
-        np.subtract(inputs, self._means(work, inputs) if work.training else work.parameters["mean"], out=outputs)
+        work.buffers["mean"][:] = self._means(work, inputs) if work.training else work.parameters["mean"]
+        np.subtract(inputs, work.buffers["mean"], out=outputs)
 
-    def backward(self, work, inputs, outputs, output_gradient, input_gradient):
-        work.gradients["mean"][:] = 0.1 * (work.parameters["mean"] - self._means(work, inputs))
+    def backward_weights(self, work, inputs, output_gradient):
+        work.gradients["mean"][:] = 0.1 * (work.parameters["mean"] - work.buffers["mean"])
         if work.group is not None and work.group.rank > 0:
             work.gradients["mean"].fill(0)
+
+    def backward_inputs(self, work, inputs, outputs, output_gradient, input_gradient):
         means = self._means(work, output_gradient)
         if input_gradient is not None:
             np.subtract(output_gradient, means, out=input_gradient)
@@ -90,7 +98,7 @@ class Numbered(Layer):
     def forward(self, work, inputs, outputs):
         np.multiply(inputs, self._factors(work, inputs.shape), out=outputs)
 
-    def backward(self, work, inputs, outputs, output_gradient, input_gradient):
+    def backward_inputs(self, work, inputs, outputs, output_gradient, input_gradient):
         np.multiply(output_gradient, self._factors(work, inputs.shape), out=input_gradient)
 
 

@@ -9,6 +9,7 @@ from refusals import line
 
 from mpidl.config import SECTIONS, from_dict
 from mpidl.metrics import METRICS
+from mpidl.partition.schedules import SCHEDULES
 
 #: All sections.
 NAMES = [*SECTIONS, "algorithm", "server"]
@@ -101,7 +102,9 @@ configs = st.fixed_dictionaries(
         "run": run,
         "algorithm": section(n_fetch=counts, n_push=counts, schedule=st.sampled_from(["aligned", "literal"])),
         "server": server,
-        "topology": section(servers=counts),
+        "topology": section(
+            servers=counts, stages=counts, micro_batches=counts, schedule=st.sampled_from([*SCHEDULES])
+        ).filter(lambda keys: keys.get("stages", 1) > 1 or keys.get("micro_batches", 1) == 1),
         "checkpoint": section(every=positive, keep=counts),
         "device": section(
             kind=st.sampled_from(["auto", "cpu", "cuda"]),

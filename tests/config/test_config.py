@@ -126,6 +126,17 @@ def minimal():
         ),
         ("model", {"layer": [DENSE], "l2": -0.1}, "model.l2: expected float >= 0, found -0.1"),
         ("model", {"layer": [DENSE], "clip": 0}, "model.clip: expected float > 0, found 0"),
+        (
+            "topology",
+            {"schedule": "zero_buble"},
+            "topology.schedule: unknown name 'zero_buble', did you mean 'zero_bubble'?",
+        ),
+        ("topology", {"stages": 0}, "topology.stages: expected int >= 1, found 0"),
+        (
+            "topology",
+            {"micro_batches": 4},
+            "topology.micro_batches: 4, but stages is 1, expected at least 2 stages",
+        ),
         ("checkpont", {}, "checkpont: unknown section, did you mean 'checkpoint'?"),
     ],
 )
@@ -145,6 +156,15 @@ def test_layers_are_checked_with_the_rest(layer, start):
     values = minimal()
     values["model"]["layer"].append(layer)
     assert line(values).startswith(start)
+
+
+def test_a_minibatch_has_four_micro_batches_for_each_stage():
+    def found(**keys):
+        return from_dict({**minimal(), "topology": keys}).topology.pipeline
+
+    assert found() == {"schedule": "one_forward_one_backward", "micro_batches": 1}
+    assert found(stages=3)["micro_batches"] == 12
+    assert found(stages=3, micro_batches=5, schedule="gpipe") == {"schedule": "gpipe", "micro_batches": 5}
 
 
 def test_an_algorithm_checks_itself_against_the_run():

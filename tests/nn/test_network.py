@@ -161,7 +161,7 @@ class Double(Layer):
     def forward(self, work, inputs, outputs):
         np.add(*inputs, out=outputs)
 
-    def backward(self, work, inputs, outputs, output_gradient, input_gradient):
+    def backward_inputs(self, work, inputs, outputs, output_gradient, input_gradient):
         for gradient in input_gradient:
             gradient[:] = output_gradient
 

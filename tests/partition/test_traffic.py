@@ -98,12 +98,12 @@ def test_a_value_that_two_layers_take_alike_travels_once():
 
 def wide():
     net = network([Dense(257, "tanh"), Dense(255, "tanh"), Dense(256, "tanh"), Dense(9)], (259,))
-    return net, Cutter(net, 3).units(0).inputs(1).samples(2).whole(3, 1).plan(), 512, 100_000
+    return net, Cutter(net, 3).units(0).inputs(1).samples(2).whole(3, 1).plan(), 512, 250_000
 
 
 def local():
     net = network([LocallyConnected2d(4, 3, "tanh"), LocallyConnected2d(3, 3), Dense(9)], (31, 20, 3))
-    return net, Cutter(net, 3).rows(0).rows(1).samples(2).plan(), 256, 250_000
+    return net, Cutter(net, 3).rows(0).rows(1).samples(2).plan(), 256, 400_000
 
 
 @pytest.mark.parametrize("planned", [wide, local])

@@ -9,8 +9,10 @@ except ModuleNotFoundError:
     raise UsageError("mpidl.jax: JAX isn't installed: pip install 'mpidl[jax]'") from None
 
 from mpidl.jax.model import JaxModel
+from mpidl.jax.section import JaxSection, sections
+from mpidl.jax.sequence import JaxSequence
 
-__all__ = ["JaxModel"]
+__all__ = ["JaxModel", "JaxSection", "JaxSequence", "sections"]
 
 # JAX starts its threads, one for each core, with the first array: on ranks the environment says how many.
 if world().size > 1:

@@ -69,7 +69,7 @@ class JaxModel(CompleteModel):
     (3, 2)
     """
 
-    own = True
+    own, by_stages = True, "mpidl.jax.section"
 
     def __init__(
         self,
@@ -170,8 +170,7 @@ class JaxModel(CompleteModel):
         with telling(self._name):
             values = (batch.inputs, batch.targets)
             loss, outputs = self._computed(self._leaves, self._tree.constants, values, None)
-            known = None if outputs is None else np.asarray(outputs)
-            return Evaluation(float(loss) * batch.total, _correct(outputs, batch.targets, batch.total), known)
+            return figures(loss, outputs, batch)
 
     def rehearse(self, batch: Batch) -> None:
         """See `CompleteModel.rehearse`."""
@@ -187,6 +186,12 @@ class JaxModel(CompleteModel):
         """See `CompleteModel.load_constants`."""
         for name, array in self._tree.constants.items():
             array[...] = constants[name]
+
+
+def figures(loss: Any, outputs: Any, batch: Batch) -> Evaluation:
+    """Return what an evaluation is, from the mean loss of a batch and its outputs, None if unknown."""
+    known = None if outputs is None else np.asarray(outputs)
+    return Evaluation(float(loss) * batch.total, _correct(outputs, batch.targets, batch.total), known)
 
 
 def _correct(outputs: Any, targets: Any, total: float) -> float:

@@ -40,7 +40,10 @@ def cut(job: Job, partitions: int) -> Plan:
             f"topology.partitions: {partitions}, but only networks of layers are cut, other models train whole; "
             "expected 1"
         )
-    plan = make_plan(network.layers, network.input_shape, partitions, batch=batch, itemsize=network.dtype.itemsize)
+    plan = make_plan(
+        network.layers, network.input_shape, partitions,
+        batch=batch, stages=job.config.topology.stages, itemsize=network.dtype.itemsize,
+    )  # fmt: skip
     idle = [rank for rank in range(partitions) if not any(step.values(rank, batch) for step in plan.steps)]
     if idle:
         raise UsageError(
@@ -60,7 +63,7 @@ def cut(job: Job, partitions: int) -> Plan:
 def take_part(job: Job, plan: Plan, group: Group) -> None:
     """Let this rank compute its part of a job's model, together with the other ranks of its replica."""
     assert isinstance(job.original, Network)
-    part = CutNetwork(job.original, plan, group.rank)
+    part = CutNetwork(job.original, plan, group.rank, **job.config.topology.pipeline)
     part.freeze(job.frozen)
     part.bind(group)
     job.part = job.model = part

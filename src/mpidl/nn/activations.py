@@ -45,20 +45,8 @@ def sigmoid(xp: Any, values: Any) -> None:
     xp.add(values, 0.5, out=values)
 
 
-def _backprop_sigmoid(xp: Any, outputs: Any, gradient: Any) -> None:
-    xp.multiply(gradient, outputs, out=gradient)
-    xp.subtract(1, outputs, out=outputs)
-    xp.multiply(gradient, outputs, out=gradient)
-
-
 def _tanh(xp: Any, values: Any) -> None:
     xp.tanh(values, out=values)
-
-
-def _backprop_tanh(xp: Any, outputs: Any, gradient: Any) -> None:
-    xp.multiply(outputs, outputs, out=outputs)
-    xp.subtract(1, outputs, out=outputs)
-    xp.multiply(gradient, outputs, out=gradient)
 
 
 def _softmax(xp: Any, values: Any) -> None:
@@ -81,7 +69,7 @@ ACTIVATIONS: dict[str, ActivationFunction] = {
     "relu": ActivationFunction(_kernel("relu"), _kernel("backprop_relu")),
     "leaky_relu": ActivationFunction(_kernel("leaky_relu"), _kernel("backprop_leaky_relu")),
     "gelu": ActivationFunction(_kernel("gelu"), _kernel("backprop_gelu"), needs_inputs=True),
-    "sigmoid": ActivationFunction(sigmoid, _backprop_sigmoid),
-    "tanh": ActivationFunction(_tanh, _backprop_tanh),
+    "sigmoid": ActivationFunction(sigmoid, _kernel("backprop_sigmoid")),
+    "tanh": ActivationFunction(_tanh, _kernel("backprop_tanh")),
     "softmax": ActivationFunction(_softmax, _backprop_softmax, mixes=True),
 }

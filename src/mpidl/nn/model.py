@@ -158,6 +158,9 @@ class CompleteModel:
         Whether `on` makes the model for another device. False for models that compute where they like.
     aliases : mapping of str to str
         Other names of tensors of the layout, such as those of tied weights: the name in the layout for each.
+    by_stages : str
+        The module of the package whose functions ``sections`` and ``section`` cut the model into stages; see
+        `mpidl.partition.sections`. Empty for models that train whole, and for those that layers cut.
     """
 
     parameters: Any
@@ -168,6 +171,7 @@ class CompleteModel:
     own: bool = False
     movable: bool = False
     aliases: Mapping[str, str] = MappingProxyType({})
+    by_stages: str = ""
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """See `Model.loss_and_gradient`."""

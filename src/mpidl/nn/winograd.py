@@ -110,8 +110,9 @@ def backward(
     images: np.ndarray,
     output_gradient: Callable[[Block], np.ndarray],
     image_gradient: np.ndarray | None,
+    weights: bool,
 ) -> None:
-    """Set the gradient of the weight and, unless it is None, that of the images.
+    """Set the gradient of the weight, if wanted, and that of the images, unless it is None.
 
     `output_gradient` returns a block of the gradient with respect to the outputs.
     """
@@ -122,13 +123,15 @@ def backward(
     total.fill(0)
     for at, row, inputs, sums in _blocks(work, tiling, len(images)):
         kernels.transform_outputs_adjoint(output_gradient(at), sums, 0, scratch)
-        kernels.transform_data(images[at[0]], inputs, row, tiling.padding, scratch)
-        multiply(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), total, add=True)
+        if weights:
+            kernels.transform_data(images[at[0]], inputs, row, tiling.padding, scratch)
+            multiply(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), total, add=True)
         if image_gradient is not None:
             multiply(_matrices(sums), transposed, _matrices(inputs))
             kernels.add_data_adjoint(inputs, image_gradient[at[0]], row, tiling.padding, scratch)
-    weight_gradient = work.gradients["weight"].reshape(tiling.size**2, -1)
-    np.matmul(kernel_matrix(tiling.size, total.dtype.char).T, total.reshape(tiling.places, -1), out=weight_gradient)
+    if weights:
+        gradient = work.gradients["weight"].reshape(tiling.size**2, -1)
+        np.matmul(kernel_matrix(tiling.size, total.dtype.char).T, total.reshape(tiling.places, -1), out=gradient)
 
 
 def _transformed(work: Workspace, tiling: Tiling) -> np.ndarray:

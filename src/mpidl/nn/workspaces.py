@@ -110,11 +110,31 @@ class Call:
 
     def backward(self) -> None:
         """Compute the gradients with respect to the layer's parameters and inputs."""
+        self._backward(self.layer.backward)
+
+    def backward_inputs(self) -> None:
+        """Compute those with respect to its inputs."""
+        self._backward(self.layer.backward_inputs)
+
+    def backward_weights(self) -> None:
+        """Compute those with respect to its parameters, after `backward_inputs`."""
+        inputs = self.inputs if self.layer.joins else self.inputs[0]
+        self.layer.backward_weights(self.workspace, inputs, self.output_gradient)
+
+    def _backward(self, backward: Callable[..., None]) -> None:
         joins = self.layer.joins
         inputs, gradients = (each if joins else each[0] for each in (self.inputs, self.input_gradients))
-        self.layer.backward(self.workspace, inputs, self.outputs, self.output_gradient, gradients)
+        backward(self.workspace, inputs, self.outputs, self.output_gradient, gradients)
         for gradient, summand in self.additions:
             gradient += summand
+
+
+class _Arrays(NamedTuple):
+    """The arrays of a slot for the largest batch: values, their gradients, and each layer's buffers that are kept."""
+
+    values: list[Any]
+    gradients: list[Any]
+    kept: list[dict[str, Any]]
 
 
 class Pass(NamedTuple):
@@ -126,11 +146,14 @@ class Pass(NamedTuple):
         The values, and the gradients of the loss with respect to them; None for the network's inputs.
     calls : list of Call
         The layers, in the order of the forward pass.
+    slot : int
+        See `Passes.take`.
     """
 
     values: list[Any]
     gradients: list[Any]
     calls: list[Call]
+    slot: int
 
 
 class Passes:
@@ -168,39 +191,44 @@ class Passes:
         buffers = [node.layer.buffers(*(values[value].shape for value in node.operands)) for node in nodes]
         self._buffers = buffers if xp is np else [_on_device(each) for each in buffers]
         self._largest = 0
-        self._passes: dict[int, Pass] = {}
-        self._copies: dict[tuple[int, str], Any] = {}
+        self._passes: dict[tuple[int, int], Pass] = {}
+        self._slots: dict[int, _Arrays] = {}
+        self._copies: dict[tuple[int, int, str], Any] = {}
 
-    def take(self, samples: int) -> Pass:
-        """Return the arrays for this number of samples: the same ones until more samples are asked for."""
-        found = self._passes.get(samples)
+    def take(self, samples: int, slot: int = 0) -> Pass:
+        """Return the arrays for this number of samples: the same ones until more samples are asked for.
+
+        Passes that are under way at the same time have different slots: they share scratch memory only.
+        """
+        found = self._passes.get((samples, slot))
         if found is None:
             if samples > self._largest:
                 self._allocate(samples)
-            found = self._passes[samples] = self._cut(samples)
+            if slot not in self._slots:
+                self._slots[slot] = self._allocate_slot()
+            found = self._passes[samples, slot] = self._cut(samples, slot)
         return found
 
     def feed(self, work: Pass, inputs: Any) -> None:
         """Let the layers of a pass take a batch's inputs (n, *input_shape): themselves, or a copy in another dtype."""
-        parts = {index: self._part(index, inputs) for index in self._inputs}
+        parts = {index: self._part(index, inputs, work.slot) for index in self._inputs}
         for node, call in zip(self._nodes, work.calls, strict=True):
             for position, index in enumerate(node.operands):
                 if index in parts:
                     call.inputs[position] = parts[index]
 
-    def nbytes(self, samples: int) -> int:
-        """Return the bytes that `take` would allocate for this number of samples."""
-        found = self._scratch_bytes() + self._spare_size(samples) * self._itemsize(None)
+    def nbytes(self, samples: int, slots: int = 1) -> int:
+        """Return the bytes that `take` would allocate for this number of samples, in so many slots."""
         own = set(range(len(self._specified))).difference(self._inputs)
-        found += 2 * sum(self._elements(index, samples) for index in own) * self._itemsize(None)
+        found = 2 * sum(self._elements(index, samples) for index in own) * self._itemsize(None)
         for node, buffers in zip(self._nodes, self._buffers, strict=True):
             count = self._specified[node.output].samples(samples).size
             for each in buffers.values():
                 if each.per_sample or each.kept:
                     found += (count if each.per_sample else 1) * prod(each.shape) * self._itemsize(each.dtype)
-        return found
+        return slots * found + self._scratch_bytes() + self._spare_size(samples) * self._itemsize(None)
 
-    def _part(self, index: int, inputs: Any) -> Any:
+    def _part(self, index: int, inputs: Any, slot: int) -> Any:
         """Return a part of the inputs: a view, or a copy where its dtype or its order differs."""
         value = self._specified[index]
         assert value.inputs is not None
@@ -208,25 +236,30 @@ class Passes:
         dtype = part.dtype.name if value.as_is else self._dtype
         if part.dtype == dtype and part.flags.c_contiguous:
             return part
-        memory = self._copies.get((index, dtype))
+        memory = self._copies.get((slot, index, dtype))
         if memory is None or len(memory) < len(part):
-            memory = self._copies[index, dtype] = self._xp.empty(part.shape, dtype)
+            memory = self._copies[slot, index, dtype] = self._xp.empty(part.shape, dtype)
         copy = memory[: len(part)]
         self._xp.copyto(copy, part)
         return copy
 
     def _allocate(self, samples: int) -> None:
-        empty, dtype = self._xp.empty, self._dtype
         self._largest = samples
         self._passes.clear()
-        own = [value.samples(samples).size for value in self._specified]
+        self._slots.clear()
+        self._spare = self._xp.empty(self._spare_size(samples), self._dtype)
+        # All layers share one scratch memory, which stays in the cache from one layer to the next.
+        self._scratch = self._xp.empty(self._scratch_bytes(), "uint8")
+
+    def _allocate_slot(self) -> _Arrays:
+        empty, dtype = self._xp.empty, self._dtype
+        own = [value.samples(self._largest).size for value in self._specified]
         shapes = [(n, *value.shape) for n, value in zip(own, self._specified, strict=True)]
-        self._values, self._gradients = (
+        values, gradients = (
             [None if index in self._inputs else empty(shape, dtype) for index, shape in enumerate(shapes)]
             for _ in range(2)
         )
-        self._spare = empty(self._spare_size(samples), dtype)
-        self._kept = [
+        kept = [
             {
                 name: empty((own[node.output], *each.shape) if each.per_sample else each.shape, each.dtype or dtype)
                 for name, each in buffers.items()
@@ -234,8 +267,7 @@ class Passes:
             }
             for node, buffers in zip(self._nodes, self._buffers, strict=True)
         ]
-        # All layers share one scratch memory, which stays in the cache from one layer to the next.
-        self._scratch = empty(self._scratch_bytes(), "uint8")
+        return _Arrays(values, gradients, kept)
 
     def _itemsize(self, dtype: str | None) -> int:
         return int(self._xp.dtype(dtype or self._dtype).itemsize)
@@ -261,15 +293,15 @@ class Passes:
                 start = -(-end // ALIGNMENT) * ALIGNMENT
         return places
 
-    def _cut(self, samples: int) -> Pass:
+    def _cut(self, samples: int, slot: int) -> Pass:
         own = [value.samples(samples).size for value in self._specified]
         values, gradients = (
             [None if array is None else array[:n] for array, n in zip(arrays, own, strict=True)]
-            for arrays in (self._values, self._gradients)
+            for arrays in (self._slots[slot].values, self._slots[slot].gradients)
         )
         calls = []
         for number, node in enumerate(self._nodes):
-            workspace = self._workspace(number, self._views(number, own[node.output]))
+            workspace = self._workspace(number, self._views(number, own[node.output], slot))
             call = Call(node.layer, workspace, [], values[node.output], gradients[node.output], [], [])
             start = 0
             for index in node.operands:
@@ -281,12 +313,12 @@ class Passes:
                 call.inputs.append(values[index])
                 call.input_gradients.append(target)
             calls.append(call)
-        return Pass(values, gradients, calls)
+        return Pass(values, gradients, calls, slot)
 
-    def _views(self, number: int, samples: int) -> dict[str, Any]:
+    def _views(self, number: int, samples: int, slot: int) -> dict[str, Any]:
         """Return a layer's buffers for this number of samples."""
-        buffers = self._buffers[number]
-        found = {n: array[:samples] if buffers[n].per_sample else array for n, array in self._kept[number].items()}
+        buffers, kept = self._buffers[number], self._slots[slot].kept[number]
+        found = {name: array[:samples] if buffers[name].per_sample else array for name, array in kept.items()}
         for name, each, start, end in self._places(buffers):
             found[name] = self._scratch[start:end].view(each.dtype or self._dtype).reshape(each.shape)
         return found

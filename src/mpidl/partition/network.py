@@ -15,10 +15,13 @@ from mpidl.nn.workspaces import Passes
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.partition.exchange import Memory
+from mpidl.partition.gradient_sums import GradientSums
 from mpidl.partition.group import Group
 from mpidl.partition.local import Local
+from mpidl.partition.pipeline import MicroBatch, Pipeline, undivided
 from mpidl.partition.plan import Plan
 from mpidl.partition.program import Program
+from mpidl.partition.schedules.instructions import Backward, BackwardInputs, BackwardWeights, Forward
 from mpidl.partition.tensors import Tensors
 
 
@@ -36,6 +39,17 @@ class CutNetwork(CompleteModel):
     plan : Plan
     rank : int
         The rank's number in its replica.
+    schedule : str
+        The order of micro-batches on the plan's stages, a name in `mpidl.partition.schedules.SCHEDULES`. The gradient
+        is the minibatch's with any.
+    micro_batches : int
+        Into how many micro-batches a minibatch is divided for its gradient. Batch normalisation takes the statistics of
+        each micro-batch.
+
+    Raises
+    ------
+    UsageError
+        If there is no such schedule, or no micro-batch.
 
     Attributes
     ----------
@@ -46,8 +60,17 @@ class CutNetwork(CompleteModel):
 
     movable = True
 
-    def __init__(self, network: Network, plan: Plan, rank: int) -> None:
-        self._network, self.plan, self._rank = network, plan, rank
+    def __init__(
+        self,
+        network: Network,
+        plan: Plan,
+        rank: int,
+        *,
+        schedule: str = "one_forward_one_backward",
+        micro_batches: int = 1,
+    ) -> None:
+        self._network, self.plan, self._rank, self._schedule = network, plan, rank, schedule
+        self._pipeline = Pipeline(schedule, micro_batches, rank * plan.stages // plan.partitions, plan.stages)
         self.layout, self.dtype, self.takes_integers = plan.layout, network.dtype, network.takes_integers
         self.slice = plan.slices[rank]
         names = network.graph.names
@@ -68,9 +91,12 @@ class CutNetwork(CompleteModel):
         self._parameters: Any = None
         self._gradient: Any = None
         self._group: Group | None = None
-        self._programs: dict[int, Program] = {}
-        self._memory = Memory(network.xp)
-        self._number = 0
+        boxes = [step.tensors[rank] for step in plan.steps]
+        self._sums = GradientSums(boxes, self._tensors.gradients, network.xp, self.dtype.name)
+        self._programs: dict[tuple[int, int], Program] = {}
+        self._memories: dict[int, Memory] = {}
+        self._under_way: dict[int, Program] = {}
+        self._largest, self._number = -1, 0
 
     @property
     def parameters(self) -> Any:
@@ -113,7 +139,8 @@ class CutNetwork(CompleteModel):
 
     def on(self, xp: Any) -> CutNetwork:
         """Return the rank's part for the arrays of another package, without parameters yet, bound to the same group."""
-        made = CutNetwork(self._network.on(xp), self.plan, self._rank)
+        settings: Any = {"schedule": self._schedule, "micro_batches": self._pipeline.micro_batches}
+        made = CutNetwork(self._network.on(xp), self.plan, self._rank, **settings)
         made.freeze(self._frozen)
         if self._group is not None:
             made.bind(self._group)
@@ -146,37 +173,56 @@ class CutNetwork(CompleteModel):
         UsageError
             If the shapes don't fit.
         """
-        program = self._forward(batch, training=True)
-        assert self._group is not None
+        samples = len(batch.inputs)
+        group = self._begin(batch, self._pipeline.largest(samples))
         loss = 0.0
-        if (own := self._local.outputs) is not None:
-            samples = len(batch.inputs)
-            part = self._local.values[own].samples(samples)
-            if part.size:
-                outputs, gradient = program.work.values[own], program.work.gradients[own]
-                loss = self._network.mean_loss(outputs, batch.targets[slice(*part)], gradient, samples)
-        program.backward()
+        for instruction, own in self._pipeline.order(samples):
+            match instruction:
+                case Forward():
+                    loss += self._loss(self._forward(batch, own, training=True), batch, own)
+                case Backward():
+                    self._under_way[own.slot].backward(own.share, own.first, own.last)
+                case BackwardInputs():
+                    self._under_way[own.slot].backward_inputs()
+                case BackwardWeights():
+                    self._under_way[own.slot].backward_weights(own.share, own.first, own.last)
+        self._complete()
         regularisation = self._network.regularisation
         loss += regularisation.penalise(self._weights, self.parameters, self._gradient)
         sums = np.array([loss, regularisation.squared_norm(self._trained, self._gradient)])
-        self._group.sum(sums)
+        group.sum(sums)
         regularisation.clip_norm(self._trained, self._gradient, float(sums[1]))
         return float(sums[0]), self._gradient
 
+    def forward(self, batch: Batch) -> float:
+        """Compute the rank's values for a batch as a whole, and return what its samples add to the mean loss.
+
+        Other passes of the group's ranks may begin before `backward` follows.
+        """
+        samples = undivided(len(batch.inputs))
+        self._begin(batch, samples.samples.size)
+        return self._loss(self._forward(batch, samples, training=True), batch, samples)
+
+    def backward(self) -> tuple[float, Any]:
+        """Return what the rank's parameters add to the loss of the last `forward`, and its gradient (slice.size,).
+
+        It isn't clipped: that takes the norm of what all ranks have.
+        """
+        self._under_way[0].backward()
+        penalty = self._network.regularisation.penalise(self._weights, self.parameters, self._gradient)
+        return penalty, self._gradient
+
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return what the whole batch's is on rank 0; zeros, and no outputs, on others, so that a sum is right."""
-        outputs = self.outputs(batch)
-        if outputs is None:
+        work, whole = self._answer(batch).work, self._local.whole
+        if self._rank or whole is None:
             return Evaluation(0.0, 0)
-        assert self._local.whole is not None
-        gradient = self._programs[len(outputs)].work.gradients[self._local.whole]
-        return self._network.judge(batch, outputs, gradient)
+        return self._network.judge(batch, work.values[whole], work.gradients[whole])
 
     def outputs(self, batch: Batch) -> Any:
         """Return the outputs for the samples of a batch on rank 0, None on others; see `CompleteModel.outputs`."""
-        program = self._forward(batch, training=False)
-        program.answer()
-        return None if self._rank or self._local.whole is None else program.work.values[self._local.whole]
+        work, whole = self._answer(batch).work, self._local.whole
+        return None if self._rank or whole is None else work.values[whole]
 
     def predict(self, inputs: Any) -> Any:
         """Return the outputs (n, *output_shape) for inputs (n, *input_shape) as a new array; None on all but rank 0."""
@@ -192,8 +238,10 @@ class CutNetwork(CompleteModel):
         return self._network.accuracy_name(several_labels)
 
     def activation_bytes(self, samples: int) -> int:
-        """Return the bytes that the rank needs besides its vectors for a batch, packed messages left out."""
-        return self._passes.nbytes(samples) + self._tensors.nbytes
+        """Return the bytes that the rank needs besides its vectors for a gradient, packed messages left out."""
+        pipeline = self._pipeline
+        sums = self._sums.nbytes if pipeline.micro_batches > 1 else 0
+        return self._passes.nbytes(pipeline.largest(samples), pipeline.slots(samples)) + self._tensors.nbytes + sums
 
     def summaries(self) -> list[LayerSummary]:
         """See `CompleteModel.summaries`: those of the whole network."""
@@ -204,40 +252,72 @@ class CutNetwork(CompleteModel):
         held = [piece for piece in self.layout if piece.range.intersect(self.slice) and piece.name in names]
         return [piece.range.shift(-self.slice.start) for piece in held]
 
-    def _forward(self, batch: Batch, training: bool) -> Program:
-        """Compute the rank's values."""
+    def _begin(self, batch: Batch, samples: int) -> Group:
+        """Make ready for a batch of which so many samples pass at a time, at most; return the group."""
         self._network.check_inputs(batch.inputs)
-        program = self._program(len(batch.inputs))
-        self._number = batch.number
-        self._passes.feed(program.work, batch.inputs)
-        program.forward(training)
-        return program
-
-    def _program(self, samples: int) -> Program:
-        """Return what the rank does for a batch of so many samples, made at the first one and kept."""
-        found = self._programs.get(samples)
-        if found is not None:
-            return found
         if self._group is None:
             raise RuntimeError("a cut network computes while it is bound to a group")
-        xp = self._network.xp
+        self._number = batch.number
         if self._gradient is None:
-            self._gradient = xp.zeros(self.slice.size, self.dtype)
-        if samples > max(self._programs, default=0):
+            self._gradient = self._network.xp.zeros(self.slice.size, self.dtype)
+        if samples > self._largest:
             # All arrays for samples are allocated anew.
             self._free()
             self._tensors.bind(self.parameters, self._gradient, self._group)
-        work = self._passes.take(samples)
-        self._programs[samples] = found = Program(
-            self.plan, self._local, self._tensors, work, samples, self._group, xp, self._memory
-        )
-        return found
+            self._passes.take(samples)
+            self._largest = samples
+        return self._group
+
+    def _forward(self, batch: Batch, own: MicroBatch, training: bool) -> Program:
+        """Compute the rank's values for a micro-batch."""
+        if own.slot in self._under_way:
+            self._under_way[own.slot].complete()
+        program = self._under_way[own.slot] = self._program(own.samples.size, own.slot)
+        self._passes.feed(program.work, batch.inputs[slice(*own.samples)])
+        program.forward(training, own.samples.start, own.first)
+        return program
+
+    def _loss(self, program: Program, batch: Batch, own: MicroBatch) -> float:
+        """Return what the rank's samples of a micro-batch add to the minibatch's mean loss, and begin the way back."""
+        if (index := self._local.outputs) is None:
+            return 0.0
+        part = self._local.values[index].samples(own.samples.size).shift(own.samples.start)
+        if not part.size:
+            return 0.0
+        outputs, gradient = program.work.values[index], program.work.gradients[index]
+        return self._network.mean_loss(outputs, batch.targets[slice(*part)], gradient, len(batch.inputs))
+
+    def _answer(self, batch: Batch) -> Program:
+        """Compute the outputs for a batch as a whole, and bring them to rank 0."""
+        samples = len(batch.inputs)
+        self._begin(batch, samples)
+        program = self._forward(batch, undivided(samples), training=False)
+        program.answer()
+        self._complete()
+        return program
+
+    def _complete(self) -> None:
+        for program in self._under_way.values():
+            program.complete()
+        self._under_way.clear()
+
+    def _program(self, samples: int, slot: int) -> Program:
+        """Return what the rank does with so many samples, made at the first ones and kept."""
+        if (samples, slot) not in self._programs:
+            assert self._group is not None
+            work, memory = self._passes.take(samples, slot), self._memories.setdefault(slot, Memory(self._network.xp))
+            self._programs[samples, slot] = Program(
+                self.plan, self._local, self._tensors, self._sums, work, samples, self._group, self._network.xp, memory
+            )
+        return self._programs[samples, slot]
 
     def _free(self) -> None:
         for program in self._programs.values():
             program.free()
         self._programs.clear()
+        self._under_way.clear()
         self._tensors.free()
+        self._largest = -1
 
     def _workspace(self, number: int, buffers: dict[str, Any]) -> Workspace:
         step = self._local.tasks[number].step

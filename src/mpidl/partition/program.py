@@ -9,6 +9,7 @@ from typing import Any
 from mpidl.nn.workspaces import Call, Pass
 from mpidl.parameters.box import Box, strides
 from mpidl.partition.exchange import Exchange, Memory
+from mpidl.partition.gradient_sums import GradientSums
 from mpidl.partition.group import Group
 from mpidl.partition.local import Local, Movement, Task
 from mpidl.partition.plan import Plan, Step
@@ -18,8 +19,8 @@ from mpidl.partition.tensors import Tensors
 class Program:
     """A forward and a backward pass over a number of samples: layers, and exchanges between fixed arrays.
 
-    A value is sent as soon as it is there, and waited for where it is needed. A pass ends when all that was sent is on
-    its way.
+    A value is sent as soon as it is there, and waited for where it is needed. What was sent may still be under way when
+    a pass ends, until `complete`.
 
     Parameters
     ----------
@@ -28,15 +29,17 @@ class Program:
         The rank's part of the plan.
     tensors : Tensors
         Bound to the group.
+    sums : GradientSums
+        Of the tensors' gradients.
     work : Pass
         The arrays.
     samples : int
-        Number of samples of the whole batch.
+        Number of samples of all ranks together.
     group : Group
     xp
         NumPy or CuPy.
     memory : Memory
-        For messages; programs for other numbers of samples may have the same, since only one is under way.
+        For messages; programs of the same slot may have the same, since only one is under way.
 
     Attributes
     ----------
@@ -48,13 +51,14 @@ class Program:
         plan: Plan,
         local: Local,
         tensors: Tensors,
+        sums: GradientSums,
         work: Pass,
         samples: int,
         group: Group,
         xp: Any,
         memory: Memory,
     ) -> None:
-        self.work = work
+        self.work, self._sums = work, sums
         self._samples, self._group, self._xp, self._memory = samples, group, xp, memory
         tasks = list(zip(local.tasks, work.calls, strict=True))
         arriving = (*local.arrivals, *(move for task in local.tasks for move in task.arrivals))
@@ -63,29 +67,41 @@ class Program:
         there = {tag: self._exchange(move) for tag, move in moves.items()}
         back = {tag: self._exchange(move, back=True) for tag, move in moves.items()}
         gathers, scatters = ([each for step in steps for each in step] for steps in (tensors.gathers, tensors.scatters))
+        self._firsts = [self._prepare(call, task, plan.steps[task.step]) for task, call in tasks]
 
-        self._forward: list[Callable[[], Any]] = [each.start for each in gathers]
-        for task, call in tasks:
-            self._prepare(call, task, plan.steps[task.step])
-            self._forward += [there[move.tag].finish for move in task.arrivals]
-            self._forward += [each.finish for each in tensors.gathers[task.step]]
-            if len(call.outputs):
-                self._forward.append(call.forward)
-            self._forward += [there[move.tag].start for move in task.departures]
-        self._forward += [there[move.tag].finish for move in local.arrivals]
-        self._forward += [each.complete for each in (*gathers, *there.values())]
+        def forward(gathering: bool) -> list[Callable[[], Any]]:
+            found: list[Callable[[], Any]] = [each.start for each in gathers if gathering]
+            for task, call in tasks:
+                found += [there[move.tag].finish for move in task.arrivals]
+                found += [each.finish for each in tensors.gathers[task.step] if gathering]
+                if len(call.outputs):
+                    found.append(call.forward)
+                found += [there[move.tag].start for move in task.departures]
+            return found + [there[move.tag].finish for move in local.arrivals]
 
-        self._backward: list[Callable[[], Any]] = [back[move.tag].start for move in local.arrivals]
-        for task, call in reversed(tasks):
-            self._backward += [back[move.tag].finish for move in reversed(task.departures)]
-            if len(call.outputs):
-                self._backward.append(call.backward)
-            else:
-                self._backward += [partial(gradient.fill, 0) for gradient in call.workspace.gradients.values()]
-            self._backward += [back[move.tag].start for move in task.arrivals]
-            self._backward += [each.start for each in tensors.scatters[task.step]]
-        self._backward += [each.finish for each in scatters]
-        self._backward += [each.complete for each in (*scatters, *back.values())]
+        def backward(part: str, scattering: bool) -> list[Callable[[], Any]]:
+            inputs, weights = part != "weights", part != "inputs"
+            # What arrives of gradients may lie where values were packed.
+            found: list[Callable[[], Any]] = [each.complete for each in there.values() if inputs]
+            found += [back[move.tag].start for move in local.arrivals if inputs]
+            for task, call in reversed(tasks):
+                found += [back[move.tag].finish for move in reversed(task.departures) if inputs]
+                compute = {"both": call.backward, "inputs": call.backward_inputs, "weights": call.backward_weights}[
+                    part
+                ]
+                if weights:
+                    found.append(partial(sums.add, task.step, call, compute))
+                elif len(call.outputs):
+                    found.append(compute)
+                found += [back[move.tag].start for move in task.arrivals if inputs]
+                found += [each.start for each in tensors.scatters[task.step] if scattering]
+            return found + [each.finish for each in scatters if scattering]
+
+        self._forward = {gathering: forward(gathering) for gathering in (True, False)}
+        self._backward = {last: backward("both", last) for last in (True, False)}
+        self._backward_inputs = backward("inputs", False)
+        self._backward_weights = {last: backward("weights", last) for last in (True, False)}
+        self._complete = [each.complete for each in (*gathers, *there.values(), *scatters, *back.values())]
 
         answers = [] if local.answer is None else [self._exchange(local.answer)]
         self._answer = [step for each in answers for step in (each.start, each.finish, each.complete)]
@@ -102,15 +118,22 @@ class Program:
             return Exchange(adjoint, group, xp, target, source, 2 * move.tag + 1, self._memory, adds)
         return Exchange(transfer, group, xp, source, target, 2 * move.tag, self._memory)
 
-    def _prepare(self, call: Call, task: Task, step: Step) -> None:
-        """Let a layer know where its outputs lie in those of the whole layer, and who shares its statistics."""
+    def _prepare(self, call: Call, task: Task, step: Step) -> int:
+        """Let a layer know where its outputs lie in those of the whole layer, and who shares its statistics.
+
+        Returns
+        -------
+        int
+            The index of its first output.
+        """
         part = task.part.of(self._samples)
         if part is None:
-            return
+            return 0
         shape = (self._samples, *task.shape)
         call.workspace.first, call.workspace.strides = part.offset(Box.whole(shape)), strides(shape)
         if call.layer.statistics:
             call.workspace.group = self._sharers(step, call.layer.statistics[0])
+        return call.workspace.first
 
     def _sharers(self, step: Step, statistic: str) -> Group | None:
         """Return the ranks with samples that have the same part of a layer's statistics; None if no other has."""
@@ -122,16 +145,49 @@ class Program:
         ]
         return self._group.subgroup(ranks) if len(ranks) > 1 else None
 
-    def forward(self, training: bool) -> None:
-        """Compute the values; the calls have their parts of the inputs."""
-        for call in self.work.calls:
-            call.workspace.training = training
-        for each in self._forward:
+    def forward(self, training: bool, start: int = 0, first: bool = True) -> None:
+        """Compute the values; the calls have their parts of the inputs.
+
+        Parameters
+        ----------
+        training : bool
+            Whether gradients will be computed.
+        start : int
+            The number of the first sample in its minibatch.
+        first : bool
+            Whether parameters that ranks share are gathered; otherwise they are those of the pass before.
+        """
+        for call, origin in zip(self.work.calls, self._firsts, strict=True):
+            workspace = call.workspace
+            workspace.training = training
+            if workspace.strides is not None:
+                workspace.first = origin + start * workspace.strides[0]
+        for each in self._forward[first]:
             each()
 
-    def backward(self) -> None:
-        """Compute the gradients from that with respect to the outputs."""
-        for each in self._backward:
+    def backward(self, share: float = 1.0, first: bool = True, last: bool = True) -> None:
+        """Compute the gradients from that with respect to the outputs; for the parameters see `GradientSums.begin`.
+
+        After the last pass of a minibatch, those of parameters that ranks share are summed over the ranks.
+        """
+        self._sums.begin(share, first)
+        for each in self._backward[last]:
+            each()
+
+    def backward_inputs(self) -> None:
+        """Compute those of the values only, and send what other ranks need."""
+        for each in self._backward_inputs:
+            each()
+
+    def backward_weights(self, share: float, first: bool, last: bool) -> None:
+        """Compute those of the parameters, after `backward_inputs`; see `backward`."""
+        self._sums.begin(share, first)
+        for each in self._backward_weights[last]:
+            each()
+
+    def complete(self) -> None:
+        """Wait until all that was sent is on its way, so that arrays may change."""
+        for each in self._complete:
             each()
 
     def answer(self) -> None:

@@ -8,5 +8,6 @@ except ModuleNotFoundError:
     raise UsageError("mpidl.torch: PyTorch isn't installed: pip install 'mpidl[torch]'") from None
 
 from mpidl.torch.model import TorchModel
+from mpidl.torch.section import TorchSection, sections
 
-__all__ = ["TorchModel"]
+__all__ = ["TorchModel", "TorchSection", "sections"]

@@ -54,6 +54,11 @@ class TorchModel(CompleteModel):
         Whether integer inputs stay integers, bytes too, which otherwise become floats. By default, they do where the
         module has a `torch.nn.Embedding`. Data sets with a collate function of their own are never converted.
 
+    Attributes
+    ----------
+    settings : dict
+        The keyword arguments with which it was made.
+
     Raises
     ------
     UsageError
@@ -67,6 +72,7 @@ class TorchModel(CompleteModel):
     """
 
     own = movable = True
+    by_stages = "mpidl.torch.section"
 
     def __init__(
         self,
@@ -85,7 +91,7 @@ class TorchModel(CompleteModel):
         self.loss = losses.by_name(loss) if isinstance(loss, str) else loss
         if not callable(self.loss):
             raise UsageError(f"{self._name}: loss: found {kind_of(loss)}, expected a name or a function")
-        self._settings: dict[str, Any] = {
+        self.settings: dict[str, Any] = {
             "seed": seed, "autocast": autocast, "compile": compile, "micro_batches": micro_batches,
             "takes_integers": takes_integers,
         }  # fmt: skip
@@ -125,7 +131,7 @@ class TorchModel(CompleteModel):
         frozen, module = self._frozen, copy.deepcopy(self.module)
         for name in frozen:
             module.get_parameter(name).requires_grad_(True)
-        same = TorchModel(module, self.loss, **self._settings)
+        same = TorchModel(module, self.loss, **self.settings)
         same.freeze(frozen)
         same._vector.move(xp)
         same._place()
@@ -270,8 +276,11 @@ class TorchModel(CompleteModel):
         inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
         with self._precision():
             outputs = self._outputs(inputs)
+        return self._figures(outputs, targets, batch.total)
+
+    def _figures(self, outputs: Any, targets: Any, total: float) -> Evaluation:
+        with self._precision():
             loss = self._loss(outputs, targets).item()
-        total = batch.total
         return Evaluation(loss * total, losses.correct(self.loss, outputs, targets, total), outputs)
 
     def rehearse(self, batch: Batch) -> None:

@@ -43,7 +43,7 @@ class Activation(Layer):
         work.xp.copyto(outputs, inputs)
         ACTIVATIONS[self.activation].apply(work.xp, outputs)
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""

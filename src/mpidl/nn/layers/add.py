@@ -41,7 +41,9 @@ class Add(Activated, Joining):
             outputs += other
         self.activate(work, outputs)
 
-    def backward(self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any) -> None:
+    def backward_inputs(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any
+    ) -> None:
         """See `Layer`."""
         self.backprop(work, outputs, output_gradient)
         for gradient in input_gradient:

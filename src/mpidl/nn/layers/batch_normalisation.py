@@ -62,6 +62,7 @@ class BatchNormalisation(Activated):
         (shape,) = input_shapes
         return super().buffers(shape) | {
             "moments": Buffer((3, shape[-1]), per_sample=False, kept=True),
+            "slopes": Buffer((2, shape[-1]), per_sample=False, kept=True),
             "rows": Buffer((1,), "int64", per_sample=False, kept=True),
             "sums": Buffer((2, shape[-1]), per_sample=False),
             "group_sums": Buffer((2 * shape[-1] + 1,), "float64", per_sample=False),
@@ -94,29 +95,34 @@ class BatchNormalisation(Activated):
         kernels.normalise_columns(values, mean, inverse, parameters["scale"], parameters["shift"], flat)
         self.activate(work, outputs)
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""
-        kernels, gradients = work.kernels, work.gradients
-        mean, variance, inverse = work.buffers["moments"]
+        kernels, slopes = work.kernels, work.buffers["slopes"]
+        mean, _, inverse = work.buffers["moments"]
         values = inputs.reshape(-1, inputs.shape[-1])
         gradient = output_gradient.reshape(values.shape)
         self.backprop(work, outputs, output_gradient)
-        kernels.backprop_scale_shift(values, mean, inverse, gradient, gradients["scale"], gradients["shift"])
-        rows, sums = len(values), (gradients["scale"], gradients["shift"])
+        kernels.backprop_scale_shift(values, mean, inverse, gradient, *slopes)
+        sums = slopes
         if work.group is not None:
-            rows = int(work.buffers["rows"][0])
-            sums = self._sum_gradients(work, work.group, len(values) / rows)
+            sums = self._sum_gradients(work, work.group, len(values) / int(work.buffers["rows"][0]))
         if input_gradient is not None:
             kernels.backprop_columns(
                 values, mean, inverse, work.parameters["scale"], *sums, gradient, input_gradient.reshape(values.shape)
             )
+
+    def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
+        """See `Layer`."""
+        gradients, (mean, variance, _) = work.gradients, work.buffers["moments"]
+        gradients["scale"][:], gradients["shift"][:] = work.buffers["slopes"]
         if work.group is not None and work.group.rank > 0:
             # The gradients of all ranks are added up; that of the statistics counts once.
             gradients["mean"].fill(0)
             gradients["variance"].fill(0)
             return
+        rows = inputs.size // inputs.shape[-1] if work.group is None else int(work.buffers["rows"][0])
         unbiased = rows / max(1, rows - 1)
         gradients["mean"][:] = self.momentum * (work.parameters["mean"] - mean)
         gradients["variance"][:] = self.momentum * (work.parameters["variance"] - unbiased * variance)
@@ -152,7 +158,7 @@ class BatchNormalisation(Activated):
         `backprop_columns` divides them by the number of its rows.
         """
         total, sums = work.buffers["group_sums"][:-1].reshape(2, -1), work.buffers["sums"]
-        total[0], total[1] = work.gradients["scale"], work.gradients["shift"]
+        total[:] = work.buffers["slopes"]
         group.sum(total)
         work.xp.multiply(total, share, out=sums, casting="same_kind")
         return sums

@@ -42,7 +42,9 @@ class Concatenate(Joining):
             outputs[..., start : start + each.shape[-1]] = each
             start += each.shape[-1]
 
-    def backward(self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any) -> None:
+    def backward_inputs(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any
+    ) -> None:
         """See `Layer`."""
         start = 0
         for each, gradient in zip(inputs, input_gradient, strict=True):

@@ -172,38 +172,67 @@ class Conv2d(Weighted):
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
-        images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
-        image_gradient = None if input_gradient is None else input_gradient.reshape(images.shape)
-        tiling = self._tiling(windows)
-        sums, bias = work.buffers["sums"], work.gradients["bias"]
-        bias.fill(0)
+        """See `Layer`: block by block, while it is in the cache."""
 
         def backprop(at: tuple[slice, slice]) -> Any:
             self.backprop(work, outputs, output_gradient, at)
-            gradient = output_gradient[at]
-            work.kernels.sum_rows(gradient.reshape(-1, self.channels), sums)
-            work.xp.add(bias, sums, out=bias)
-            return gradient
+            return self._sum_bias(work, output_gradient[at])
 
-        if work.xp is np and tiling is not None:
-            winograd.backward(work, tiling, images, backprop, image_gradient)
-        else:
-            self._backward(work, windows, images, backprop, image_gradient)
+        work.gradients["bias"].fill(0)
+        self._backward(work, inputs, backprop, input_gradient)
+
+    def backward_inputs(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
+    ) -> None:
+        """See `Layer`."""
+        self.backprop(work, outputs, output_gradient)
+        if input_gradient is not None:
+            self._backward(work, inputs, output_gradient.__getitem__, input_gradient, weights=False)
+
+    def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
+        """See `Layer`."""
+        work.gradients["bias"].fill(0)
+        self._backward(work, inputs, lambda at: self._sum_bias(work, output_gradient[at]), None)
+
+    def _sum_bias(self, work: Workspace, gradient: Any) -> Any:
+        """Add a block's gradient to the bias's, and return it."""
+        sums, bias = work.buffers["sums"], work.gradients["bias"]
+        work.kernels.sum_rows(gradient.reshape(-1, self.channels), sums)
+        work.xp.add(bias, sums, out=bias)
+        return gradient
 
     def _backward(
+        self,
+        work: Workspace,
+        inputs: Any,
+        backprop: Callable[[tuple[slice, slice]], Any],
+        input_gradient: Any | None,
+        weights: bool = True,
+    ) -> None:
+        """Compute the gradients of the weight, if wanted, and of the inputs, from blocks that `backprop` returns."""
+        images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
+        image_gradient = None if input_gradient is None else input_gradient.reshape(images.shape)
+        tiling = self._tiling(windows)
+        if work.xp is np and tiling is not None:
+            winograd.backward(work, tiling, images, backprop, image_gradient, weights)
+        else:
+            self._backward_patches(work, windows, images, backprop, image_gradient, weights)
+
+    def _backward_patches(
         self,
         work: Workspace,
         windows: SlidingWindows,
         images: Any,
         backprop: Callable[[tuple[slice, slice]], Any],
         image_gradient: Any | None,
+        weights: bool,
     ) -> None:
         kernels, weight = work.kernels, work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
         transposed = work.buffers["transposed"].reshape(self.channels, -1)
         gradient = work.gradients["weight"].reshape(-1, self.channels)
-        gradient.fill(0)
+        if weights:
+            gradient.fill(0)
         if image_gradient is not None:
             image_gradient.fill(0)
             transposed[:] = weight.reshape(-1, self.channels).T
@@ -212,8 +241,9 @@ class Conv2d(Weighted):
             flat = patches.reshape(len(sums), -1)
             for group in range(self.groups):
                 columns = slice(group * width, (group + 1) * width)
-                gathered = kernels.patch_matrix(images[some], patches, windows, row, group * depth)
-                kernels.multiply(gathered.T, sums[:, columns], gradient[:, columns], add=True)
+                if weights:
+                    gathered = kernels.patch_matrix(images[some], patches, windows, row, group * depth)
+                    kernels.multiply(gathered.T, sums[:, columns], gradient[:, columns], add=True)
                 if image_gradient is not None:
                     kernels.multiply(sums[:, columns], transposed[columns], flat)
                     kernels.scatter_patches(patches, image_gradient[some], windows, row, group * depth)

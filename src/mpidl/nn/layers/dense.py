@@ -88,15 +88,17 @@ class Dense(Weighted):
             work.kernels.add_row(outputs, work.parameters["bias"])
         self.activate(work, outputs)
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""
-        xp = work.xp
         self.backprop(work, outputs, output_gradient)
-        xp.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, out=work.gradients["weight"])
-        if self.bias:
-            work.kernels.sum_rows(output_gradient, work.gradients["bias"])
         if input_gradient is not None:
             flat = input_gradient.reshape(len(inputs), -1)
-            xp.matmul(output_gradient, work.parameters["weight"].T, out=flat)
+            work.xp.matmul(output_gradient, work.parameters["weight"].T, out=flat)
+
+    def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
+        """See `Layer`."""
+        work.xp.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, out=work.gradients["weight"])
+        if self.bias:
+            work.kernels.sum_rows(output_gradient, work.gradients["bias"])

@@ -48,7 +48,7 @@ class Dropout(Layer):
             inputs, work.buffers["factors"], outputs, self.rate, work.key(), work.first, work.strides
         )  # fmt: skip
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""

@@ -125,14 +125,17 @@ class Embedding(Layer):
         if self.rows is not None:
             work.xp.copyto(values, 0, where=work.buffers["others"][..., None])
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
+        """See `Layer`."""
+        if input_gradient is not None:
+            input_gradient.fill(0)
+
+    def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
         """See `Layer`."""
         gradient = work.gradients["weight"]
         gradient.fill(0)
         self._leave_out(work, output_gradient)
         rows = output_gradient.reshape(-1, self.units)
         work.kernels.add_to_rows(gradient, work.buffers["ids"].reshape(-1), rows)
-        if input_gradient is not None:
-            input_gradient.fill(0)

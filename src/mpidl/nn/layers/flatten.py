@@ -36,7 +36,7 @@ class Flatten(Layer):
         """See `Layer`."""
         work.xp.copyto(outputs, inputs.reshape(outputs.shape))
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""

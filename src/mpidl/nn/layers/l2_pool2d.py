@@ -23,7 +23,7 @@ class L2Pool2d(Pooling2d):
         windows = self.windows(inputs.shape[1:])
         work.kernels.l2_pool(as_images(inputs), as_images(outputs), windows)
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""

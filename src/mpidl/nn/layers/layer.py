@@ -247,22 +247,48 @@ class Layer(Checked, ABC):
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """Overwrite `outputs` (n, *output_shape) with the layer's function of `inputs` (n, *input_shape)."""
 
-    @abstractmethod
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """Compute the gradients of the loss, and overwrite every element of ``work.gradients``.
+        """Compute all gradients: both parts of the way back. A layer overrides it where both at once are faster.
+
+        Parameters
+        ----------
+        work, inputs, outputs, output_gradient, input_gradient
+            See `backward_inputs`.
+        """
+        self.backward_inputs(work, inputs, outputs, output_gradient, input_gradient)
+        self.backward_weights(work, inputs, output_gradient)
+
+    @abstractmethod
+    def backward_inputs(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
+    ) -> None:
+        """Compute the gradient of the loss with respect to the inputs, and leave ``work.gradients`` alone.
 
         Parameters
         ----------
         work, inputs
             The same as for `forward`.
         outputs
-            What `forward` computed. No other layer needs it any more, so it may be used as scratch space.
+            What `forward` computed.
         output_gradient
-            Gradient of the loss with respect to `outputs`; may be used as scratch space too.
+            Gradient of the loss with respect to `outputs`; may be changed into what `backward_weights` likes to take.
         input_gradient
             Overwritten with the gradient with respect to `inputs`; None if it isn't needed.
+        """
+
+    def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
+        """Overwrite every element of ``work.gradients``, some time after `backward_inputs`.
+
+        Other samples may pass through the layer meanwhile, with buffers of their own: only scratch space is lost.
+
+        Parameters
+        ----------
+        work, inputs
+            The same as for `forward`.
+        output_gradient
+            What `backward_inputs` has left in it; may be used as scratch space.
         """
 
 

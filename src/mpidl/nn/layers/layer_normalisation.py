@@ -52,7 +52,8 @@ class LayerNormalisation(Layer):
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
         """See `Layer`."""
         rows = Buffer((prod(input_shape[:-1]),))
-        return {"mean": rows, "inverse": rows}
+        slopes = Buffer((2, input_shape[-1]), per_sample=False, kept=True)
+        return {"mean": rows, "inverse": rows, "slopes": slopes}
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
         """See `Layer`."""
@@ -67,14 +68,18 @@ class LayerNormalisation(Layer):
             values, self.epsilon, parameters["scale"], parameters["shift"], outputs.reshape(values.shape), mean, inverse
         )
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""
-        gradients, values = work.gradients, inputs.reshape(-1, inputs.shape[-1])
+        values, slopes = inputs.reshape(-1, inputs.shape[-1]), work.buffers["slopes"]
         mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
         result = output_gradient if input_gradient is None else input_gradient
         work.kernels.backprop_rows(
             values, mean, inverse, work.parameters["scale"], output_gradient.reshape(values.shape),
-            gradients["scale"], gradients["shift"], result.reshape(values.shape),
+            *slopes, result.reshape(values.shape),
         )  # fmt: skip
+
+    def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
+        """See `Layer`."""
+        work.gradients["scale"][:], work.gradients["shift"][:] = work.buffers["slopes"]

@@ -109,7 +109,7 @@ class LocalContrastNormalisation(Layer):
         xp.maximum(deviation, self.threshold, out=deviation)
         kernels.normalise_contrast(images, local.reshape(-1), deviation.reshape(-1), outputs.reshape(images.shape))
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""

@@ -122,7 +122,26 @@ class LocallyConnected2d(Weighted):
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
+        """See `Layer`: row by row, while its patches are in the cache."""
+        self.backprop(work, outputs, output_gradient)
+        self._backward(work, inputs, output_gradient, input_gradient)
+
+    def backward_inputs(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
+    ) -> None:
         """See `Layer`."""
+        self.backprop(work, outputs, output_gradient)
+        if input_gradient is not None:
+            self._backward(work, inputs, output_gradient, input_gradient, weights=False)
+
+    def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
+        """See `Layer`."""
+        self._backward(work, inputs, output_gradient, None)
+
+    def _backward(
+        self, work: Workspace, inputs: Any, output_gradient: Any, input_gradient: Any | None, weights: bool = True
+    ) -> None:
+        """Compute the gradients of weight and bias, if wanted, and of the inputs, unless it is None."""
         xp, kernels = work.xp, work.kernels
         windows, images = self._windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
         weight = work.parameters["weight"].reshape(*windows.positions, -1, self.channels)
@@ -130,12 +149,13 @@ class LocallyConnected2d(Weighted):
         if input_gradient is not None:
             input_gradient.fill(0)
             image_gradients = input_gradient.reshape(images.shape)
-        self.backprop(work, outputs, output_gradient)
-        kernels.sum_rows(output_gradient.reshape(len(inputs), -1), work.gradients["bias"].reshape(-1))
+        if weights:
+            kernels.sum_rows(output_gradient.reshape(len(inputs), -1), work.gradients["bias"].reshape(-1))
         for some, row, patches in self._blocks(work, windows, len(inputs)):
             by_position, sums = _by_position(patches), _by_position(output_gradient[some, row])
-            kernels.gather_patches(images[some], patches, windows, row, 0)
-            kernels.multiply(by_position.swapaxes(1, 2), sums, gradient[row], add=some.start > 0)
+            if weights:
+                kernels.gather_patches(images[some], patches, windows, row, 0)
+                kernels.multiply(by_position.swapaxes(1, 2), sums, gradient[row], add=some.start > 0)
             if input_gradient is not None:
                 xp.matmul(sums, weight[row].swapaxes(1, 2), out=by_position)
                 kernels.scatter_patches(patches, image_gradients[some], windows, row, 0)

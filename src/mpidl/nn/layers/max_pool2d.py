@@ -28,7 +28,7 @@ class MaxPool2d(Pooling2d):
         windows = self.windows(inputs.shape[1:])
         work.kernels.max_pool(as_images(inputs), as_images(outputs), work.buffers["winners"], windows)
 
-    def backward(
+    def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
         """See `Layer`."""

@@ -56,6 +56,22 @@ def backprop_leaky_relu(outputs, gradient):  # type: ignore[no-untyped-def]
 
 
 @_flat
+def backprop_sigmoid(outputs, gradient):  # type: ignore[no-untyped-def]
+    """Multiply the gradient by the derivative of the logistic function, given its outputs."""
+    one = outputs.dtype.type(1)
+    for i in range(outputs.size):
+        gradient[i] *= outputs[i] * (one - outputs[i])
+
+
+@_flat
+def backprop_tanh(outputs, gradient):  # type: ignore[no-untyped-def]
+    """Multiply the gradient by the derivative of tanh, given its outputs."""
+    one = outputs.dtype.type(1)
+    for i in range(outputs.size):
+        gradient[i] *= one - outputs[i] * outputs[i]
+
+
+@_flat
 def gelu(values):  # type: ignore[no-untyped-def]
     """Replace each value z by z Phi(z), where Phi is the standard normal distribution function."""
     for i in range(values.size):

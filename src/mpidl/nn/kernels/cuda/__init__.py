@@ -2,7 +2,16 @@
 
 from mpidl.nn.kernels.cuda.contrast import backprop_contrast, channel_moments, contrast_slopes, normalise_contrast
 from mpidl.nn.kernels.cuda.dropout import dropout
-from mpidl.nn.kernels.cuda.elementwise import backprop_gelu, backprop_leaky_relu, backprop_relu, gelu, leaky_relu, relu
+from mpidl.nn.kernels.cuda.elementwise import (
+    backprop_gelu,
+    backprop_leaky_relu,
+    backprop_relu,
+    backprop_sigmoid,
+    backprop_tanh,
+    gelu,
+    leaky_relu,
+    relu,
+)
 from mpidl.nn.kernels.cuda.normalisation import (
     backprop_columns,
     backprop_rows,
@@ -37,6 +46,8 @@ __all__ = [
     "backprop_relu",
     "backprop_rows",
     "backprop_scale_shift",
+    "backprop_sigmoid",
+    "backprop_tanh",
     "channel_moments",
     "column_moments",
     "contrast_slopes",

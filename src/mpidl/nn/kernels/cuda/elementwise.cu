@@ -16,6 +16,14 @@ KERNEL backprop_leaky_relu(Index count, const Real *outputs, Real *gradient, Rea
     EACH(i, count) gradient[i] = outputs[i] > 0 ? gradient[i] : leak * gradient[i];
 }
 
+KERNEL backprop_sigmoid(Index count, const Real *outputs, Real *gradient) {
+    EACH(i, count) gradient[i] *= outputs[i] * (1 - outputs[i]);
+}
+
+KERNEL backprop_tanh(Index count, const Real *outputs, Real *gradient) {
+    EACH(i, count) gradient[i] *= 1 - outputs[i] * outputs[i];
+}
+
 // Phi(z) as erfc(-z / sqrt(2)) / 2: for large negative z, 1 + erf(z / sqrt(2)) would cancel.
 static __device__ Real phi(Real z) {
     return Real(0.5) * erfc(z * Real(-0.70710678118654752440));

@@ -22,4 +22,5 @@ def _each(kernel: str, *constants: float) -> Callable[..., None]:
 
 relu, backprop_relu = _each("relu"), _each("backprop_relu")
 leaky_relu, backprop_leaky_relu = _each("leaky_relu", LEAK), _each("backprop_leaky_relu", LEAK)
+backprop_sigmoid, backprop_tanh = _each("backprop_sigmoid"), _each("backprop_tanh")
 gelu, backprop_gelu = _each("gelu"), _each("backprop_gelu")

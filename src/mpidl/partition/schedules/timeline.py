@@ -1,0 +1,145 @@
+"""When the stages of a pipeline do what, by durations alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mpidl.partition.schedules.instructions import (
+    Backward,
+    BackwardInputs,
+    BackwardWeights,
+    Forward,
+    Instruction,
+    Schedule,
+    Step,
+    slots,
+)
+
+
+class Durations(NamedTuple):
+    """Seconds of a stage for a micro-batch: forward, and back for its inputs' and for its weights' gradients."""
+
+    forward: float
+    backward_inputs: float
+    backward_weights: float
+
+    def of(self, instruction: Instruction) -> float:
+        """Return the seconds of an instruction."""
+        match instruction:
+            case Forward():
+                return self.forward
+            case Backward():
+                return self.backward_inputs + self.backward_weights
+            case BackwardInputs():
+                return self.backward_inputs
+            case BackwardWeights():
+                return self.backward_weights
+            case Step():
+                return 0.0
+
+
+class Event(NamedTuple):
+    """An instruction, and the seconds at which a stage begins and ends it."""
+
+    instruction: Instruction
+    start: float
+    stop: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What each stage does in a minibatch, and when.
+
+    Attributes
+    ----------
+    events : tuple of tuple of Event
+        For each stage, in its order.
+    """
+
+    events: tuple[tuple[Event, ...], ...]
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning of the first instruction to the end of the last."""
+        return max(event.stop for stage in self.events for event in stage)
+
+    @property
+    def idle(self) -> tuple[float, ...]:
+        """The seconds in which each stage does nothing: the bubble."""
+        return tuple(self.seconds - sum(event.stop - event.start for event in stage) for stage in self.events)
+
+    @property
+    def bubble(self) -> float:
+        """The share of the stages' time in which they do nothing."""
+        return sum(self.idle) / (len(self.events) * self.seconds)
+
+    @property
+    def stashed(self) -> tuple[int, ...]:
+        """Of how many micro-batches each stage keeps activations at once, at most."""
+        return tuple(len(set(slots(event.instruction for event in stage).values())) for stage in self.events)
+
+
+def timeline(schedule: Schedule, micro_batches: int, durations: Sequence[Durations], transfer: float = 0.0) -> Timeline:
+    """Return when the stages of a pipeline do what.
+
+    A stage does one thing at a time, in its own order, as soon as it has what it needs from its neighbours.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    micro_batches : int
+        Number of micro-batches of a minibatch.
+    durations : sequence of Durations
+        One for each stage.
+    transfer : float
+        Seconds from one stage to the next, while both go on.
+
+    Raises
+    ------
+    ValueError
+        If stages wait for each other for ever.
+    """
+    stages = len(durations)
+    orders = [list(schedule(stage, stages, micro_batches)) for stage in range(stages)]
+    events: list[list[Event]] = [[] for _ in orders]
+    stops: dict[tuple[int, type[Instruction], int], float] = {}
+    waiting = True
+    while waiting:
+        waiting = False
+        for stage, order in enumerate(orders):
+            while len(events[stage]) < len(order):
+                instruction = order[len(events[stage])]
+                needed = _needs(stage, stages, instruction)
+                if any(each not in stops for each in needed):
+                    break
+                now = events[stage][-1].stop if events[stage] else 0.0
+                arrived = [stops[each] + (transfer if each[0] != stage else 0.0) for each in needed]
+                start = max([now, *arrived])
+                stop = start + durations[stage].of(instruction)
+                events[stage].append(Event(instruction, start, stop))
+                stops[stage, _part(instruction), instruction.micro_batch] = stop
+                waiting = True
+    for stage, order in enumerate(orders):
+        if len(events[stage]) < len(order):
+            raise ValueError(f"stage {stage} of {stages} waits for ever before {order[len(events[stage])]}")
+    return Timeline(tuple(map(tuple, events)))
+
+
+def _needs(stage: int, stages: int, instruction: Instruction) -> list[tuple[int, type[Instruction], int]]:
+    """Return the stages and instructions that must have ended before."""
+    number = instruction.micro_batch
+    match instruction:
+        case Forward():
+            return [(stage - 1, Forward, number)] if stage else []
+        case Backward() | BackwardInputs():
+            later = [(stage + 1, BackwardInputs, number)] if stage + 1 < stages else []
+            return [(stage, Forward, number), *later]
+        case BackwardWeights() | Step():
+            return [(stage, BackwardInputs, number)]
+
+
+def _part(instruction: Instruction) -> type[Instruction]:
+    """Return what others know an instruction by: they wait for the inputs' gradients only."""
+    return BackwardInputs if isinstance(instruction, Backward) else type(instruction)

@@ -1,0 +1,124 @@
+"""How models of consecutive modules, such as those of PyTorch and JAX, are cut into stages of one rank each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+from mpidl.errors import UsageError
+from mpidl.nn.model import CompleteModel
+from mpidl.parameters.layout import Layout
+from mpidl.parameters.ranges import Range
+from mpidl.partition.stages import balanced
+
+
+class Module(NamedTuple):
+    """A module of a model, with the names of its tensors in the model's layout.
+
+    Attributes
+    ----------
+    trained, statistics : sequence of str
+    cost : float, optional
+        What a sample takes of it, forward, in any unit; its number of trained parameters by default.
+    """
+
+    trained: Sequence[str]
+    statistics: Sequence[str] = ()
+    cost: float | None = None
+
+
+@dataclass(frozen=True)
+class Sections:
+    """How a model is cut, with the attributes that plans of networks (`Plan`) have.
+
+    Attributes
+    ----------
+    runs : tuple of Range
+        The modules of each stage.
+    layout : Layout
+        The tensors in the flat vector: first those of stage 0, then stage 1, ...
+    slices : tuple of Range
+        What each stage's rank holds of the flat vector.
+    statistics : tuple of Range
+        Those that rules leave alone.
+    """
+
+    runs: tuple[Range, ...]
+    layout: Layout
+    slices: tuple[Range, ...]
+    statistics: tuple[Range, ...]
+
+    @property
+    def partitions(self) -> int:
+        """Number of ranks."""
+        return len(self.runs)
+
+    @property
+    def stages(self) -> int:
+        """Number of stages: as many as ranks."""
+        return len(self.runs)
+
+
+def sections_of(model: CompleteModel, stages: int, costs: Sequence[float] | None = None) -> Sections:
+    """Cut a model into stages.
+
+    Parameters
+    ----------
+    model : CompleteModel
+    stages : int
+    costs : sequence of float, optional
+        What each of its modules takes, in any unit, such as measured seconds; by default, their numbers of parameters.
+
+    Raises
+    ------
+    UsageError
+        The model trains whole, or has too few modules with parameters.
+    """
+    if not model.by_stages:
+        kind = "a user's own model" if model.own else type(model).__name__
+        raise UsageError(f"topology.stages: {stages}, but {kind} trains whole, expected 1")
+    found: Sections = import_module(model.by_stages).sections(model, stages, costs)
+    return found
+
+
+def cut_into_sections(modules: Sequence[Module], shapes: dict[str, tuple[int, ...]], stages: int) -> Sections:
+    """Divide consecutive modules into stages, of which the most expensive one costs as little as can be.
+
+    Each stage has something to train: modules without parameters go with the one before them.
+
+    Parameters
+    ----------
+    modules : sequence of Module
+    shapes : dict of str to tuple of int
+        Shapes of the tensors.
+    stages : int
+
+    Raises
+    ------
+    UsageError
+        If there are fewer modules with parameters than stages.
+    """
+    costs = [sum(prod(shapes[name]) for name in each.trained) if each.cost is None else each.cost for each in modules]
+    heads = [number for number, each in enumerate(modules) if each.trained]
+    if stages > len(heads):
+        raise UsageError(f"topology.stages: {stages}, expected at most one for each of {len(heads)} trained modules")
+    bounds = [0, *heads[1:], len(modules)]
+    units = [Range(*each) for each in pairwise(bounds)]
+    divided = balanced([sum(costs[slice(*unit)]) for unit in units], stages)
+    runs = [Range(units[run.start].start, units[run.stop - 1].stop) for run in divided]
+    tensors, slices, statistics, size = [], [], [], 0
+    for run in runs:
+        own, start = modules[slice(*run)], size
+        for kind in ("trained", "statistics"):
+            names = [name for each in own for name in getattr(each, kind)]
+            first = size
+            tensors += [(name, shapes[name]) for name in names]
+            size += sum(prod(shapes[name]) for name in names)
+            if kind == "statistics" and size > first:
+                statistics.append(Range(first, size))
+        slices.append(Range(start, size))
+    return Sections(tuple(runs), Layout(tensors), tuple(slices), tuple(statistics))

@@ -1,0 +1,77 @@
+"""When the stages of a pipeline do what: bubbles against the papers' formulas."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl.partition.schedules import SCHEDULES
+from mpidl.partition.schedules.instructions import Backward, Forward
+from mpidl.partition.schedules.pipedream import pipedream
+from mpidl.partition.schedules.timeline import Durations, timeline
+
+GPIPE, ALTERNATING, ZERO_BUBBLE = (SCHEDULES[name] for name in ("gpipe", "one_forward_one_backward", "zero_bubble"))
+EQUAL = Durations(1, 1, 1)
+SECONDS = st.floats(0.125, 8)
+
+
+@given(st.integers(1, 9), st.integers(1, 20), SECONDS, SECONDS, SECONDS)
+def test_gpipes_bubble(stages, micro_batches, forward, inputs, weights):
+    found = timeline(GPIPE, micro_batches, [Durations(forward, inputs, weights)] * stages)
+    assert found.bubble == pytest.approx((stages - 1) / (micro_batches + stages - 1))
+    assert found.stashed == (micro_batches,) * stages
+
+
+@given(st.integers(1, 9), st.integers(0, 12), SECONDS, SECONDS, SECONDS)
+def test_1f1b_idles_as_long_as_gpipe(stages, more, forward, inputs, weights):
+    durations = [Durations(forward, inputs, weights)] * stages
+    found = timeline(ALTERNATING, stages + more, durations)
+    assert found.idle == pytest.approx([(stages - 1) * (forward + inputs + weights)] * stages)
+    assert found.stashed == tuple(range(stages, 0, -1))
+
+
+@given(st.integers(1, 9), st.integers(0, 12), SECONDS, st.floats(1, 1.5), st.floats(0.5, 1))
+def test_zb_h1s_bubble(stages, more, forward, inputs, weights):
+    # Table 1 of Qi et al. 2024, where the weights' part takes no longer than the others and they no longer than both.
+    durations = Durations(forward, forward * inputs, forward * weights)
+    found = timeline(ZERO_BUBBLE, stages + more, [durations] * stages)
+    expected = (stages - 1) * (durations.forward + durations.backward_inputs - durations.backward_weights)
+    assert found.idle == pytest.approx([expected] * stages)
+    assert max(found.stashed) == timeline(ALTERNATING, stages + more, [durations] * stages).stashed[0]
+
+
+@given(st.integers(2, 9), st.integers(0, 30))
+def test_where_the_three_parts_take_equal_time_zero_bubble_idles_a_third_of_1f1b(stages, more):
+    ours = timeline(ZERO_BUBBLE, stages + more, [EQUAL] * stages)
+    theirs = timeline(ALTERNATING, stages + more, [EQUAL] * stages)
+    assert 3 * max(ours.idle) == max(theirs.idle)
+    assert ours.bubble < theirs.bubble
+    assert 3 * sum(ours.idle) <= sum(theirs.idle)
+
+
+def test_pipedream_idles_only_at_the_beginning_and_the_end():
+    found = timeline(pipedream, 50, [EQUAL] * 3)
+    assert found.bubble == timeline(ALTERNATING, 50, [EQUAL] * 3).bubble
+
+
+def test_what_comes_from_another_stage_travels():
+    found = timeline(GPIPE, 1, [Durations(1, 2, 4), Durations(8, 16, 32)], transfer=0.5)
+    (first, back, step), (second, middle, _) = found.events
+    assert (first.start, first.stop, second.start, second.stop) == (0, 1, 1.5, 9.5)
+    assert (middle.start, middle.stop, back.start, back.stop) == (9.5, 57.5, 58, 64)
+    assert found.seconds == step.stop == 64
+    assert found.idle == (64 - 7, 64 - 56)
+
+
+def test_the_slowest_stage_sets_the_pace():
+    durations = [EQUAL, Durations(3, 3, 3), EQUAL]
+    found = timeline(ALTERNATING, 20, durations)
+    assert found.seconds == 1 + 20 * 9 + 2
+    assert found.idle[1] == 1 + 2
+
+
+def test_stages_that_wait_for_each_other_are_an_error():
+    def wrong(stage, stages, micro_batches):
+        yield from (Backward(0), Forward(0)) if stage else (Forward(0), Backward(0))
+
+    with pytest.raises(ValueError, match=r"stage 0 of 2 waits for ever before Backward\(micro_batch=0\)"):
+        timeline(wrong, 1, [EQUAL] * 2)
