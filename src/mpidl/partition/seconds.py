@@ -35,7 +35,7 @@ class Basis(NamedTuple):
 def plan_seconds(plan: Plan, basis: Basis) -> float:
     """Return the seconds of a step of training of a plan without stages, one layer after the other."""
     work = sum(work_seconds(step, basis, first=not any(step.operands)) for step in plan.steps)
-    return work + sum(movement_seconds(source, target, basis) for _, source, target in plan.moving())
+    return work + sum(movement_seconds(each.source, each.target, basis) for each in plan.moving())
 
 
 def work_seconds(step: Step, basis: Basis, first: bool = False) -> float:
