@@ -39,11 +39,6 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path):
 @pytest.mark.parametrize(
     ("name", "table", "line"),
     [
-        (
-            "topology",
-            {"partitions": 2},
-            "topology.partitions: 2, but every replica trains the whole model; leave the key out",
-        ),
         ("topology", {"standby": 1}, "topology.standby: 1, but every rank has work; leave the key out"),
         (
             "topology",

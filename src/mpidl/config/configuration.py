@@ -185,7 +185,18 @@ def from_dict(
     config.algorithm.check(config.run.deterministic, config.rule)
     if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
         raise UsageError(f"run.record: a run of {algorithm.name} can't be recorded")
+    if config.topology.partitions > 1:
+        _check_partitions(config)
     return config
+
+
+def _check_partitions(config: Config) -> None:
+    """Raise UsageError for what can't be done with models that are cut."""
+    found = f"topology.partitions: {config.topology.partitions}"
+    if config.algorithm.exchange is Exchange.SHARED_MEMORY:
+        raise UsageError(f"{found}, but {config.algorithm.name}'s replicas share one whole vector, expected 1")
+    if config.run.record:
+        raise UsageError(f"{found}, but only replicas of one rank can be recorded, expected 1 or run.record = false")
 
 
 def _source(values: Mapping[str, Any]) -> Source:

@@ -15,7 +15,6 @@ RENAMED = {"test": "debug"}
 
 #: Keys that are gone: the only value that they could have, and why there is no other.
 RETIRED = {
-    ("topology", "partitions"): (1, "every replica trains the whole model"),
     ("topology", "standby"): (0, "every rank has work"),
     ("topology", "transport"): ("windows", "ranks communicate through MPI windows"),
 }

@@ -255,10 +255,13 @@ class TopologySection(Checked):
     Attributes
     ----------
     servers : int
-        Number of shards of the parameters, each on a rank of its own; ignored by algorithms without servers.
+        Number of ranks that hold the parameters, a part each; ignored by algorithms without servers.
+    partitions : int
+        Number of ranks that the model of each replica is cut over.
     """
 
     servers: Count = 1
+    partitions: Count = 1
 
 
 @dataclass(frozen=True)

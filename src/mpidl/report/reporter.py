@@ -252,6 +252,7 @@ class Reporter:
         ranks: int,
         servers: int,
         replicas: int,
+        partitions: int = 1,
         interrupted: bool,
         seconds_to_target: float | None,
         stopped: str | None,
@@ -263,7 +264,7 @@ class Reporter:
         ----------
         totals : Totals
             The totals of the finished run.
-        ranks, servers, replicas : int
+        ranks, servers, replicas, partitions : int
             Size of the run.
         interrupted : bool
             Whether a signal ended the run early.
@@ -283,7 +284,7 @@ class Reporter:
             "ranks": ranks,
             "servers": servers,
             "replicas": replicas,
-            "partitions": 1,
+            "partitions": partitions,
             "interrupted": interrupted,
             "epochs": self.epoch(totals),
             "samples": self._done_before + totals.samples,
