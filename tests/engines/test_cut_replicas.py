@@ -111,7 +111,7 @@ def test_stages_compute_one_after_the_other():
 
 def test_ranks_of_cut_replicas_draw_their_own_durations():
     times = replace(planned(LAYERS, SHAPE, 2, BATCH), compute=Exponential(1.0))
-    without = replace(times, cut=Cut(times.cut.stops))
+    without = replace(times, cut=Cut.busy(make_plan(LAYERS, SHAPE, 2, batch=BATCH), 1.0, 1.0))
     longest = max(np.random.default_rng(0).spawn(2)[0].exponential(1.0, 2))
     assert seconds_of_a_gradient(without) == pytest.approx(longest)
     assert seconds_of_a_gradient(times) < seconds_of_a_gradient(without)

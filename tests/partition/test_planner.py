@@ -134,6 +134,18 @@ def test_what_computing_takes_counts_the_first_layers_inputs_out():
     assert second == pytest.approx([3 * 2 * 16 * 4 * 3 / 10 + 4 * (16 * 4 + 4) / 40] * 2)
 
 
+def test_stages_compute_micro_batches_at_the_same_time():
+    layers = [Dense(16), Dense(16), Dense(8)]
+    costs = Costs(flops=10.0, bandwidth=100.0, latency=1.0)
+    plan = make_plan(layers, (16,), 2, batch=12, stages=2, costs=costs)
+    assert [step.given[0] is not None for step in plan.steps] == [True, False, False]
+    operations = [2 * 2 * 16 * 16 * 3 / 10, (3 * 2 * 16 * 16 + 3 * 2 * 16 * 8) * 3 / 10]
+    # The second stage waits for 16 values of three samples, and sends their gradient back.
+    first, second = operations[0], operations[1] + 2 * (1 + 3 * 16 * 4 / 100)
+    assert plan_seconds(plan, Basis(12, costs, 4), micro_batches=4) == pytest.approx(first + second + 3 * second)
+    assert plan_seconds(plan, Basis(3, costs, 4)) == pytest.approx(first + second)
+
+
 def test_ranks_that_stages_do_not_divide():
     layers = [Dense(8), Dense(8)]
     for partitions, stages, text in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 from mpidl.nn.model import LayerSummary
@@ -44,6 +44,17 @@ class Costs:
     parameter_bandwidth: float = inf
     elements: float = 1e9
     elements_of: Mapping[str, float] = field(default_factory=dict)
+
+    def slower(self, factor: float) -> Costs:
+        """Return the costs of ranks that compute so many times as long, with the same links."""
+        return replace(
+            self,
+            flops=self.flops / factor,
+            flops_of={type: speed / factor for type, speed in self.flops_of.items()},
+            parameter_bandwidth=self.parameter_bandwidth / factor,
+            elements=self.elements / factor,
+            elements_of={type: speed / factor for type, speed in self.elements_of.items()},
+        )
 
     def layer(self, type: str, operations: float, nbytes: float, elements: float) -> float:
         """Return the seconds of a gradient of a layer.

@@ -32,10 +32,32 @@ class Basis(NamedTuple):
     ranks_per_node: int | None = None
 
 
-def plan_seconds(plan: Plan, basis: Basis) -> float:
-    """Return the seconds of a step of training of a plan without stages, one layer after the other."""
-    work = sum(work_seconds(step, basis, first=not any(step.operands)) for step in plan.steps)
-    return work + sum(movement_seconds(each.source, each.target, basis) for each in plan.moving())
+def plan_seconds(plan: Plan, basis: Basis, micro_batches: int = 1) -> float:
+    """Return the seconds of a step of training, one layer after the other.
+
+    Stages compute micro-batches at the same time: the slowest stage computes all, and each of the others one more than
+    it hides (Huang et al. 2019, GPipe, section 2.3; one forward, one backward takes as long).
+
+    Parameters
+    ----------
+    plan : Plan
+    basis : Basis
+        Its samples are those of the minibatch.
+    micro_batches : int
+        Into how many parts stages divide the minibatch.
+    """
+    of_one = basis._replace(samples=-(-basis.samples // micro_batches))
+    stages, ranks = [0.0] * plan.stages, plan.partitions // plan.stages
+    numbers = [_first_rank(step) // ranks for step in plan.steps]
+    for number, step in zip(numbers, plan.steps, strict=True):
+        stages[number] += work_seconds(step, of_one, first=not any(step.operands))
+    for each in plan.moving():
+        stages[(*numbers, -1)[each.taker]] += movement_seconds(each.source, each.target, of_one)
+    return sum(stages) + (micro_batches - 1) * max(stages)
+
+
+def _first_rank(step: Step) -> int:
+    return next(rank for rank, layer in enumerate(step.layers) if layer is not None)
 
 
 def work_seconds(step: Step, basis: Basis, first: bool = False) -> float:

@@ -24,9 +24,9 @@ class Cut:
     stops : tuple of float
         For each rank, where its slice of the flat vector ends, as a part of the whole.
     flows : tuple of Flow
-        What each rank does for a gradient; if empty, each computes for `Times.compute`, and that is all.
+        What each rank does for a gradient.
     whole : float
-        Seconds of a gradient of the uncut model at the speeds that `flows` are based on. If `Times.compute` differs,
+        Seconds of a gradient of the uncut model at the speeds that `flows` are based on. Where `Times.compute` differs,
         ranks are slower or faster by as much.
     """
 
@@ -38,6 +38,11 @@ class Cut:
     def of(cls, plan: Plan, uncut: Plan, basis: Basis) -> Cut:
         """Return how a plan cuts a model, `uncut` being its plan for one rank."""
         return cls(slice_stops(plan), tuple(flows(plan, basis)), plan_seconds(uncut, basis))
+
+    @classmethod
+    def busy(cls, plan: Plan, seconds: float, whole: float) -> Cut:
+        """Return a cut whose ranks are busy for so many seconds, with messages of their own included."""
+        return cls(slice_stops(plan), ((Compute(seconds),),) * plan.partitions, whole)
 
     @property
     def partitions(self) -> int:

@@ -61,8 +61,6 @@ class Machines:
         seconds = [self._times.compute(self._replicas[replica]) * slow for _ in range(cut.partitions)]
         if cut.partitions == 1:
             return self._work(seconds[0])
-        if not cut.flows:
-            return self._environment.all_of(list(map(self._work, seconds)))
         nodes, speeds = self._of_replica[replica], [each / cut.whole for each in seconds]
         return gradient(
             self._environment,
