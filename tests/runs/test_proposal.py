@@ -176,8 +176,8 @@ def test_stages_are_compared(tmp_path):
     )
     path = tmp_path / "job.toml"
     path.write_text("[topology]\nservers = 1  # kept\n")
-    keys = "topology.partitions = 2, topology.stages = 2, topology.micro_batches = 8"
-    assert apply(found, path) == f"{path}: {keys}"
+    line = "topology.partitions = 2, topology.stages = 2, topology.micro_batches = 8"
+    assert apply(found, path) == f"{path}: {line}"
     assert path.read_text() == "[topology]\nservers = 1  # kept\npartitions = 2\nstages = 2\nmicro_batches = 8\n"
 
 
