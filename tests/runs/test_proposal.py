@@ -139,19 +139,19 @@ def test_a_model_too_large_for_a_rank_is_cut(measured, tmp_path):
     measured(Measured(Node(**{**vars(NODE), "cores": 1, "memory": 2_700_000}), LINK, LINK))
     found = propose(config(), 6)
     assert not any(each["fits"] for each in uncut(found))
-    assert found["proposal"] == {"servers": 2, "replicas": 1, "partitions": 2, "stages": 1, "micro_batches": 1}
+    assert found["proposal"] == {"servers": 3, "replicas": 1, "partitions": 2, "stages": 1, "micro_batches": 1}
     assert [cut["layer"] for cut in found["cuts"]] == ["0-dense", "1-dense", "outputs"]
     cut = plan_model(build(config()), 2)
     assert sum(each["moved"] for each in found["cuts"]) == 4 * sum(sum(each.sent) for each in cut.movements(8))
     workers = [rank for rank in found["roles"] if rank["role"].startswith("worker")]
     assert [rank["memory"]["parameters"] for rank in workers] == [4 * size for size in cut.parameters]
     text = as_text(found).splitlines()
-    assert "proposed: 2 servers and 1 replica, cut into 2 partitions" in text
+    assert "proposed: 3 servers and 1 replica, cut into 2 partitions" in text
     assert any(line.startswith("- replicas of 1 rank and ") and line.endswith("don't fit the memory") for line in text)
     path = tmp_path / "job.toml"
     path.write_text(config().to_toml())
-    assert apply(found, path) == f"{path}: topology.servers = 2, topology.partitions = 2"
-    assert (load(path).topology.servers, load(path).topology.partitions) == (2, 2)
+    assert apply(found, path) == f"{path}: topology.servers = 3, topology.partitions = 2"
+    assert (load(path).topology.servers, load(path).topology.partitions) == (3, 2)
     # A proposal without cuts takes them back.
     uncut_again = propose(config(virtual=SLOW), 16)
     assert apply(uncut_again, path) == f"{path}: topology.servers = 6, topology.partitions = 1"

@@ -117,13 +117,15 @@ class _Search:
     def best(self) -> dict[str, Any]:
         """Compare topologies, and return the fastest of those that fit."""
         last = self._ways.uncut
-        self._compare(last)
+        fastest = self._compare(last, 0)
         for way in self._ways.cut(min(MOST_PARTITIONS, self._ranks - 1 - min(1, self._job.config.servers))):
-            if way.seconds >= last.seconds and any(each["fits"] for each in self.candidates):
-                # More ranks make a replica slower: they are better off in replicas of their own.
+            if way.seconds >= last.seconds and fastest["fits"]:
                 break
-            self._compare(way)
-            last = way
+            found = self._compare(way, fastest["servers"])
+            if fastest["fits"] and _speed(found) < BETTER * _speed(fastest):
+                # More ranks don't make replicas fast enough: they are better off in replicas of their own.
+                break
+            last, fastest = way, found
         fitting = [each for each in self.candidates if each["fits"]] or self.candidates
         best = fitting[0]
         for each in fitting[1:]:
@@ -135,15 +137,23 @@ class _Search:
         """Return how a candidate's model is cut; None if it isn't."""
         return self._ways.known[candidate["partitions"], candidate["stages"]].plan
 
-    def _compare(self, way: Way) -> None:
-        fastest = 0.0
-        for servers in self._servers(way.partitions):
-            found = self._candidate(servers, way)
-            self.candidates.append(found)
-            # More servers take more workers away.
-            if BETTER * found["samples_per_second"] < fastest:
+    def _compare(self, way: Way, servers: int) -> dict[str, Any]:
+        """Compare numbers of servers, from the one next to `servers` to where it gets slower; return the fastest."""
+        numbers = list(self._servers(way.partitions))
+        place = max((i for i, number in enumerate(numbers) if number <= servers), default=0)
+        found = {place: self._candidate(numbers[place], way)}
+        for step in (1, -1):
+            last = place
+            while 0 <= (following := last + step) < len(numbers):
+                found[following] = self._candidate(numbers[following], way)
+                # More servers take more workers away, fewer have fuller links.
+                if BETTER * _speed(found[following]) < _speed(found[last]):
+                    break
+                last = following
+            if _speed(found[last]) > BETTER * _speed(found[place]):
                 break
-            fastest = max(fastest, found["samples_per_second"])
+        self.candidates += [found[i] for i in sorted(found)]
+        return max(found.values(), key=lambda each: (each["fits"], each["samples_per_second"]))
 
     def _servers(self, partitions: int) -> Iterator[int]:
         """Yield numbers of servers, each half as large again, that leave ranks for a replica; the first in any case."""
@@ -199,11 +209,15 @@ class _Search:
             if partitions != best["partitions"]:
                 others = [each for each in self.candidates if each["partitions"] == partitions]
                 fitting = [each for each in others if each["fits"]] or others
-                fastest = max(fitting, key=lambda each: float(each["samples_per_second"]))
+                fastest = max(fitting, key=_speed)
                 servers = f" and {_count(fastest['servers'], 'server')}" * (fastest["servers"] > 0)
                 yield f"replicas of {_count(partitions, 'rank')}{servers} would give {_against(fastest, best)}"
         if not best["fits"]:
             yield "no topology fits the memory of these nodes: take fewer ranks on each, or a smaller model"
+
+
+def _speed(candidate: Mapping[str, Any]) -> float:
+    return float(candidate["samples_per_second"])
 
 
 def _against(one: Mapping[str, Any], best: Mapping[str, Any]) -> str:
