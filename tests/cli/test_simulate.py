@@ -137,3 +137,26 @@ def test_what_a_user_got_wrong_is_one_line(mpidl, arguments, line):
     assert done.returncode == 2
     assert done.stderr.startswith(f"mpidl: {line}")
     assert done.stderr.count("\n") == 1
+
+
+def test_cut_replicas_take_less_time_for_the_same_result(mpidl):
+    settings = ("--set", "virtual.compute=0.01", "--set", "run.steps=20", "--set", "virtual.bandwidth=1e9", "--json")
+
+    def summary(partitions):
+        done = mpidl("simulate", DIGITS, "--replicas", 1, *settings, "--set", f"topology.partitions={partitions}")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    whole, cut = summary(1), summary(2)
+    assert (cut["partitions"], cut["ranks"], cut["replicas"]) == (2, 4, 1)
+    assert (whole["partitions"], whole["ranks"]) == (1, 3)
+    for key in ("test_loss", "test_accuracy", "samples", "bytes_pushed", "bytes_fetched"):
+        assert cut[key] == whole[key]
+    assert 0.5 < cut["seconds"] / whole["seconds"] < 0.7
+
+
+def test_what_cannot_be_cut_is_one_line(mpidl):
+    done = mpidl("simulate", DIGITS, "--replicas", 2, *options("topology.partitions=1000"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("mpidl: topology.partitions: 1000, but ")
+    assert len(done.stderr.splitlines()) == 1

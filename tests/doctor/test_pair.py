@@ -112,10 +112,9 @@ def test_bells_that_do_not_ring(pair, monkeypatch):
 
 def test_what_is_measured_is_kept(pair, tmp_path, monkeypatch):
     from mpidl.config.measured import read
-    from mpidl.doctor import measuring
+    from mpidl.doctor import gradients, measuring
 
-    networks = {"dense": measuring.NETWORKS["dense"], "layers": measuring.NETWORKS["dense"]}
-    monkeypatch.setattr(measuring, "NETWORKS", networks)
+    monkeypatch.setattr(gradients, "ROUNDS", 1)
     if pair is not None:
         path = tmp_path / "measured.toml"
         probes = measuring.Measuring(pair, "allocate", path)
@@ -125,6 +124,8 @@ def test_what_is_measured_is_kept(pair, tmp_path, monkeypatch):
         if pair.origin:
             found = read(path)
             assert found.between is None
-            assert set(found.node.flops_of) == {"layers"}
+            assert set(found.node.flops_of) == set(gradients.PRODUCTS)
+            assert {"activation", *found.node.elements_of} == set(gradients.ELEMENTWISE)
+            assert min(found.node.elements, found.node.parameter_bandwidth, *found.node.elements_of.values()) > 1e6
             assert min(found.node.flops, found.node.update, found.within.send_bandwidth) > 1e7
             assert 0 < found.within.send_latency < 1

@@ -83,6 +83,32 @@ def test_pieces_that_are_not_the_tensor_are_refused(boxes):
         Layout([("a", (5,))], [("a", Box((Range(*each),))) for each in boxes])
 
 
+def any_box(shape):
+    """Boxes around the elements of an array, most of them within it."""
+    ends = (st.tuples(st.integers(0, extent), st.integers(0, extent + 1)).map(sorted) for extent in shape)
+    return st.tuples(*ends).map(lambda found: Box(tuple(Range(*each) for each in found)))
+
+
+@given(st.data())
+def test_pieces_are_accepted_if_they_have_each_element_once(data):
+    shape = data.draw(st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple))
+    cut = data.draw(cut_layouts({"a": shape}))
+    pieces = [part.box for part in cut]
+    if data.draw(st.booleans()):
+        pieces[data.draw(st.integers(0, len(pieces) - 1))] = data.draw(any_box(shape))
+    if data.draw(st.booleans()):
+        pieces.append(data.draw(any_box(shape)))
+    counts, outside = np.zeros(shape, int), False
+    for box in pieces:
+        counts[box.slices(Box.whole(shape))] += 1
+        outside |= box.size > 0 and box.intersect(Box.whole(shape)) != box
+    if outside or (counts != 1).any():
+        with pytest.raises(ValueError, match="the pieces don't have each element once"):
+            Layout([("a", shape)], [("a", box) for box in pieces])
+    else:
+        assert Layout([("a", shape)], [("a", box) for box in pieces]).size == counts.size
+
+
 @given(st.data())
 def test_a_range_is_boxes_of_tensors_in_its_order(data):
     shapes = dict(SHAPES)

@@ -20,3 +20,11 @@ def test_a_gradient_passes_each_layer_three_times_and_the_first_twice():
     layers[1] = LayerSummary("1", "conv2d", (3,), 0, 50)
     assert COSTS.gradient(layers, samples=4) == pytest.approx((2 + 3 / 4 + 3) * 50 * 4 / 100)
     assert COSTS.gradient([], samples=4) == 0
+
+
+def test_layers_without_products_take_their_elements_and_all_take_their_parameters():
+    costs = Costs(flops=100.0, parameter_bandwidth=20.0, elements=50.0, elements_of={"max_pool2d": 25.0})
+    dense = LayerSummary("0", "dense", (3,), 5, 50)
+    pooling, other = (LayerSummary(type, type, (2,), 0, 0) for type in ("max_pool2d", "flatten"))
+    found = costs.gradient([dense, pooling, other], samples=4, itemsize=8)
+    assert found == pytest.approx(2 * 50 * 4 / 100 + 5 * 8 / 20 + 4 * (3 + 2) / 25 + 4 * (2 + 2) / 50)

@@ -9,7 +9,7 @@ from mpidl.errors import UsageError
 from mpidl.nn import Conv2d, Dense, MaxPool2d
 from mpidl.partition.costs import Costs
 from mpidl.partition.planner import make_plan
-from mpidl.partition.seconds import Basis, plan_seconds
+from mpidl.partition.seconds import Basis, compute_seconds, movement_seconds, plan_seconds
 
 
 def hows(plan):
@@ -58,11 +58,13 @@ def test_less_memory_makes_another_plan():
     layers = [Dense(512, "relu"), Dense(512, "relu")]
     by_samples = make_plan(layers, (512,), 4, batch=8192)
     assert hows(by_samples) == ["samples"] * 2
-    fast = {"bandwidth": 1e15, "latency": 0.0}
-    unlimited = make_plan(layers, (512,), 4, batch=64, costs=Costs(**fast))
-    limit = 2 * max(unlimited.memory(64))
-    within = make_plan(layers, (512,), 4, batch=64, costs=Costs(**fast, memory=limit))
-    assert 4 * max(within.memory(64)) <= limit
+    # All ranks know the network's inputs: cut by units, little moves, but each rank takes all samples.
+    wide, fast = [Dense(128, "relu")], {"bandwidth": 1e9, "latency": 0.0}
+    unlimited = make_plan(wide, (512,), 4, batch=1024, costs=Costs(**fast))
+    limit = 2 * max(unlimited.memory(1024))
+    within = make_plan(wide, (512,), 4, batch=1024, costs=Costs(**fast, memory=limit))
+    assert (hows(unlimited), hows(within)) == (["units"], ["samples"])
+    assert 4 * max(within.memory(1024)) <= limit
     with pytest.raises(
         UsageError, match=r"topology.partitions: 4 ranks need .* GB each up to layer '0-dense', expected at"
     ):
@@ -108,6 +110,40 @@ def test_a_cut_that_cannot_be_made_is_one_line(layer, shape, partitions, text):
     with pytest.raises(UsageError) as caught:
         make_plan([layer], shape, partitions, batch=8)
     assert str(caught.value) == text
+
+
+def test_movement_between_nodes_has_its_own_price_and_shares_cards():
+    """Two layers by units on 4 ranks, 2 a node: each rank takes 4 elements of a sample from each of the others."""
+    layers = [Dense(16, cut="units"), Dense(16, cut="units")]
+    costs = Costs(bandwidth=100.0, latency=1.0, between_bandwidth=10.0, between_latency=5.0)
+    plan = make_plan(layers, (16,), 4, batch=8, costs=costs)
+    given, taken = plan.steps[0].given, plan.steps[1].taken[0]
+    nbytes = 8 * 4 * 4
+    within = (1 + nbytes / 100) + (2 * 5 + 2 * 2 * nbytes / 10)
+    assert movement_seconds(given, taken, Basis(8, costs, 4, 2)) == pytest.approx(2 * within)
+    assert movement_seconds(given, taken, Basis(8, costs, 4)) == pytest.approx(2 * (3 + 3 * nbytes / 100))
+    assert movement_seconds(given, taken, Basis(8, costs, 4, 1)) == pytest.approx(2 * (3 * 5 + 3 * nbytes / 10))
+
+
+def test_what_computing_takes_counts_the_first_layers_inputs_out():
+    layers = [Dense(16, cut="units"), Dense(8, cut="units")]
+    costs = Costs(flops=10.0, parameter_bandwidth=40.0)
+    plan = make_plan(layers, (4,), 2, batch=3, costs=costs)
+    first, second = (compute_seconds(step, Basis(3, costs, 4), not any(step.operands)) for step in plan.steps)
+    assert first == pytest.approx([2 * 2 * 4 * 8 * 3 / 10 + 4 * (4 * 8 + 8) / 40] * 2)
+    assert second == pytest.approx([3 * 2 * 16 * 4 * 3 / 10 + 4 * (16 * 4 + 4) / 40] * 2)
+
+
+def test_stages_compute_micro_batches_at_the_same_time():
+    layers = [Dense(16), Dense(16), Dense(8)]
+    costs = Costs(flops=10.0, bandwidth=100.0, latency=1.0)
+    plan = make_plan(layers, (16,), 2, batch=12, stages=2, costs=costs)
+    assert [step.given[0] is not None for step in plan.steps] == [True, False, False]
+    operations = [2 * 2 * 16 * 16 * 3 / 10, (3 * 2 * 16 * 16 + 3 * 2 * 16 * 8) * 3 / 10]
+    # The second stage waits for 16 values of three samples, and sends their gradient back.
+    first, second = operations[0], operations[1] + 2 * (1 + 3 * 16 * 4 / 100)
+    assert plan_seconds(plan, Basis(12, costs, 4), micro_batches=4) == pytest.approx(first + second + 3 * second)
+    assert plan_seconds(plan, Basis(3, costs, 4)) == pytest.approx(first + second)
 
 
 def test_ranks_that_stages_do_not_divide():

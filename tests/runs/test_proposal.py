@@ -8,6 +8,7 @@ from mpidl.config.measured import Link, Measured, Node, save
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import durations
+from mpidl.job.planning import plan_model
 from mpidl.runs import prediction
 from mpidl.runs.plan import plan
 from mpidl.runs.prediction import predict
@@ -63,13 +64,18 @@ def config(**sections):
 def servers(**virtual):
     """Return the numbers of servers that were compared for 16 ranks, and the proposal."""
     found = propose(config(virtual=virtual), 16)
-    return [each["servers"] for each in found["candidates"]], found["proposal"]
+    return [each["servers"] for each in uncut(found)], found["proposal"]
+
+
+def uncut(found):
+    """Return the candidates whose replicas are a rank each."""
+    return [each for each in found["candidates"] if each["partitions"] == 1]
 
 
 def test_as_many_servers_as_make_it_faster():
     compared, proposal = servers(**SLOW)
     assert compared == [1, 2, 3, 4, 6, 9]
-    assert proposal == {"servers": 6, "replicas": 9, "partitions": 1, "stages": 1}
+    assert proposal == {"servers": 6, "replicas": 9, "partitions": 1, "stages": 1, "micro_batches": 1}
     # Nothing waits for a link: each server is a worker less.
     compared, proposal = servers(compute=0.02)
     assert compared == [1, 2]
@@ -120,7 +126,7 @@ def test_what_fits_the_memory(measured):
     # One server has mailboxes of four workers, 20 MB; two servers those of three, 15 MB.
     measured(Measured(Node(**{**vars(NODE), "memory": 18_000_000}), LINK))
     found = propose(config(), 6)
-    assert [each["fits"] for each in found["candidates"]] == [each["servers"] > 1 for each in found["candidates"]]
+    assert [each["fits"] for each in uncut(found)] == [False, True, True]
     assert found["proposal"]["servers"] > 1
     measured(Measured(Node(**{**vars(NODE), "memory": 1000}), LINK))
     found = propose(config(), 6)
@@ -128,19 +134,72 @@ def test_what_fits_the_memory(measured):
     assert found["why"][-1].startswith("no topology fits the memory of these nodes")
 
 
+def test_a_model_too_large_for_a_rank_is_cut(measured, tmp_path):
+    # A rank of its own takes 2.9 MB; of two, each has half of the parameters.
+    measured(Measured(Node(**{**vars(NODE), "cores": 1, "memory": 2_700_000}), LINK, LINK))
+    found = propose(config(), 6)
+    assert not any(each["fits"] for each in uncut(found))
+    assert found["proposal"] == {"servers": 3, "replicas": 1, "partitions": 2, "stages": 1, "micro_batches": 1}
+    assert [cut["layer"] for cut in found["cuts"]] == ["0-dense", "1-dense", "outputs"]
+    cut = plan_model(build(config()), 2)
+    assert sum(each["moved"] for each in found["cuts"]) == 4 * sum(sum(each.sent) for each in cut.movements(8))
+    workers = [rank for rank in found["roles"] if rank["role"].startswith("worker")]
+    assert [rank["memory"]["parameters"] for rank in workers] == [4 * size for size in cut.parameters]
+    text = as_text(found).splitlines()
+    assert "proposed: 3 servers and 1 replica, cut into 2 partitions" in text
+    assert any(line.startswith("- replicas of 1 rank and ") and line.endswith("don't fit the memory") for line in text)
+    path = tmp_path / "job.toml"
+    path.write_text(config().to_toml())
+    assert apply(found, path) == f"{path}: topology.servers = 3, topology.partitions = 2"
+    assert (load(path).topology.servers, load(path).topology.partitions) == (3, 2)
+    # A proposal without cuts takes them back.
+    uncut_again = propose(config(virtual=SLOW), 16)
+    assert apply(uncut_again, path) == f"{path}: topology.servers = 6, topology.partitions = 1"
+
+
+def test_stages_are_compared(tmp_path):
+    """Layers with many parameters that ranks would have to share: stages needn't."""
+    layers = [{"type": "dense", "units": 256, "cut": "samples"} for _ in range(4)]
+    data = {"source": "synthetic", "shape": [256], "batch": 16, "classes": 256}
+    virtual = {"compute": 0.02, "bandwidth": 1e8, "memory_bandwidth": 1e8}
+    found = propose(config(model={"layer": layers}, data=data, virtual=virtual, algorithm={"name": "sync"}), 3)
+    one, two = found["candidates"]
+    assert [(each["partitions"], each["stages"], each["micro_batches"]) for each in (one, two)] == [
+        (1, 1, 1),
+        (2, 2, 8),
+    ]
+    # Half of the work, and an eighth of that for the pipeline to fill and to drain.
+    assert one["gradient_seconds"] == pytest.approx(0.02)
+    assert two["gradient_seconds"] == pytest.approx(0.01 * 9 / 8, rel=0.1)
+    assert "proposed: 0 servers and 1 replica, cut into 2 partitions in 2 stages, a minibatch in 8 micro-batches" in (
+        as_text(found).splitlines()
+    )
+    path = tmp_path / "job.toml"
+    path.write_text("[topology]\nservers = 1  # kept\n")
+    line = "topology.partitions = 2, topology.stages = 2, topology.micro_batches = 8"
+    assert apply(found, path) == f"{path}: {line}"
+    assert path.read_text() == "[topology]\nservers = 1  # kept\npartitions = 2\nstages = 2\nmicro_batches = 8\n"
+
+
 def test_algorithms_without_servers():
+    found = propose(config(algorithm={"name": "sync"}, virtual=SLOW), 16)
+    assert found["proposal"] == {"servers": 0, "replicas": 15, "partitions": 1, "stages": 1, "micro_batches": 1}
     found = propose(config(algorithm={"name": "sync"}, virtual=SLOW), 5)
-    assert found["proposal"] == {"servers": 0, "replicas": 4, "partitions": 1, "stages": 1}
-    # Each replica sends and receives three quarters of the vector, twice.
+    # One replica of four ranks has nobody to reduce with.
+    assert found["proposal"] == {"servers": 0, "replicas": 1, "partitions": 4, "stages": 1, "micro_batches": 1}
+    assert found["candidates"][-1]["step_seconds"] == found["candidates"][-1]["gradient_seconds"]
+    # Each replica of one rank sends and receives three quarters of the vector, twice.
     assert found["candidates"][0]["step_seconds"] == pytest.approx(0.02 + 2 * 0.75 * BYTES / 1e8, rel=0.05)
 
 
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"sandblaster"}))
 def test_every_algorithm_without_a_coordinator_is_predicted(name):
     found = propose(config(algorithm={"name": name}, virtual=SLOW), 5)
-    # Four replicas without anything to wait for make 4 * 8 samples each 20 ms.
-    assert all(0 < each["samples_per_second"] < 1.05 * each["replicas"] * 8 / 0.02 for each in found["candidates"])
-    assert sum(found["proposal"][kind] for kind in ("servers", "replicas")) == 4
+    # Four replicas without anything to wait for make 4 * 8 samples each 20 ms, or fewer as much faster ones.
+    for each in found["candidates"]:
+        assert 0 < each["samples_per_second"] < 1.05 * each["replicas"] * each["partitions"] * 8 / 0.02
+    proposal = found["proposal"]
+    assert proposal["servers"] + proposal["replicas"] * proposal["partitions"] == 4
 
 
 def test_what_is_not_predicted(tmp_path, monkeypatch):
@@ -163,11 +222,13 @@ def test_the_text():
     ]
     assert lines[6].split()[:4] == ["6", "9", "1", "1"]
     assert [line.endswith("  proposed") for line in lines[2:8]] == [False] * 4 + [True, False]
-    assert lines[9] == "proposed: 6 servers and 9 replicas"
-    assert lines[11].startswith("- a step takes ")
-    assert ", a gradient alone 20 ms; each replica fetches 622 kB and pushes " in lines[11]
-    assert "of what it carries" in lines[12]
-    assert [line[:23] for line in lines[13:]] == ["- 4 servers would give ", "- 9 servers would give "]
+    reasons = lines[lines.index("proposed: 6 servers and 9 replicas") + 1 :]
+    assert reasons[1].startswith("- a step takes ")
+    assert ", a gradient alone 20 ms; each replica fetches 622 kB and pushes " in reasons[1]
+    assert "of what it carries" in reasons[2]
+    assert [line.partition(" would give ")[0] for line in reasons[3:6]] == [
+        "- 4 servers", "- 9 servers", "- replicas of 2 ranks and 6 servers",
+    ]  # fmt: skip
 
 
 def test_a_proposal_is_written_into_the_file(tmp_path):

@@ -57,6 +57,8 @@ class Node(Measurement):
         Operations per second of a gradient, of dense layers.
     flops_of : dict of str to float
         The same of other types of layers.
+    parameter_bandwidth, elements, elements_of
+        See `Costs`.
     """
 
     cores: Count
@@ -65,6 +67,9 @@ class Node(Measurement):
     update: Speed
     flops: Speed
     flops_of: dict[str, Speed] = field(default_factory=dict)
+    parameter_bandwidth: Speed = Costs.parameter_bandwidth
+    elements: Speed = Costs.elements
+    elements_of: dict[str, Speed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +112,8 @@ class Measured:
         costs = Costs()
         if self.node is not None:
             memory = self.node.memory // self.node.cores
-            costs = replace(costs, flops=self.node.flops, flops_of=self.node.flops_of, memory=memory)
+            same = ("flops", "flops_of", "parameter_bandwidth", "elements", "elements_of")
+            costs = replace(costs, memory=memory, **{key: getattr(self.node, key) for key in same})
         if self.within is not None:
             costs = replace(costs, bandwidth=self.within.send_bandwidth, latency=self.within.send_latency)
         if self.between is not None:

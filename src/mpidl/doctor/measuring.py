@@ -14,30 +14,13 @@ from mpi4py import MPI
 
 from mpidl.config import measured
 from mpidl.config.measured import Link, Measured, Node
-from mpidl.data.batch import Batch
 from mpidl.doctor import windows
 from mpidl.doctor.examination import Finding
+from mpidl.doctor.gradients import ROUNDS, speeds
 from mpidl.doctor.pair import ORIGIN, TARGET, Pair, seconds
-from mpidl.nn import from_config
-from mpidl.partition.costs import Costs
 from mpidl.report.text import quantity
 from mpidl.rules import Adagrad
 from mpidl.shards.shard import CHUNK_BYTES
-
-#: Networks whose gradients are timed, by the type of their layers: the shape of a sample, and the layers.
-NETWORKS: dict[str, tuple[tuple[int, ...], list[dict[str, Any]]]] = {
-    "dense": ((1024,), [{"type": "dense", "units": 1024, "activation": "relu"}] * 3),
-    "conv2d": (
-        (16, 16, 32),
-        [{"type": "conv2d", "channels": 32, "size": 3, "padding": 1, "activation": "relu"}] * 3,
-    ),
-    "locally_connected2d": (
-        (16, 16, 8),
-        [{"type": "locally_connected2d", "channels": 8, "size": 3, "activation": "relu"}] * 3,
-    ),
-}
-#: Samples of a gradient that is timed, and how often each thing is timed: the fastest counts, which nobody disturbed.
-BATCH, ROUNDS = 64, 10
 
 
 class Measuring:
@@ -59,17 +42,18 @@ class Measuring:
 
     def node(self) -> Finding:
         """Measure gradients, updates and copies."""
-        flops = self._pair.measure(lambda: {name: gradient_flops(name) for name in NETWORKS})
+        if not self._pair.origin and self._pair.one_node:
+            # In a job, all cores compute at once.
+            speeds()
+        found = self._pair.measure(speeds)
         memcpy, update = self._pair.measure(lambda: (copy_bandwidth(), update_bandwidth()))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        found = ", ".join(f"{name} {quantity(speed, 'flop/s')}" for name, speed in flops.items())
         cores = len(os.sched_getaffinity(0))
-        node = Node(
-            **self._origin(1), cores=cores, memory=memory, memcpy=memcpy, update=update, flops=flops.pop("dense"),
-            flops_of=flops,
-        )  # fmt: skip
+        node = Node(**self._origin(1), cores=cores, memory=memory, memcpy=memcpy, update=update, **found)
         self._measured = replace(self._measured, node=node)
-        return Finding(f"gradients: {found}; updates {quantity(update, 'B/s')}")
+        flops = {"dense": node.flops, **node.flops_of}
+        gradients = ", ".join(f"{name} {quantity(speed, 'flop/s')}" for name, speed in flops.items())
+        return Finding(f"gradients: {gradients}; updates {quantity(update, 'B/s')}")
 
     def link(self) -> Finding:
         """Measure pushes, fetches and sends."""
@@ -119,19 +103,6 @@ def sends(pair: Pair, rounds: int = 100) -> tuple[float, float]:
         there_and_back.append(min(seconds(exchange, count)))
     short, long = pair.comm.bcast(there_and_back, root=ORIGIN)
     return short / 2, windows.LONG / max(long - short / 2, 1e-9)
-
-
-def gradient_flops(name: str) -> float:
-    """Return the operations per second of a gradient of layers of a type, by `Costs.gradient`."""
-    shape, layers = NETWORKS[name]
-    network = from_config([*layers, {"type": "flatten"}], "mean_squared_error", shape, 0, "float32")
-    random = np.random.default_rng(0)
-    inputs = random.random((BATCH, *shape), np.float32)
-    network.parameters[:] = random.normal(scale=0.01, size=network.parameters.size)
-    batch = Batch(inputs, np.zeros((BATCH, *network.output_shape), np.float32))
-    network.loss_and_gradient(batch)
-    fastest = min(seconds(lambda: network.loss_and_gradient(batch), ROUNDS))
-    return Costs(flops=1.0).gradient(network.summaries(), BATCH) / fastest
 
 
 def copy_bandwidth() -> float:

@@ -70,4 +70,4 @@ def gradient_seconds(job: Job, costs: Costs) -> float:
     layers = job.original.summaries()
     if layers is None or not any(layer.operations for layer in layers):
         raise UsageError("virtual.compute: missing, expected the seconds of a gradient: this model's aren't known")
-    return costs.gradient(layers, job.config.data.batch)
+    return costs.gradient(layers, job.config.data.batch, job.dtype.itemsize)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import product
 from typing import Any
 
 from mpidl.parameters.box import Box, boxes
@@ -178,12 +179,25 @@ class Layout:
 
 
 def _check(name: str, shape: tuple[int, ...], pieces: list[Box]) -> None:
-    """Raise ValueError if some boxes aren't the elements of an array, each once."""
+    """Raise ValueError if some boxes aren't the elements of an array, each once.
+
+    How often the boxes cover each element is a function that its mixed differences determine. Those of a box are signs
+    at its corners: the corners of all pieces must cancel out but for those of the whole, which takes linear time.
+    """
     whole = Box.whole(shape)
-    inside = all(len(box.ranges) == len(shape) and box.intersect(whole) in (box, None) for box in pieces)
-    if (
-        not inside
-        or any(one.intersect(other) for one, other in combinations(pieces, 2))
-        or sum(box.size for box in pieces) != whole.size
-    ):
+    if pieces == [whole]:
+        return
+    fitting = all(
+        len(box.ranges) == len(shape) and all(each.start <= each.stop for each in box.ranges) for box in pieces
+    )
+    if fitting:
+        cut = [axis for axis, own in enumerate(whole.ranges) if any(box.ranges[axis] != own for box in pieces)]
+        signs: Counter[tuple[int, ...]] = Counter()
+        for factor, boxes_ in ((1, pieces), (-1, [whole])):
+            for box in boxes_:
+                for ends in product((0, 1), repeat=len(cut)):
+                    corner = tuple(box.ranges[axis][end] for axis, end in zip(cut, ends, strict=True))
+                    signs[corner] += factor * (-1) ** sum(ends)
+        fitting = not any(signs.values())
+    if not fitting:
         raise ValueError(f"parameter tensor {name!r} of shape {shape}: the pieces don't have each element once")

@@ -110,6 +110,16 @@ class Step:
         kept = sum(prod(each.shape) for each in buffers) * self.samples(rank, samples)
         return 2 * (tensors + self.values(rank, samples)) + kept
 
+    def gathered(self) -> np.ndarray:
+        """Return how many elements of parameters each rank sends to each other that shares them; row: the sender."""
+        total = np.zeros((len(self.given), len(self.given)), np.int64)
+        for _, box, ranks in sharers(self.tensors):
+            if len(ranks) > 1:
+                for rank, own in zip(ranks, split(box.size, len(ranks)), strict=True):
+                    total[rank, list(ranks)] += own.size
+        np.fill_diagonal(total, 0)
+        return total
+
     def _shapes(self, rank: int) -> list[tuple[int, ...]]:
         parts = [taken[rank] for taken in self.taken]
         return [part.box.shape for part in parts if part is not None]
@@ -133,6 +143,31 @@ def sharers(
             if names is None or name in names:
                 found.setdefault((name, box), []).append(rank)
     return [(name, box, tuple(ranks)) for (name, box), ranks in found.items()]
+
+
+class Moving(NamedTuple):
+    """A value that gets from one distribution to another.
+
+    Attributes
+    ----------
+    name : str
+        The layer that takes it; "outputs" for the loss.
+    value : int
+        Its number, which is not 0.
+    taker : int
+        Index of the step that takes it first; the number of steps for the loss.
+    source, target : Distribution
+    """
+
+    name: str
+    value: int
+    taker: int
+    source: Distribution
+    target: Distribution
+
+    def elements(self, samples: int) -> np.ndarray:
+        """Return how many elements move for a minibatch (partitions, partitions); row: the sender."""
+        return Transfer(boxes_of(self.source, samples), boxes_of(self.target, samples)).moved
 
 
 class Movement(NamedTuple):
@@ -185,27 +220,24 @@ class Plan:
     slices: tuple[Range, ...]
     stages: int = 1
 
-    def moving(self) -> Iterator[tuple[str, Distribution, Distribution]]:
-        """Yield each movement of values: the layer that takes it or "outputs", the old and the new distribution.
+    def moving(self) -> Iterator[Moving]:
+        """Yield each movement of values.
 
         What several steps take in the same way moves once. The network's inputs are known to all ranks.
         """
         takers = [*((step.name, step.operands, step.taken) for step in self.steps)]
         takers.append(("outputs", (len(self.steps),), (self.outputs,)))
         seen = set()
-        for name, operands, taken in takers:
+        for taker, (name, operands, taken) in enumerate(takers):
             for value, target in zip(operands, taken, strict=True):
                 if value and (value, target) not in seen:
                     seen.add((value, target))
-                    yield name, self.steps[value - 1].given, target
+                    yield Moving(name, value, taker, self.steps[value - 1].given, target)
 
     def movements(self, samples: int) -> list[Movement]:
         """Return what moves in a step of training with a minibatch: values, then parameters, in order."""
-        values = [
-            Movement(name, "values", Transfer(boxes_of(source, samples), boxes_of(target, samples)).moved)
-            for name, source, target in self.moving()
-        ]
-        parameters = [Movement(step.name, "parameters", self._gathered(step)) for step in self.steps]
+        values = [Movement(each.name, "values", each.elements(samples)) for each in self.moving()]
+        parameters = [Movement(step.name, "parameters", step.gathered()) for step in self.steps]
         return [movement for movement in (*values, *parameters) if movement.elements.any()]
 
     def operations(self, samples: int) -> tuple[int, ...]:
@@ -220,15 +252,6 @@ class Plan:
     def parameters(self) -> tuple[int, ...]:
         """How many elements of the flat vector each rank holds."""
         return tuple(own.size for own in self.slices)
-
-    def _gathered(self, step: Step) -> np.ndarray:
-        total = np.zeros((self.partitions, self.partitions), np.int64)
-        for _, box, ranks in sharers(step.tensors):
-            if len(ranks) > 1:
-                for rank, own in zip(ranks, split(box.size, len(ranks)), strict=True):
-                    total[rank, list(ranks)] += own.size
-        np.fill_diagonal(total, 0)
-        return total
 
 
 def boxes_of(distribution: Iterable[Part | None], samples: int) -> list[Box | None]:

@@ -17,7 +17,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.partition.costs import Costs
 from mpidl.partition.holding import hold
 from mpidl.partition.plan import Distribution, Part, Plan, Step
-from mpidl.partition.seconds import PER_ELEMENT, Basis, movement_seconds, work_seconds
+from mpidl.partition.seconds import Basis, movement_seconds, work_seconds
 from mpidl.partition.stages import balanced
 from mpidl.partition.work import cut_layer
 
@@ -34,6 +34,7 @@ def make_plan(
     stages: int = 1,
     costs: Costs | None = None,
     itemsize: int = 4,
+    ranks_per_node: int | None = None,
 ) -> Plan:
     """Cut a network over ranks.
 
@@ -51,6 +52,8 @@ def make_plan(
         What work and movement take, and a rank's memory.
     itemsize
         Bytes of an element.
+    ranks_per_node
+        Number of consecutive ranks of the replica on each node; all of them by default.
 
     Returns
     -------
@@ -64,8 +67,8 @@ def make_plan(
         the stages, or a rank would need more memory than it has.
     """
     graph = Graph(layers, input_shape)
-    ranks = _ranks_of_layers(graph, partitions, stages)
-    search = _Search(graph, ranks, partitions, Basis(batch, Costs() if costs is None else costs, itemsize))
+    basis = Basis(batch, Costs() if costs is None else costs, itemsize, ranks_per_node)
+    search = _Search(graph, _ranks_of_layers(graph, partitions, stages, basis), partitions, basis)
     chosen, outputs = search.run()
     steps = _joined(graph, [choice.steps for choice in chosen])
     shapes = [
@@ -76,16 +79,19 @@ def make_plan(
     return Plan(partitions, steps, outputs, *hold(shapes, steps, partitions), stages)
 
 
-def _ranks_of_layers(graph: Graph, partitions: int, stages: int) -> list[Range]:
+def _ranks_of_layers(graph: Graph, partitions: int, stages: int, basis: Basis) -> list[Range]:
     """Return the ranks that compute each layer."""
     if partitions % stages:
         raise UsageError(f"topology.stages: {stages}, expected a divisor of the {partitions} partitions")
     if stages > len(graph.layers):
         raise UsageError(f"topology.stages: {stages}, expected at most one for each of the {len(graph.layers)} layers")
-    weights = [
-        layer.operations(*graph.input_shapes(index)) + PER_ELEMENT * prod(graph.shapes[index + 1])
-        for index, layer in enumerate(graph.layers)
-    ]
+    weights = []
+    for index, layer in enumerate(graph.layers):
+        shapes, output = graph.input_shapes(index), graph.shapes[index + 1]
+        nbytes = sum(map(prod, layer.parameters(*shapes).values())) * basis.itemsize
+        operations = 3 * layer.operations(*shapes) * basis.samples
+        elements = sum(map(prod, (*shapes, output))) * basis.samples
+        weights.append(basis.costs.layer(layer.type, operations, nbytes, elements))
     size, runs = partitions // stages, balanced(weights, stages)
     return [Range(stage * size, (stage + 1) * size) for stage, own in enumerate(runs) for _ in range(*own)]
 
@@ -117,11 +123,11 @@ class _Choice:
         Bytes on each rank.
     """
 
-    def __init__(self, steps: tuple[Step, ...], basis: Basis) -> None:
+    def __init__(self, steps: tuple[Step, ...], basis: Basis, first: bool) -> None:
         self.steps, self.given = steps, steps[-1].given
-        self.seconds = sum(work_seconds(step, basis) for step in steps)
-        for first, second in pairwise(steps):
-            self.seconds += movement_seconds(first.given, second.taken[0], basis)
+        self.seconds = sum(work_seconds(step, basis, first and number == 0) for number, step in enumerate(steps))
+        for one, other in pairwise(steps):
+            self.seconds += movement_seconds(one.given, other.taken[0], basis)
         elements = [sum(step.memory(rank, basis.samples) for step in steps) for rank in range(len(self.given))]
         self.memory: np.ndarray = np.array(elements, float) * basis.itemsize
 
@@ -172,6 +178,7 @@ class _Search:
         """Return the ways to cut a layer, in the order in which it has them."""
         layer, name = self._graph.layers[index], self._graph.names[index]
         ranks, shapes = self._ranks[index], self._graph.input_shapes(index)
+        first = not any(self._graph.operands[index])
         found: dict[str, _Choice] = {}
         reasons: dict[str, UsageError] = {}
         for how in [*layer.cuts, "samples"] if ranks.size > 1 else ["samples"]:
@@ -180,7 +187,7 @@ class _Search:
             except UsageError as error:
                 reasons[how] = error
             else:
-                found[how] = _Choice(steps, self._basis)
+                found[how] = _Choice(steps, self._basis, first)
         if not layer.cut or ranks.size == 1:
             return found
         if layer.cut not in found:

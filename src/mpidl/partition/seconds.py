@@ -10,9 +10,6 @@ from mpidl.partition.costs import Costs
 from mpidl.partition.plan import Distribution, Plan, Step, boxes_of, sharers
 from mpidl.partition.transfer import Transfer
 
-#: Operations that take as long as a layer does with one element that it takes or gives, beside its products.
-PER_ELEMENT = 32
-
 
 class Basis(NamedTuple):
     """What the seconds of a step of training depend on, besides the plan.
@@ -25,47 +22,114 @@ class Basis(NamedTuple):
         What work and movement take.
     itemsize : int
         Bytes of an element.
+    ranks_per_node : int, optional
+        Number of consecutive ranks of the replica on each node; all of them by default.
     """
 
     samples: int
     costs: Costs
     itemsize: int
+    ranks_per_node: int | None = None
 
 
-def plan_seconds(plan: Plan, basis: Basis) -> float:
-    """Return the seconds of a step of training of a plan without stages, one layer after the other."""
-    work = sum(work_seconds(step, basis) for step in plan.steps)
-    return work + sum(movement_seconds(source, target, basis) for _, source, target in plan.moving())
+def plan_seconds(plan: Plan, basis: Basis, micro_batches: int = 1) -> float:
+    """Return the seconds of a step of training, one layer after the other.
+
+    Stages compute micro-batches at the same time: the slowest stage computes all, and each of the others one more than
+    it hides (Huang et al. 2019, GPipe, section 2.3; one forward, one backward takes as long).
+
+    Parameters
+    ----------
+    plan : Plan
+    basis : Basis
+        Its samples are those of the minibatch.
+    micro_batches : int
+        Into how many parts stages divide the minibatch.
+    """
+    of_one = basis._replace(samples=-(-basis.samples // micro_batches))
+    stages, ranks = [0.0] * plan.stages, plan.partitions // plan.stages
+    numbers = [_first_rank(step) // ranks for step in plan.steps]
+    for number, step in zip(numbers, plan.steps, strict=True):
+        stages[number] += work_seconds(step, of_one, first=not any(step.operands))
+    for each in plan.moving():
+        stages[(*numbers, -1)[each.taker]] += movement_seconds(each.source, each.target, of_one)
+    return sum(stages) + (micro_batches - 1) * max(stages)
 
 
-def work_seconds(step: Step, basis: Basis) -> float:
-    """Return the seconds of computing a step, forward and backward, and of gathering parameters that ranks share."""
-    samples, costs, itemsize = basis
-    busiest = max(_compute(step, rank, samples, costs) for rank in range(len(step.given)))
-    gathered, partners = np.zeros(len(step.given)), np.zeros(len(step.given), int)
+def _first_rank(step: Step) -> int:
+    return next(rank for rank, layer in enumerate(step.layers) if layer is not None)
+
+
+def work_seconds(step: Step, basis: Basis, first: bool = False) -> float:
+    """Return the seconds of computing a step, forward and backward, and of gathering parameters that ranks share.
+
+    Parameters
+    ----------
+    step : Step
+    basis : Basis
+    first : bool
+        Whether it takes the network's inputs, which need no gradient.
+    """
+    costs, ranks = basis.costs, len(step.given)
+    elements, messages = np.zeros((ranks, ranks)), np.zeros((ranks, ranks), int)
     for _, box, users in sharers(step.tensors):
-        gathered[list(users)] += box.size * (len(users) - 1) / len(users)
-        partners[list(users)] += len(users) - 1
-    # There and back.
-    seconds = busiest + 2 * costs.move(float(gathered.max()) * itemsize, int(partners.max()))
+        if len(users) > 1:
+            pairs = np.ix_(users, users)
+            elements[pairs] += box.size / len(users)
+            messages[pairs] += 1
+    seconds = max(compute_seconds(step, basis, first)) + 2 * _moving(elements, messages, basis)
     if step.together:
         # Two sums forward, one backward.
-        seconds += 3 * costs.move(0, sum(layer is not None for layer in step.layers) - 1)
+        partners = sum(layer is not None for layer in step.layers) - 1
+        seconds += 3 * costs.move(0, partners, _spans(ranks, basis))
     return seconds
 
 
-def _compute(step: Step, rank: int, samples: int, costs: Costs) -> float:
-    layer = step.layers[rank]
-    if layer is None:
+def compute_seconds(step: Step, basis: Basis, first: bool = False) -> list[float]:
+    """Return the seconds of each rank's layer, forward and backward; see `work_seconds`."""
+    return [_compute(step, rank, basis, first) for rank in range(len(step.given))]
+
+
+def _compute(step: Step, rank: int, basis: Basis, first: bool) -> float:
+    layer, samples = step.layers[rank], basis.samples
+    if layer is None or not step.samples(rank, samples):
         return 0.0
-    elementwise = costs.compute(PER_ELEMENT * step.values(rank, samples))
-    return elementwise + costs.compute(step.operations(rank, samples), layer.type)
+    operations = step.operations(rank, samples) * (2 / 3 if first else 1)
+    nbytes = sum(box.size for box in step.tensors[rank].values()) * basis.itemsize
+    return basis.costs.layer(layer.type, operations, nbytes, step.values(rank, samples))
 
 
 def movement_seconds(source: Distribution, target: Distribution, basis: Basis) -> float:
     """Return the seconds in which a value gets from one distribution to another, and its gradient back."""
-    samples, costs, itemsize = basis
-    elements = Transfer(boxes_of(source, samples), boxes_of(target, samples)).moved
-    busiest = max(elements.sum(axis=0).max(), elements.sum(axis=1).max())
-    messages = max((elements > 0).sum(axis=0).max(), (elements > 0).sum(axis=1).max())
-    return 2 * costs.move(int(busiest) * itemsize, int(messages))
+    elements = Transfer(boxes_of(source, basis.samples), boxes_of(target, basis.samples)).moved
+    return 2 * _moving(elements, elements > 0, basis)
+
+
+def _moving(elements: np.ndarray, messages: np.ndarray, basis: Basis) -> float:
+    """Return the seconds in which elements get from rank to rank (ranks, ranks); their diagonals don't count.
+
+    Each rank sends one message after the other, and within a node and between nodes the busiest counts. All ranks of a
+    node share its card.
+    """
+    ranks = len(elements)
+    nodes = np.arange(ranks) // (basis.ranks_per_node or ranks)
+    count = nodes[-1] + 1
+    seconds = 0.0
+    for between in (False, True):
+        pairs = (nodes[:, None] != nodes) if between else (nodes[:, None] == nodes) & ~np.eye(ranks, dtype=bool)
+        own, sent = elements * pairs, messages * pairs
+        if not sent.any():
+            continue
+        if between:
+            # Rows and columns of a node's ranks, together.
+            by_node = np.zeros((count, count))
+            np.add.at(by_node, (nodes[:, None], nodes), own)
+            own = by_node
+        busiest = max(own.sum(axis=0).max(), own.sum(axis=1).max())
+        most = max(sent.sum(axis=0).max(), sent.sum(axis=1).max())
+        seconds += basis.costs.move(float(busiest) * basis.itemsize, int(most), between)
+    return seconds
+
+
+def _spans(ranks: int, basis: Basis) -> bool:
+    return ranks > (basis.ranks_per_node or ranks)

@@ -55,6 +55,7 @@ class OneProcess:
 
     def __init__(self, job: Job, replicas: int = 1, times: Times | None = None) -> None:
         self._job, self._virtual = job, times is not None
+        self._partitions = 1 if times is None else times.cut.partitions
         if job.config.device.shards and not self._virtual:
             raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
         job.identify(of_data(job.given) | of_samples(job.given))
@@ -186,7 +187,7 @@ class OneProcess:
 
     def _log(self, kind: str, replica: int, **details: Any) -> None:
         """Record what happened to a replica, with the virtual time."""
-        rank = 1 + self._job.config.servers + replica
+        rank = 1 + self._job.config.servers + replica * self._partitions
         self._recorder.event(
             kind, rank=rank, role=f"worker {replica}", **details, virtual_time=self._engine.look().seconds
         )
@@ -262,9 +263,10 @@ class OneProcess:
         replicas, servers = self._job.replicas, self._job.config.servers
         self._summary = self._reporter.close(
             self._trained,
-            ranks=1 + servers + replicas if self._virtual else 1,
+            ranks=1 + servers + replicas * self._partitions if self._virtual else 1,
             servers=servers,
             replicas=replicas,
+            partitions=self._partitions,
             interrupted=finish.interrupted,
             seconds_to_target=finish.seconds_to_target,
             stopped=finish.stopped,

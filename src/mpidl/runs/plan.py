@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
+from mpidl.job.planning import plan_model
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
-from mpidl.parameters import Range
+from mpidl.parameters import Range, split
+from mpidl.partition.plan import Plan
 from mpidl.report.text import quantity, size, table
 from mpidl.topology.roles import Roles, assign
 from mpidl.transport.mailbox_geometry import MailboxGeometry
@@ -49,6 +52,9 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
         shape of a sample's outputs, parameters, bytes and operations; activation_bytes of a batch; operations of a
         sample's forward pass. The last three are None for a model that can't tell them.
 
+        Where the model is cut, cuts: a dict for each step with layer, how it is cut, and moved, the bytes that its
+        ranks send each other in a step of training: what it takes, and parameters that they share.
+
         With `ranks` also: roles, a dict for each rank with its role, its shard as (start, stop) or None, and its
         memory, bytes by the keys of `PARTS`; memory_bytes, the sum over all ranks. Vectors that only some algorithms
         keep on workers are not counted, such as those of elastic averaging and the remainders of a wire format.
@@ -58,8 +64,10 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     UsageError
         The job can't be built (see `mpidl.job.build.build`), or there are too few ranks.
     """
-    job = build(config)
-    return of_model(job) | ({} if ranks is None else of_ranks(job, config.servers, ranks))
+    job, partitions = build(config), config.topology.partitions
+    cut = plan_model(job, partitions) if partitions > 1 else None
+    described = of_model(job) | ({} if cut is None else {"cuts": of_cuts(job, cut)})
+    return described | ({} if ranks is None else of_ranks(job, config.servers, ranks, cut))
 
 
 def of_model(job: Job) -> dict[str, Any]:
@@ -86,9 +94,18 @@ def of_model(job: Job) -> dict[str, Any]:
     return result
 
 
-def of_ranks(job: Job, servers: int, ranks: int) -> dict[str, Any]:
+def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
+    """Describe how a job's model is cut; see `plan`."""
+    moved: Counter[str] = Counter()
+    for each in cut.movements(job.config.data.batch):
+        moved[each.name] += sum(each.sent) * job.dtype.itemsize
+    rows = [{"layer": step.name, "how": step.how, "moved": moved.pop(step.name, 0)} for step in cut.steps]
+    return [*rows, *({"layer": name, "how": "samples", "moved": nbytes} for name, nbytes in moved.items())]
+
+
+def of_ranks(job: Job, servers: int, ranks: int, cut: Plan | None = None) -> dict[str, Any]:
     """Describe the ranks of a job, so many of which are servers; see `plan`."""
-    roles = _roles(job, assign([0] * ranks, servers), ranks)
+    roles = _roles(job, assign([0] * ranks, servers, 1 if cut is None else cut.partitions), ranks, cut)
     return {"roles": roles, "memory_bytes": sum(sum(rank["memory"].values()) for rank in roles)}
 
 
@@ -103,24 +120,53 @@ def _layer(summary: LayerSummary, itemsize: int) -> dict[str, Any]:
     }
 
 
-def _roles(job: Job, roles: Roles, ranks: int) -> list[dict[str, Any]]:
+class _Part(NamedTuple):
+    """What a rank has of a model: elements of the parameters, and bytes of activations."""
+
+    parameters: int
+    activations: int
+
+
+def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[str, Any]]:
     """Return the role, the shard and the memory of each rank."""
-    workers = {rank: None for replica in roles.replicas for rank in replica}
-    holders = list(roles.servers or workers)
-    names = roles.names()
-    parts = dict(zip(holders, job.shards(len(holders)), strict=True))
+    names, replicas = roles.names(), len(roles.replicas)
+    parts = _parts(job, cut)
+    workers = {rank: part for replica in roles.replicas for rank, part in zip(replica, parts, strict=True)}
+    if roles.servers:
+        shards = dict(zip(roles.servers, job.shards(len(roles.servers)), strict=True))
+    elif cut is None:
+        shards = dict(zip(workers, job.shards(len(workers)), strict=True))
+    else:
+        divided = [split(own.size, replicas) for own in cut.slices]
+        shards = {
+            rank: divided[partition][number].shift(cut.slices[partition].start)
+            for number, replica in enumerate(roles.replicas)
+            for partition, rank in enumerate(replica)
+        }
     return [
         {
             "rank": rank,
             "role": names[rank],
-            "shard": parts.get(rank),
-            "memory": _memory(job, parts.get(rank), len(workers), rank in workers),
+            "shard": shards.get(rank),
+            "memory": _memory(job, shards.get(rank), replicas, workers.get(rank)),
         }
         for rank in range(ranks)
     ]
 
 
-def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[str, int]:
+def _parts(job: Job, cut: Plan | None) -> list[_Part]:
+    """Return what each rank of a replica has of the model."""
+    samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
+    if cut is None:
+        return [_Part(job.layout.size, job.original.activation_bytes(samples) or 0)]
+    # What a plan counts includes the vectors.
+    return [
+        _Part(own, max(0, elements - 2 * own) * job.dtype.itemsize)
+        for own, elements in zip(cut.parameters, cut.memory(samples), strict=True)
+    ]
+
+
+def _memory(job: Job, shard: Range | None, replicas: int, part: _Part | None) -> dict[str, int]:
     """Return the most bytes that a rank needs at any time; a vector that ranks share is counted once."""
     memory = dict.fromkeys(PARTS, 0)
     exchange, itemsize = job.algorithm.exchange, job.dtype.itemsize
@@ -129,18 +175,17 @@ def _memory(job: Job, shard: Range | None, workers: int, works: bool) -> dict[st
         memory["parameters"] += own
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
-        if not works:
-            memory["exchange"] += MailboxGeometry.of(shard, workers, job.dtype, job.algorithm.encoding()).nbytes
+        if part is None:
+            memory["exchange"] += MailboxGeometry.of(shard, replicas, job.dtype, job.algorithm.encoding()).nbytes
         elif exchange is Exchange.REDUCTION:
-            memory["exchange"] += own * workers  # the shard's part of each worker's vector
-    if works:
-        whole = job.layout.size * itemsize
-        memory["parameters"] += whole
-        memory["gradient"] += whole
+            memory["exchange"] += own * replicas  # the shard's part of each worker's vector
+    if part is not None:
+        held = part.parameters * itemsize
+        memory["parameters"] += held
+        memory["gradient"] += held
         if exchange is not Exchange.SHARED_MEMORY:
-            memory["evaluation"] += whole  # a copy of the worker's own parameters while others are evaluated
-        samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
-        memory["activations"] += job.original.activation_bytes(samples) or 0
+            memory["evaluation"] += held  # a copy of the worker's own parameters while others are evaluated
+        memory["activations"] += part.activations
     return memory
 
 
@@ -153,6 +198,8 @@ def as_text(plan: Mapping[str, Any]) -> str:
     ]
     if plan["layers"] is not None:
         found += ["", *_layer_table(plan)]
+    if "cuts" in plan:
+        found += ["", *_cut_table(plan["cuts"])]
     if "roles" in plan:
         found += ["", *_rank_table(plan)]
     return "\n".join(found)
@@ -171,6 +218,15 @@ def _layer_table(plan: Mapping[str, Any]) -> list[str]:
         f"many, {quantity(FORWARD_AND_BACKWARD * plan['operations'], '')}",
         f"activations, their gradients and buffers: {quantity(plan['activation_bytes'], 'B')} "
         f"for a batch of {plan['batch']}",
+    ]
+
+
+def _cut_table(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [["layer", "cut", "moved"]]
+    rows += [[each["layer"], each["how"], quantity(each["moved"], "B") if each["moved"] else ""] for each in cuts]
+    return [
+        *table(rows, left=2),
+        "moved: between the ranks of a replica in a step of training, forward and backward",
     ]
 
 

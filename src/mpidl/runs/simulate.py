@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mpidl.config import Config
 from mpidl.config.measured import read
 from mpidl.job.build import build
 from mpidl.job.durations import durations
+from mpidl.job.planning import virtual_cut
 from mpidl.launch.output import say
+from mpidl.partition.costs import Costs
 from mpidl.runs.one_process import OneProcess
 
 
@@ -31,9 +34,12 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     MpidlError
         The run failed; the message is one line.
     """
-    job, path, base = build(config), config.virtual.measurements(), None
+    job, path, base, costs = build(config), config.virtual.measurements(), None, Costs()
     if path is not None:
         measured = read(path)
-        base = durations(job, measured, config.servers or replicas)
+        base, costs = durations(job, measured, config.servers or replicas), measured.costs
         say(f"durations by {path}: {measured}")
-    return OneProcess(job, replicas, config.virtual.times(replicas, base)).run()
+    times = config.virtual.times(replicas, base)
+    if config.topology.partitions > 1:
+        times = replace(times, cut=virtual_cut(job, config.topology.partitions, costs))
+    return OneProcess(job, replicas, times).run()

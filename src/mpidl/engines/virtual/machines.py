@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Generator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 import simpy
 
 from mpidl.engines.virtual.cores import Cores
+from mpidl.engines.virtual.cut import gradient
 from mpidl.engines.virtual.network import Network
 from mpidl.engines.virtual.times import Times
 from mpidl.topology.roles import assign
@@ -40,10 +41,12 @@ class Machines:
         streams = np.random.default_rng(seed).spawn(replicas + servers)
         self._replicas, self._servers = streams[:replicas], streams[replicas:]
         self._cores = Cores(environment, times.cores) if times.cores is not None else None
-        nodes = [rank // times.ranks_per_node for rank in range(1 + servers + replicas)]
-        roles = assign(nodes, servers)
-        self._of_replica = [nodes[rank] for (rank,) in roles.replicas]
+        cut = self._cut = times.cut
+        nodes = [rank // times.ranks_per_node for rank in range(1 + servers + replicas * cut.partitions)]
+        roles = assign(nodes, servers, cut.partitions)
+        self._of_replica = [[nodes[rank] for rank in ranks] for ranks in roles.replicas]
         self._of_server = [nodes[rank] for rank in roles.servers]
+        self._shares = cut.shares(servers)
         finite = math.isfinite(times.bandwidth)
         self._network = Network(environment, np.full(nodes[-1] + 1, times.bandwidth)) if finite else None
 
@@ -54,8 +57,17 @@ class Machines:
 
     def compute(self, replica: int) -> simpy.Event:
         """Return an event that occurs when a replica has computed a gradient."""
-        seconds = self._times.compute(self._replicas[replica]) * self._times.slow.get(replica, 1.0)
-        return self._work(seconds)
+        cut, slow = self._cut, self._times.slow.get(replica, 1.0)
+        seconds = [self._times.compute(self._replicas[replica]) * slow for _ in range(cut.partitions)]
+        if cut.partitions == 1:
+            return self._work(seconds[0])
+        nodes, speeds = self._of_replica[replica], [each / cut.whole for each in seconds]
+        return gradient(
+            self._environment,
+            cut.flows,
+            lambda rank, seconds: self._work(seconds * speeds[rank]),
+            lambda rank, to, size: self._pass(replica, nodes[rank], nodes[to], size),
+        )
 
     def serve(self, server: int) -> simpy.Event:
         """Return an event that occurs when a server has applied a push."""
@@ -69,11 +81,11 @@ class Machines:
 
     def push(self, replica: int, server: int, size: float) -> Generator[simpy.Event, Any, None]:
         """Let `size` bytes pass from a replica to a server."""
-        yield from self._pass(replica, self._of_replica[replica], self._of_server[server], size)
+        yield from self._pass_parts(replica, server, size, lambda own, its: (own, its))
 
     def fetch(self, replica: int, server: int, size: float) -> Generator[simpy.Event, Any, None]:
         """Let `size` bytes pass from a server to a replica."""
-        yield from self._pass(replica, self._of_server[server], self._of_replica[replica], size)
+        yield from self._pass_parts(replica, server, size, lambda own, its: (its, own))
 
     def all_reduce(self, replicas: int, size: float) -> Generator[simpy.Event, Any, None]:
         """Let the replicas reduce vectors of `size` bytes; each sends and receives all parts but its own, twice."""
@@ -83,13 +95,34 @@ class Machines:
                 yield self._environment.timeout(self._exchange(replicas, size / replicas))
             else:
                 transfer = (replicas - 1) / replicas * size / self._times.bandwidth
-                yield self._environment.all_of([self._cores.work(transfer) for _ in range(replicas)])
+                copies = [self._cores.work(transfer * part) for part in self._cut.parts for _ in range(replicas)]
+                yield self._environment.all_of(copies)
 
     def _exchange(self, replicas: int, size: float) -> float:
-        """Return the seconds in which each replica sends `size` bytes to each other: those of the fullest card."""
-        together = Counter(self._of_replica[:replicas]).values()
-        through_card = max(ranks * (replicas - ranks) for ranks in together) * size / self._times.bandwidth
-        return max(through_card, (max(together) - 1) * size / self._times.memory_bandwidth)
+        """Return the seconds in which each replica sends `size` bytes to each other: those of the fullest card.
+
+        A rank sends to the ranks that hold the same slice of other replicas.
+        """
+        through_card: defaultdict[int, float] = defaultdict(float)
+        within = 0.0
+        for partition, part in enumerate(self._cut.parts):
+            ranks = Counter(nodes[partition] for nodes in self._of_replica[:replicas])
+            within = max(within, (max(ranks.values()) - 1) * part)
+            for node, count in ranks.items():
+                through_card[node] += count * (replicas - count) * part
+        fullest = max(through_card.values())
+        return max(fullest * size / self._times.bandwidth, within * size / self._times.memory_bandwidth)
+
+    def _pass_parts(
+        self, replica: int, server: int, size: float, way: Callable[[int, int], tuple[int, int]]
+    ) -> Generator[simpy.Event, Any, None]:
+        """Let a message to or from a server pass; each rank of the replica has its part of it."""
+        own, its, shares = self._of_replica[replica], self._of_server[server], self._shares[server]
+        first, *others = [self._pass(replica, *way(own[rank], its), size * share) for rank, share in shares]
+        processes = [self._environment.process(each) for each in others]
+        yield from first
+        if processes:
+            yield self._environment.all_of(processes)
 
     def _pass(self, replica: int, sender: int, receiver: int, size: float) -> Generator[simpy.Event, Any, None]:
         """Let a message to or from a replica pass from one node to another."""

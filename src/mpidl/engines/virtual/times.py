@@ -10,6 +10,7 @@ from typing import Annotated, Protocol
 import numpy as np
 from msgspec import Meta
 
+from mpidl.engines.virtual.cut import UNCUT, Cut
 from mpidl.errors import UsageError, quoted
 from mpidl.shards.shard import CHUNK_BYTES
 
@@ -177,6 +178,8 @@ class Times:
         For each slow replica, the factor by which its gradients take longer.
     deaths : tuple of Death
         Replicas that die.
+    cut : Cut
+        How the model is cut over the ranks of a replica, each of which draws its own durations. By default it isn't.
     """
 
     compute: Distribution = field(default_factory=Constant)
@@ -189,6 +192,7 @@ class Times:
     chunk: float = CHUNK_BYTES
     slow: dict[int, float] = field(default_factory=dict)
     deaths: tuple[Death, ...] = ()
+    cut: Cut = UNCUT
 
 
 @dataclass(frozen=True)

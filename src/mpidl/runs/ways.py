@@ -1,0 +1,108 @@
+"""The ways to cut a job's model that a proposal compares: partitions of a replica, and their stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from mpidl.algorithms import Exchange
+from mpidl.engines.virtual import Times
+from mpidl.engines.virtual.cut import UNCUT, Cut
+from mpidl.errors import UsageError
+from mpidl.job.job import Job
+from mpidl.job.planning import basis_of, plan_model
+from mpidl.nn import Network
+from mpidl.partition.costs import Costs
+from mpidl.partition.plan import Plan
+from mpidl.partition.seconds import plan_seconds
+
+#: Micro-batches of a minibatch for each stage.
+MICRO_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to cut a model.
+
+    Attributes
+    ----------
+    partitions, stages, micro_batches : int
+    seconds : float
+        Of a gradient.
+    plan : Plan or None
+        None if the model isn't cut.
+    virtual : Cut
+        The same for a virtual cluster.
+    """
+
+    partitions: int
+    stages: int
+    micro_batches: int
+    seconds: float
+    plan: Plan | None
+    virtual: Cut
+
+
+class Ways:
+    """The ways to cut a job's model.
+
+    Parameters
+    ----------
+    job : Job
+    costs : Costs
+        What was measured or is assumed.
+    times : Times
+        Durations of the job, whose gradient is that of the uncut model.
+    given : bool
+        Whether links are those of `times`, too.
+
+    Attributes
+    ----------
+    uncut : Way
+    known : dict of (int, int) to Way
+        All ways so far, by partitions and stages.
+    """
+
+    def __init__(self, job: Job, costs: Costs, times: Times, given: bool) -> None:
+        self._job = job
+        seconds = times.compute.mean
+        self.uncut = Way(1, 1, 1, seconds, None, UNCUT)
+        self.known = {(1, 1): self.uncut}
+        if given:
+            within = times.memory_bandwidth if isfinite(times.memory_bandwidth) else times.bandwidth
+            latency = times.latency.mean
+            costs = replace(
+                costs, bandwidth=within, between_bandwidth=times.bandwidth, latency=latency, between_latency=latency
+            )
+        self._basis = basis_of(job, costs)._replace(ranks_per_node=None if times.cores else times.ranks_per_node)
+        self._cuttable = isinstance(job.original, Network) and job.algorithm.exchange is not Exchange.SHARED_MEMORY
+        if self._cuttable and seconds:
+            # What a gradient is given or known to take counts; the plan says how ranks divide it.
+            slower = seconds / plan_seconds(plan_model(job, 1), self._basis)
+            self._basis = self._basis._replace(costs=costs.slower(slower))
+
+    def cut(self, most: int) -> Iterator[Way]:
+        """Yield for 2, 4, ... partitions, at most so many, the way with the fastest number of stages."""
+        partitions = 2
+        while self._cuttable and partitions <= most:
+            ways = list(self._ways(partitions))
+            if not ways:
+                return
+            best = min(ways, key=lambda way: way.seconds)
+            self.known[partitions, best.stages] = best
+            yield best
+            partitions *= 2
+
+    def _ways(self, partitions: int) -> Iterator[Way]:
+        stages = 1
+        while stages <= partitions:
+            try:
+                plan = plan_model(self._job, partitions, stages)
+            except UsageError:
+                return
+            micro_batches = min(MICRO_BATCHES * stages, self._job.config.data.batch) if stages > 1 else 1
+            seconds = plan_seconds(plan, self._basis, micro_batches)
+            virtual = Cut.busy(plan, seconds, self.uncut.seconds)
+            yield Way(partitions, stages, micro_batches, seconds, plan, virtual)
+            stages *= 2
