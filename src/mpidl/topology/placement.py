@@ -21,16 +21,27 @@ def placement(roles: Roles) -> list[str]:
     Hosts in a row that have the same number of each role have one line together. If lines are very many, the last tells
     how many hosts are left out.
     """
-    named = [name.partition(" ") for name in roles.names()]
+    played = _played(roles)
     by_host: dict[str, list[tuple[str, str]]] = {}
-    for host, (kind, _, number) in zip(roles.hosts, named, strict=True):
-        by_host.setdefault(host, []).append((kind, number))
+    for rank, host in enumerate(roles.hosts):
+        by_host.setdefault(host, []).append(played[rank])
     alike = groupby(by_host.items(), lambda each: sorted(Counter(kind for kind, _ in each[1]).items()))
     groups = [dict(hosts) for _, hosts in alike]
     lines = [_line(hosts) for hosts in groups[:LINES]]
     if left := sum(map(len, groups[LINES:])):
         lines.append(f"and {left} more host{'s' * (left > 1)}")
     return lines
+
+
+def _played(roles: Roles) -> dict[int, tuple[str, str]]:
+    """Return each rank's kind of role and its number there: ``("worker", "0.1")`` for the second rank of a replica."""
+    found = {roles.coordinator: ("coordinator", "")}
+    for kind, ranks in (("server", roles.servers), ("standby", roles.standby)):
+        found |= {rank: (kind, str(number)) for number, rank in enumerate(ranks)}
+    for replica, ranks in enumerate(roles.replicas):
+        parts = [""] if len(ranks) == 1 else [f".{part}" for part in range(len(ranks))]
+        found |= {rank: ("worker", f"{replica}{part}") for rank, part in zip(ranks, parts, strict=True)}
+    return found
 
 
 def _line(hosts: dict[str, list[tuple[str, str]]]) -> str:
