@@ -141,7 +141,8 @@ def test_a_deterministic_job_says_where_its_bits_depend_on_the_partitions():
     sections = {"run": {"deterministic": True}}
     made = job(**sections)
     cut(made, 2)
-    (note,) = made.notes
+    cuts, note = made.notes
+    assert cuts == "each replica is cut over 2 ranks: 0-conv2d by channels, 1-dense by units, 2-dense by inputs"
     assert note.startswith("run.deterministic: the bits are those of any run of 2 partitions; of other numbers of them")
     assert note.endswith("1-dense, 2-dense")
     assert not job().notes
