@@ -110,3 +110,15 @@ def test_smoothed_labels_are_other_targets(smoothing, classes):
     loss = SoftmaxCrossEntropy(smoothing).loss_and_gradient(np, outputs, targets, found)
     assert loss == pytest.approx(SoftmaxCrossEntropy().loss_and_gradient(np, outputs, smoothed, expected), rel=1e-12)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_parts_of_a_batch_add_up_to_the_whole(name):
+    random = np.random.default_rng(2)
+    outputs, targets = random.normal(size=(7, 3)), random.integers(0, 3, 7)
+    loss, whole, found, total = LOSSES[name](), np.empty_like(outputs), np.empty_like(outputs), 0.0
+    expected = loss.loss_and_gradient(np, outputs, targets, whole)
+    for part in (slice(0, 4), slice(4, 5), slice(5, 7)):
+        total += loss.loss_and_gradient(np, outputs[part], targets[part], found[part], samples=7)
+    assert total == pytest.approx(expected, rel=1e-12)
+    assert found.tobytes() == whole.tobytes()

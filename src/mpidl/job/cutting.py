@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.nn import Network
@@ -11,7 +13,7 @@ from mpidl.partition.plan import Plan
 from mpidl.partition.planner import make_plan
 from mpidl.partition.rounding import rounded_otherwise
 
-#: Names that a line lists.
+#: Layers that a line lists.
 NAMES = 5
 
 
@@ -51,11 +53,13 @@ def cut(job: Job, partitions: int) -> Plan:
             f"expected at most {partitions - len(idle)}"
         )
     job.lay_out(plan.layout, plan.slices)
+    hows = {step.name: step.how for step in reversed(plan.steps)}
+    cuts = [f"{name} by {hows[name]}" for name in network.graph.names]
+    job.notes.append(f"each replica is cut over {partitions} ranks: {_listed(cuts)}")
     if job.config.run.deterministic and (names := rounded_otherwise(plan, clips=job.config.model.clip is not None)):
-        shown = ", ".join(names[:NAMES]) + ", ..." * (len(names) > NAMES)
         job.notes.append(
             f"run.deterministic: the bits are those of any run of {partitions} partitions; of other numbers of them "
-            f"not, since sums are rounded otherwise in {shown}"
+            f"not, since sums are rounded otherwise in {_listed(names)}"
         )
     return plan
 
@@ -68,3 +72,8 @@ def take_part(job: Job, plan: Plan, group: Group) -> None:
     part.bind(group)
     job.part = job.model = part
     job.group, job.slice = group, part.slice
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Return texts as one, the first few of them if they are many."""
+    return ", ".join(texts[:NAMES]) + ", ..." * (len(texts) > NAMES)

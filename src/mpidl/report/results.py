@@ -18,12 +18,13 @@ def summary(summary: Mapping[str, Any]) -> str:
     """Return the summary of a run as text."""
     staleness = "staleness mean {mean:.2f}, p50 {p50}, p99 {p99}, max {max}".format(**summary["staleness"])
     virtual = " of virtual time" if summary.get("virtual") else ""
+    cut = f" of {summary['partitions']} partitions" if summary.get("partitions", 1) > 1 else ""
     text = [
         *_quality(summary, beside=["train_loss"]),
         *_ending(summary),
         f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
         f"{summary['samples_per_second']:.0f} samples/s",
-        f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}, {staleness}",
+        f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}{cut}, {staleness}",
         f"{summary['run_dir']}: {summary['epochs']:.4g} epochs done",
     ]
     if summary.get("interrupted"):
