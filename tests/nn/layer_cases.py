@@ -148,3 +148,16 @@ class Alone:
             self.input_gradients if joins else self.input_gradients[0],
         )  # fmt: skip
         return [*self.input_gradients, *(self.gradients[name] for name in self._trained)]
+
+    def first_part(self, y, needed=True):
+        """Compute the gradients of <outputs, y> with respect to the inputs only, if they are needed."""
+        self.forward()
+        self.output_gradient[:] = y
+        joins, found = self.layer.joins, self.input_gradients if needed else [None] * len(self.inputs)
+        inputs, gradients = (each if joins else each[0] for each in (self.inputs, found))
+        self.layer.backward_inputs(self.work, inputs, self.outputs, self.output_gradient, gradients)
+
+    def second_part(self):
+        """Compute those with respect to the parameters, after the first part."""
+        inputs = self.inputs if self.layer.joins else self.inputs[0]
+        self.layer.backward_weights(self.work, inputs, self.output_gradient)

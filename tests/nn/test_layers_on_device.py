@@ -29,6 +29,19 @@ def test_a_layer_computes_the_same(cupy, case, dtype):
             np.testing.assert_allclose(found.get(), expected, **tolerance)
 
 
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_the_way_back_in_two_parts(cupy, case):
+    host, device = Alone(*case), Alone(*case, xp=cupy)
+    y = host.random.normal(size=host.outputs.shape)
+    host.backward(y)
+    device.first_part(cupy.asarray(y))
+    device.second_part()
+    for found, expected in zip(device.input_gradients, host.input_gradients, strict=True):
+        np.testing.assert_allclose(found.get(), expected, rtol=1e-12, atol=1e-12)
+    for name, expected in host.gradients.items():
+        np.testing.assert_allclose(device.gradients[name].get(), expected, rtol=1e-12, atol=1e-12)
+
+
 class Twins:
     """Two ranks with the same values."""
 

@@ -15,29 +15,16 @@ def spoil_scratch(alone):
             alone.work.buffers[name].fill(7)
 
 
-def first_part(alone, y, needed=True):
-    alone.forward()
-    alone.output_gradient[:] = y
-    joins, found = alone.layer.joins, alone.input_gradients if needed else [None] * len(alone.inputs)
-    inputs, gradients = (each if joins else each[0] for each in (alone.inputs, found))
-    alone.layer.backward_inputs(alone.work, inputs, alone.outputs, alone.output_gradient, gradients)
-
-
-def second_part(alone):
-    inputs = alone.inputs if alone.layer.joins else alone.inputs[0]
-    alone.layer.backward_weights(alone.work, inputs, alone.output_gradient)
-
-
 @layers
 def test_both_parts_together_are_the_whole(case):
     whole, parts = Alone(*case), Alone(*case)
     y = whole.random.normal(size=whole.outputs.shape)
     whole.backward(y)
-    first_part(parts, y)
+    parts.first_part(y)
     for found, expected in zip(parts.input_gradients, whole.input_gradients, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
     spoil_scratch(parts)
-    second_part(parts)
+    parts.second_part()
     for name, expected in whole.gradients.items():
         np.testing.assert_allclose(parts.gradients[name], expected, rtol=1e-12, atol=1e-13)
 
@@ -47,7 +34,7 @@ def test_the_first_part_leaves_the_weights_gradients_and_what_others_need_alone(
     alone = Alone(*case)
     y = alone.random.normal(size=alone.outputs.shape)
     outputs, inputs = alone.forward().copy(), [each.copy() for each in alone.inputs]
-    first_part(alone, y)
+    alone.first_part(y)
     assert all(np.isnan(each).all() for each in alone.gradients.values())
     np.testing.assert_array_equal(alone.outputs, outputs)
     for found, expected in zip(alone.inputs, inputs, strict=True):
@@ -59,7 +46,7 @@ def test_the_second_part_needs_no_gradient_of_the_inputs(case):
     whole, parts = Alone(*case), Alone(*case)
     y = whole.random.normal(size=whole.outputs.shape)
     whole.backward(y)
-    first_part(parts, y, needed=False)
-    second_part(parts)
+    parts.first_part(y, needed=False)
+    parts.second_part()
     for name, expected in whole.gradients.items():
         np.testing.assert_allclose(parts.gradients[name], expected, rtol=1e-12, atol=1e-13)

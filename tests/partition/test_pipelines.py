@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hand_plans import PLANS, batch_for, check_training, cut, network, trained, uncut
+from hand_plans import PLANS, batch_for, by_samples, check_training, cut, network, trained, uncut
 from mpidl.errors import UsageError
 from mpidl.nn import (
     Add,
@@ -129,6 +129,17 @@ def test_plans_made_by_hand_pass_micro_batches_too(planned, schedule):
     batch = batch_for(net, 10)
     _, found = gradients(net, plan, batch, schedule, 4)
     np.testing.assert_allclose(found, net.loss_and_gradient(batch)[1], rtol=0, atol=1e-12)
+
+
+@schedules
+def test_a_rank_without_samples_of_a_micro_batch_adds_nothing(schedule):
+    net, plan = by_samples(3)
+    batches = [batch_for(net, samples, samples) for samples in (9, 4, 2)]
+
+    def rank(group):
+        return trained(piped(net, plan, group.rank, schedule, 4), group, batches)
+
+    check_training(net, plan, threads.run(3, rank), batches)
 
 
 @schedules

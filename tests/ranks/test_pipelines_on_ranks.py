@@ -5,11 +5,14 @@ import pytest
 
 from hand_plans import batch_for, check_training, network, trained, uncut
 from mpidl.nn import Dense, Dropout, Network
+from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork
+from mpidl.partition.pipedream import PipeDream
 from mpidl.partition.planner import make_plan
 from mpidl.partition.schedules import SCHEDULES
 
-pytestmark = [pytest.mark.mpi, pytest.mark.parametrize("schedule", SCHEDULES)]
+pytestmark = pytest.mark.mpi
+schedules = pytest.mark.parametrize("schedule", SCHEDULES)
 
 
 @pytest.fixture
@@ -33,6 +36,7 @@ def piped(net, plan, comm, schedule, micro_batches):
     return CutNetwork(whole, plan, comm.rank, schedule=schedule, micro_batches=micro_batches)
 
 
+@schedules
 def test_training_is_that_of_the_uncut_network(comm, group, schedule):
     for stages in stages_of(comm):
         net = network([Dense(11, "tanh"), Dense(9, "sigmoid"), Dropout(0.3), Dense(8, "gelu"), Dense(5)], (6,))
@@ -42,6 +46,7 @@ def test_training_is_that_of_the_uncut_network(comm, group, schedule):
         check_training(net, plan, results, batches)
 
 
+@schedules
 def test_messages_that_mpi_sends_only_when_they_are_received(comm, group, schedule):
     net = network([Dense(255, "tanh"), Dense(257, "tanh"), Dense(256, "tanh"), Dense(3)], (5,))
     batch = batch_for(net, 1603)
@@ -56,3 +61,20 @@ def test_messages_that_mpi_sends_only_when_they_are_received(comm, group, schedu
         expected, whole = net.loss_and_gradient(batch)
         assert loss == pytest.approx(expected, rel=1e-12)
         np.testing.assert_allclose(found, whole, rtol=0, atol=1e-12)
+
+
+def test_without_flushes_ranks_train_as_threads_do(comm, group):
+    net = network([Dense(11, "tanh"), Dense(9, "sigmoid"), Dense(8, "gelu"), Dense(5)], (6,))
+    plan = make_plan(net.layers, net.input_shape, comm.size, batch=8, stages=comm.size)
+    batches = [batch_for(net, samples, seed) for seed, samples in enumerate([8, 5, 8, 1, 7, 8])]
+
+    def train(group):
+        model = PipeDream(Network(net.layers, net.input_shape, dtype="float64", seed=3), plan, group.rank)
+
+        def update(parameters, gradient):
+            parameters -= 0.1 * gradient
+
+        return model.train(group, batches, update).tolist(), model.parameters.tolist()
+
+    expected = threads.run(comm.size, train)
+    assert comm.allgather(train(group)) == expected

@@ -1,0 +1,50 @@
+"""How models of consecutive modules are divided into stages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl.errors import UsageError
+from mpidl.partition.sections import Module, cut_into_sections
+
+SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(any)
+
+
+def modules_of(sizes):
+    """Return modules with a tensor of so many elements each, none of 0, and the shapes."""
+    modules = [
+        Module([f"{n}.weight"] if size else [], [f"{n}.mean"] if size % 2 else []) for n, size in enumerate(sizes)
+    ]
+    shapes = {f"{n}.weight": (size,) for n, size in enumerate(sizes)} | {f"{n}.mean": (2,) for n in range(len(sizes))}
+    return modules, shapes
+
+
+@given(SIZES, st.data())
+def test_each_stage_has_consecutive_modules_with_something_to_train(sizes, data):
+    modules, shapes = modules_of(sizes)
+    trained = [n for n, size in enumerate(sizes) if size]
+    stages = data.draw(st.integers(1, len(trained)))
+    plan = cut_into_sections(modules, shapes, stages)
+    assert [n for run in plan.runs for n in range(*run)] == list(range(len(sizes)))
+    assert all(any(n in trained for n in range(*run)) for run in plan.runs)
+    assert (plan.partitions, plan.stages) == (stages, stages)
+    names = {
+        (piece.name, run) for run, own in zip(plan.runs, plan.slices, strict=True) for piece in plan.layout.within(own)
+    }
+    assert names == {
+        (name, run) for run in plan.runs for n in range(*run) for name in (*modules[n].trained, *modules[n].statistics)
+    }
+    averaged = [piece.name for part in plan.statistics for piece in plan.layout.within(part)]
+    assert averaged == [name for each in modules for name in each.statistics]
+
+
+def test_the_first_modules_without_parameters_go_with_those_after_them():
+    modules = [Module([], cost=9.0), Module(["a"], cost=1.0), Module([], cost=1.0), Module(["b"], cost=1.0)]
+    assert cut_into_sections(modules, {"a": (1,), "b": (1,)}, 2).runs == ((0, 3), (3, 4))
+
+
+def test_the_most_expensive_stage_costs_as_little_as_can_be():
+    modules, shapes = modules_of([6, 2, 2, 4, 8])
+    assert cut_into_sections(modules, shapes, 3).runs == ((0, 1), (1, 4), (4, 5))
+    with pytest.raises(UsageError, match=r"topology\.stages: 6, expected at most one for each of 5 trained modules"):
+        cut_into_sections(modules, shapes, 6)
