@@ -63,10 +63,28 @@ def test_messages_that_mpi_sends_only_when_they_are_received(comm, group, schedu
         np.testing.assert_allclose(found, whole, rtol=0, atol=1e-12)
 
 
+@schedules
+def test_on_a_device_it_computes_the_same(comm, group, cupy, schedule):
+    net = network([Dense(11, "tanh"), Dense(9, "sigmoid"), Dense(8, "gelu"), Dense(5)], (6,))
+    plan = make_plan(net.layers, net.input_shape, comm.size, batch=8, stages=comm.size)
+    model = piped(net, plan, comm, schedule, 3)
+    model.bind(group)
+    device = model.on(cupy)
+    device.parameters = cupy.asarray(model.parameters)
+    for samples in (7, 8):
+        batch = batch_for(net, samples)
+        uploaded = batch._replace(inputs=cupy.asarray(batch.inputs), targets=cupy.asarray(batch.targets))
+        (loss, gradient), (expected, same) = device.loss_and_gradient(uploaded), model.loss_and_gradient(batch)
+        assert loss == pytest.approx(expected, rel=1e-12)
+        np.testing.assert_allclose(gradient.get(), same, rtol=0, atol=1e-12)
+    device.unbind()
+    model.unbind()
+
+
 def test_without_flushes_ranks_train_as_threads_do(comm, group):
     net = network([Dense(11, "tanh"), Dense(9, "sigmoid"), Dense(8, "gelu"), Dense(5)], (6,))
     plan = make_plan(net.layers, net.input_shape, comm.size, batch=8, stages=comm.size)
-    batches = [batch_for(net, samples, seed) for seed, samples in enumerate([8, 5, 8, 1, 7, 8])]
+    batches = [batch_for(net, samples, seed) for seed, samples in enumerate([5, 8, 1, 7, 11, 8])]
 
     def train(group):
         model = PipeDream(Network(net.layers, net.input_shape, dtype="float64", seed=3), plan, group.rank)

@@ -186,7 +186,7 @@ class CutNetwork(CompleteModel):
                     self._under_way[own.slot].backward_inputs()
                 case BackwardWeights():
                     self._under_way[own.slot].backward_weights(own.share, own.first, own.last)
-        self._complete()
+        self.complete()
         regularisation = self._network.regularisation
         loss += regularisation.penalise(self._weights, self.parameters, self._gradient)
         sums = np.array([loss, regularisation.squared_norm(self._trained, self._gradient)])
@@ -211,6 +211,12 @@ class CutNetwork(CompleteModel):
         self._under_way[0].backward()
         penalty = self._network.regularisation.penalise(self._weights, self.parameters, self._gradient)
         return penalty, self._gradient
+
+    def complete(self) -> None:
+        """Wait until all that passes have sent is on its way."""
+        for program in self._under_way.values():
+            program.complete()
+        self._under_way.clear()
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return what the whole batch's is on rank 0; zeros, and no outputs, on others, so that a sum is right."""
@@ -262,6 +268,7 @@ class CutNetwork(CompleteModel):
             self._gradient = self._network.xp.zeros(self.slice.size, self.dtype)
         if samples > self._largest:
             # All arrays for samples are allocated anew.
+            self.complete()
             self._free()
             self._tensors.bind(self.parameters, self._gradient, self._group)
             self._passes.take(samples)
@@ -293,13 +300,8 @@ class CutNetwork(CompleteModel):
         self._begin(batch, samples)
         program = self._forward(batch, undivided(samples), training=False)
         program.answer()
-        self._complete()
+        self.complete()
         return program
-
-    def _complete(self) -> None:
-        for program in self._under_way.values():
-            program.complete()
-        self._under_way.clear()
 
     def _program(self, samples: int, slot: int) -> Program:
         """Return what the rank does with so many samples, made at the first ones and kept."""

@@ -81,7 +81,8 @@ class PipeDream:
                     losses[number] += penalty
                 case Step():
                     update(self.parameters, gradient)
-        group.sum(losses)
         for each in self._stash:
+            each.complete()
             each.unbind()
+        group.sum(losses)
         return losses
