@@ -23,10 +23,11 @@ GROUPS = [
 ]
 
 
-def job(**more):
+def job(partitions=1, **more):
     sections = {
         "data": {"source": "digits", "batch": 24},
         "model": {"layer": LAYERS, "group": GROUPS},
+        "topology": {"partitions": partitions},
         "algorithm": {"name": "downpour"},
         "device": {"kind": "cpu"},
     }
@@ -91,10 +92,26 @@ def test_a_cut_that_cannot_be_made_is_one_line(partitions, layers, line):
 
 def test_a_deterministic_job_says_where_its_bits_depend_on_the_partitions():
     sections = {"run": {"deterministic": True}}
-    made = job(**sections)
+    made = job(partitions=2, **sections)
     cut(made, 2)
     cuts, note = made.notes
     assert cuts == "each replica is cut over 2 ranks: 0-conv2d by channels, 1-dense by units, 2-dense by inputs"
     assert note.startswith("run.deterministic: the bits are those of any run of 2 partitions; of other numbers of them")
     assert note.endswith("1-dense, 2-dense")
     assert not job().notes
+
+
+def test_a_job_in_stages_says_how_it_is_cut_and_that_micro_batches_are_summed():
+    made = job(run={"deterministic": True}, topology={"partitions": 3, "stages": 3})
+    cut(made, 3)
+    cuts, note = made.notes
+    assert (
+        cuts
+        == "each replica is cut over 3 ranks in 3 stages: 0-conv2d by samples, 1-dense by samples, 2-dense by samples"
+    )
+    assert note.endswith("since sums are rounded otherwise in micro-batches")
+
+
+def test_stages_that_do_not_divide_the_partitions_are_one_line():
+    with pytest.raises(UsageError, match=r"^topology.stages: 2, expected a divisor of the 3 partitions$"):
+        cut(job(topology={"partitions": 3, "stages": 2}), 3)

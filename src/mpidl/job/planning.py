@@ -9,7 +9,7 @@ from mpidl.nn import Network
 from mpidl.partition.costs import Costs
 from mpidl.partition.plan import Plan
 from mpidl.partition.planner import make_plan
-from mpidl.partition.seconds import Basis
+from mpidl.partition.seconds import Basis, plan_seconds
 
 
 def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:
@@ -22,8 +22,15 @@ def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:
     """
     network, batch = job.original, job.config.data.batch
     if not isinstance(network, Network):
-        kind = "a user's own model" if network.own else type(network).__name__
-        raise UsageError(f"topology.partitions: {partitions}, but {kind} trains whole, expected 1")
+        if network.by_stages:
+            raise UsageError(
+                f"topology.stages: {stages}, but a stage of a model that isn't made of layers is one rank, "
+                f"expected {partitions} as topology.partitions"
+            )
+        raise UsageError(
+            f"topology.partitions: {partitions}, but only networks of layers are cut, other models train whole; "
+            "expected 1"
+        )
     itemsize = network.dtype.itemsize
     plan = make_plan(network.layers, network.input_shape, partitions, batch=batch, stages=stages, itemsize=itemsize)
     idle = [rank for rank in range(partitions) if not any(step.values(rank, batch) for step in plan.steps)]
@@ -40,12 +47,19 @@ def basis_of(job: Job, costs: Costs) -> Basis:
     return Basis(job.config.data.batch, costs, job.dtype.itemsize)
 
 
-def virtual_cut(job: Job, partitions: int, costs: Costs) -> Cut:
-    """Return how virtual replicas of so many ranks share a job's model.
+def virtual_cut(job: Job, costs: Costs) -> Cut:
+    """Return how virtual replicas of several ranks share a job's model.
+
+    With stages, its ranks are busy for as long as a minibatch takes to pass through them; see `plan_seconds`.
 
     Raises
     ------
     UsageError
         The model can't be cut like this.
     """
-    return Cut.of(plan_model(job, partitions), plan_model(job, 1), basis_of(job, costs))
+    topology, basis, uncut = job.config.topology, basis_of(job, costs), plan_model(job, 1)
+    plan = plan_model(job, topology.partitions, topology.stages)
+    if topology.stages == 1:
+        return Cut.of(plan, uncut, basis)
+    seconds = plan_seconds(plan, basis, topology.pipeline["micro_batches"])
+    return Cut.busy(plan, seconds, plan_seconds(uncut, basis))

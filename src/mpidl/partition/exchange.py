@@ -108,6 +108,11 @@ class Exchange:
             else:
                 self._receive(giver, list(each), target)
 
+    @property
+    def sends(self) -> bool:
+        """Whether anything goes to other ranks."""
+        return bool(self._sends)
+
     def start(self) -> None:
         """Begin to send what the sources hold; they must not change before `complete`."""
         self._post()

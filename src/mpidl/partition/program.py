@@ -89,11 +89,16 @@ class Program:
                 compute = {"both": call.backward, "inputs": call.backward_inputs, "weights": call.backward_weights}[
                     part
                 ]
+                returning = [back[move.tag] for move in task.arrivals if inputs]
+                if part == "both" and len(call.outputs) and any(each.sends for each in returning):
+                    # What other ranks wait for travels while the weights' gradients are computed.
+                    found += [call.backward_inputs, *(each.start for each in returning)]
+                    compute, returning = call.backward_weights, []
                 if weights:
                     found.append(partial(sums.add, task.step, call, compute))
                 elif len(call.outputs):
                     found.append(compute)
-                found += [back[move.tag].start for move in task.arrivals if inputs]
+                found += [each.start for each in returning]
                 found += [each.start for each in tensors.scatters[task.step] if scattering]
             return found + [each.finish for each in scatters if scattering]
 

@@ -26,6 +26,7 @@ from mpidl.launch import marks
 from mpidl.launch.deaths import nodes_as_text
 from mpidl.parameters import Held
 from mpidl.partition.network import CutNetwork
+from mpidl.partition.section import Section
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.rma.room import check_windows
 from mpidl.rma.transport import WindowTransport
@@ -105,7 +106,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         trained = list(zip(roles.replicas[0], job.slices, strict=True))
         share_trained(comm, job.original, job.layout, trained, job.part.parameters)
     if group is not None:
-        assert isinstance(job.part, CutNetwork)
+        assert isinstance(job.part, CutNetwork | Section)
         job.part.unbind()
         group.free()
         group.communicator.Free()

@@ -41,5 +41,5 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
         say(f"durations by {path}: {measured}")
     times = config.virtual.times(replicas, base)
     if config.topology.partitions > 1:
-        times = replace(times, cut=virtual_cut(job, config.topology.partitions, costs))
+        times = replace(times, cut=virtual_cut(job, costs))
     return OneProcess(job, replicas, times).run()

@@ -1,0 +1,52 @@
+"""PyTorch's modules cut into stages: a replica of several ranks trains them as one rank does."""
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.config import from_dict
+
+pytestmark = pytest.mark.mpi(min_size=4)
+torch = pytest.importorskip("torch")
+
+
+def make(dataset, seed):
+    """Return a module of three trained modules, and its loss."""
+    torch.manual_seed(seed)
+    nn, kind = torch.nn, torch.float64
+    layers = [nn.Linear(64, 13, dtype=kind), nn.Tanh(), nn.Linear(13, 11, dtype=kind), nn.Tanh()]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(11, 10, dtype=kind)), nn.CrossEntropyLoss()
+
+
+def trained(comm, shared_path, name, **topology):
+    from mpidl.job.build import build
+    from mpidl.runs.ranks import run
+
+    config = from_dict(
+        {
+            "run": {"dir": str(shared_path), "name": name, "steps": 11},
+            "data": {"source": "digits", "batch": 25},
+            "model": {"factory": "test_modules_in_stages:make"},
+            "algorithm": {"name": "downpour"},
+            "topology": topology,
+            "device": {"kind": "cpu"},
+        }
+    )
+    return run(config, lambda: build(config), comm)
+
+
+def test_stages_train_as_the_whole_module(comm, shared_path, monkeypatch):
+    monkeypatch.syspath_prepend(__file__.rpartition("/")[0])
+    stages = comm.size - 2
+    whole = comm.Split(0 if comm.rank < 3 else 1)
+    if comm.rank < 3:
+        expected = trained(whole, shared_path, "whole")
+    whole.Free()
+    found = trained(comm, shared_path, "cut", partitions=stages, stages=stages, micro_batches=3)
+    if comm.rank == 0:
+        assert found["partitions"] == stages
+        for name in ("train_loss", "test_loss", "test_accuracy"):
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-10)
+        one, other = (mpidl.load(shared_path / name).parameters for name in ("whole", "cut"))
+        for name, tensor in one.items():
+            np.testing.assert_allclose(other[name], tensor, rtol=1e-9, atol=1e-12)
