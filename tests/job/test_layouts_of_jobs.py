@@ -60,6 +60,12 @@ def filled(job, servers):
     return [fill(job, part, np.empty(part.size, job.dtype), 50) for part in parts]
 
 
+def laid_out(job, layout):
+    """Return a job whose vectors have a layout."""
+    job.lay_out(layout)
+    return job
+
+
 def vectors_of(shards):
     """Return the whole vectors of shards by name."""
     return {name: np.concatenate([shard.vectors[name] for shard in shards]) for name in shards[0].vectors}
@@ -73,7 +79,7 @@ def test_shards_begin_and_go_on_with_the_same_bits(trained, data, resumed, n_pus
     # With another n_push, not all that shards kept is of use, but the rule's state is.
     config = configured("runs", algorithm={"name": "downpour", "n_push": n_push, "wire": "bf16"})
     plain = build(config, saved if resumed else None)
-    job = Job(config, plain.given, plain.original, plain.checkpoint, layout)
+    job = laid_out(Job(config, plain.given, plain.original, plain.checkpoint), layout)
     assert job.layout == layout
     apart, whole = filled(job, data.draw(st.integers(1, 4))), filled(plain, 1)
     random = np.random.default_rng(0)
@@ -94,7 +100,7 @@ def test_shards_begin_and_go_on_with_the_same_bits(trained, data, resumed, n_pus
 def test_what_it_saves_is_read_as_whole_tensors(trained, tmp_path_factory, data):
     config, saved, plain = trained
     layout = data.draw(cut_layouts(plain.layout.shapes))
-    job = Job(config, plain.given, plain.original, saved, layout)
+    job = laid_out(Job(config, plain.given, plain.original, saved), layout)
     job.directory = tmp_path_factory.mktemp("again")
     for number, shard in enumerate(filled(job, 3)):
         save_shard(scratch(job.checkpoints, 1), number, shard.range, shard.state())
@@ -105,7 +111,7 @@ def test_what_it_saves_is_read_as_whole_tensors(trained, tmp_path_factory, data)
     for name in ("parameters", *(f"rule/{state}" for state in plain.states)):
         assert again.read(name, whole, plain.layout).tobytes() == saved.read(name, whole).tobytes()
     network = mpidl.Network([mpidl.Dense(7, "tanh"), mpidl.BatchNormalisation(), mpidl.Dense(10)], (8, 8))
-    restored = Job(config, plain.given, network, None, layout)
+    restored = laid_out(Job(config, plain.given, network), layout)
     restored.restore(again)
     assert network.parameters.tobytes() == saved.read("parameters", whole).tobytes()
 
@@ -116,7 +122,7 @@ def test_a_run_begins_with_the_trained_values_of_another(trained, data):
     _, saved, plain = trained
     config = configured("runs", model={"layer": LAYERS, "initial": str(saved.path)})
     layout = data.draw(cut_layouts(plain.layout.shapes))
-    job = Job(config, plain.given, build(config).original, None, layout)
+    job = laid_out(Job(config, plain.given, build(config).original), layout)
     tensors = plain.layout.views(saved.read("parameters", Range(0, layout.size)))
     found = [job.initial(part) for part in shards(layout.size, 3)]
     assert np.concatenate(found).tobytes() == in_layout(tensors, layout).tobytes()

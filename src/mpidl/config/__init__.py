@@ -9,9 +9,9 @@ from mpidl.config.sections import (
     ModelSection,
     PythonData,
     RunSection,
-    TopologySection,
     source_of,
 )
+from mpidl.config.topology import TopologySection
 from mpidl.config.virtual import VirtualSection
 
 __all__ = [

@@ -20,8 +20,8 @@ from mpidl.config.sections import (
     ModelSection,
     PythonData,
     RunSection,
-    TopologySection,
 )
+from mpidl.config.topology import TopologySection
 from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Factory, Source
 from mpidl.errors import UsageError, nearest, shown

@@ -19,7 +19,6 @@ from mpidl.metrics.target import parse
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
 from mpidl.nn.groups import Group
-from mpidl.partition.schedules import SCHEDULES
 from mpidl.paths import user_path
 from mpidl.schema import Checked
 
@@ -247,44 +246,6 @@ class ModelSection(Checked):
         """The keys for modules that are set, with their values."""
         present = {key: getattr(self, key) for key in ("autocast", "compile", "micro_batches")}
         return {key: value for key, value in present.items() if value != getattr(type(self), key)}
-
-
-@dataclass(frozen=True)
-class TopologySection(Checked):
-    """``[topology]``: how the ranks share the work. The replicas are formed by the ranks that are not servers.
-
-    Attributes
-    ----------
-    servers : int
-        Number of ranks that hold the parameters, a part each; ignored by algorithms without servers.
-    partitions : int
-        Number of ranks that the model of each replica is cut over.
-    stages : int
-        Into how many runs of consecutive layers a replica's model is cut. Each is computed by its share of the
-        replica's ranks, and minibatches pass through them in micro-batches.
-    schedule : {"gpipe", "one_forward_one_backward", "zero_bubble"}
-        The order in which a stage computes micro-batches.
-    micro_batches : int, optional
-        Into how many micro-batches a minibatch is divided; four for each stage if not given.
-    """
-
-    servers: Count = 1
-    partitions: Count = 1
-    stages: Count = 1
-    schedule: str = "one_forward_one_backward"
-    micro_batches: Count | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        schema.choose(SCHEDULES, "schedule", self.schedule)
-        if self.stages == 1 and (self.micro_batches or 1) > 1:
-            raise UsageError(f"micro_batches: {self.micro_batches}, but stages is 1, expected at least 2 stages")
-
-    @property
-    def pipeline(self) -> dict[str, Any]:
-        """The schedule and the number of micro-batches: arguments of models that are cut."""
-        default = 4 * self.stages if self.stages > 1 else 1
-        return {"schedule": self.schedule, "micro_batches": self.micro_batches or default}
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,6 @@ class Job:
     model : Model
     checkpoint : Checkpoint, optional
         The checkpoint to resume from.
-    layout : Layout, optional
-        Layout of the job's flat vectors; the model's own by default. See `lay_out`.
 
     Attributes
     ----------
@@ -115,7 +113,6 @@ class Job:
         dataset: Dataset,
         model: Model,
         checkpoint: Checkpoint | None = None,
-        layout: Layout | None = None,
     ) -> None:
         data, run = config.data, config.run
         self.config, self.checkpoint = config, checkpoint
@@ -131,7 +128,7 @@ class Job:
         self.model: PlacedModel = self.original
         self.group: Group | None = None
         self.dtype = self.original.dtype
-        self.lay_out(self.original.layout if layout is None else layout)
+        self.lay_out(self.original.layout)
         self.frozen = frozen_names(config.model.group, self.layout)
         self.original.freeze(self.frozen)
         self.algorithm, self.rule = config.algorithm, config.rule
