@@ -41,7 +41,9 @@ def test_a_job_that_diverges_ends_with_one_line(train, tmp_path, algorithm):
     ended, lines = train("server.rate=1e10", f"algorithm.name={algorithm}", "run.report=1000")
     assert ended.returncode == 1
     assert ended.stdout == ""
-    title, *others, failure = lines
+    title, size, placement, *others, failure = lines
+    assert size.startswith("4 ranks on 1 host, ")
+    assert ": coordinator, " in placement
     assert title.endswith("runs/job: 610 parameters (2.44 kB)")
     assert all("epoch" in line for line in others), ended.stderr
     begin, _, rest = failure.partition(" failed: the loss is ")
