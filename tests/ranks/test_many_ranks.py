@@ -87,5 +87,5 @@ def test_the_summary_has_what_it_promises_and_evaluate_agrees(mpidl, digits, tmp
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [record["time"] for record in records] == sorted(record["time"] for record in records)
     events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    assert events[0]["event"] == "device"
+    assert [event["event"] for event in events[:2]] == ["placement", "device"]
     assert next(event for event in events if event["event"] == "checkpoint")["step"] == 0
