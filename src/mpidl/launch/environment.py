@@ -12,7 +12,7 @@ from mpidl.errors import UsageError, printable, shown
 from mpidl.launch import marks
 
 __all__ = [
-    "SCHEDULERS", "World", "check_world", "job", "limit_threads", "number", "prepare_mpi", "threads",
+    "World", "check_world", "job", "limit_threads", "number", "prepare_mpi", "threads",
     "under_foreign_launcher", "world",
 ]  # fmt: skip
 

@@ -63,7 +63,7 @@ def _runs(numbers: Sequence[str]) -> str:
     for number in numbers:
         replica, _, last = number.rpartition(".")
         before = runs[-1][-1] if runs else ""
-        if before and last != "0" and before == f"{replica}{'.' * bool(replica)}{int(last) - 1}":
+        if before and before == f"{replica}{'.' * bool(replica)}{int(last) - 1}":
             runs[-1].append(number)
         else:
             runs.append([number])
