@@ -98,3 +98,11 @@ def to_host(values: Any) -> np.ndarray:
     """Return a device's array copied to the host, and an array of the host's as it is."""
     on_host: np.ndarray = values.get() if hasattr(values, "get") else values
     return on_host
+
+
+def from_host(values: np.ndarray, out: Any) -> None:
+    """Copy an array of the host's into one of the host's or of a device's."""
+    if hasattr(out, "set"):
+        out.set(values)
+    else:
+        out[:] = values

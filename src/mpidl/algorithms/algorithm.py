@@ -49,7 +49,9 @@ class Algorithm(Checked):
     Parameters
     ----------
     wire : str
-        How pushes travel: "fp32" (as they are), "bf16", "topk:FRACTION" or "onebit"; see `mpidl.wire`.
+        How pushes travel: "fp32" (as they are), "bf16", "int8", "topk:FRACTION" or "onebit"; see `mpidl.wire`.
+    wire_fetch : str
+        How fetches travel: the same words. All but "fp32" encode how far a shard is ahead of what the worker has.
     max_staleness : int, optional
         Drop pushes that are staler; their portions are logged.
 
@@ -72,15 +74,18 @@ class Algorithm(Checked):
     takes_statistics: ClassVar[bool] = True
 
     wire: str = "fp32"
+    wire_fetch: str = "fp32"
     max_staleness: Annotated[int, Meta(ge=0)] | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for settings out of bounds, or that don't go together."""
         super().__post_init__()
-        travels = parse(self.wire) is not None
-        if self.exchange is not Exchange.SERVERS and (travels or self.max_staleness is not None):
-            key, value = ("wire", self.wire) if travels else ("max_staleness", self.max_staleness)
-            raise UsageError(f"{key}: {quoted(value)}, {self.name} exchanges by {self.exchange.value}, without pushes")
+        encoded = [key for key in ("wire", "wire_fetch") if parse(getattr(self, key), key) is not None]
+        if self.exchange is not Exchange.SERVERS and (encoded or self.max_staleness is not None):
+            key = (*encoded, "max_staleness")[0]
+            without = "without fetches" if key == "wire_fetch" else "without pushes"
+            value = quoted(getattr(self, key))
+            raise UsageError(f"{key}: {value}, {self.name} exchanges by {self.exchange.value}, {without}")
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """Raise UsageError if the algorithm's settings don't go with the run's, or with the shards' rule."""
@@ -130,6 +135,10 @@ class Algorithm(Checked):
         """Return how pushes are encoded, or None where they travel as they are."""
         encoding = parse(self.wire)
         return WithOrigin(encoding) if self.policy(1).compares else encoding
+
+    def fetch_encoding(self) -> Wire | None:
+        """Return how fetches are encoded, or None where they travel as they are."""
+        return parse(self.wire_fetch, "wire_fetch")
 
     def vectors(self) -> tuple[str, ...]:
         """Return the names of the vectors that every shard keeps beside the parameters and its rule's state."""

@@ -83,7 +83,7 @@ class Downpour(Algorithm):
     @property
     def only_reads(self) -> bool:
         """See `Algorithm.only_reads`."""
-        return self.n_fetch == 1 and not self.overlap
+        return self.n_fetch == 1 and not self.overlap and self.wire_fetch == "fp32"
 
     def _pushes_after(self, step: int) -> bool:
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0

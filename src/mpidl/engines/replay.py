@@ -17,7 +17,7 @@ from mpidl.engines.training import Training
 from mpidl.errors import MpidlError
 from mpidl.shards.shard import Shard
 from mpidl.storage.interleaving import Interleaving
-from mpidl.wire import ErrorFeedback
+from mpidl.wire import Differences, ErrorFeedback
 
 #: Yields while a replica waits for others.
 Process = Generator[None, None, Any]
@@ -88,6 +88,8 @@ class ReplayedReplica:
         The clock of each shard at the last fetch.
     feedback : list of ErrorFeedback
         For each server, where pushes are encoded.
+    copies : list of Differences
+        For each server, where fetches are encoded.
     request : Reduce or None
         The reduction that it waits for.
     answer : int
@@ -103,8 +105,16 @@ class ReplayedReplica:
         self.portions: tuple[int, int] | None = None
         self.fetched: list[int] = []
         self.feedback: list[ErrorFeedback] = []
+        self.copies: list[Differences] = []
         self.request: Any = None
         self.answer = 0
+
+    def read(self, number: int, parameters: np.ndarray) -> np.ndarray:
+        """Return what arrives when the replica fetches the present parameters of a server."""
+        if not self.copies:
+            return parameters
+        self.copies[number].fetch(parameters)
+        return self.copies[number].values
 
 
 class ReplayEngine:
@@ -126,7 +136,7 @@ class ReplayEngine:
     def __init__(self, training: Training, shards: list[Shard], interleaving: Interleaving) -> None:
         algorithm = training.algorithm
         self._model, self._split, self._portions = training.model, training.split, training.schedule.portions
-        self._wire = algorithm.encoding()
+        self._wire, fetched = algorithm.encoding(), algorithm.fetch_encoding()
         replicas = len(interleaving.batches)
         arrivals = interleaving.arrivals or [np.empty(0, np.int64)] * len(shards)
         self._servers = [ReplayedServer(*pair, replicas) for pair in zip(shards, arrivals, strict=True)]
@@ -144,6 +154,7 @@ class ReplayEngine:
             replica.feedback = [
                 ErrorFeedback(self._wire, s.range.size, s.parameters.dtype) for s in shards if self._wire
             ]
+            replica.copies = [Differences(fetched, np.empty_like(s.parameters)) for s in shards if fetched]
             requests = algorithm.replica(number, self.parameters(), replicas, replica.state)
             replica.process = self._play(replica, requests)
             self._replicas.append(replica)
@@ -206,7 +217,7 @@ class ReplayEngine:
                 server = self._servers[number]
                 # The shard has received as many chunks as when it was read.
                 if server.shard.received == count:
-                    request.parameters[server.part] = server.shard.parameters
+                    request.parameters[server.part] = replica.read(number, server.shard.parameters)
                     replica.fetched[number] = server.shard.clock
                     server.readers[count] -= 1
                     del unread[number]

@@ -352,8 +352,8 @@ class Job:
 
     @property
     def _block(self) -> int:
-        encoding = self.algorithm.encoding()
-        return 1 if encoding is None else encoding.block
+        encodings = (self.algorithm.encoding(), self.algorithm.fetch_encoding())
+        return max(1 if encoding is None else encoding.block for encoding in encodings)
 
     @property
     def own_segments(self) -> list[Segment]:

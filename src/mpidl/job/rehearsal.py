@@ -28,9 +28,9 @@ STEPS = 3
 
 def rehearse_shard(job: Job, xp: Any = np) -> None:
     """Compile what a shard and those who push to it need; `xp` is where the shard lies, NumPy or CuPy."""
-    encoding = job.algorithm.encoding()
-    if encoding is not None:
-        encoding.warm(job.dtype)
+    for encoding in (job.algorithm.encoding(), job.algorithm.fetch_encoding()):
+        if encoding is not None:
+            encoding.warm(job.dtype)
     if xp is np:
         # Policies and a coordinator's operations add vectors by plain SGD.
         sparse = job.algorithm.exchange is Exchange.SHARED_MEMORY

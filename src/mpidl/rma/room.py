@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.launch.room import SHARED_MEMORY, check_room
+from mpidl.rma import differences
 from mpidl.rma.windows import allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
@@ -49,6 +50,9 @@ def _needed(rank: int, roles: Roles, capacity: Capacity) -> int:
             shard = capacity.shards[number]
             mailboxes = MailboxGeometry.of(shard, len(replicas), capacity.dtype, capacity.wire, capacity.chunk_bytes)
             needed += shard.size * itemsize + mailboxes.nbytes
+            if capacity.wire_fetch is not None:
+                regions = differences.regions(mailboxes, shard.size, capacity.wire_fetch, number)
+                needed += sum(np.dtype(kind).itemsize * count for kind, count in regions.values())
     if not roles.servers and rank == replicas[0][0]:
         needed += capacity.shared_vectors * capacity.shards[-1].stop * itemsize
     return needed

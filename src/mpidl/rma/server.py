@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.rma.calls import Callee
+from mpidl.rma.differences import DifferenceAnswers
 from mpidl.rma.link import WindowLink
 from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.shared_state import SharedState
@@ -33,6 +34,11 @@ class WindowServerLink(WindowLink):
         partition = next(own for own in range(shared.partitions) if number in shared.capacity.of_partition(own))
         workers = [replica[partition] for replica in shared.roles.replicas]
         self.inbox = Inbox(self._window, shared.geometries[number], workers, self._doorbells, number)
+        wire, self._differences = shared.capacity.wire_fetch, None
+        if wire is not None:
+            self._differences = DifferenceAnswers(
+                self._window, shared.geometries[number], self.parameters, wire, workers, self._doorbells, number
+            )
         self._clock, self._orders = self._window.local(f"clock/{number}"), self._window.local("orders")
         self._done = self._window.local("done") if shared.capacity.units else np.zeros(0, np.uint8)
         self._callee = Callee(shared.comm, self._coordinator, self._doorbells)
@@ -54,6 +60,10 @@ class WindowServerLink(WindowLink):
         """See `ServerLink.show_cut`."""
         self._clock[CUT] = order
         self._window.sync()
+
+    def answer_fetches(self) -> bool:
+        """See `ServerLink.answer_fetches`."""
+        return self._differences is not None and self._differences.answer()
 
     def wake_workers(self) -> None:
         """See `ServerLink.wake_workers`."""

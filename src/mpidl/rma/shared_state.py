@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.rma import mailboxes
+from mpidl.rma import differences, mailboxes
 from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.ownership import Freed, Owner
@@ -130,6 +130,9 @@ class SharedState(Owner):
                     f"clock/{shard}": (np.int64, len(ShardClock)),
                     **mailboxes.regions(self.geometries[shard], shard),
                 }
+                if capacity.wire_fetch is not None:
+                    size = capacity.shards[shard].size
+                    regions |= differences.regions(self.geometries[shard], size, capacity.wire_fetch, shard)
             return regions
         return {}
 

@@ -8,15 +8,17 @@ from mpidl.rma.coordinator import WindowCoordinatorLink
 from mpidl.rma.server import WindowServerLink
 from mpidl.rma.shared_state import SharedState
 from mpidl.rma.worker import WindowWorkerLink
-from mpidl.wire import ErrorFeedback
+from mpidl.wire import Differences, ErrorFeedback
 
 
 class WindowTransport(SharedState):
     """A `mpidl.transport.interface.transport.Transport` over MPI windows; see `SharedState` for its parameters."""
 
-    def worker(self, number: int, feedback: Sequence[ErrorFeedback] = ()) -> WindowWorkerLink:
+    def worker(
+        self, number: int, feedback: Sequence[ErrorFeedback] = (), copies: Sequence[Differences] = ()
+    ) -> WindowWorkerLink:
         """See `Transport.worker`."""
-        return WindowWorkerLink(self, number, feedback)
+        return WindowWorkerLink(self, number, feedback, copies)
 
     def server(self, number: int) -> WindowServerLink:
         """See `Transport.server`."""

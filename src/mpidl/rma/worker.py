@@ -9,11 +9,12 @@ import numpy as np
 
 from mpidl.parameters.ranges import Range
 from mpidl.rma.counters import Counter
+from mpidl.rma.differences import DifferenceFetch
 from mpidl.rma.link import WindowLink
 from mpidl.rma.mailboxes import Outbox
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ROUNDS, Control, Notice, Order
-from mpidl.wire import ErrorFeedback
+from mpidl.wire import Differences, ErrorFeedback
 
 
 class WindowWorkerLink(WindowLink):
@@ -26,9 +27,17 @@ class WindowWorkerLink(WindowLink):
         The worker's number.
     feedback : sequence of ErrorFeedback
         For each of its shards, if there is a wire format.
+    copies : sequence of Differences
+        For each of its shards, if fetches are encoded.
     """
 
-    def __init__(self, shared: SharedState, number: int, feedback: Sequence[ErrorFeedback] = ()) -> None:
+    def __init__(
+        self,
+        shared: SharedState,
+        number: int,
+        feedback: Sequence[ErrorFeedback] = (),
+        copies: Sequence[Differences] = (),
+    ) -> None:
         super().__init__(shared)
         self._number, self._servers = number, shared.roles.servers
         self._replica, partition = divmod(number, shared.partitions)
@@ -48,6 +57,10 @@ class WindowWorkerLink(WindowLink):
             )
             for place, (shard, (rank, _, _)) in enumerate(zip(numbers, self._holders, strict=False))
         ]  # fmt: skip
+        self._fetches = [
+            DifferenceFetch(self._window, rank, self._replica, copy, self._doorbells, shard)
+            for shard, (rank, _, _), copy in zip(numbers, self._holders, copies, strict=False)
+        ]
         self._parts = [slice(*shard) for shard in self.shards[: len(self._holders)]]
         self._undelivered: list[int] = []
         self._unended = list(self._outboxes)
@@ -191,6 +204,20 @@ class WindowWorkerLink(WindowLink):
         """See `WorkerLink.finish_fetch`."""
         for rank, _, _ in self._holders:
             self._window.flush(rank)
+
+    def ask_differences(self) -> None:
+        """See `WorkerLink.ask_differences`."""
+        for each in self._fetches:
+            each.ask()
+
+    def take_differences(self) -> bool:
+        """See `WorkerLink.take_differences`."""
+        return sum(each.arrived() for each in self._fetches) == len(self._fetches)
+
+    @property
+    def bytes_fetched(self) -> int:
+        """See `WorkerLink`."""
+        return sum(each.bytes for each in self._fetches)
 
     # A coordinator's evaluations.
 

@@ -98,6 +98,7 @@ class Server:
             for each in served:
                 each.save(order)
                 worked |= each.round()
+                worked |= each.link.answer_fetches()
             if self._sandblaster is not None:
                 worked |= self._sandblaster.obey()
             if self._interrupted:

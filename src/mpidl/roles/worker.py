@@ -102,7 +102,8 @@ class Worker:
         job, algorithm = self._job, self._job.algorithm
         shards = [each.range.shift(-job.slice.start) for _, each in held]
         if algorithm.exchange is Exchange.SERVERS:
-            return ThroughServers(shards, job.dtype, algorithm.encoding(), job.config.run.deterministic)
+            encodings = algorithm.encoding(), algorithm.fetch_encoding()
+            return ThroughServers(shards, job.dtype, *encodings, in_rounds=job.config.run.deterministic)
         if algorithm.coordinated:
             return SandblasterWorker(
                 shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,
@@ -124,7 +125,7 @@ class Worker:
     def bind(self, transport: Transport) -> None:
         """Train with the ranks of a transport from now on."""
         number = self._number * self._lead.partitions + self._lead.partition
-        self._link = transport.worker(number, self._handler.feedback)
+        self._link = transport.worker(number, self._handler.feedback, self._handler.copies)
         self._engine.bind(self._link)
         self._link.post(self._engine.status.row)
 

@@ -19,6 +19,7 @@ from mpidl.partition.plan import Plan
 from mpidl.report.text import quantity, size, table
 from mpidl.topology.roles import Roles, assign
 from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.wire import encoded_bytes
 
 #: Operations of a gradient per operation of the forward pass: the backward pass takes as many again for the gradient
 #: of the inputs, and as many for that of the weights.
@@ -177,12 +178,17 @@ def _memory(job: Job, shard: Range | None, replicas: int, part: _Part | None) ->
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if part is None:
             memory["exchange"] += MailboxGeometry.of(shard, replicas, job.dtype, job.algorithm.encoding()).nbytes
+            fetched = job.algorithm.fetch_encoding()
+            if fetched is not None:
+                memory["exchange"] += replicas * (own + encoded_bytes(fetched, shard.size, job.dtype))
         elif exchange is Exchange.REDUCTION:
             memory["exchange"] += own * replicas  # the shard's part of each worker's vector
     if part is not None:
         held = part.parameters * itemsize
         memory["parameters"] += held
         memory["gradient"] += held
+        if job.algorithm.fetch_encoding() is not None:
+            memory["exchange"] += held  # a copy that follows the shards
         if exchange is not Exchange.SHARED_MEMORY:
             memory["evaluation"] += held  # a copy of the worker's own parameters while others are evaluated
         memory["activations"] += part.activations

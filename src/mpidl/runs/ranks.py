@@ -132,6 +132,7 @@ def _capacity(job: Job, held: list[Held]) -> Capacity:
         [each.range for each in held],
         job.dtype,
         wire=job.algorithm.encoding(),
+        wire_fetch=job.algorithm.fetch_encoding(),
         evaluations=max(1, job.schedule.epochs),
         figures=len(job.figures.names),
         sums=len(job.evaluated) * job.figures.size,

@@ -22,8 +22,8 @@ class Capacity:
         What servers hold or, without servers, workers.
     dtype : dtype
         The parameters' dtype.
-    wire : Wire, optional
-        How pushes are encoded.
+    wire, wire_fetch : Wire, optional
+        How pushes, and how fetches are encoded.
     evaluations : int
         Number of epochs that can be evaluated.
     figures : int
@@ -45,6 +45,7 @@ class Capacity:
     shards: Sequence[Range]
     dtype: Any
     wire: Wire | None = None
+    wire_fetch: Wire | None = None
     evaluations: int = 1
     figures: int = 2
     sums: int = 3

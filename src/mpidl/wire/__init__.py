@@ -1,11 +1,24 @@
-"""Wire formats: pushes in fewer bytes, with error feedback."""
+"""Wire formats: pushes and fetches in fewer bytes, with error feedback."""
 
 from mpidl.wire.bf16 import Bf16
+from mpidl.wire.differences import Differences, encoded_bytes
 from mpidl.wire.feedback import ErrorFeedback
 from mpidl.wire.formats import parse
+from mpidl.wire.int8 import Int8
 from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
 from mpidl.wire.wire import Wire
 from mpidl.wire.with_origin import WithOrigin
 
-__all__ = ["Bf16", "ErrorFeedback", "OneBit", "TopK", "Wire", "WithOrigin", "parse"]
+__all__ = [
+    "Bf16",
+    "Differences",
+    "ErrorFeedback",
+    "Int8",
+    "OneBit",
+    "TopK",
+    "Wire",
+    "WithOrigin",
+    "encoded_bytes",
+    "parse",
+]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from mpidl.errors import UsageError, quoted
 from mpidl.wire.bf16 import Bf16
+from mpidl.wire.int8 import Int8
 from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
 from mpidl.wire.wire import Wire
 
 
-def parse(text: str) -> Wire | None:
-    """Return the wire format named `text`, or None for "fp32", which sends vectors as they are.
+def parse(text: str, key: str = "wire") -> Wire | None:
+    """Return the wire format that `key` names, or None for "fp32", which sends vectors as they are.
 
     Raises
     ------
@@ -22,6 +23,8 @@ def parse(text: str) -> Wire | None:
         return None
     if text == "bf16":
         return Bf16()
+    if text == "int8":
+        return Int8()
     if text == "onebit":
         return OneBit()
     if name == "topk":
@@ -32,5 +35,5 @@ def parse(text: str) -> Wire | None:
         if 0 < fraction <= 1:
             return TopK(fraction, text)
     raise UsageError(
-        f"wire: {quoted(text)}, expected 'fp32', 'bf16', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'"
+        f"{key}: {quoted(text)}, expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'"
     )

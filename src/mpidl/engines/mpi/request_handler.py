@@ -17,7 +17,7 @@ from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import WORKER_STATUS, Order
 from mpidl.transport.status import Status
-from mpidl.wire import ErrorFeedback
+from mpidl.wire import Differences, ErrorFeedback
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class RequestHandler:
     actions : dict of request to callable
     feedback : sequence of ErrorFeedback
         What the wire format has left out so far, for each server.
+    copies : sequence of Differences
+        What this worker has of each shard, where fetches are encoded.
     portion : int
         The portion of the last batch; -1 before the first.
     unpushed : list of [int, int, int]
@@ -73,6 +75,7 @@ class RequestHandler:
     record: WorkerRecord | None = None
     actions: dict[type, Callable[[Any], Any]]
     feedback: Sequence[ErrorFeedback] = ()
+    copies: Sequence[Differences] = ()
     together = False
     where: Callable[[], ReplicaPosition]
     changing: AbstractContextManager[None] = nullcontext()

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms.requests import Fetch, Push
+from mpidl.device import from_host
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.parameters.ranges import Range
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, ShardClock
-from mpidl.wire import ErrorFeedback, Wire
+from mpidl.wire import Differences, ErrorFeedback, Wire
 
 #: One in so many fetches has its tearing counted: that is one more read of every server's clock, as many round trips
 #: as a fetch begins with.
@@ -31,8 +32,8 @@ class ThroughServers(RequestHandler):
         The shards that make up the worker's slice of the vector, counted from its beginning.
     dtype : dtype
         The parameters' dtype.
-    wire : Wire, optional
-        How pushes are encoded.
+    wire, wire_fetch : Wire, optional
+        How pushes, and how fetches are encoded.
     in_rounds : bool
         Whether servers apply pushes in rounds, as in a deterministic run.
 
@@ -42,13 +43,24 @@ class ThroughServers(RequestHandler):
         What each shard's server showed at the last fetch.
     """
 
-    def __init__(self, shards: Sequence[Range], dtype: Any, wire: Wire | None = None, in_rounds: bool = False) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Range],
+        dtype: Any,
+        wire: Wire | None = None,
+        wire_fetch: Wire | None = None,
+        *,
+        in_rounds: bool = False,
+    ) -> None:
         super().__init__()
         self.together = in_rounds
         self.actions = {Fetch: self._fetch, Push: self._push}
         if wire is not None:
             self.feedback = [ErrorFeedback(wire, shard.size, dtype) for shard in shards]
+        if wire_fetch is not None:
+            self.copies = [Differences(wire_fetch, np.zeros(shard.size, dtype)) for shard in shards]
         self.fetched = np.full((len(shards), len(ShardClock)), -1, np.int64)
+        self._parts = [slice(*shard) for shard in shards]
         self._spare: np.ndarray | None = None
         self._spare_fetched = self.fetched.copy()
         self._now = self.fetched.copy()
@@ -61,8 +73,10 @@ class ThroughServers(RequestHandler):
         self._waiting, self._timer = Waiting(link, self.status), timer(link.crowded)
 
     def unbind(self) -> None:
-        """See `RequestHandler.unbind`: a fetch that has begun arrives before."""
+        """See `RequestHandler.unbind`: a fetch that has begun arrives before, unless it is encoded."""
         self._link.finish_fetch()
+        if self.copies:
+            self._spare = None
 
     def took(self, portion: int, batch: int) -> None:
         """See `RequestHandler.took`."""
@@ -98,8 +112,11 @@ class ThroughServers(RequestHandler):
         return fetched
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """See `RequestHandler.vectors`: the residual of the wire format."""
-        return {"residual": np.concatenate([each.residual for each in self.feedback])} if self.feedback else {}
+        """See `RequestHandler.vectors`: the residual of the wire format, and the copy that follows the shards."""
+        vectors = {"residual": np.concatenate([each.residual for each in self.feedback])} if self.feedback else {}
+        if self.copies and all(each.begun for each in self.copies):
+            vectors["copy"] = np.concatenate([each.values for each in self.copies])
+        return vectors
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray]) -> None:
         """See `RequestHandler.load`."""
@@ -114,11 +131,15 @@ class ThroughServers(RequestHandler):
             size = feedback.residual.size
             feedback.residual[:] = vectors["residual"][start : start + size]
             start += size
+        start = 0
+        for copy in self.copies if "copy" in vectors else ():
+            copy.copy(vectors["copy"][start : start + copy.values.size])
+            start += copy.values.size
 
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`."""
         self._waiting.until(self.applied)
-        self._start_fetch(parameters, self._now)
+        self._link.start_fetch(parameters)
         self._link.finish_fetch()
 
     def end_pushes(self) -> None:
@@ -135,14 +156,13 @@ class ThroughServers(RequestHandler):
         if not figures["first_fetch"]:
             figures["first_fetch"] = time.time()
         figures["fetches"] += 1
-        figures["bytes_fetched"] += request.parameters.nbytes
         if not request.ahead:
             self._waiting.until(self.applied)
             if request.newer:
                 self._waiting.until(self._all_newer)
             started = self._timer()
             self._start_fetch(request.parameters, self._now)
-            self._link.finish_fetch()
+            self._finish_fetch(request.parameters)
             figures["fetching_seconds"] += self._timer() - started
             self._look_for_cut(self._now)
             self.fetched[:] = self._now
@@ -150,7 +170,7 @@ class ThroughServers(RequestHandler):
         if self._spare is None:
             self._spare = np.empty_like(request.parameters)
             self._start_fetch(self._spare, self._spare_fetched)
-        self._link.finish_fetch()
+        self._finish_fetch(self._spare)
         self._look_for_cut(self._spare_fetched)
         np.copyto(request.parameters, self._spare)
         self.fetched[:] = self._spare_fetched
@@ -168,10 +188,26 @@ class ThroughServers(RequestHandler):
     def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         # A clock read before the parameters never makes them look fresher than they are.
         self._link.read_clocks(clocks)
+        if self.copies:  # A server encodes between two updates.
+            self._link.ask_differences()
+            return
         self._link.start_fetch(parameters)
         if self._started % SAMPLED == 0:
             self._count_tearing(clocks)
         self._started += 1
+
+    def _finish_fetch(self, parameters: Any) -> None:
+        """Let a started fetch arrive."""
+        figures = self.status.figures
+        if not self.copies:
+            self._link.finish_fetch()
+            figures["bytes_fetched"] += parameters.nbytes
+            return
+        before = self._link.bytes_fetched
+        self._waiting.until(self._link.take_differences)
+        figures["bytes_fetched"] += self._link.bytes_fetched - before
+        for copy, part in zip(self.copies, self._parts, strict=True):
+            from_host(copy.values, parameters[part])
 
     def _count_tearing(self, clocks: np.ndarray) -> None:
         """Count the updates that any one shard completed while it was fetched."""

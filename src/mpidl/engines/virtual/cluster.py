@@ -18,7 +18,7 @@ from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.machines import Machines
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
-from mpidl.wire import ErrorFeedback, Wire
+from mpidl.wire import Differences, ErrorFeedback, Wire
 
 #: A process of SimPy: yields the events that it waits for.
 Process = Generator[simpy.Event, Any, Any]
@@ -119,6 +119,8 @@ class VirtualReplica:
         self._tickets_before = 0
         self._feedback: list[ErrorFeedback] = []
         self._residual: np.ndarray | None = None
+        self._copies: dict[VirtualServer, Differences] = {}
+        self._copy: np.ndarray | None = None
 
     def position(self, batches: int, samples: int) -> ReplicaPosition:
         """Return where the replica is, which has computed so many batches and samples."""
@@ -138,7 +140,11 @@ class VirtualReplica:
         """Return a copy of all vectors that the replica keeps."""
         # Before its first push, a resumed replica has the residual that it had.
         residual = np.concatenate([each.residual for each in self._feedback]) if self._feedback else self._residual
-        return self.state.vectors() | ({} if residual is None else {"residual": residual})
+        copies = list(self._copies.values())
+        begun = bool(copies) and all(each.begun for each in copies)
+        copy = np.concatenate([each.values for each in copies]) if begun else self._copy
+        kept = {"residual": residual, "copy": copy}
+        return self.state.vectors() | {name: vector for name, vector in kept.items() if vector is not None}
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray], in_turn: bool) -> None:
         """Go on where another replica was, whose `vectors` these are; it has been given the portions in work."""
@@ -147,7 +153,7 @@ class VirtualReplica:
         self.fetched = [clocks[0] for clocks in position.fetched]
         self.unpushed = [Assignment(*part) for part in position.unpushed]
         self._tickets_before = position.tickets if in_turn else 0
-        self._residual = vectors.get("residual")
+        self._residual, self._copy = vectors.get("residual"), vectors.get("copy")
 
     def next_batch(self) -> Minibatch | None:
         """Return the next batch, or None if there is none, and note that its gradient is not pushed yet."""
@@ -191,6 +197,14 @@ class VirtualReplica:
             feedback.round_trip(vector[..., server.part], server.shard.pieces[0].size, decoded[..., server.part])
             for server, feedback in zip(servers, self._feedback, strict=True)
         )
+
+    def copy(self, wire: Wire, servers: list[VirtualServer], server: VirtualServer) -> Differences:
+        """Return what the replica has of a server's shard, where fetches are encoded by `wire`."""
+        for each in () if self._copies else servers:
+            parameters, kept = each.shard.parameters, self._copy
+            values = np.empty_like(parameters) if kept is None else kept[each.part].astype(parameters.dtype)
+            self._copies[each] = Differences(wire, values, begun=kept is not None)
+        return self._copies[server]
 
 
 class Spares:

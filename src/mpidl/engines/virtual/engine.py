@@ -112,7 +112,7 @@ class VirtualEngine:
             return InMemory(self._cluster, self._gradient)
         if self._algorithm.coordinated:
             return VirtualSandblaster(self._cluster, self._training, self._gradient, self._hooks, self._state)
-        return ThroughServers(self._cluster, self._algorithm.encoding())
+        return ThroughServers(self._cluster, self._algorithm.encoding(), self._algorithm.fetch_encoding())
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""

@@ -54,12 +54,12 @@ class ThroughServers(RequestHandler):
     Parameters
     ----------
     cluster : VirtualCluster
-    wire : Wire or None
-        How pushes are encoded. None: not at all.
+    wire, wire_fetch : Wire or None
+        How pushes, and how fetches are encoded. None: not at all.
     """
 
-    def __init__(self, cluster: VirtualCluster, wire: Wire | None) -> None:
-        self._cluster, self._wire = cluster, wire
+    def __init__(self, cluster: VirtualCluster, wire: Wire | None, wire_fetch: Wire | None = None) -> None:
+        self._cluster, self._wire, self._wire_fetch = cluster, wire, wire_fetch
         self._updated = Signal(cluster.environment)
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
 
@@ -80,7 +80,6 @@ class ThroughServers(RequestHandler):
     def _fetch(self, replica: VirtualReplica, request: Fetch) -> Process:
         cluster = self._cluster
         cluster.totals.fetches += 1
-        cluster.totals.bytes_fetched += request.parameters.nbytes
         cluster.begin()
         if request.ahead:
             if replica.spare is None:
@@ -103,7 +102,8 @@ class ThroughServers(RequestHandler):
     def _copy_all(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
         """Copy all shards into a vector, each at the moment its own answer leaves; return their clocks."""
         if self._cluster.machines is None:
-            self._cluster.collect(vector)
+            for server in self._cluster.servers:
+                self._read(replica, server, vector)
             return [server.shard.clock for server in self._cluster.servers]
         environment, servers = self._cluster.environment, range(len(self._cluster.servers))
         copies = [environment.process(self._copy(replica, number, vector)) for number in servers[1:]]
@@ -116,10 +116,21 @@ class ThroughServers(RequestHandler):
         machines, server = self._cluster.machines, self._cluster.servers[number]
         assert machines is not None
         yield from machines.tell(replica.number)
-        vector[server.part] = server.shard.parameters
-        clock = server.shard.clock
-        yield from machines.fetch(replica.number, number, server.shard.parameters.nbytes)
+        nbytes, clock = self._read(replica, server, vector), server.shard.clock
+        yield from machines.fetch(replica.number, number, nbytes)
         return clock
+
+    def _read(self, replica: VirtualReplica, server: VirtualServer, vector: np.ndarray) -> int:
+        """Read a shard into a vector as it is now, and return the number of bytes that it takes."""
+        parameters, nbytes = server.shard.parameters, server.shard.parameters.nbytes
+        if self._wire_fetch is not None:
+            copy = replica.copy(self._wire_fetch, self._cluster.servers, server)
+            nbytes = copy.fetch(parameters)
+            parameters = copy.values
+        if not np.may_share_memory(vector, parameters):
+            vector[server.part] = parameters
+        self._cluster.totals.bytes_fetched += nbytes
+        return nbytes
 
     def _push(self, replica: VirtualReplica, request: Push) -> Process:
         yield from ()

@@ -60,6 +60,10 @@ class ServerLink(FollowerLink, Protocol):
     def show_cut(self, order: int) -> None:
         """Show workers that pushes from now on may not be in the checkpoint of an order."""
 
+    def answer_fetches(self) -> bool:
+        """Answer the workers that have asked for differences; return whether there was one."""
+        ...
+
     def wake_workers(self) -> None:
         """Wake all workers, which may be waiting for an update."""
 

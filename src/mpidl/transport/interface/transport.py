@@ -10,7 +10,7 @@ from mpidl.topology.roles import Roles
 from mpidl.transport.interface.coordinator import CoordinatorLink
 from mpidl.transport.interface.server import ServerLink
 from mpidl.transport.interface.worker import WorkerLink
-from mpidl.wire import ErrorFeedback
+from mpidl.wire import Differences, ErrorFeedback
 
 
 class Transport(Protocol):
@@ -40,8 +40,19 @@ class Transport(Protocol):
     @property
     def chunks(self) -> list[int]: ...
 
-    def worker(self, number: int, feedback: Sequence[ErrorFeedback] = ()) -> WorkerLink:
-        """Return worker `number`'s link; `feedback` has what its wire format has left out, for each of its shards."""
+    def worker(
+        self, number: int, feedback: Sequence[ErrorFeedback] = (), copies: Sequence[Differences] = ()
+    ) -> WorkerLink:
+        """Return worker `number`'s link.
+
+        Parameters
+        ----------
+        number : int
+        feedback : sequence of ErrorFeedback
+            For each of its shards, what the wire format of pushes has left out.
+        copies : sequence of Differences
+            For each of its shards, what it has of the shard, where fetches are encoded.
+        """
         ...
 
     def server(self, number: int) -> ServerLink:

@@ -21,6 +21,8 @@ class WorkerLink(FollowerLink, Protocol):
         Those that make up this worker's slice of the vector, counted from its beginning.
     bytes_pushed : int
         Bytes of values delivered to all servers.
+    bytes_fetched : int
+        Bytes of values that have arrived as differences.
     peers : MPI.Intracomm or None
         In a job without servers, the workers that have the same slice.
     shared_vectors : list of array
@@ -33,6 +35,8 @@ class WorkerLink(FollowerLink, Protocol):
     def shards(self) -> Sequence[Range]: ...
     @property
     def bytes_pushed(self) -> int: ...
+    @property
+    def bytes_fetched(self) -> int: ...
     @property
     def peers(self) -> Any: ...
     @property
@@ -116,6 +120,13 @@ class WorkerLink(FollowerLink, Protocol):
 
     def finish_fetch(self) -> None:
         """Wait until a started fetch has arrived."""
+
+    def ask_differences(self) -> None:
+        """Ask all servers how far their shards are ahead of this worker's copies."""
+
+    def take_differences(self) -> bool:
+        """Bring this worker's copies up to date by what has been answered; return whether all servers have."""
+        ...
 
     def read_notice(self, notice: np.ndarray) -> None:
         """Read what the coordinator shows to workers of its evaluations, int64 (NOTICE,)."""

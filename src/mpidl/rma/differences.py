@@ -1,0 +1,154 @@
+"""Fetches as encoded differences: the worker asks, and the server encodes what the worker's copy lacks.
+
+Each worker has two counters for each of its shards, in the window of the server that holds it: `asked`, which the
+worker sets, and `answered`, which the server sets to the same number once the answer lies in its window for the worker
+to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.windows import Window
+from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.wire import Differences, Wire, encoded_bytes
+
+
+class Names(NamedTuple):
+    """Names of the window regions of a shard's differences."""
+
+    asked: str
+    answered: str
+    copies: str
+    encoded: str
+
+
+def names(shard: int) -> Names:
+    """Return the names of the window regions of the differences of shard number `shard`."""
+    return Names(*(f"{name}/{shard}" for name in Names._fields))
+
+
+def regions(geometry: MailboxGeometry, size: int, wire: Wire, shard: int) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the differences of shard number `shard`, which has `size` elements."""
+    name, workers = names(shard), geometry.workers
+    return {
+        name.asked: (np.int64, workers),
+        name.answered: (np.int64, workers),
+        name.copies: (geometry.dtype, workers * size),
+        name.encoded: (np.uint8, workers * encoded_bytes(wire, size, geometry.dtype)),
+    }
+
+
+class DifferenceFetch:
+    """A worker's end, for one shard.
+
+    Parameters
+    ----------
+    window : Window
+    server : int
+        Rank of the server.
+    worker : int
+        Number of this worker among those that fetch the shard.
+    copy : Differences
+        This worker's copy. A copy that has begun is brought to the server, which then follows it.
+    doorbells : Doorbells
+    shard : int
+        The shard's number.
+
+    Attributes
+    ----------
+    bytes : int
+        Bytes of values that have arrived.
+    """
+
+    def __init__(
+        self, window: Window, server: int, worker: int, copy: Differences, doorbells: Doorbells, shard: int
+    ) -> None:
+        self._window, self._server, self._worker, self._copy = window, server, worker, copy
+        self._doorbells, self._names = doorbells, names(shard)
+        self._asked, self._answered = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._encoded = np.empty(copy.nbytes, np.uint8)
+        self.bytes = 0
+        if copy.begun:
+            window.put(copy.values, server, self._names.copies, worker * copy.values.size)
+            window.flush(server)
+
+    def ask(self) -> None:
+        """Ask for a difference or, the first time, for the whole shard: an odd number."""
+        self._asked[0] = (self._asked[0] // 2 + 1) * 2 + (not self._copy.begun)
+        self._window.put(self._asked, self._server, self._names.asked, self._worker)
+        self._window.flush(self._server)
+        self._doorbells.ring(self._server)
+
+    def arrived(self) -> bool:
+        """Bring the copy up to date if the server has answered; return whether it had."""
+        copy, window, server, name = self._copy, self._window, self._server, self._names
+        if self._answered[0] == self._asked[0]:
+            return True
+        window.get(self._answered, server, name.answered, self._worker)
+        window.flush(server)
+        if self._answered[0] != self._asked[0]:
+            return False
+        if copy.begun:
+            window.get(self._encoded, server, name.encoded, self._worker * copy.nbytes)
+            window.flush(server)
+            copy.decode(self._encoded)
+            self.bytes += self._encoded.nbytes
+        else:
+            window.get(copy.values, server, name.copies, self._worker * copy.values.size)
+            window.flush(server)
+            copy.begun = True
+            self.bytes += copy.values.nbytes
+        return True
+
+
+class DifferenceAnswers:
+    """A server's end, for the workers that fetch one shard.
+
+    Parameters
+    ----------
+    window : Window
+    geometry : MailboxGeometry
+    parameters : array, shape (size,)
+        The shard's.
+    wire : Wire
+    ranks : sequence of int
+        Rank of each worker, to wake it.
+    doorbells : Doorbells
+    shard : int
+        The shard's number.
+    """
+
+    def __init__(
+        self, window: Window, geometry: MailboxGeometry, parameters: np.ndarray, wire: Wire, ranks: Sequence[int],
+        doorbells: Doorbells, shard: int,
+    ) -> None:  # fmt: skip
+        name, workers = names(shard), geometry.workers
+        self._window, self._parameters, self._ranks, self._doorbells = window, parameters, ranks, doorbells
+        self._asked, self._answered = window.local(name.asked), window.local(name.answered)
+        copies = window.local(name.copies).reshape(workers, -1)
+        self._copies = [Differences(wire, row) for row in copies]
+        self._encoded = window.local(name.encoded).reshape(workers, -1)
+        self._seen = bytes(self._asked.nbytes)
+
+    def answer(self) -> bool:
+        """Answer all workers that have asked; return whether there was one. Nearly free if there was none."""
+        now = self._asked.tobytes()
+        if now == self._seen:
+            return False
+        self._window.sync()
+        for worker, asked in enumerate(np.frombuffer(now, np.int64).tolist()):
+            if asked != self._answered[worker]:
+                if asked % 2:
+                    self._copies[worker].copy(self._parameters)
+                else:
+                    self._copies[worker].encode(self._parameters, self._encoded[worker])
+                self._window.sync()
+                self._answered[worker] = asked
+                self._doorbells.ring(self._ranks[worker])
+        self._seen = now
+        return True
