@@ -41,7 +41,7 @@ from mpidl.storage.position import Position, cut_position
 BATCH, PORTION, EPOCHS = 8, 24, 2
 BATCHES = 2 * 13  # 101 samples: the last batch of an epoch has 5, its last portion one batch
 START = Position(0, 0, 0.0, 0, [])
-WIRES = ["bf16", "topk:0.3", "onebit"]
+WIRES = ["bf16", "int8", "topk:0.3", "onebit"]
 
 CASES = {
     "adag": Adag(window=4),
@@ -167,6 +167,15 @@ def test_a_run_may_be_resumed_again_and_again(least_squares, name, gap, in_turn)
 def test_what_a_wire_format_leaves_out_is_kept_too(least_squares, name, wire):
     algorithm = replace(CASES[name], wire=wire)
     for batches in (1, 2, 5, 13, 25):
+        check(lambda: least_squares(dtype="float32"), algorithm, [batches])
+    check(least_squares, algorithm, [1] * BATCHES)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].exchange is Exchange.SERVERS])
+def test_the_copy_that_follows_the_shards_is_kept_too(least_squares, name, wire):
+    algorithm = replace(CASES[name], wire_fetch=wire)
+    for batches in (1, 2, 13, 25):
         check(lambda: least_squares(dtype="float32"), algorithm, [batches])
     check(least_squares, algorithm, [1] * BATCHES)
 

@@ -19,6 +19,7 @@ from running_job import RunningJob
 from mpidl.config import toml
 
 WIRES = ("fp32", "bf16", "topk:0.1", "onebit")
+WIRES_OF_FETCHES = ("bf16", "int8", "topk:0.1", "onebit")
 #: They don't divide the data's 1437 samples evenly, nor these the batches of a portion.
 REPLICAS, BATCH, PORTION = 3, 32, 64
 
@@ -105,12 +106,16 @@ WITHOUT_SERVERS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"name": "fedprox", "window": 3, "mu": 0.1}, {}),
     ({"name": "sync"}, ADAM),
 )
-#: Every algorithm with every wire format, in turn with one server and with two.
+#: Every algorithm with every wire format of pushes and with one of fetches, in turn with one server and with two.
 MATRIX = (
     *(
         Setting(algorithm | ({"wire": wire} if wire != "fp32" else {}), rule, servers=1 + (i + j) % 2)
         for i, (algorithm, rule) in enumerate(THROUGH_SERVERS)
         for j, wire in enumerate(WIRES)
+    ),
+    *(
+        Setting(algorithm | {"wire": "onebit", "wire_fetch": WIRES_OF_FETCHES[i % 4]}, rule, servers=1 + i % 2)
+        for i, (algorithm, rule) in enumerate(THROUGH_SERVERS)
     ),
     *(Setting(algorithm, rule, servers=0) for algorithm, rule in WITHOUT_SERVERS),
 )

@@ -160,6 +160,7 @@ CASES = (
     Case("downpour, overlap", {"name": "downpour", "overlap": True}),
     Case("downpour, bf16", {"name": "downpour", "n_push": 2, "wire": "bf16"}),
     Case("downpour, topk", {"name": "downpour", "n_push": 2, "wire": "topk:0.5"}, moves=False),
+    Case("downpour, fetches in bf16", {"name": "downpour", "wire_fetch": "bf16"}),
     Case("downpour, deterministic", {"name": "downpour", "n_push": 2}, deterministic=True),
     Case("downpour, one process", servers=(0,), replicas=(0,)),
     Case("ssp", {"name": "ssp", "bound": 1}),

@@ -50,7 +50,12 @@ def compiled(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "more"),
     [(name, {}) for name in ALGORITHMS]
-    + [("downpour", {"wire": "onebit"}), ("downpour", {"wire": "topk:0.1"}), ("downpour", {"rate": 0.01, "n_push": 4})],
+    + [
+        ("downpour", {"wire": "onebit"}),
+        ("downpour", {"wire_fetch": "int8"}),
+        ("downpour", {"wire": "topk:0.1"}),
+        ("downpour", {"rate": 0.01, "n_push": 4}),
+    ],
 )
 def test_nothing_is_compiled_while_a_run_trains(tmp_path, monkeypatch, compiled, name, more):
     at_start, run = [], VirtualEngine.run

@@ -32,27 +32,38 @@ def trained(directory, name):
     return datasets
 
 
-@pytest.mark.parametrize(("rule", "all_servers"), [("sgd", (1, 7)), ("adam", (2, 3))])
-def test_one_worker_trains_a_network_as_one_process_does_bit_for_bit(mpidl, digits, tmp_path, rule, all_servers):
-    assert mpidl("train", digits, "--set", "run.name=alone", "--set", f"server.rule={rule}").returncode == 0
+ENCODED = ("--set", "algorithm.wire=onebit", "--set", "algorithm.wire_fetch=topk:0.1")
+
+
+@pytest.mark.parametrize(
+    ("rule", "all_servers", "encoded"), [("sgd", (1, 7), ()), ("adam", (2, 3), ()), ("sgd", (1, 3), ENCODED)]
+)
+def test_one_worker_trains_a_network_as_one_process_does_bit_for_bit(
+    mpidl, digits, tmp_path, rule, all_servers, encoded
+):
+    alone = mpidl("train", digits, "--set", "run.name=alone", "--set", f"server.rule={rule}", *encoded)
+    assert alone.returncode == 0, alone.stderr
     expected = trained(tmp_path, "alone")
     assert len(expected) == {"sgd": 4, "adam": 12}[rule]
     for servers in all_servers:
         name = f"servers-{servers}"
         options = ("--set", f"run.name={name}", "--set", f"server.rule={rule}", "--set", f"topology.servers={servers}")
-        done = mpidl("train", digits, "-n", servers + 2, *options)
+        done = mpidl("train", digits, "-n", servers + 2, *options, *encoded)
         assert done.returncode == 0, done.stderr
         found = trained(tmp_path, name)
         assert found.keys() == expected.keys()
         assert all(np.array_equal(found[key], expected[key]) for key in expected)
 
 
-def test_the_initial_parameters_and_deterministic_runs_do_not_depend_on_the_number_of_servers(mpidl, digits, tmp_path):
+@pytest.mark.parametrize("encoded", [(), ENCODED])
+def test_the_initial_parameters_and_deterministic_runs_do_not_depend_on_the_number_of_servers(
+    mpidl, digits, tmp_path, encoded
+):
     runs = {}
     for servers in (1, 3):
         name = f"servers-{servers}"
         options = ("--set", f"run.name={name}", "--set", f"topology.servers={servers}")
-        done = mpidl("train", digits, "-n", servers + 4, "--set", "run.deterministic=true", *options)
+        done = mpidl("train", digits, "-n", servers + 4, "--set", "run.deterministic=true", *options, *encoded)
         assert done.returncode == 0, done.stderr
         runs[servers] = trained(tmp_path, name)
     assert all(np.array_equal(runs[1][key], runs[3][key]) for key in runs[1])

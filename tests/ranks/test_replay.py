@@ -23,7 +23,7 @@ def replayed(mpidl, *arguments):
     "settings",
     [
         ["topology.servers=2", "algorithm.wire=topk:0.1"],
-        ["topology.servers=1", "algorithm.name=dynsgd"],
+        ["topology.servers=1", "algorithm.name=dynsgd", "algorithm.wire_fetch=int8"],
         ["topology.servers=2", "algorithm.name=backup_sync"],
         ["algorithm.name=sync"],
     ],

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mpidl.errors import UsageError
 from mpidl.wire import ErrorFeedback, parse
 
-FORMATS = ["bf16", "topk:0.01", "topk:0.3", "topk:1", "onebit"]
+FORMATS = ["bf16", "int8", "topk:0.01", "topk:0.3", "topk:1", "onebit"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -58,7 +58,7 @@ def test_nothing_is_lost_over_many_pushes(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["bf16", "onebit"])
+@pytest.mark.parametrize("name", ["bf16", "int8", "onebit"])
 def test_what_is_not_finite_arrives_and_leaves_no_residual(name, dtype):
     feedback = ErrorFeedback(parse(name), 4, dtype)
     decoded = travel(parse(name), feedback, np.array([np.inf, np.nan, 1.0, -np.inf], dtype))
@@ -171,7 +171,7 @@ def test_a_format_has_the_name_that_it_was_parsed_from(name):
 
 @pytest.mark.parametrize("text", ["", "fp16", "topk", "topk:", "topk:0", "topk:1.5", "topk:2", "topk:nan", "bf16:2"])
 def test_what_is_no_format_is_an_error_in_one_line(text):
-    expected = "expected 'fp32', 'bf16', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'"
+    expected = "expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'"
     with pytest.raises(UsageError, match=f"^{re.escape(f'wire: {text!r}, {expected}')}$"):
         parse(text)
 
@@ -181,5 +181,7 @@ def test_vectors_as_they_are_need_no_format():
 
 
 def test_parsing_does_not_import_numba():
-    code = "import sys; from mpidl.wire import parse; parse('topk:0.1'), parse('onebit'); print('numba' in sys.modules)"
+    code = (
+        f"import sys; from mpidl.wire import parse; [parse(name) for name in {FORMATS}]; print('numba' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

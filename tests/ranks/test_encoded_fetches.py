@@ -1,0 +1,103 @@
+"""Fetches as encoded differences, between real ranks."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.algorithms import Downpour, Easgd, Ssp
+from mpidl.algorithms.requests import Fetch, Push
+from mpidl.data import Dataset
+from mpidl.parameters import shards
+from mpidl.rules import Sgd
+from mpidl.shards.policies import AddChange
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+from mpidl.topology.roles import assign
+from mpidl.wire import encoded_bytes, parse
+
+SIZE, PUSHES, SAMPLES = 5009, 7, 101
+FORMATS = ["bf16", "int8", "topk:0.3", "onebit"]
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("wire_fetch", FORMATS)
+def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_path, wire_fetch):
+    """Whatever the timing: what a worker has is what its server thinks that it has, and comes to rest where it is."""
+    from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.roles.server import Server
+    from mpidl.transport.capacity import Capacity
+    from mpidl.transport.protocol import Phase
+
+    roles = assign([0] * comm.size, servers=1 if comm.size == 3 else 2)
+    ranges, workers = shards(SIZE, len(roles.servers), 1024), len(roles.replicas)
+    capacity = Capacity(ranges, np.dtype(np.float64), wire_fetch=parse(wire_fetch), chunk_bytes=8192)
+    server = handler = None
+    if comm.rank in roles.servers:
+        number = roles.servers.index(comm.rank)
+        part = ranges[number]
+        shard = Shard(part, np.zeros(part.size), ScheduledRule(None), AddChange(), 1024)
+        server = Server(number, {number: shard}, tmp_path, workers=workers)
+    elif comm.rank > 0:
+        handler = ThroughServers(ranges, np.dtype(np.float64), None, parse(wire_fetch))
+    random, fetched = np.random.default_rng(comm.rank), np.full(SIZE, np.nan)
+    for _ in range(2):
+        with WindowTransport(comm, roles, capacity) as transport:
+            if server is not None:
+                server.bind(transport)
+                comm.Barrier()
+                server.serve()
+                rows = [copy.values.copy() for copy in server.served[0].link._differences._copies]
+                server.unbind()
+            elif handler is not None:
+                comm.Barrier()
+                number = comm.rank - 1 - len(roles.servers)
+                handler.bind(transport.worker(number, copies=handler.copies))
+                for _ in range(PUSHES):
+                    time.sleep(random.exponential(0.003))
+                    handler.actions[Push](Push(random.integers(-9, 9, SIZE).astype(float)))
+                    handler.actions[Fetch](Fetch(fetched))
+                comm.send(None, 0)
+                handler.unbind()
+            else:
+                link = transport.coordinator()
+                link.set_phase(Phase.TRAIN)
+                comm.Barrier()
+                backoff = link.backoff()
+                for rank in range(1 + len(roles.servers), comm.size):
+                    while not comm.iprobe(rank):
+                        backoff.pause()
+                    comm.recv(source=rank)
+                link.set_phase(Phase.EXIT)
+        has = [each.values for each in handler.copies] if handler is not None else None
+        all_has = comm.allgather(has)
+        if server is not None:
+            for worker, rank in enumerate(rank for replica in roles.replicas for rank in replica):
+                assert rows[worker].tobytes() == all_has[rank][roles.servers.index(comm.rank)].tobytes()
+    if handler is not None:
+        figures = handler.status.figures
+        encoded = sum(encoded_bytes(parse(wire_fetch), part.size, np.float64) for part in ranges)
+        assert figures["fetches"] == 2 * PUSHES
+        assert figures["bytes_fetched"] == SIZE * 8 + (2 * PUSHES - 1) * encoded
+        assert np.array_equal(fetched, np.concatenate([each.values for each in handler.copies]))
+
+
+def run(comm, problem, algorithm, tmp_path, **options):
+    model, split = problem
+    dataset = Dataset("test", (1,), None, split, split)
+    options = {"epochs": 3, "batch": 4, "dir": str(comm.bcast(tmp_path)), "rule": Sgd(1.0)} | options
+    return mpidl.train(model, dataset, algorithm=algorithm, **options)
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("algorithm", [Downpour(), Downpour(overlap=True), Ssp(1), Easgd()])
+def test_training_ends_with_all_pushes_whatever_fetches_leave_out(comm, tmp_path, tally, algorithm):
+    algorithm = replace(algorithm, wire_fetch="onebit")
+    model, split = tally()
+    summary = run(comm, (model, split), algorithm, tmp_path)
+    assert summary["samples"] == 3 * SAMPLES
+    if comm.rank > 1 and not isinstance(algorithm, Easgd):
+        assert np.array_equal(model.parameters, -model.total(SAMPLES, 3))

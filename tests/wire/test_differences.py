@@ -1,0 +1,93 @@
+"""Fetches as encoded differences: a copy follows parameters."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from encoding import bits, draw
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpidl.wire import Differences, encoded_bytes, parse
+from mpidl.wire.differences import CHUNK
+
+FORMATS = ["bf16", "int8", "topk:0.1", "topk:1", "onebit"]
+
+
+def ends(name, size, dtype="float32"):
+    return tuple(Differences(parse(name), np.empty(size, dtype)) for _ in range(2))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(deadline=None, max_examples=25)
+@given(size=st.sampled_from([1, 7, 1023, 5001, CHUNK, CHUNK + 9]), dtype=st.sampled_from(["float32", "float64"]))
+def test_both_ends_have_the_same_bits(name, size, dtype):
+    server, worker = ends(name, size, dtype)
+    parameters = draw(size, dtype, 0)
+    server.copy(parameters)
+    worker.copy(server.values)
+    encoded = np.empty(encoded_bytes(parse(name), size, dtype), np.uint8)
+    assert server.nbytes == encoded.size
+    for step in range(1, 4):
+        parameters += draw(size, dtype, step, 0.1)
+        before, behind = parameters.copy(), np.linalg.norm(parameters - server.values)
+        server.encode(parameters, encoded)
+        worker.decode(encoded)
+        assert np.array_equal(parameters, before)
+        assert np.array_equal(bits(server.values), bits(worker.values))
+        assert np.linalg.norm(parameters - server.values) < behind
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_one_difference_leaves_out_is_in_the_next(name):
+    """The copy after each fetch is that of a reference that keeps the error apart (Tang et al. 2019)."""
+    copy, size = ends(name, 2500, "float64")[0], 2500
+    parameters = draw(size, "float64", 0)
+    assert copy.fetch(parameters) == parameters.nbytes
+    reference, error, before = parameters.copy(), np.zeros(size), parameters.copy()
+    wire = parse(name)
+    data = np.empty(wire.size(size, "float64"), np.uint8)
+    for step in range(1, 30):
+        parameters += draw(size, "float64", step, 0.1)
+        change, arrived = parameters - before, np.empty(size)
+        wire.encode(change, error, data)
+        wire.decode(data, arrived)
+        reference, before = reference + arrived, parameters.copy()
+        assert copy.fetch(parameters) == data.size
+        # The two take differences in another order; a rounding may change what is nearest.
+        if name in ("topk:0.1", "topk:1", "onebit"):
+            np.testing.assert_allclose(copy.values, reference, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(copy.values + error, parameters, rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_copy_comes_as_near_as_it_likes_to_parameters_that_rest(name):
+    copy, parameters = ends(name, 3001)[0], draw(3001, "float32", 1)
+    copy.copy(np.zeros_like(parameters))
+    for _ in range(200 if name != "onebit" else 3000):
+        copy.fetch(parameters)
+    np.testing.assert_allclose(copy.values, parameters, rtol=0, atol=1e-5 if name != "onebit" else 0.02)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_shards_that_begin_at_blocks_receive_what_a_whole_vector_does(name):
+    size, cut = 5 * 1024 + 77, 3 * 1024
+    whole, (first, second) = ends(name, size)[0], (ends(name, cut)[0], ends(name, size - cut)[0])
+    parameters = draw(size, "float32", 0)
+    for step in range(4):
+        nbytes = first.fetch(parameters[:cut]) + second.fetch(parameters[cut:])
+        assert abs(nbytes - whole.fetch(parameters)) <= 16
+        assert np.array_equal(np.append(first.values, second.values), whole.values)
+        parameters += draw(size, "float32", step + 1, 0.1)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_fetch_allocates_nothing(name):
+    copy, parameters = ends(name, 2 * CHUNK + 5)[0], draw(2 * CHUNK + 5, "float32", 0)
+    for _ in range(2):
+        copy.fetch(parameters)
+    tracemalloc.start()
+    copy.fetch(parameters)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4096
