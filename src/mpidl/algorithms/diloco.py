@@ -59,8 +59,10 @@ class Diloco(Algorithm):
         change = state.keep("start", parameters.copy())
         while True:
             if not state.counts["done"]:
-                if self.asynchronous:
+                # A replica that is resumed between its fetch and its first step has fetched already.
+                if self.asynchronous and not state.counts["fetched"]:
                     yield Fetch(parameters)
+                    state.counts["fetched"] = 1
                 change[:] = parameters
             done = yield from local_steps(parameters, self.window, step, state)
             change -= parameters
@@ -68,6 +70,7 @@ class Diloco(Algorithm):
                 if not (yield Reduce(change if done else None, parameters)):
                     break
             elif done:
+                del state.counts["fetched"]
                 yield Push(change)
             else:
                 break

@@ -122,7 +122,8 @@ class ThroughServers(RequestHandler):
 
     def _read(self, replica: VirtualReplica, server: VirtualServer, vector: np.ndarray) -> int:
         """Read a shard into a vector as it is now, and return the number of bytes that it takes."""
-        parameters, nbytes = server.shard.parameters, server.shard.parameters.nbytes
+        parameters = server.shard.parameters
+        nbytes: int = parameters.nbytes
         if self._wire_fetch is not None:
             copy = replica.copy(self._wire_fetch, self._cluster.servers, server)
             nbytes = copy.fetch(parameters)
