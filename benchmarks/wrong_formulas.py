@@ -93,6 +93,12 @@ FORMULAS = (
     Wrong("wire/onebit.py", "max(block.size - above, 1)", "block.size"),
     Wrong("wire/bf16.py", "np.uint32(0x7FFF)", "np.uint32(0x8000)"),
     Wrong("wire/with_origin.py", "origin[:] = data[end : end", "origin[:] = data[0 : 0"),
+    Wrong("wire/differences.py", "self.values[part], out=difference", "0, out=difference"),
+    Wrong("wire/differences.py", "        residual[:] = 0\n", ""),
+    Wrong("wire/differences.py", "self.values[part] += difference", "self.values[part] = difference"),
+    Wrong("wire/int8.py", "largest / real(LARGEST)", "largest / real(LARGEST + 1)"),
+    Wrong("wire/int8.py", "np.rint(left[i] / divisor)", "np.floor(left[i] / divisor)"),
+    Wrong("wire/int8.py", "left[i] - real(np.int8(whole)) * scale", "left[i] + real(np.int8(whole)) * scale"),
     # Cut models.
     Wrong("partition/transfer.py", "missing = [rest for each in missing for rest in each.minus(box)]", "pass"),
     Wrong("partition/transfer.py", "added = [rest for each in added for rest in each.minus(part)]", "pass"),
