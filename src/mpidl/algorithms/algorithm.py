@@ -22,6 +22,10 @@ Replica = Generator[Request, Any, None]
 Coordinator = Generator[CoordinatorRequest, Any, None]
 
 
+#: The wire format that is chosen when a run begins.
+AUTO = "auto"
+
+
 class Exchange(Enum):
     """How replicas exchange parameters, and so which requests they make."""
 
@@ -50,6 +54,7 @@ class Algorithm(Checked):
     ----------
     wire : str
         How pushes travel: "fp32" (as they are), "bf16", "int8", "topk:FRACTION" or "onebit"; see `mpidl.wire`.
+        "auto": as fast as these ranks need it, chosen when the run begins.
     wire_fetch : str
         How fetches travel: the same words. All but "fp32" encode how far a shard is ahead of what the worker has.
     max_staleness : int, optional
@@ -80,7 +85,8 @@ class Algorithm(Checked):
     def __post_init__(self) -> None:
         """Raise UsageError for settings out of bounds, or that don't go together."""
         super().__post_init__()
-        encoded = [key for key in ("wire", "wire_fetch") if parse(getattr(self, key), key) is not None]
+        wires = {key: getattr(self, key) for key in ("wire", "wire_fetch")}
+        encoded = [key for key, wire in wires.items() if wire == AUTO or parse(wire, key) is not None]
         if self.exchange is not Exchange.SERVERS and (encoded or self.max_staleness is not None):
             key = (*encoded, "max_staleness")[0]
             without = "without fetches" if key == "wire_fetch" else "without pushes"
@@ -133,12 +139,12 @@ class Algorithm(Checked):
 
     def encoding(self) -> Wire | None:
         """Return how pushes are encoded, or None where they travel as they are."""
-        encoding = parse(self.wire)
+        encoding = None if self.wire == AUTO else parse(self.wire)
         return WithOrigin(encoding) if self.policy(1).compares else encoding
 
     def fetch_encoding(self) -> Wire | None:
         """Return how fetches are encoded, or None where they travel as they are."""
-        return parse(self.wire_fetch, "wire_fetch")
+        return None if self.wire_fetch == AUTO else parse(self.wire_fetch, "wire_fetch")
 
     def vectors(self) -> tuple[str, ...]:
         """Return the names of the vectors that every shard keeps beside the parameters and its rule's state."""

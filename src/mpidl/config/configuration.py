@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mpidl import schema
-from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
+from mpidl.algorithms import ALGORITHMS, AUTO, Algorithm, Exchange
 from mpidl.config import toml
 from mpidl.config.earlier import modernise
 from mpidl.config.sections import (
@@ -183,6 +183,11 @@ def from_dict(
         **{name: schema.build(cls, name, values.get(name, {})) for name, cls in SECTIONS.items()},
     )
     config.algorithm.check(config.run.deterministic, config.rule)
+    for key in ("wire", "wire_fetch"):
+        if config.run.deterministic and getattr(config.algorithm, key) == AUTO:
+            raise UsageError(
+                f"algorithm.{key}: 'auto' is chosen by timing, which can't go with run.deterministic = true"
+            )
     if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
         raise UsageError(f"run.record: a run of {algorithm.name} can't be recorded")
     if config.topology.partitions > 1:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpidl.algorithms import AUTO, Algorithm
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, Split, augmented, held_out, normalised
@@ -32,6 +35,7 @@ from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.storage.best import Best, read_best
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.position import Position, ReplicaPosition
+from mpidl.wire import BLOCK
 
 
 class Job:
@@ -182,9 +186,9 @@ class Job:
             raise UsageError(f"run.{key}: {getattr(run, key)}, expected fewer than 2**63 samples in all")
         return schedule
 
-    @property
+    @cached_property
     def same_algorithm(self) -> bool:
-        """Whether the checkpoint is of the same algorithm with the same settings."""
+        """Whether the checkpoint is of the same algorithm with the same settings as the configuration."""
         if self.checkpoint is None:
             return False
         present = tomllib.loads(self.config.to_toml())["algorithm"]
@@ -211,6 +215,10 @@ class Job:
         """
         source = self.original.initial if self._initial is None else self._initial.read
         return source(range, self.layout)
+
+    def choose(self, algorithm: Algorithm) -> None:
+        """Take an algorithm in which what the configuration leaves open has been chosen."""
+        self.algorithm, self.config = algorithm, replace(self.config, algorithm=algorithm)
 
     def identify(self, data: Mapping[str, str]) -> None:
         """Note what the data are, as `mpidl.job.description` says it; checkpoints will have that.
@@ -353,6 +361,8 @@ class Job:
     @property
     def _block(self) -> int:
         encodings = (self.algorithm.encoding(), self.algorithm.fetch_encoding())
+        if AUTO in (self.algorithm.wire, self.algorithm.wire_fetch):
+            return BLOCK
         return max(1 if encoding is None else encoding.block for encoding in encodings)
 
     @property

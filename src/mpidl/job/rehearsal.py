@@ -51,9 +51,17 @@ def rehearse_replica(job: Job) -> None:
     for segments in _ways(job):
         _rehearse_algorithm(job, segments)
     if not job.original.own:
-        train, test = job.dataset.train, job.dataset.test
-        job.model.loss_and_gradient(train.take(job.schedule.portions.minibatches(0)[0]))
+        first_gradient(job)
+        test = job.dataset.test
         job.model.evaluate(test.gather(np.arange(min(BATCH, test.samples))))
+
+
+def first_gradient(job: Job) -> None:
+    """Let this rank's model compute the gradient of the first minibatch."""
+    if job.original.own:
+        job.rehearse()
+    else:
+        job.model.loss_and_gradient(job.dataset.train.take(job.schedule.portions.minibatches(0)[0]))
 
 
 def _ways(job: Job) -> list[list[Segment]]:

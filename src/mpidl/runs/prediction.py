@@ -26,7 +26,7 @@ from mpidl.shards.shard import Shard
 STEPS, MESSAGES = (4, 256), 4_000
 #: Requests of a replica within which it exchanges parameters.
 REQUESTS = 5_000
-#: Elements of a shard, and those of a shard that gets encoded pushes: a block of the wire format.
+#: Elements of a shard, and those of a shard with encoded pushes or fetches: a block of the wire format.
 FEW, MANY = 16, 1024
 
 
@@ -67,7 +67,8 @@ def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
         Durations of the job.
     """
     count = 1 if job.algorithm.exchange is Exchange.SHARED_MEMORY else servers or replicas
-    model = _Nothing(count * (FEW if job.algorithm.encoding() is None else MANY))
+    encoded = job.algorithm.encoding() or job.algorithm.fetch_encoding()
+    model = _Nothing(count * (MANY if encoded else FEW))
     scale = job.layout.size * job.dtype.itemsize / model.parameters.nbytes
     (low, high), period = STEPS, 4 * exchanges_every(job)
     each = max(low, min(high, MESSAGES * period // (4 * replicas * count)))

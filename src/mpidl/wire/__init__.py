@@ -7,10 +7,11 @@ from mpidl.wire.formats import parse
 from mpidl.wire.int8 import Int8
 from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
-from mpidl.wire.wire import Wire
+from mpidl.wire.wire import BLOCK, Wire
 from mpidl.wire.with_origin import WithOrigin
 
 __all__ = [
+    "BLOCK",
     "Bf16",
     "Differences",
     "ErrorFeedback",

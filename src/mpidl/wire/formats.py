@@ -35,5 +35,6 @@ def parse(text: str, key: str = "wire") -> Wire | None:
         if 0 < fraction <= 1:
             return TopK(fraction, text)
     raise UsageError(
-        f"{key}: {quoted(text)}, expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'"
+        f"{key}: {quoted(text)}, expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, "
+        "'onebit', or 'auto'"
     )

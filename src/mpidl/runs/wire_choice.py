@@ -1,0 +1,93 @@
+"""``wire = "auto"``: the format in which an exchange is short beside the computing, both measured on the ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.algorithms import AUTO
+from mpidl.job.job import Job
+from mpidl.job.rehearsal import first_gradient
+from mpidl.runs.prediction import exchanges_every
+from mpidl.topology.roles import Roles
+from mpidl.wire import encoded_bytes, parse
+
+#: From what loses nothing to what loses most; each needs half of the bytes of the one before, or fewer.
+FORMATS = ("fp32", "bf16", "int8", "onebit")
+#: The largest part of the computing that an exchange may take.
+SHARE = 0.25
+#: Most bytes between a worker and a server while they are measured, and of all workers in one server's memory.
+PROBE, PROBES = 4 << 20, 256 << 20
+
+
+def choose_wire(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: Sequence[int]) -> None:
+    """Choose the formats that the configuration leaves open, and note them; collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    roles : Roles
+    job : Job
+        Its algorithm is replaced by one with the formats.
+    nodes : sequence of int
+        The node of each rank, as a number.
+    """
+    algorithm = job.algorithm
+    keys = [key for key in ("wire", "wire_fetch") if getattr(algorithm, key) == AUTO]
+    if not keys:
+        return
+    if len(set(nodes)) == 1:
+        chosen, reason = FORMATS[0], "all ranks are on one node"
+    else:
+        exchange, computing = _exchange_seconds(comm, roles, job), _computing_seconds(comm, roles, job)
+        chosen = choose(exchange / max(computing, 1e-9), job.dtype)
+        reason = (
+            f"an exchange as it is takes {exchange * 1e3:.3g} ms, the computing between two {computing * 1e3:.3g} ms"
+        )
+    wires: dict[str, Any] = dict.fromkeys(keys, chosen)
+    job.choose(replace(algorithm, **wires))
+    job.notes.append(f"{' and '.join(keys)}: {chosen}; {reason}")
+
+
+def choose(ratio: float, dtype: Any) -> str:
+    """Return the first format whose exchanges are short, given how long they take beside the computing as they are."""
+    for name in FORMATS:
+        wire, size = parse(name), 1 << 20
+        part = 1.0 if wire is None else encoded_bytes(wire, size, dtype) / (size * np.dtype(dtype).itemsize)
+        if ratio * part <= SHARE:
+            return name
+    return FORMATS[-1]
+
+
+def _exchange_seconds(comm: MPI.Intracomm, roles: Roles, job: Job) -> float:
+    """Return how long a push and a fetch of all workers at once take, by plain messages."""
+    workers = [rank for replica in roles.replicas for rank in replica]
+    whole = job.layout.size * job.dtype.itemsize / len(roles.servers) / len(job.slices)
+    size = max(1, int(min(whole, PROBE, PROBES // len(workers))))
+    others = roles.servers if comm.rank in workers else workers if comm.rank in roles.servers else []
+    sent, received = np.zeros(size, np.uint8), np.empty((len(others), size), np.uint8)
+    seconds = 0.0
+    for _ in range(2):  # The first time, connections are made.
+        comm.Barrier()
+        started = time.perf_counter()
+        requests = [comm.Irecv(row, rank) for row, rank in zip(received, others, strict=True)]
+        requests += [comm.Isend(sent, rank) for rank in others]
+        MPI.Request.Waitall(requests)
+        seconds = time.perf_counter() - started
+    return float(comm.allreduce(seconds, op=MPI.MAX)) * whole / size
+
+
+def _computing_seconds(comm: MPI.Intracomm, roles: Roles, job: Job) -> float:
+    """Return how long the slowest worker computes between two exchanges."""
+    seconds = 0.0
+    if any(comm.rank in replica for replica in roles.replicas):
+        for _ in range(2):  # The first time, loops are compiled.
+            started = time.perf_counter()
+            first_gradient(job)
+            seconds = time.perf_counter() - started
+    return float(comm.allreduce(seconds, op=MPI.MAX)) * exchanges_every(job)
