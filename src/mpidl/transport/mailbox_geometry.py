@@ -9,11 +9,13 @@ import numpy as np
 from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.transport.protocol import Header
-from mpidl.wire import Wire
+from mpidl.wire import BLOCK, Wire
 
 #: Bytes that the rings of all workers may take in one server's memory, and the slots a ring has at most and at least.
 MAILBOX_BYTES = 256 << 20
 MOST_SLOTS, FEWEST_SLOTS = 32, 2
+#: Fewest elements to which chunks shrink where there are many workers.
+FEWEST_ELEMENTS = 4 * BLOCK
 
 
 class MailboxGeometry(NamedTuple):
@@ -44,9 +46,13 @@ class MailboxGeometry(NamedTuple):
     def of(
         cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES
     ) -> MailboxGeometry:
-        """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), as many slots as memory allows."""
+        """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as memory allows.
+
+        Where many workers leave too little memory for two slots of a ring, chunks are smaller.
+        """
         dtype = np.dtype(dtype)
-        chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize))
+        most = MAILBOX_BYTES // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
+        chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize), max(most, FEWEST_ELEMENTS))
         chunks = -(-shard.size // chunk)
         slot = chunk * dtype.itemsize if wire is None else wire.size(chunk, dtype)
         affordable = MAILBOX_BYTES // (workers * slot)

@@ -1,0 +1,30 @@
+"""Mailboxes: what they take of a server's memory, for any number of workers."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpidl.parameters import Range
+from mpidl.transport.mailbox_geometry import FEWEST_ELEMENTS, MAILBOX_BYTES, MailboxGeometry
+from mpidl.wire import BLOCK, parse
+
+WIRES = st.sampled_from(["fp32", "bf16", "int8", "topk:0.01", "onebit"])
+
+
+@given(
+    size=st.integers(1, 10**9), workers=st.integers(1, 5000), wire=WIRES,
+    dtype=st.sampled_from(["float32", "float64"]),
+)  # fmt: skip
+def test_mailboxes_of_any_number_of_workers_have_room_for_a_chunk_beside_another(size, workers, wire, dtype):
+    geometry = MailboxGeometry.of(Range(0, size), workers, dtype, parse(wire))
+    assert geometry.slots >= 2
+    assert (geometry.chunks - 1) * geometry.chunk < size <= geometry.chunks * geometry.chunk
+    assert geometry.chunk == size or geometry.chunk % BLOCK == 0
+    if geometry.chunk > FEWEST_ELEMENTS:
+        assert geometry.workers * geometry.slots * geometry.slot <= MAILBOX_BYTES
+
+
+@pytest.mark.parametrize(("workers", "chunk"), [(1, 131072), (250, 131072), (500, 66560), (1000, 32768), (10**6, 4096)])
+def test_chunks_shrink_from_some_hundred_workers_on(workers, chunk):
+    assert MailboxGeometry.of(Range(0, 20_000_000), workers, np.float32).chunk == chunk
