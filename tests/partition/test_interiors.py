@@ -78,6 +78,19 @@ def test_no_row_is_left_out_that_could_be_computed(size, stride, padding):
             assert list(range(*layer.rows_from(Range(start, stop), (height, height)))) == possible
 
 
+def test_few_operations_are_not_worth_it(monkeypatch):
+    monkeypatch.setattr("mpidl.partition.interior.WORTH", 20_000_000)
+
+    def found(samples):
+        source = [box((0, samples), (0, 50), (0, 60), (0, 4)), box((0, samples), (50, 100), (0, 60), (0, 4))]
+        halos = [box((0, samples), (0, 51), (0, 60), (0, 4)), box((0, samples), (49, 100), (0, 60), (0, 4))]
+        return interior(LocallyConnected2d(8, 3), Transfer(source, halos), 0)
+
+    operations = 2 * 48 * 58 * 9 * 4 * 8
+    assert not found(20_000_000 // operations).size
+    assert found(20_000_000 // operations + 1) == Range(0, 48)
+
+
 def test_the_interior_is_what_lies_between_the_halos():
     layer, samples = LocallyConnected2d(2, 3), (0, 4)
     source = [box(samples, (0, 5), (0, 6), (0, 1)), box(samples, (5, 10), (0, 6), (0, 1))]

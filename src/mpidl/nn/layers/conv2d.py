@@ -178,7 +178,7 @@ class Conv2d(Weighted):
         return found if tiling is None else tiling.whole_tiles(found)
 
     def forward_rows(self, work: Workspace, inputs: Any, outputs: Any, rows: Range) -> None:
-        """See `Layer`: the activation is left for the end."""
+        """See `Layer`: the activation is left for the end, and the bias of what isn't computed by tiles."""
         images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
         tiling = self._tiling(windows)
         if tiling is not None:
@@ -202,10 +202,11 @@ class Conv2d(Weighted):
                 own = matrix[:, columns]
                 repeated = np.lib.stride_tricks.as_strided(own, (len(sums), *own.shape), (0, *own.strides))
                 kernels.multiply(by_image, repeated, sums[:, :, columns])
-            sums += work.parameters["bias"]
 
     def end_rows(self, work: Workspace, outputs: Any) -> None:
         """See `Layer`."""
+        if "tiles" not in work.buffers:
+            work.kernels.add_row(outputs.reshape(-1, self.channels), work.parameters["bias"])
         self.activate(work, outputs)
 
     def backward(
