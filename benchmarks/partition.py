@@ -221,7 +221,7 @@ def predict(layers: list[Layer], shape: tuple[int, ...], ranks: int, costs: Cost
     """Return the milliseconds of a minibatch on so many machines, and what the busiest of them sends."""
     cut = as_in_the_paper(layers, shape, ranks)
     plan = make_plan(cut, shape, ranks, batch=BATCH, costs=costs, ranks_per_node=1)
-    sent = [sum(each) for each in zip(*(movement.sent for movement in plan.movements(BATCH)), strict=True)]
+    sent = [sum(each) for each in zip(*(movement.sent for movement in plan.traffic(BATCH)), strict=True)]
     return {
         "parameters": plan.layout.size,
         "machines": ranks,

@@ -14,7 +14,7 @@ from mpidl.algorithms import Downpour
 from mpidl.engines.virtual.cut import UNCUT, Cut, slice_stops
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.times import Constant, Exponential, Times
-from mpidl.nn import Conv2d, Dense
+from mpidl.nn import BatchNormalisation, Conv2d, Dense
 from mpidl.partition.costs import Costs
 from mpidl.partition.flow import Compute, Receive, Send, flows
 from mpidl.partition.planner import make_plan
@@ -49,7 +49,8 @@ def by_hand(bandwidth, latency, computing=1.0):
     values = latency + 4 * 3 * BATCH / bandwidth
     outputs = latency + 4 * 2 * 2 / bandwidth
     forward = first + values + second + outputs
-    return forward + outputs + 2 * second + values + first
+    # The gradient of the values is on its way while those of the weights are computed.
+    return forward + outputs + second + max(second, values) + first
 
 
 @pytest.mark.parametrize(("bandwidth", "latency"), [(100.0, 0.5), (1e4, 0.0), (7.0, 0.01)])
@@ -88,7 +89,7 @@ def test_ranks_send_what_the_plan_moves(network, partitions):
     moved = np.zeros((partitions, partitions))
     for (source, to, _), nbytes in sent.items():
         moved[source, to] += nbytes
-    elements = sum((each.elements for each in plan.movements(5)), np.zeros((partitions, partitions), int))
+    elements = sum((each.elements for each in plan.traffic(5)), np.zeros((partitions, partitions), int))
     assert (moved == 8 * (elements + elements.T)).all()
 
 
@@ -102,11 +103,24 @@ def test_nobody_waits_for_ever_and_nobody_computes_less(network, partitions):
     assert sum(work) >= times.cut.whole * (1 - 1e-9)
 
 
+def test_ranks_that_share_statistics_tell_each_other_their_sums():
+    """Two of 5 channels forward, with those of gradients backward, where ranks share the samples."""
+    layers = [Dense(5, cut="samples"), BatchNormalisation(cut="samples"), Dense(3, cut="samples")]
+    plan = make_plan(layers, (4,), 3, batch=6)
+    without = make_plan([layers[0], layers[2]], (4,), 3, batch=6)
+    gathered = 4 * (plan.steps[1].gathered() + plan.steps[1].gathered().T).sum(axis=0)
+    of_both = zip(*(flows(each, Basis(6, COSTS, 4)) for each in (plan, without)), strict=True)
+    for rank, both in enumerate(of_both):
+        own, others = (sum(each.nbytes for each in flow if isinstance(each, Send)) for flow in both)
+        assert own - others == gathered[rank] + 2 * (5 + 5 + 2 * 5) * 8
+
+
 def test_stages_compute_one_after_the_other():
     plan = make_plan([Dense(8) for _ in range(3)], (8,), 3, batch=4, stages=3, costs=COSTS)
     uncut = make_plan([Dense(8) for _ in range(3)], (8,), 1, batch=4, costs=COSTS)
     cut = Cut.of(plan, uncut, Basis(4, COSTS, 4))
-    assert seconds_of_a_gradient(Times(Constant(cut.whole), cut=cut)) == pytest.approx(cut.whole)
+    # But gradients of weights, each an eighth of the work, are computed while earlier stages go on.
+    assert seconds_of_a_gradient(Times(Constant(cut.whole), cut=cut)) == pytest.approx(cut.whole * 6 / 8)
 
 
 def test_ranks_of_cut_replicas_draw_their_own_durations():

@@ -18,7 +18,7 @@ from mpidl.partition.planner import make_plan
 
 def between_layers(plan, samples=1):
     """Return the elements that move forward, without the outputs' way to the loss."""
-    return [(move.name, move.what, move.elements.sum()) for move in plan.movements(samples) if move.name != "outputs"]
+    return [(move.name, move.what, move.elements.sum()) for move in plan.traffic(samples) if move.name != "outputs"]
 
 
 def test_locally_connected_layers_move_halos_only():
@@ -67,7 +67,7 @@ def test_two_halves_of_alexnet_move_at_their_crosstalk_only():
     plan = make_plan(layers, (7, 9, 3), 2, batch=1)
     # Each half takes all of the other's maps, and nothing else.
     assert between_layers(plan) == [("third", "values", 7 * 9 * 8)]
-    assert plan.movements(1)[0].elements.tolist() == [[0, 7 * 9 * 4], [7 * 9 * 4, 0]]
+    assert plan.traffic(1)[0].elements.tolist() == [[0, 7 * 9 * 4], [7 * 9 * 4, 0]]
     grouped = [plan.steps[index].layers[1].groups for index in range(5)]
     assert grouped == [1, 1, 1, 1, 1]
 
@@ -77,7 +77,7 @@ def test_a_value_that_several_units_need_moves_once():
     plan = make_plan(layers, (5,), 3, batch=7)
     # Each rank lacks the eight values of the others, for seven samples, however many units take them.
     assert between_layers(plan, 7) == [("second", "values", 3 * 8 * 7)]
-    outputs = plan.movements(7)[-1]
+    outputs = plan.traffic(7)[-1]
     assert (outputs.name, outputs.what) == ("outputs", "values")
     # Shares of 3, 2 and 2 samples: who has them lacks 40 units of each.
     assert outputs.elements.sum(axis=0).tolist() == [3 * 40, 2 * 40, 2 * 40]
@@ -110,7 +110,7 @@ def test_by_samples_parameters_move_and_values_do_not():
     size = 3 * 3 * 3 * 4 + 4
     assert between_layers(plan, 8) == [("first", "parameters", 3 * size)]
     # Each rank sends its quarter of the tensors to three others, and the gradients of theirs back.
-    assert plan.movements(8)[0].sent == (2 * 3 * size // 4,) * 4
+    assert plan.traffic(8)[0].sent == (2 * 3 * size // 4,) * 4
     assert plan.parameters == (size // 4,) * 4
     assert plan.operations(8) == (3 * 2 * layers[0].operations((8, 8, 3)),) * 4
     assert plan.operations(2) == (3 * layers[0].operations((8, 8, 3)),) * 2 + (0, 0)

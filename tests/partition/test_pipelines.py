@@ -241,7 +241,7 @@ def test_a_value_crosses_a_cut_once_for_each_sample(schedule, monkeypatch):
 
     monkeypatch.setattr(threads.ThreadGroup, "send", counting)
     gradients(net, plan, batch_for(net, 9), schedule, 4)
-    (movement,) = [each.elements for each in plan.movements(9) if each.elements.any()]
+    (movement,) = [each.elements for each in plan.traffic(9) if each.elements.any()]
     assert sent == {(0, 1): movement[0, 1], (1, 0): movement[0, 1]}
 
 

@@ -55,7 +55,7 @@ def test_one_rank_has_the_whole_network():
     plan = make_plan(layers, shape, 1, batch=32)
     assert plan.layout == Network(layers, shape).layout
     assert plan.slices == (Range(0, plan.layout.size),)
-    assert plan.movements(32) == []
+    assert plan.traffic(32) == []
 
 
 IMAGES = ("fashion_cnn", "cifar10_cnn")

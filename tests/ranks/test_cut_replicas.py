@@ -189,7 +189,7 @@ def test_the_bytes_that_replicas_move_are_those_of_the_plan(comm, shared_path):
     summary = trained(comm, config)
     plan = cut(build(config), comm.size - 1)
     # There and back, in float64.
-    step = 2 * 8 * sum(int(each.elements.sum()) for each in plan.movements(25))
+    step = 2 * 8 * sum(int(each.elements.sum()) for each in plan.traffic(25))
     assert summary["bytes_moved"] == 11 * step > 0
 
 

@@ -69,6 +69,44 @@ def test_the_initial_parameters_and_deterministic_runs_do_not_depend_on_the_numb
     assert all(np.array_equal(runs[1][key], runs[3][key]) for key in runs[1])
 
 
+def test_cut_replicas_train_as_one_process_does_bit_for_bit_where_no_cut_divides_a_sum(mpidl, tmp_path):
+    random = np.random.default_rng(3)
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        for split in ("train", "test"):
+            file[f"{split}/x"] = random.normal(size=(101, 13, 5, 2)).astype(np.float32)
+            file[f"{split}/y"] = random.normal(size=(101, 11 * 3 * 3)).astype(np.float32)
+    job = tmp_path / "local.toml"
+    job.write_text(
+        """
+        run = { epochs = 3, deterministic = true }
+        data = { source = "hdf5", path = "data.h5", batch = 23 }
+        algorithm = { name = "sync" }
+        server = { rule = "adam", rate = 0.01 }
+        [model]
+        loss = "mean_squared_error"
+        [[model.layer]]
+        type = "locally_connected2d"
+        channels = 3
+        activation = "tanh"
+        cut = "rows"
+        [[model.layer]]
+        type = "flatten"
+        cut = "rows"
+        """
+    )
+    runs = {}
+    for partitions in (1, 2, 4):
+        name = f"cut-{partitions}"
+        ranks = ("-n", 1 + partitions) if partitions > 1 else ()
+        done = mpidl("train", job, *ranks, "--set", f"run.name={name}", "--set", f"topology.partitions={partitions}")
+        assert done.returncode == 0, done.stderr
+        assert "sums are rounded otherwise" not in done.stderr
+        found = trained(tmp_path, name)
+        runs[partitions] = {key: found[key].tobytes() for key in found if key.startswith(("parameters", "rule"))}
+        assert len(runs[partitions]) == 6
+        assert runs[partitions] == runs[1]
+
+
 def test_the_summary_has_what_it_promises_and_evaluate_agrees(mpidl, digits, tmp_path):
     done = mpidl("train", digits, "-n", 4, "--json", "--set", "run.target_accuracy=0.5", "--set", "run.epochs=50")
     assert done.returncode == 0, done.stderr

@@ -142,7 +142,7 @@ def test_a_model_too_large_for_a_rank_is_cut(measured, tmp_path):
     assert found["proposal"] == {"servers": 3, "replicas": 1, "partitions": 2, "stages": 1, "micro_batches": 1}
     assert [cut["layer"] for cut in found["cuts"]] == ["0-dense", "1-dense", "outputs"]
     cut = plan_model(build(config()), 2)
-    assert sum(each["moved"] for each in found["cuts"]) == 4 * sum(sum(each.sent) for each in cut.movements(8))
+    assert sum(each["moved"] for each in found["cuts"]) == 4 * sum(sum(each.sent) for each in cut.traffic(8))
     workers = [rank for rank in found["roles"] if rank["role"].startswith("worker")]
     assert [rank["memory"]["parameters"] for rank in workers] == [4 * size for size in cut.parameters]
     text = as_text(found).splitlines()

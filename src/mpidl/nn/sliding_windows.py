@@ -46,6 +46,19 @@ class SlidingWindows(NamedTuple):
     channels: int
     after: tuple[int, int]
 
+    def on_rows(self, rows: Range, height: int) -> Range:
+        """Return the rows of positions whose windows have no other rows of an image, of this height, than some.
+
+        Examples
+        --------
+        >>> sliding_windows((9, 5), 3, 1, 1).on_rows(Range(0, 6), 9)
+        Range(start=0, stop=5)
+        """
+        size, stride, padding, positions = self.size[0], self.stride[0], self.padding[0], self.positions[0]
+        start = 0 if rows.start == 0 else -(-(rows.start + padding) // stride)
+        stop = positions if rows.stop == height else (rows.stop + padding - size) // stride + 1
+        return Range(start, max(start, stop))
+
 
 def sliding_windows(input_shape: Shape, size: Pair, stride: Pair, padding: PaddingPair) -> SlidingWindows:
     """Return the windows on images (height, width, channels) or (height, width), which have one channel.

@@ -19,6 +19,7 @@ from mpidl.nn.kernels.cpu.minimal_filtering import POINTS, STEP
 from mpidl.nn.kernels.cpu.products import multiply
 from mpidl.nn.layers.layer import Buffer, Workspace
 from mpidl.nn.sliding_windows import SlidingWindows
+from mpidl.parameters.ranges import Range
 
 #: Smallest number of channels for which the transforms pay off.
 LEAST_CHANNELS = 8
@@ -59,6 +60,12 @@ class Tiling(NamedTuple):
         """Number of pixels along a side of a tile."""
         return STEP + self.size - 1
 
+    def whole_tiles(self, rows: Range) -> Range:
+        """Return those of some rows of outputs that are whole rows of tiles."""
+        start = -(-rows.start // STEP) * STEP
+        stop = rows.stop if rows.stop == self.positions[0] else rows.stop // STEP * STEP
+        return Range(start, max(start, stop))
+
     @property
     def places(self) -> int:
         """Number of pixels in a tile."""
@@ -90,13 +97,16 @@ def buffers(tiling: Tiling) -> dict[str, Buffer]:
     return {name: Buffer(shape, per_sample=False, shape_on_device=(0,)) for name, shape in shapes.items()}
 
 
-def forward(work: Workspace, tiling: Tiling, images: np.ndarray, outputs: np.ndarray) -> Iterator[Block]:
+def forward(
+    work: Workspace, tiling: Tiling, images: np.ndarray, outputs: np.ndarray, rows: Range | None = None
+) -> Iterator[Block]:
     """Set outputs (n, *positions, width) to the convolution of images (n, height, width, depth) plus the bias.
 
-    Yields each block of the outputs when it is done, while it is in the cache.
+    Only some rows of them, if given: whole rows of tiles, as `Tiling.whole_tiles` returns them, or what is before or
+    after these. Yields each block of the outputs when it is done, while it is in the cache.
     """
     kernel, scratch = _transformed(work, tiling), work.buffers["scratch"]
-    for at, row, inputs, sums in _blocks(work, tiling, len(images)):
+    for at, row, inputs, sums in _blocks(work, tiling, len(images), rows):
         outputs[at] = work.parameters["bias"]
         kernels.transform_data(images[at[0]], inputs, row, tiling.padding, scratch)
         multiply(_matrices(inputs), kernel, _matrices(sums))
@@ -159,16 +169,20 @@ def _matrices(tiles: np.ndarray) -> np.ndarray:
     return tiles.reshape(len(tiles), -1, tiles.shape[-1])
 
 
-def _blocks(work: Workspace, tiling: Tiling, samples: int) -> Iterator[tuple[Block, int, np.ndarray, np.ndarray]]:
+def _blocks(
+    work: Workspace, tiling: Tiling, samples: int, of: Range | None = None
+) -> Iterator[tuple[Block, int, np.ndarray, np.ndarray]]:
     """Yield blocks of the outputs, their first row of tiles, and the memory for the tiles of inputs and outputs."""
-    memory, (down, across) = work.buffers["tiles"], tiling.tiles
+    memory, across = work.buffers["tiles"], tiling.tiles[1]
+    tiles = Range(0, tiling.tiles[0]) if of is None else Range(of.start // STEP, -(-of.stop // STEP))
+    down = tiles.size
     row, room = across * tiling.places * (tiling.depth + tiling.width), memory.size - 2 * tiling.places * GAP
     rows = min(down, room // row)
     images = min(samples, max(1, room // (down * row)))
     for first in range(0, samples, images):
         some = slice(first, min(samples, first + images))
-        for start in range(0, down, rows):
-            shape = (some.stop - first, min(rows, down - start), across)
+        for start in range(*tiles, rows):
+            shape = (some.stop - first, min(rows, tiles.stop - start), across)
             inputs, rest = _tiles(memory, tiling.places, (*shape, tiling.depth))
             sums, _ = _tiles(rest, tiling.places, (*shape, tiling.width))
             yield (some, slice(start * STEP, min(tiling.positions[0], (start + shape[1]) * STEP))), start, inputs, sums

@@ -108,6 +108,14 @@ class Call:
         inputs = self.inputs if self.layer.joins else self.inputs[0]
         self.layer.forward(self.workspace, inputs, self.outputs)
 
+    def forward_rows(self, rows: Range) -> None:
+        """Compute some rows of the outputs, up to what `end_rows` does."""
+        self.layer.forward_rows(self.workspace, self.inputs[0], self.outputs, rows)
+
+    def end_rows(self) -> None:
+        """Do what is left when all rows are computed."""
+        self.layer.end_rows(self.workspace, self.outputs)
+
     def backward(self) -> None:
         """Compute the gradients with respect to the layer's parameters and inputs."""
         self._backward(self.layer.backward)

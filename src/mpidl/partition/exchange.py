@@ -86,9 +86,10 @@ class Exchange:
         adds: bool = False,
     ) -> None:
         self._group, self._xp, self._tag, self._memory = group, xp, tag, memory
-        self._posted = False
+        self._posted = self._taken = False
         self._packing: list[tuple[Any, Any]] = []
         self._downloads: list[tuple[np.ndarray, Any]] = []
+        self._own: list[tuple[Any, Any]] = []
         self._arrivals: list[Arrival] = []
         self._receives: list[Message] = []
         rank = group.rank
@@ -104,7 +105,7 @@ class Exchange:
         self._missing = [_view(box, target) for box in missing]
         for giver, each in groupby(summands, lambda summand: summand.rank):
             if giver == rank:
-                self._take_own(list(each), source, target)
+                self._keep(list(each), source, target)
             else:
                 self._receive(giver, list(each), target)
 
@@ -123,18 +124,26 @@ class Exchange:
         for message in self._sends:
             message.start()
 
-    def finish(self) -> None:
-        """Wait for what other ranks send, and overwrite the targets, or add to them."""
+    def take_own(self) -> None:
+        """Overwrite what of the targets doesn't depend on other ranks; `finish` does so if it hasn't been done."""
         self._post()
         for view in self._missing:
             view.fill(0)
+        for view, values in self._own:
+            self._xp.copyto(view, values)
+        self._taken = True
+
+    def finish(self) -> None:
+        """Wait for what other ranks send, and overwrite the targets, or add to them."""
+        if not self._taken:
+            self.take_own()
         for arrival in self._arrivals:
             arrival.wait()
             for view, values in arrival.copies:
                 self._xp.copyto(view, values)
             for view, values in arrival.additions:
                 self._xp.add(view, values, out=view)
-        self._posted = False
+        self._posted = self._taken = False
 
     def complete(self) -> None:
         """Wait until what `start` has begun to send is on its way, so that the sources may change."""
@@ -159,14 +168,14 @@ class Exchange:
             self._packing += zip(parts, views, strict=True)
         return self._group.send(to, array, self._tag)
 
-    def _take_own(self, own: list[Summand], source: _Held, target: _Held) -> None:
-        pairs = {
-            name: [(_view(box, target), _view(box, source)) for each in own for box in getattr(each, name)]
+    def _keep(self, own: list[Summand], source: _Held, target: _Held) -> None:
+        copies, additions = (
+            [(_view(box, target), _view(box, source)) for each in own for box in getattr(each, name)]
             for name in ("copied", "added")
-        }
+        )
         # Copies go to elements that no lower rank gives: there is no need to wait.
-        self._arrivals.insert(0, Arrival(_at_once, pairs["copied"], []))
-        self._arrivals.append(Arrival(_at_once, [], pairs["added"]))
+        self._own += copies
+        self._arrivals.append(Arrival(_at_once, [], additions))
 
     def _receive(self, giver: int, summands: list[Summand], target: _Held) -> None:
         copies, additions = [], []

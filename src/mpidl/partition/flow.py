@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mpidl.partition.plan import Plan
-from mpidl.partition.seconds import Basis, compute_seconds
-
-#: Part of a layer's seconds that the forward pass takes, if its inputs need a gradient and if they don't.
-FORWARD, FORWARD_OF_FIRST = 1 / 3, 1 / 2
+from mpidl.partition.interior import interior_parts
+from mpidl.partition.plan import Plan, Step, sharers
+from mpidl.partition.seconds import FORWARD, INPUTS, WEIGHTS, Basis, compute_seconds, part_of
 
 
 class Compute(NamedTuple):
@@ -41,7 +40,7 @@ Flow = tuple[Compute | Send | Receive, ...]
 def flows(plan: Plan, basis: Basis) -> list[Flow]:
     """Return what each rank does, as `Program` does it: a value leaves once it is there, and is waited for when needed.
 
-    Sums of statistics are left out.
+    Ranks that share statistics sum them, in float64: twice forward, and once backward what is twice as much.
     """
     return _Flows(plan, basis).of_ranks()
 
@@ -61,15 +60,25 @@ class _Flows:
             [(2 * tag, moved) for tag, (each, moved) in enumerate(values) if each.taker == number]
             for number in range(len(plan.steps) + 1)
         ]
+        taken = {each.taker: interior_parts(plan, each, basis.samples) for each, _ in values}
+        self._interior = [taken.get(number, [0.0] * plan.partitions) for number in range(len(plan.steps))]
         self._shared = [(2 * tag, step.gathered()) for tag, step in enumerate(plan.steps, len(values))]
+        first = 2 * (len(values) + len(plan.steps))
+        sums = [_summed(step) * 8 / basis.itemsize for step in plan.steps]
+        self._summed = [(first + 3 * number, elements) for number, elements in enumerate(sums)]
 
     def of_ranks(self) -> list[Flow]:
         for movement in self._shared:
             self._send(*movement)
         for number, gathered in enumerate(self._shared):
-            for movement in (gathered, *self._arriving[number]):
+            self._receive(*gathered)
+            self._compute(number, FORWARD, self._interior[number])
+            for movement in self._arriving[number]:
                 self._receive(*movement)
-            self._compute(number, forward=True)
+            tag, summed = self._summed[number]
+            for each in (tag, tag + 1):
+                self._sum(each, summed)
+            self._compute(number, FORWARD, [1 - part for part in self._interior[number]])
             for movement in self._leaving[number]:
                 self._send(*movement)
         for movement in self._arriving[-1]:
@@ -79,27 +88,45 @@ class _Flows:
         for number in reversed(range(len(self._shared))):
             for movement in reversed(self._leaving[number]):
                 self._receive(*_back(*movement))
-            self._compute(number, forward=False)
-            for movement in (*self._arriving[number], self._shared[number]):
+            tag, summed = self._summed[number]
+            self._sum(tag + 2, 2 * summed)
+            self._compute(number, INPUTS)
+            for movement in self._arriving[number]:
                 self._send(*_back(*movement))
+            self._compute(number, WEIGHTS)
+            self._send(*_back(*self._shared[number]))
         for movement in reversed(self._shared):
             self._receive(*_back(*movement))
         return [tuple(own) for own in self._ranks]
 
-    def _compute(self, number: int, forward: bool) -> None:
-        first = not any(self._plan.steps[number].operands)
-        part = FORWARD_OF_FIRST if first else FORWARD
-        for own, seconds in zip(self._ranks, self._seconds[number], strict=True):
+    def _compute(self, number: int, part: str, of_it: Sequence[float] | None = None) -> None:
+        whole = part_of(self._plan.steps[number], part)
+        for rank, own in enumerate(self._ranks):
+            seconds = self._seconds[number][rank] * whole * (1.0 if of_it is None else of_it[rank])
             if seconds:
-                own.append(Compute(seconds * (part if forward else 1 - part)))
+                own.append(Compute(seconds))
 
     def _send(self, tag: int, elements: np.ndarray) -> None:
         for rank, to in np.argwhere(elements).tolist():
             self._ranks[rank].append(Send(to, tag, float(elements[rank, to]) * self._itemsize))
 
+    def _sum(self, tag: int, elements: np.ndarray) -> None:
+        self._send(tag, elements)
+        self._receive(tag, elements)
+
     def _receive(self, tag: int, elements: np.ndarray) -> None:
         for source, rank in np.argwhere(elements).tolist():
             self._ranks[rank].append(Receive(source, tag))
+
+
+def _summed(step: Step) -> np.ndarray:
+    """Return how many elements of a statistic each rank tells each other (partitions, partitions)."""
+    found = np.zeros((len(step.given), len(step.given)))
+    statistics = next(layer.statistics for layer in step.layers if layer is not None)[:1]
+    for _, box, ranks in sharers(step.tensors, statistics):
+        found[np.ix_(ranks, ranks)] = box.size
+    np.fill_diagonal(found, 0)
+    return found
 
 
 def _back(tag: int, elements: np.ndarray) -> tuple[int, np.ndarray]:

@@ -170,7 +170,7 @@ class Moving(NamedTuple):
         return Transfer(boxes_of(self.source, samples), boxes_of(self.target, samples)).moved
 
 
-class Movement(NamedTuple):
+class Traffic(NamedTuple):
     """What moves between the ranks at one place of a step of training, forward; backward, as much goes back.
 
     Attributes
@@ -234,11 +234,11 @@ class Plan:
                     seen.add((value, target))
                     yield Moving(name, value, taker, self.steps[value - 1].given, target)
 
-    def movements(self, samples: int) -> list[Movement]:
+    def traffic(self, samples: int) -> list[Traffic]:
         """Return what moves in a step of training with a minibatch: values, then parameters, in order."""
-        values = [Movement(each.name, "values", each.elements(samples)) for each in self.moving()]
-        parameters = [Movement(step.name, "parameters", step.gathered()) for step in self.steps]
-        return [movement for movement in (*values, *parameters) if movement.elements.any()]
+        values = [Traffic(each.name, "values", each.elements(samples)) for each in self.moving()]
+        parameters = [Traffic(step.name, "parameters", step.gathered()) for step in self.steps]
+        return [each for each in (*values, *parameters) if each.elements.any()]
 
     def operations(self, samples: int) -> tuple[int, ...]:
         """Return the floating-point operations of each rank's products in a step of training."""

@@ -6,11 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from mpidl.nn.workspaces import Call, Pass
 from mpidl.parameters.box import Box, strides
+from mpidl.parameters.ranges import Range
 from mpidl.partition.exchange import Exchange, Memory
 from mpidl.partition.gradient_sums import GradientSums
 from mpidl.partition.group import Group
+from mpidl.partition.interior import interior
 from mpidl.partition.local import Local, Movement, Task
 from mpidl.partition.plan import Plan, Step
 from mpidl.partition.tensors import Tensors
@@ -72,10 +76,19 @@ class Program:
         def forward(gathering: bool) -> list[Callable[[], Any]]:
             found: list[Callable[[], Any]] = [each.start for each in gathers if gathering]
             for task, call in tasks:
-                found += [there[move.tag].finish for move in task.arrivals]
+                arriving = [there[move.tag] for move in task.arrivals]
                 found += [each.finish for each in tensors.gathers[task.step] if gathering]
-                if len(call.outputs):
-                    found.append(call.forward)
+                if rows := self._interior(task, call):
+                    # Values of other ranks travel while the rows are computed that don't need them.
+                    (values,) = arriving
+                    before, after = Range(0, rows.start), Range(rows.stop, call.outputs.shape[1])
+                    found += [values.take_own, partial(call.forward_rows, rows), values.finish]
+                    found += [partial(call.forward_rows, some) for some in (before, after) if some.size]
+                    found.append(call.end_rows)
+                else:
+                    found += [each.finish for each in arriving]
+                    if len(call.outputs):
+                        found.append(call.forward)
                 found += [there[move.tag].start for move in task.departures]
             return found + [there[move.tag].finish for move in local.arrivals]
 
@@ -111,6 +124,13 @@ class Program:
         answers = [] if local.answer is None else [self._exchange(local.answer)]
         self._answer = [step for each in answers for step in (each.start, each.finish, each.complete)]
         self._exchanges = [*there.values(), *back.values(), *answers]
+
+    def _interior(self, task: Task, call: Call) -> Range | None:
+        """Return the rows that a task computes before its inputs arrive; None if it computes all at once."""
+        if len(task.arrivals) != 1 or self._xp is not np or not len(call.outputs):
+            return None
+        rows = interior(call.layer, task.arrivals[0].transfer(self._samples), self._group.rank)
+        return rows if rows.size else None
 
     def _exchange(self, move: Movement, back: bool = False) -> Exchange:
         """Return the rank's side of a movement of a value, or of its gradient back."""

@@ -7,8 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.partition.costs import Costs
-from mpidl.partition.plan import Distribution, Plan, Step, boxes_of, sharers
+from mpidl.partition.interior import interior_parts
+from mpidl.partition.plan import Distribution, Moving, Plan, Step, boxes_of, sharers
 from mpidl.partition.transfer import Transfer
+
+#: The parts of a layer's work: values, gradients of its inputs, and of its parameters.
+FORWARD, INPUTS, WEIGHTS = "forward", "inputs", "weights"
 
 
 class Basis(NamedTuple):
@@ -35,6 +39,9 @@ class Basis(NamedTuple):
 def plan_seconds(plan: Plan, basis: Basis, micro_batches: int = 1) -> float:
     """Return the seconds of a step of training, one layer after the other.
 
+    What travels between nodes while a rank computes is hidden: a value while the rows are computed that don't need it,
+    its gradient while those of weights are. Within a node, messages are the work of its processors.
+
     Stages compute micro-batches at the same time: the slowest stage computes all, and each of the others one more than
     it hides (Huang et al. 2019, GPipe, section 2.3; one forward, one backward takes as long).
 
@@ -52,7 +59,8 @@ def plan_seconds(plan: Plan, basis: Basis, micro_batches: int = 1) -> float:
     for number, step in zip(numbers, plan.steps, strict=True):
         stages[number] += work_seconds(step, of_one, first=not any(step.operands))
     for each in plan.moving():
-        stages[(*numbers, -1)[each.taker]] += movement_seconds(each.source, each.target, of_one)
+        seconds = movement_seconds(each.source, each.target, of_one) - _hidden(plan, each, of_one)
+        stages[(*numbers, -1)[each.taker]] += seconds
     return sum(stages) + (micro_batches - 1) * max(stages)
 
 
@@ -77,7 +85,7 @@ def work_seconds(step: Step, basis: Basis, first: bool = False) -> float:
             pairs = np.ix_(users, users)
             elements[pairs] += box.size / len(users)
             messages[pairs] += 1
-    seconds = max(compute_seconds(step, basis, first)) + 2 * _moving(elements, messages, basis)
+    seconds = max(compute_seconds(step, basis, first)) + 2 * sum(_moving(elements, messages, basis))
     if step.together:
         # Two sums forward, one backward.
         partners = sum(layer is not None for layer in step.layers) - 1
@@ -88,6 +96,31 @@ def work_seconds(step: Step, basis: Basis, first: bool = False) -> float:
 def compute_seconds(step: Step, basis: Basis, first: bool = False) -> list[float]:
     """Return the seconds of each rank's layer, forward and backward; see `work_seconds`."""
     return [_compute(step, rank, basis, first) for rank in range(len(step.given))]
+
+
+def part_of(step: Step, part: str) -> float:
+    """Return which part of a layer's seconds a part of its work takes."""
+    if not any(step.operands):
+        # The network's inputs need no gradient.
+        return 0.0 if part == INPUTS else 1 / 2
+    if not step.operations(_first_rank(step), 1):
+        return {FORWARD: 1 / 3, INPUTS: 2 / 3, WEIGHTS: 0.0}[part]
+    return 1 / 3
+
+
+def _hidden(plan: Plan, moving: Moving, basis: Basis) -> float:
+    """Return for how many seconds nobody waits of those in which a value moves from node to node, and back."""
+    if not _spans(plan.partitions, basis) or moving.taker == len(plan.steps):
+        return 0.0
+    elements = moving.elements(basis.samples)
+    _, travels = _moving(elements, elements > 0, basis)
+    if not travels:
+        return 0.0
+    step, takers = plan.steps[moving.taker], np.flatnonzero(elements.any(axis=0))
+    computes, interior = compute_seconds(step, basis), interior_parts(plan, moving, basis.samples)
+    forward = min(interior[rank] * computes[rank] for rank in takers) * part_of(step, FORWARD)
+    back = min(computes[rank] for rank in takers) * part_of(step, WEIGHTS)
+    return min(travels, forward) + min(travels, back)
 
 
 def _compute(step: Step, rank: int, basis: Basis, first: bool) -> float:
@@ -102,11 +135,13 @@ def _compute(step: Step, rank: int, basis: Basis, first: bool) -> float:
 def movement_seconds(source: Distribution, target: Distribution, basis: Basis) -> float:
     """Return the seconds in which a value gets from one distribution to another, and its gradient back."""
     elements = Transfer(boxes_of(source, basis.samples), boxes_of(target, basis.samples)).moved
-    return 2 * _moving(elements, elements > 0, basis)
+    return 2 * sum(_moving(elements, elements > 0, basis))
 
 
-def _moving(elements: np.ndarray, messages: np.ndarray, basis: Basis) -> float:
+def _moving(elements: np.ndarray, messages: np.ndarray, basis: Basis) -> tuple[float, float]:
     """Return the seconds in which elements get from rank to rank (ranks, ranks); their diagonals don't count.
+
+    First those within nodes, then those between them.
 
     Each rank sends one message after the other, and within a node and between nodes the busiest counts. All ranks of a
     node share its card.
@@ -114,7 +149,7 @@ def _moving(elements: np.ndarray, messages: np.ndarray, basis: Basis) -> float:
     ranks = len(elements)
     nodes = np.arange(ranks) // (basis.ranks_per_node or ranks)
     count = nodes[-1] + 1
-    seconds = 0.0
+    seconds = [0.0, 0.0]
     for between in (False, True):
         pairs = (nodes[:, None] != nodes) if between else (nodes[:, None] == nodes) & ~np.eye(ranks, dtype=bool)
         own, sent = elements * pairs, messages * pairs
@@ -127,8 +162,8 @@ def _moving(elements: np.ndarray, messages: np.ndarray, basis: Basis) -> float:
             own = by_node
         busiest = max(own.sum(axis=0).max(), own.sum(axis=1).max())
         most = max(sent.sum(axis=0).max(), sent.sum(axis=1).max())
-        seconds += basis.costs.move(float(busiest) * basis.itemsize, int(most), between)
-    return seconds
+        seconds[between] = basis.costs.move(float(busiest) * basis.itemsize, int(most), between)
+    return seconds[False], seconds[True]
 
 
 def _spans(ranks: int, basis: Basis) -> bool:

@@ -98,7 +98,7 @@ def of_model(job: Job) -> dict[str, Any]:
 def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
     """Describe how a job's model is cut; see `plan`."""
     moved: Counter[str] = Counter()
-    for each in cut.movements(job.config.data.batch):
+    for each in cut.traffic(job.config.data.batch):
         moved[each.name] += sum(each.sent) * job.dtype.itemsize
     rows = [{"layer": step.name, "how": step.how, "moved": moved.pop(step.name, 0)} for step in cut.steps]
     return [*rows, *({"layer": name, "how": "samples", "moved": nbytes} for name, nbytes in moved.items())]

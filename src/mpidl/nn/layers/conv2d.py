@@ -132,16 +132,18 @@ class Conv2d(Weighted):
         found["sums"] = Buffer((self.channels,), per_sample=False)
         return found if tiling is None else found | winograd.buffers(tiling)
 
-    def _blocks(self, work: Workspace, windows: SlidingWindows, samples: int) -> Iterator[tuple[slice, int, int, Any]]:
-        """Yield blocks that fit into the buffer: a slice of images, first row, number of rows, memory for patches."""
-        memory, (down, across) = work.buffers["patches"], windows.positions
-        shape = (across, *windows.size, windows.channels // self.groups)
+    def _blocks(
+        self, work: Workspace, windows: SlidingWindows, samples: int, of: Range
+    ) -> Iterator[tuple[slice, int, int, Any]]:
+        """Yield blocks of some rows that fit into the buffer: images, first row, number of rows, memory for patches."""
+        memory, down = work.buffers["patches"], of.size
+        shape = (windows.positions[1], *windows.size, windows.channels // self.groups)
         rows = min(down, memory.size // prod(shape))
         images = min(samples, max(1, memory.size // (down * prod(shape))))
         for first in range(0, samples, images):
             some = slice(first, min(samples, first + images))
-            for row in range(0, down, rows):
-                count = min(rows, down - row)
+            for row in range(*of, rows):
+                count = min(rows, of.stop - row)
                 block = (some.stop - some.start, count, *shape)
                 yield some, row, count, memory[: prod(block)].reshape(block)
 
@@ -159,7 +161,7 @@ class Conv2d(Weighted):
         kernels, weight = work.kernels, work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
         matrix = weight.reshape(-1, self.channels)
-        for some, row, rows, patches in self._blocks(work, windows, len(images)):
+        for some, row, rows, patches in self._blocks(work, windows, len(images), Range(0, outputs.shape[1])):
             at = some, slice(row, row + rows)
             sums = outputs[at].reshape(-1, self.channels)
             for group in range(self.groups):
@@ -168,6 +170,44 @@ class Conv2d(Weighted):
                 kernels.multiply(gathered, matrix[:, columns], sums[:, columns])
             kernels.add_row(sums, work.parameters["bias"])
             self.activate(work, outputs, at)
+
+    def rows_from(self, rows: Range, input_shape: Shape) -> Range:
+        """See `Layer`."""
+        windows = self._windows(input_shape)
+        found, tiling = windows.on_rows(rows, input_shape[0]), self._tiling(windows)
+        return found if tiling is None else tiling.whole_tiles(found)
+
+    def forward_rows(self, work: Workspace, inputs: Any, outputs: Any, rows: Range) -> None:
+        """See `Layer`: the activation is left for the end, and the bias of what isn't computed by tiles."""
+        images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
+        tiling = self._tiling(windows)
+        if tiling is not None:
+            for _ in winograd.forward(work, tiling, images, outputs, rows):
+                pass
+            return
+        self._multiply_rows(work, windows, images, outputs, rows)
+
+    def _multiply_rows(self, work: Workspace, windows: SlidingWindows, images: Any, outputs: Any, of: Range) -> None:
+        kernels, weight = work.kernels, work.parameters["weight"]
+        depth, width = weight.shape[2], self.channels // self.groups
+        matrix = weight.reshape(-1, self.channels)
+        for some, row, rows, patches in self._blocks(work, windows, len(images), of):
+            # Rows of one image follow each other, but not those of several.
+            sums = outputs[some, row : row + rows]
+            sums = sums.reshape(len(sums), -1, self.channels)
+            for group in range(self.groups):
+                columns = slice(group * width, (group + 1) * width)
+                gathered = kernels.patch_matrix(images[some], patches, windows, row, group * depth)
+                by_image = gathered.reshape(len(sums), -1, len(matrix))
+                own = matrix[:, columns]
+                repeated = np.lib.stride_tricks.as_strided(own, (len(sums), *own.shape), (0, *own.strides))
+                kernels.multiply(by_image, repeated, sums[:, :, columns])
+
+    def end_rows(self, work: Workspace, outputs: Any) -> None:
+        """See `Layer`."""
+        if "tiles" not in work.buffers:
+            work.kernels.add_row(outputs.reshape(-1, self.channels), work.parameters["bias"])
+        self.activate(work, outputs)
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
@@ -236,7 +276,7 @@ class Conv2d(Weighted):
         if image_gradient is not None:
             image_gradient.fill(0)
             transposed[:] = weight.reshape(-1, self.channels).T
-        for some, row, rows, patches in self._blocks(work, windows, len(images)):
+        for some, row, rows, patches in self._blocks(work, windows, len(images), Range(0, windows.positions[0])):
             sums = backprop((some, slice(row, row + rows))).reshape(-1, self.channels)
             flat = patches.reshape(len(sums), -1)
             for group in range(self.groups):

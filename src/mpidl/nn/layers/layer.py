@@ -14,6 +14,7 @@ from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.cuts import divide
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range
 from mpidl.schema import Checked, choose
 
 Shape = tuple[int, ...]
@@ -246,6 +247,29 @@ class Layer(Checked, ABC):
     @abstractmethod
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """Overwrite `outputs` (n, *output_shape) with the layer's function of `inputs` (n, *input_shape)."""
+
+    def rows_from(self, rows: Range, input_shape: Shape) -> Range:
+        """Return the rows of the outputs that depend on some rows of the inputs only, and that can be computed apart.
+
+        Of a layer that computes all at once, as most do, there are none. A row has the same bits whether it is computed
+        apart or not.
+        """
+        return Range(0, 0)
+
+    def forward_rows(self, work: Workspace, inputs: Any, outputs: Any, rows: Range) -> None:
+        """Compute some rows of the outputs, from NumPy arrays, up to what `end_rows` does.
+
+        Parameters
+        ----------
+        work, inputs, outputs
+            The same as for `forward`.
+        rows
+            What `rows_from` has returned, or what is before or after that.
+        """
+        raise NotImplementedError
+
+    def end_rows(self, work: Workspace, outputs: Any) -> None:
+        """Do what is left of `forward` when all rows are computed."""
 
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None

@@ -14,6 +14,7 @@ from mpidl.nn.layers.conv2d import PATCHES
 from mpidl.nn.layers.layer import Buffer, Piece, Shape, Weighted, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
 from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,14 @@ class LocallyConnected2d(Weighted):
             "patches": Buffer((max(row, PATCHES),), per_sample=False),
         }
 
-    def _blocks(self, work: Workspace, windows: SlidingWindows, samples: int) -> Iterator[tuple[slice, int, Any]]:
+    def _blocks(
+        self, work: Workspace, windows: SlidingWindows, samples: int, rows: Range
+    ) -> Iterator[tuple[slice, int, Any]]:
         """Yield blocks that fit into the buffer: a slice of images, a row of positions, memory for patches."""
-        memory, (down, across) = work.buffers["patches"], windows.positions
+        memory, across = work.buffers["patches"], windows.positions[1]
         shape = (1, across, *windows.size, windows.channels)
         images = min(samples, memory.size // prod(shape))
-        for row in range(down):
+        for row in range(*rows):
             for first in range(0, samples, images):
                 some = slice(first, min(samples, first + images))
                 block = (some.stop - first, *shape)
@@ -109,14 +112,25 @@ class LocallyConnected2d(Weighted):
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
+        self.forward_rows(work, inputs, outputs, Range(0, outputs.shape[1]))
+        self.end_rows(work, outputs)
+
+    def rows_from(self, rows: Range, input_shape: Shape) -> Range:
+        """See `Layer`."""
+        return self._windows(input_shape).on_rows(rows, input_shape[0])
+
+    def forward_rows(self, work: Workspace, inputs: Any, outputs: Any, rows: Range) -> None:
+        """See `Layer`: bias and activation are left for the end."""
         kernels, windows, images = work.kernels, self._windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
         weight = work.parameters["weight"].reshape(*windows.positions, -1, self.channels)
-        for some, row, patches in self._blocks(work, windows, len(inputs)):
+        for some, row, patches in self._blocks(work, windows, len(inputs), rows):
             kernels.gather_patches(images[some], patches, windows, row, 0)
             # One matrix product per position, over the patches of all images.
             kernels.multiply(_by_position(patches), weight[row], _by_position(outputs[some, row]))
-        flat = outputs.reshape(len(inputs), -1)
-        kernels.add_row(flat, work.parameters["bias"].reshape(-1))
+
+    def end_rows(self, work: Workspace, outputs: Any) -> None:
+        """See `Layer`."""
+        work.kernels.add_row(outputs.reshape(len(outputs), -1), work.parameters["bias"].reshape(-1))
         self.activate(work, outputs)
 
     def backward(
@@ -151,7 +165,7 @@ class LocallyConnected2d(Weighted):
             image_gradients = input_gradient.reshape(images.shape)
         if weights:
             kernels.sum_rows(output_gradient.reshape(len(inputs), -1), work.gradients["bias"].reshape(-1))
-        for some, row, patches in self._blocks(work, windows, len(inputs)):
+        for some, row, patches in self._blocks(work, windows, len(inputs), Range(0, windows.positions[0])):
             by_position, sums = _by_position(patches), _by_position(output_gradient[some, row])
             if weights:
                 kernels.gather_patches(images[some], patches, windows, row, 0)

@@ -1,0 +1,206 @@
+"""Values travel between ranks while the rows are computed that don't need them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from hand_plans import batch_for, box
+from mpidl.nn import Conv2d, Dense, LocallyConnected2d, MaxPool2d, Network
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.workspaces import Call
+from mpidl.parameters import Range
+from mpidl.partition import threads
+from mpidl.partition.costs import Costs
+from mpidl.partition.flow import Compute, Receive, flows
+from mpidl.partition.group import Message
+from mpidl.partition.interior import interior, interior_parts
+from mpidl.partition.network import CutNetwork
+from mpidl.partition.planner import make_plan
+from mpidl.partition.seconds import Basis, plan_seconds
+from mpidl.partition.transfer import Transfer
+
+#: Layers that compute rows apart, and the shape of a sample.
+APART = [
+    (LocallyConnected2d(3, 3, "tanh"), (11, 7, 2)),
+    (LocallyConnected2d(4, [4, 3], "gelu", stride=[3, 2], padding=[[2, 1], [0, 1]]), (17, 6, 3)),
+    (LocallyConnected2d(2, 5, "sigmoid"), (13, 8)),
+    (Conv2d(3, 3, "tanh"), (11, 7, 2)),
+    (Conv2d(6, [4, 3], "gelu", stride=[3, 2], padding=[[2, 1], [0, 1]], groups=3), (17, 6, 3)),
+    (Conv2d(5, 5, "sigmoid", padding=2), (13, 9)),
+    # By minimal filtering.
+    (Conv2d(9, 3, "tanh", padding=1), (19, 7, 8)),
+    (Conv2d(8, 5, "relu", padding=[[2, 1], [0, 2]]), (22, 9, 11)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("layer", "shape"), APART)
+def test_rows_computed_apart_have_the_same_bits_and_need_nothing_else(layer, shape, dtype):
+    network = Network([layer], shape, dtype=dtype, seed=3)
+    random, height = np.random.default_rng(1), shape[0]
+    inputs = random.normal(size=(5, *shape)).astype(dtype)
+    network.parameters[:] = random.normal(size=network.layout.size)
+    expected = network.predict(inputs)
+    (call,) = network._passes.take(5).calls
+    apart = 0
+    for start, stop in [(0, height - 2), (2, height), (2, height - 2), (3, height - 1), (5, 8), (0, 1)]:
+        rows = layer.rows_from(Range(start, stop), shape)
+        assert 0 <= rows.start <= rows.stop <= len(expected[0])
+        if not rows.size:
+            continue
+        apart += 1
+        known = np.full_like(inputs, np.nan)
+        known[:, start:stop] = inputs[:, start:stop]
+        call.inputs[0] = known
+        call.outputs.fill(np.nan)
+        call.forward_rows(rows)
+        known[:] = inputs
+        for rest in (Range(0, rows.start), Range(rows.stop, len(expected[0]))):
+            if rest.size:
+                call.forward_rows(rest)
+        call.end_rows()
+        assert call.outputs.tobytes() == expected.tobytes()
+    assert apart >= 3
+
+
+@pytest.mark.parametrize(("size", "stride", "padding"), [(3, 1, 0), (3, 1, 1), (4, 3, 2), (1, 2, 0), (5, 2, 4)])
+def test_no_row_is_left_out_that_could_be_computed(size, stride, padding):
+    height, layer = 23, LocallyConnected2d(1, size, stride=stride, padding=padding)
+    windows = layer._windows((height, height))
+    for start in range(height):
+        for stop in range(start + 1, height + 1):
+            under = [
+                range(max(0, y * stride - padding), min(height, y * stride - padding + size))
+                for y in range(windows.positions[0])
+            ]
+            possible = [y for y, rows in enumerate(under) if start <= rows.start and rows.stop <= stop]
+            assert list(range(*layer.rows_from(Range(start, stop), (height, height)))) == possible
+
+
+def test_few_operations_are_not_worth_it(monkeypatch):
+    monkeypatch.setattr("mpidl.partition.interior.WORTH", 20_000_000)
+
+    def found(samples):
+        source = [box((0, samples), (0, 50), (0, 60), (0, 4)), box((0, samples), (50, 100), (0, 60), (0, 4))]
+        halos = [box((0, samples), (0, 51), (0, 60), (0, 4)), box((0, samples), (49, 100), (0, 60), (0, 4))]
+        return interior(LocallyConnected2d(8, 3), Transfer(source, halos), 0)
+
+    operations = 2 * 48 * 58 * 9 * 4 * 8
+    assert not found(20_000_000 // operations).size
+    assert found(20_000_000 // operations + 1) == Range(0, 48)
+
+
+def test_the_interior_is_what_lies_between_the_halos():
+    layer, samples = LocallyConnected2d(2, 3), (0, 4)
+    source = [box(samples, (0, 5), (0, 6), (0, 1)), box(samples, (5, 10), (0, 6), (0, 1))]
+    halos = [box(samples, (0, 6), (0, 6), (0, 1)), box(samples, (4, 10), (0, 6), (0, 1))]
+    assert [interior(layer, Transfer(source, halos), rank) for rank in (0, 1)] == [Range(0, 3), Range(1, 4)]
+    # Nothing comes from others; half of each row does; a sum does; all is computed at once.
+    assert not interior(layer, Transfer(source, source), 0).size
+    columns = [box(samples, (0, 10), (0, 3), (0, 1)), box(samples, (0, 10), (3, 6), (0, 1))]
+    assert not interior(layer, Transfer(columns, [box(samples, (0, 10), (0, 6), (0, 1))] * 2), 0).size
+    summands = [source[0], box(samples, (4, 10), (0, 6), (0, 1))]
+    assert not interior(layer, Transfer(summands, halos), 0).size
+    assert not interior(MaxPool2d(3, 1), Transfer(source, halos), 0).size
+
+
+@dataclass
+class Telling:
+    """A group that tells what is received."""
+
+    group: threads.ThreadGroup
+    told: list
+
+    def __getattr__(self, name):
+        return getattr(self.group, name)
+
+    def receive(self, source, array, tag):
+        message = self.group.receive(source, array, tag)
+
+        def wait():
+            self.told.append("waits")
+            message.wait()
+
+        return Message(message.start, wait, message.free)
+
+
+NETWORKS = [
+    ([*(LocallyConnected2d(2, 3, "tanh", cut="rows") for _ in range(3)), Dense(4, cut="inputs")], (29, 9, 2)),
+    (
+        [Conv2d(8, 3, "relu", cut="rows"), Conv2d(9, 3, "tanh", cut="rows"), Conv2d(3, 2, cut="rows"), Dense(4)],
+        (33, 7, 2),
+    ),
+]
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+@pytest.mark.parametrize(("layers", "shape"), NETWORKS)
+def test_a_rank_computes_before_it_waits_and_the_bits_are_the_same(layers, shape, partitions, monkeypatch):
+    plan = make_plan(layers, shape, partitions, batch=5)
+    told = {}
+
+    def tell(call, rows):
+        told[id(call.workspace.gradients)].append("computes")
+        call.layer.forward_rows(call.workspace, call.inputs[0], call.outputs, rows)
+
+    def tell_the_end(call):
+        told[id(call.workspace.gradients)].append("ends")
+        call.layer.end_rows(call.workspace, call.outputs)
+
+    monkeypatch.setattr(Call, "forward_rows", tell)
+    monkeypatch.setattr(Call, "end_rows", tell_the_end)
+
+    def compute(group):
+        network = Network(layers, shape, seed=1)
+        model, own = CutNetwork(network, plan, group.rank), []
+        told.update((id(gradients), own) for gradients in model._tensors.gradients)
+        model.bind(Telling(group, own))
+        batch = batch_for(network, 5)
+        outputs = model.predict(batch.inputs)
+        told_of_it = list(own)
+        loss, gradient = model.loss_and_gradient(batch)
+        return outputs, loss, gradient.copy(), told_of_it
+
+    found = threads.run(partitions, compute)
+    with monkeypatch.context() as patch:
+        for kind in (LocallyConnected2d, Conv2d):
+            patch.setattr(kind, "rows_from", Layer.rows_from)
+        whole = threads.run(partitions, compute)
+    interiors = np.sum([np.array(interior_parts(plan, each, 5)) > 0 for each in plan.moving()], axis=0)
+    assert max(interiors) == 2
+    for rank, (own, its) in enumerate(zip(found, whole, strict=True)):
+        (outputs, loss, gradient, order), (expected, its_loss, its_gradient, without) = own, its
+        if outputs is not None:
+            assert outputs.tobytes() == expected.tobytes()
+        assert (loss, gradient.tobytes()) == (its_loss, its_gradient.tobytes())
+        assert "computes" not in without
+        *of_layers, _ = " ".join(order).split("ends")
+        assert len(of_layers) == interiors[rank] > 0
+        assert all("computes waits" in each and each.endswith("computes ") for each in of_layers)
+
+
+def test_time_between_nodes_is_hidden_by_what_is_computed_meanwhile():
+    layers = [LocallyConnected2d(2, 3, cut="rows"), LocallyConnected2d(2, 3, cut="rows"), Dense(4, cut="inputs")]
+    plan = make_plan(layers, (18, 5, 2), 2, batch=6)
+    halo = next(each for each in plan.moving() if each.taker == 1)
+    # Of 14 rows, each rank has 7 of 16 rows' outputs: 8 rows, and one from the other rank.
+    assert interior_parts(plan, halo, 6) == [6 / 7, 6 / 7]
+    # The second layer's operations: a third forward, a third for the gradient of its weights.
+    part = 2 * 7 * 1 * (9 * 2) * 2 * 6 / 1e4
+    for bandwidth in (1e9, 500.0, 300.0, 100.0):
+        costs = Costs(flops=1e4, bandwidth=bandwidth, latency=0.0, between_bandwidth=bandwidth, between_latency=0.0)
+        within, apart = (plan_seconds(plan, Basis(6, costs, 4, nodes)) for nodes in (None, 1))
+        travels = 6 * 3 * 2 * 4 / bandwidth
+        assert within - apart == pytest.approx(min(travels, part * 6 / 7) + min(travels, part))
+
+
+def test_flows_compute_between_sending_and_receiving():
+    layers = [LocallyConnected2d(2, 3, cut="rows"), LocallyConnected2d(2, 3, cut="rows"), Dense(4, cut="inputs")]
+    plan = make_plan(layers, (18, 5, 2), 2, batch=6)
+    for flow in flows(plan, Basis(6, Costs(), 4)):
+        place = next(i for i, each in enumerate(flow) if isinstance(each, Receive))
+        before, after = flow[place - 1], flow[place + 1]
+        assert isinstance(before, Compute)
+        assert isinstance(after, Compute)
+        assert before.seconds == pytest.approx(6 * after.seconds)
