@@ -150,7 +150,9 @@ class ThroughServers(RequestHandler):
         if self._spare is None:
             self._spare = np.empty_like(request.parameters)
             self._start_fetch(self._spare, self._spare_fetched)
+        started = self._timer()
         self._link.finish_fetch()
+        figures["fetching_seconds"] += self._timer() - started
         self._look_for_cut(self._spare_fetched)
         np.copyto(request.parameters, self._spare)
         self.fetched[:] = self._spare_fetched
