@@ -18,7 +18,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv demo docs test lint unit ranks smoke crashes rubbish formulas lowest clean
+.PHONY: venv demo docs test lint unit cluster ranks smoke crashes rubbish formulas lowest clean
 
 venv: $(VENV)/.installed
 
@@ -31,7 +31,7 @@ $(VENV)/.installed: pyproject.toml
 demo: venv
 	$(BIN)/mpidl train jobs/digits.toml -n 4
 
-test: lint unit ranks smoke
+test: lint unit cluster ranks smoke
 
 lint: venv
 	$(BIN)/ruff check .
@@ -40,7 +40,11 @@ lint: venv
 
 # In two processes: tests that start jobs wait most of the time.
 unit: venv
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal --ignore=tests/cluster
+
+# Jobs on emulated hosts and in a real Slurm; what can't be tested on this machine is skipped, and the summary says why.
+cluster: venv
+	$(BIN)/pytest -rs tests/cluster
 
 # The same tests on worlds of 1 to 4 ranks: odd sizes catch what even ones hide.
 ranks: venv
@@ -61,7 +65,7 @@ crashes: venv
 
 # The lowest versions that pyproject.toml allows, in an environment of their own; on Python 3.11 or 3.12.
 lowest: .venv-lowest/.installed
-	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal
+	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal --ignore=tests/cluster
 
 .venv-lowest/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,19 @@ def with_sections(job: Job, **sections: dict[str, Any]) -> Job:
     return changed
 
 
-def train(job: Job, ranks: int, keep: Path | None = None) -> Run:
+def train(job: Job, ranks: int, keep: Path | None = None, start: list[str] | None = None) -> Run:
     """Train on ranks; return the summary, with the run's records as "records".
 
-    `keep` is a directory in which the run's files stay; they don't otherwise.
+    Parameters
+    ----------
+    job
+    ranks
+    keep
+        A directory in which the run's files stay; they don't otherwise.
+    start
+        What starts as many ranks; by default ``mpidl train -n`` does.
     """
-    return _run(job, "train", "-n", ranks, keep=keep)
+    return _run(job, "train", *(() if start else ("-n", ranks)), keep=keep, start=start or [])
 
 
 def simulate(job: Job, replicas: int) -> Run:
@@ -57,11 +65,11 @@ def simulate(job: Job, replicas: int) -> Run:
     return _run(job, "simulate", "--replicas", replicas)
 
 
-def _run(job: Job, command: str, *arguments: Any, keep: Path | None = None) -> Run:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "job.toml"
-        path.write_text(toml.dump(with_sections(job, run={"dir": str(keep or directory)})))
-        summary = last_json([sys.executable, "-m", "mpidl", command, path, *arguments, "--json"])
+def _run(job: Job, command: str, *arguments: Any, keep: Path | None = None, start: Sequence[str] = ()) -> Run:
+    with tempfile.TemporaryDirectory(dir=keep) as directory:
+        path = Path(directory).resolve() / "job.toml"
+        path.write_text(toml.dump(with_sections(job, run={"dir": str((keep or path.parent).resolve())})))
+        summary = last_json([*start, sys.executable, "-m", "mpidl", command, path, *arguments, "--json"])
         lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
     return summary | {"records": [json.loads(line) for line in lines]}
 

@@ -35,6 +35,7 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=128, help="samples in a worker's batch")
     parser.add_argument("--rate", type=float, default=0.01, help="Adagrad's rate")
     parser.add_argument("--target", type=float, help="test accuracy whose time is reported")
+    parser.add_argument("--rendezvous", type=Path, help="a new file that all hosts see, if mpirun or srun starts this")
     parser.add_argument("--json", action="store_true", help="end stdout with the figures as one JSON object")
     return parser.parse_args()
 

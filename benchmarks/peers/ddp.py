@@ -1,4 +1,7 @@
-"""Synchronous training with PyTorch's DistributedDataParallel over gloo, on the processes of this host."""
+"""Synchronous training with PyTorch's DistributedDataParallel over gloo.
+
+On processes of this host, or on those that ``mpirun`` or ``srun`` starts, with ``--rendezvous``.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from mpidl.launch.environment import world
+
 
 def epoch(model: nn.Module, optimizer: Optimizer, images: Tensor, labels: Tensor, batches: Sequence[Tensor]) -> None:
     """Train on the samples of each batch."""
@@ -25,11 +30,11 @@ def epoch(model: nn.Module, optimizer: Optimizer, images: Tensor, labels: Tensor
         optimizer.zero_grad()
 
 
-def process(rank: int, options: argparse.Namespace, port: int) -> None:
+def process(rank: int, options: argparse.Namespace, meeting: str) -> None:
     """Be one of the processes: train, and on rank 0 evaluate and report."""
     torch.set_num_threads(1)
     workers = options.workers
-    dist.init_process_group("gloo", init_method=f"tcp://{common.HOST}:{port}", rank=rank, world_size=workers)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
     images, labels = common.load(options.data, "train")
     test = common.load(options.data, "t10k") if rank == 0 else None
     network = common.network()
@@ -52,6 +57,10 @@ def process(rank: int, options: argparse.Namespace, port: int) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    options = common.arguments(__doc__)
-    multiprocessing.spawn(process, (options, common.free_port()), nprocs=options.workers)
+    options, started = common.arguments(__doc__), world()
+    if started.size > 1:
+        options.workers = started.size
+        process(started.rank, options, f"file://{options.rendezvous}")
+    else:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        multiprocessing.spawn(process, (options, f"tcp://{common.HOST}:{common.free_port()}"), nprocs=options.workers)

@@ -1,8 +1,13 @@
 """Batch scripts: what they ask for, and when they queue themselves again, with schedulers that are shell functions."""
 
 import os
+import re
 import shlex
+import signal
 import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ from mpidl.errors import UsageError
 from mpidl.launch.batch import RESTARTS, Batch, seconds_of
 
 JOBS = Path(__file__).parents[2] / "jobs"
+MADE = "# Made by: mpidl "
 SCRIPTS = sorted(path for path in JOBS.iterdir() if path.suffix in (".sbatch", ".pbs", ".flux"))
 SCHEDULERS = ("slurm", "pbs", "flux")
 
@@ -36,12 +42,23 @@ def lines(scheduler, **changes):
     return made(scheduler, **changes).script().splitlines()
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def second_line(path):
+    return path.read_text().splitlines()[1]
+
+
+@pytest.mark.parametrize("path", [each for each in SCRIPTS if second_line(each).startswith(MADE)], ids=lambda p: p.name)
 def test_each_script_of_jobs_is_what_its_second_line_makes(path, monkeypatch, capsys):
     monkeypatch.chdir(JOBS.parent)
-    words = shlex.split(path.read_text().splitlines()[1].removeprefix("# Made by: mpidl "))
+    words = shlex.split(second_line(path).removeprefix(MADE))
     assert main(words) == 0
     assert capsys.readouterr().out == path.read_text()
+
+
+def test_the_job_array_has_a_task_for_each_point():
+    text = (JOBS / "scaling.sbatch").read_text()
+    words, last = (re.search(pattern, text)[1] for pattern in (r"\npoints=\((.+)\)\n", r"--array=0-(\d+)\n"))
+    command = [sys.executable, JOBS.parent / "benchmarks" / "scaling.py", *words.split(), "--count"]
+    assert subprocess.check_output([*command, "--start", "srun"], text=True) == f"{int(last) + 1}\n"
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -60,8 +77,8 @@ def test_what_slurm_is_asked_for():
         assert f"#SBATCH --{option}" in found
     assert 'srun --mpi=pmix --cpus-per-task=2 mpidl train "${arguments[@]}"' in found
     found = lines("slurm", mpi="mpirun")
-    assert 'timeout --signal=USR1 --preserve-status 3480 mpidl train -n 12 "${arguments[@]}"' in found
-    assert not any("--signal=USR1@" in line for line in found)
+    assert 'mpidl train -n 12 "${arguments[@]}" &' in found
+    assert "#SBATCH --signal=B:USR1@120" in found
 
 
 def test_what_pbs_and_flux_are_asked_for():
@@ -104,10 +121,51 @@ AGAIN = {
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("code", [0, 1, 2, 14, 75, 124, 137, 143])
-def test_a_script_queues_itself_again_unless_the_run_is_done_or_would_fail_again(run, scheduler, code):
+def test_a_script_queues_itself_again_unless_the_run_is_done_or_would_fail_again(run, tmp_path, scheduler, code):
+    summary = tmp_path / "runs" / "name-7" / "summary.json"
+    summary.parent.mkdir(parents=True)
+    summary.write_text('{"interrupted":false}')
     found, calls = run(made(scheduler).script(), code)
     assert found == code
     assert (AGAIN[scheduler] in calls) == (code > 2)
+
+
+@pytest.mark.parametrize("summary", [None, '{"interrupted":true}'])
+def test_ranks_that_srun_did_not_start_are_queued_again_though_it_returns_0(run, tmp_path, summary):
+    if summary is not None:
+        (tmp_path / "runs" / "name-7").mkdir(parents=True)
+        (tmp_path / "runs" / "name-7" / "summary.json").write_text(summary)
+    code, calls = run(made("slurm").script(), 0)
+    assert code == 75
+    assert calls[-1] == AGAIN["slurm"]
+
+
+def test_beside_mpirun_the_script_passes_a_signal_on(run, tmp_path):
+    ready, text = tmp_path / "ready", made("slurm", mpi="mpirun").script()
+    (tmp_path / "bin" / "mpidl").write_text(
+        f"#!/bin/bash\ntrap 'sleep 0.3; exit 75' USR1\ntouch {ready}\nwhile :; do sleep 0.05; done\n"
+    )
+    (tmp_path / "bin" / "mpidl").chmod(0o755)
+
+    def tell():
+        while not ready.exists():
+            time.sleep(0.01)
+        (shell,) = [int(each.name) for each in Path("/proc").glob("[0-9]*") if _is_script(each, tmp_path)]
+        os.kill(shell, signal.SIGUSR1)
+
+    with ThreadPoolExecutor() as pool:
+        told = pool.submit(tell)
+        code, calls = run(text, 0)
+    told.result()
+    assert (code, calls) == (75, ["scontrol requeue 7"])
+
+
+def _is_script(process, directory):
+    """Tell whether a process is the shell that reads a script from stdin in a directory."""
+    try:
+        return (process / "cwd").resolve() == directory and (process / "cmdline").read_bytes() == b"bash\0"
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

@@ -39,6 +39,7 @@ def test_world(environment, rank, size):
         (SRUN | {"SLURM_STEP_NUM_TASKS": "6"}, ["SLURM_STEP_NUM_TASKS=6", "srun --mpi=pmix"]),
         ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "5"}, ["OMPI_COMM_WORLD_SIZE=5", "mpirun"]),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, ["PMI_SIZE=2", "mpirun"]),
+        (SRUN | {"PMI_RANK": "0", "PMI_SIZE": "4"}, ["PMI_SIZE=4", "srun --mpi=pmix"]),
     ],
 )
 def test_ranks_that_do_not_see_each_other(environment, words):

@@ -25,6 +25,25 @@ def test_durations_of_two_workers_and_two_servers():
     assert timing["bandwidth"] == pytest.approx(600 / 1.5)
 
 
+@pytest.mark.parametrize(
+    ("waiting", "shares"),
+    [
+        (1.0, {"computing": 0.3, "pushing": 0.1, "fetching": 0.2, "waiting": 0.1, "rest": 0.3}),
+        # Clocks that begin and end at other moments, one of all, may add up to more than all.
+        (14.0, {"computing": 0.15, "pushing": 0.05, "fetching": 0.1, "waiting": 0.7, "rest": 0.0}),
+    ],
+)
+def test_where_the_time_of_two_replicas_of_two_workers_goes(waiting, shares):
+    workers, servers = np.zeros(4, WORKER_STATUS), np.zeros(1, SERVER_STATUS)
+    workers["first_fetch"], workers["last_push"] = [101, 100, 100, 102], [109, 112, 110, 112]
+    workers["evaluation_seconds"] = 2.0
+    # Of a replica, the first worker's gradients count.
+    workers["computing_seconds"], workers["overhead_seconds"] = [2, 9, 3, 9], [0.5, 9, 0.5, 9]
+    workers["pushing_seconds"], workers["fetching_seconds"] = [1, 2, 0, 1], [2, 2, 3, 1]
+    workers["waiting_seconds"] = waiting
+    assert from_status(112.0, workers, servers, partitions=2).shares() == pytest.approx(shares)
+
+
 def test_tearing_of_two_workers():
     workers, servers = np.zeros(2, WORKER_STATUS), np.zeros(1, SERVER_STATUS)
     workers["sampled_fetches"], workers["tearing_sum"], workers["tearing_max"] = [3, 5], [4, 2], [4, 1]
@@ -33,4 +52,4 @@ def test_tearing_of_two_workers():
 
 
 def test_nothing_is_known_before_the_first_gradient():
-    assert Totals(now=0.0).timing() == {}
+    assert Totals(now=0.0).timing() == Totals(now=0.0).shares() == {}

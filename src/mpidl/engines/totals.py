@@ -42,6 +42,8 @@ class Totals:
         Number of fetches whose tearing was counted, and sum and maximum of it; see `tearing`.
     dropped : int
         Number of pushes that shards have dropped.
+    workers, replicas : int
+        Number of workers and of replicas whose time was taken.
     staleness : array (BINS,) of int64
         Number of pushes in each bin of `shards.staleness.Histogram`, over all shards.
     staleness_sum, staleness_max : int
@@ -75,6 +77,8 @@ class Totals:
     staleness: Any = field(default_factory=lambda: np.zeros(BINS, np.int64))
     staleness_sum: int = 0
     staleness_max: int = 0
+    workers: int = 0
+    replicas: int = 0
 
     @property
     def seconds(self) -> float:
@@ -109,6 +113,29 @@ class Totals:
             "service": sum(self.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
             "bandwidth": (self.bytes_fetched + self.bytes_pushed) / moving if moving else None,
         }
+
+    def shares(self) -> dict[str, float]:
+        """Return what part of a worker's time went to what, so far; empty if nothing was measured.
+
+        Returns
+        -------
+        dict
+            "computing": gradients and the other parts of a step. "pushing" and "fetching": copying, and waiting for the
+            network to copy. "waiting": for servers and other workers, reductions included. "rest": all else; on a
+            node with more ranks than cores also the time in which others had the core. The sum is 1.
+        """
+        seconds = self.trained_seconds
+        if not self.computing_seconds or seconds <= 0:
+            return {}
+        parts = {
+            "computing": (self.computing_seconds + self.overhead_seconds) / self.replicas,
+            "pushing": self.pushing_seconds / self.workers,
+            "fetching": self.fetching_seconds / self.workers,
+            "waiting": self.waiting_seconds,
+        }
+        whole = max(seconds, sum(parts.values()))
+        shares = {name: part / whole for name, part in parts.items()}
+        return shares | {"rest": max(0.0, 1 - sum(shares.values()))}
 
     def tearing(self) -> dict[str, float | int]:
         """Return how many updates a shard completes while it is fetched: the values fetched may be of all these states.
@@ -162,4 +189,6 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1) -> 
         staleness=servers["staleness"].sum(axis=0),
         staleness_sum=int(servers["staleness_sum"].sum()),
         staleness_max=int(servers["staleness_max"].max()),
+        workers=len(workers),
+        replicas=len(leads),
     )

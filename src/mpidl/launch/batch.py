@@ -107,7 +107,7 @@ class Batch:
             "margin": str(MARGIN),
             "restarts": str(RESTARTS),
             "gpus": self._gpus(),
-            "start": self._start(),
+            "train": "\n".join(self._train()),
             "arguments": shlex.join([str(self.config), *(f"--set={each}" for each in self.overrides)]),
             "": "@",
         }
@@ -120,8 +120,8 @@ class Batch:
         elif self.scheduler == "flux":
             given = {"--queue=": self.queue, "--bank=": self.account}
         else:
-            # What a signal before the end reaches are the ranks, or, beside mpirun, its daemons, which it would kill.
-            signal = None if self.mpi == "mpirun" else f"USR1@{MARGIN}"
+            # The signal before the end is for the ranks. Beside mpirun that would be its daemons, which it would kill.
+            signal = f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}"
             gpus = str(self.gpus_per_node) if self.gpus_per_node else None
             given = {
                 "--signal=": signal, "--gpus-per-node=": gpus, "--partition=": self.queue, "--account=": self.account,
@@ -136,12 +136,19 @@ class Batch:
             return f":ngpus={self.gpus_per_node}"
         return f" --gpus-per-node={self.gpus_per_node}"
 
-    def _start(self) -> str:
-        """Return what starts the command under Slurm."""
+    def _train(self) -> list[str]:
+        """Return the lines that train under Slurm, and keep the exit code."""
+        arguments = '"${arguments[@]}"'
         if self.mpi != "mpirun":
-            return f"srun --mpi={self.mpi} --cpus-per-task={self.cores_per_rank} mpidl train"
-        ranks = self.nodes * self.ranks_per_node
-        return f"timeout --signal=USR1 --preserve-status {self.time - MARGIN} mpidl train -n {ranks}"
+            return [f"srun --mpi={self.mpi} --cpus-per-task={self.cores_per_rank} mpidl train {arguments}", "code=$?"]
+        return [
+            f"mpidl train -n {self.nodes * self.ranks_per_node} {arguments} &",
+            "trap 'kill -USR1 $!' USR1",
+            "wait $!",
+            "code=$?",
+            "# A signal ends the waiting, and not the run.",
+            "while kill -0 $! 2> /dev/null; do wait $!; code=$?; done",
+        ]
 
 
 def seconds_of(text: str) -> int:

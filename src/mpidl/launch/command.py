@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mpidl.errors import UsageError
-from mpidl.launch.environment import number
+from mpidl.launch.environment import job, number
 from mpidl.launch.output import interject
 
 __all__ = ["command"]
@@ -19,6 +19,12 @@ __all__ = ["command"]
 ROOT_PERMISSIONS = tuple(
     f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")
 )
+
+#: What gives Open MPI the hosts of ranks, where no scheduler does.
+HOSTS = "PRTE_MCA_prte_default_hostfile"
+#: Seconds between a rank's end and that of the ranks that it has connections to, which notice that first: the launcher
+#: can tell in between which rank has died, and of what.
+ABORT_DELAY = ("OMPI_MCA_opal_abort_delay", "1")
 
 
 def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -35,6 +41,8 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     if _is_open_mpi(mpiexec, environment):
         options = _open_mpi_options(ranks)
         _permit_root(environment)
+        if job(environment) is not None or HOSTS in environment:
+            environment.setdefault(*ABORT_DELAY)
     return [str(mpiexec), "-n", str(ranks), *options, sys.executable, *arguments], environment
 
 

@@ -69,11 +69,16 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
     for rank, size, _ in LAUNCHERS:
         if rank in environment and size in environment:
             return _world(environment, rank, size)
-    step = environment.get("SLURM_STEP_ID", "")
-    if "SLURM_PROCID" in environment and step.isdigit() and int(step) < SPECIAL_STEPS:
+    if _in_step(environment):
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         return _world(environment, "SLURM_PROCID", size)
     return World(0, 1)
+
+
+def _in_step(environment: Mapping[str, str]) -> bool:
+    """Tell whether srun has started this process."""
+    step = environment.get("SLURM_STEP_ID", "")
+    return "SLURM_PROCID" in environment and step.isdigit() and int(step) < SPECIAL_STEPS
 
 
 def _world(environment: Mapping[str, str], rank: str, size: str) -> World:
@@ -121,7 +126,7 @@ def check_world(size: int, environment: Mapping[str, str] = os.environ) -> None:
     started = world(environment)
     if size > 1 or started.size == 1:
         return
-    if started.variable.startswith("SLURM"):
+    if started.variable.startswith("SLURM") or (started.variable == "PMI_SIZE" and _in_step(environment)):
         remedy = "try `srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH, Intel MPI)"
     else:
         remedy = "start it with the mpirun of the MPI that this Python uses, or with `mpidl train -n`"

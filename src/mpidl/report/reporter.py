@@ -254,6 +254,7 @@ class Reporter:
             "bytes_moved": totals.bytes_moved,
             "dropped": totals.dropped,
             "timing": totals.timing(),
+            "shares": totals.shares(),
         }
 
     def abandon(self) -> None:
@@ -294,6 +295,8 @@ class Reporter:
         if not self._complete:
             self._measure(totals)
             self._end(totals)
+        if shares := totals.shares():
+            self._progress.write(f"workers: {', '.join(f'{name} {part:.0%}' for name, part in shares.items())}")
         self._progress.close()
         summary = {
             "algorithm": self._job.config.algorithm.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
@@ -40,7 +41,7 @@ def ranks() -> tuple[int, Gather]:
 def together(
     action: Callable[[], T],
     world: tuple[int, Gather] | None = None,
-    name: Callable[[int], str] = lambda rank: f"rank {rank}",
+    name: Callable[[int], str] | None = None,
 ) -> T:
     """Return what an action returns on this rank; if it fails on some ranks, raise the first one's error on all.
 
@@ -49,8 +50,9 @@ def together(
     action : callable
     world : tuple of int and callable, optional
         This rank, and a function that gathers the values of all; those of `ranks` by default.
-    name : callable
-        Returns the name of a rank, which is added to the line unless all ranks have met an error.
+    name : callable, optional
+        Returns the name of a rank, which is added to the line unless all ranks have met an error; by default its number
+        and, if there are several hosts, its host.
     """
     result = _outcome(action)
     error = result if isinstance(result, MpidlError) else None
@@ -63,7 +65,13 @@ def together(
         _trace(error, len(found))
     if None not in found:
         raise found[first]
-    raise type(found[first])(f"{found[first]} ({name(first)})")
+    where = _rank_and_host(first, gather) if name is None else name(first)
+    raise type(found[first])(f"{found[first]} ({where})")
+
+
+def _rank_and_host(rank: int, gather: Gather) -> str:
+    hosts = gather(socket.gethostname())
+    return f"rank {rank}{f' on {hosts[rank]}' if len(set(hosts)) > 1 else ''}"
 
 
 def _outcome(action: Callable[[], T]) -> T | MpidlError:

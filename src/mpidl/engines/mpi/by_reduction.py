@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -125,20 +126,28 @@ class ByReduction(OwnShard):
         self._says.view(np.float64)[Meeting.WEIGHT] = weight
         if self._peers.rank == 0:
             self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.order)[:2]
-        started = time.perf_counter()
-        self._peers.Allgather(self._says, self._all)
-        self.status.figures["waiting_seconds"] += time.perf_counter() - started
+        with self._waiting():
+            self._peers.Allgather(self._says, self._all)
         self._order = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)
         return self._all[:, Meeting.GIVES].astype(bool)
 
     def _update(self, request: Reduce, given: np.ndarray) -> None:
         """Sum this shard's part of all vectors, and update the shard."""
-        self._collectives.scatter(request.vector, given, self._received)
+        with self._waiting():
+            self._collectives.scatter(request.vector, given, self._received)
         portion = int(self._all[:, Meeting.PORTION].max())
         weights = self._all.view(np.float64)[given, Meeting.WEIGHT].tolist() if request.mean else None
         self.shard.receive_sum(self._received[: int(given.sum())], weights, (portion, portion))
 
     def _gather(self, parameters: np.ndarray) -> None:
         """Bring all shards into a vector."""
-        self._collectives.gather(self.shard.parameters, parameters)
+        with self._waiting():
+            self._collectives.gather(self.shard.parameters, parameters)
         self._latest = parameters
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Count the time of a message to all, most of which goes by until the slowest is there."""
+        started = time.perf_counter()
+        yield
+        self.status.figures["waiting_seconds"] += time.perf_counter() - started

@@ -160,10 +160,8 @@ class ThroughServers(RequestHandler):
             self._waiting.until(self.applied)
             if request.newer:
                 self._waiting.until(self._all_newer)
-            started = self._timer()
             self._start_fetch(request.parameters, self._now)
             self._finish_fetch(request.parameters)
-            figures["fetching_seconds"] += self._timer() - started
             self._look_for_cut(self._now)
             self.fetched[:] = self._now
             return
@@ -186,28 +184,33 @@ class ThroughServers(RequestHandler):
         return bool((self._now[:, ShardClock.CLOCK] > self.fetched[:, ShardClock.CLOCK]).all())
 
     def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
+        started = self._timer()
         # A clock read before the parameters never makes them look fresher than they are.
         self._link.read_clocks(clocks)
-        if self.copies:  # A server encodes between two updates.
+        if self.copies:
             self._link.ask_differences()
-            return
-        self._link.start_fetch(parameters)
-        if self._started % SAMPLED == 0:
-            self._count_tearing(clocks)
-        self._started += 1
+        else:
+            self._link.start_fetch(parameters)
+            # A server encodes differences between two updates: then nothing tears.
+            if self._started % SAMPLED == 0:
+                self._count_tearing(clocks)
+            self._started += 1
+        self.status.figures["fetching_seconds"] += self._timer() - started
 
     def _finish_fetch(self, parameters: Any) -> None:
         """Let a started fetch arrive."""
-        figures = self.status.figures
-        if not self.copies:
+        figures, before = self.status.figures, self._link.bytes_fetched
+        if self.copies:
+            self._waiting.until(self._link.take_differences)
+        started = self._timer()
+        if self.copies:
+            figures["bytes_fetched"] += self._link.bytes_fetched - before
+            for copy, part in zip(self.copies, self._parts, strict=True):
+                from_host(copy.values, parameters[part])
+        else:
             self._link.finish_fetch()
             figures["bytes_fetched"] += parameters.nbytes
-            return
-        before = self._link.bytes_fetched
-        self._waiting.until(self._link.take_differences)
-        figures["bytes_fetched"] += self._link.bytes_fetched - before
-        for copy, part in zip(self.copies, self._parts, strict=True):
-            from_host(copy.values, parameters[part])
+        figures["fetching_seconds"] += self._timer() - started
 
     def _count_tearing(self, clocks: np.ndarray) -> None:
         """Count the updates that any one shard completed while it was fetched."""

@@ -24,14 +24,15 @@ class Waiting:
         self._backoff, self._status = link.backoff(longest), status
 
     def until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()`."""
+        """Wait until `ready()`. What that pushes is no waiting."""
         if ready():
             return
-        started = time.perf_counter()
+        figures = self._status.figures
+        started, pushed = time.perf_counter(), figures["pushing_seconds"]
         self._backoff.reset()
         while not ready():
             self._backoff.pause()
-        self._status.figures["waiting_seconds"] += time.perf_counter() - started
+        figures["waiting_seconds"] += time.perf_counter() - started - (figures["pushing_seconds"] - pushed)
 
 
 def timer(crowded: bool) -> Callable[[], float]:

@@ -20,8 +20,11 @@ else
     arguments=(@arguments --set "run.dir=@directory" --set "run.name=@name-$SLURM_JOB_ID")
 fi
 
-@start "${arguments[@]}"
-code=$?
+@train
+# srun also returns 0 for ranks that a node could not start.
+if [ "$code" -eq 0 ] && ! grep -qs '"interrupted": *false' "$run/summary.json"; then
+    code=75
+fi
 if [ "$code" -gt 2 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt @restarts ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -1,0 +1,321 @@
+"""Strong and weak scaling over workers, servers, partitions and hosts, beside PyTorch's DDP and a prediction.
+
+    pip install -r benchmarks/requirements.txt
+    python benchmarks/scaling.py --data DIRECTORY --workers 1 2 4 8
+    sbatch jobs/scaling.sbatch                          the same as a job array, one point a task
+
+Trains 784-1024-1024-10 by Downpour on Fashion-MNIST, and DDP with as many processes as workers. In weak scaling each
+worker has minibatches of --batch samples; in strong scaling all workers together have. Efficiency is against the single
+worker, or process, of the same run. On several hosts --start says how ranks are started, such as
+
+    --start 'srun --mpi=pmix --nodes={hosts} --ntasks={ranks}'    or    --start 'mpirun --hostfile FILE -n {ranks}'
+
+The prediction is that of a virtual cluster with the durations that the single worker has measured, and goes on to 1000
+workers. Without --data it is a small network on the embedded digits, without DDP. Prints a table, and writes it to
+results/scaling.json, scaling.h5 and scaling.png.
+
+--point K only measures the K-th point, and keeps it in --points DIRECTORY; --gather makes the table of what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import h5py
+import numpy as np
+
+from harness import RESULTS, save, table
+from mpidl.config import from_dict
+from mpidl.engines.virtual.times import Constant, Jitter, Times
+from mpidl.job.build import build
+from mpidl.job.planning import virtual_cut
+from mpidl.partition.costs import Costs
+from mpidl.runs.prediction import predict
+from training import Job, fashion, last_json, train, with_sections
+
+PEER = Path(__file__).parent / "peers" / "ddp.py"
+#: Workers to which the prediction goes on, and how many of them a server then has at most.
+BEYOND, FOR_A_SERVER = (4, 8, 16, 32, 64, 128, 256, 512, 1000), 20
+STRONG, WEAK, DDP_STRONG, DDP_WEAK = "strong", "weak", "DDP, strong", "DDP, weak"
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is measured: `workers` are replicas, or processes of DDP."""
+
+    scaling: str
+    hosts: int
+    servers: int
+    partitions: int
+    workers: int
+
+    @property
+    def ddp(self) -> bool:
+        """Whether it is PyTorch's."""
+        return self.scaling in (DDP_STRONG, DDP_WEAK)
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes."""
+        return self.workers if self.ddp else 1 + self.servers + self.workers * self.partitions
+
+    def batch(self, whole: int) -> int:
+        """Return the samples of a worker's minibatch."""
+        return max(1, whole // self.workers) if self.scaling in (STRONG, DDP_STRONG) else whole
+
+
+def main() -> None:
+    """Measure all points or one, or make the table."""
+    options = arguments()
+    every = list(points(options))
+    if options.count:
+        print(len(every))
+        return
+    if options.point is not None and not 0 <= options.point < len(every):
+        sys.exit(f"--point: expected 0 to {len(every) - 1}, found {options.point}")
+    with tempfile.TemporaryDirectory() as own:
+        directory = options.points or Path(own)
+        directory.mkdir(parents=True, exist_ok=True)
+        if not options.gather:
+            measure(every if options.point is None else [every[options.point]], options, directory)
+        if options.point is None:
+            show([json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))], options)
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(description="Strong and weak scaling.")
+    parser.add_argument("--data", type=Path, help="directory of the four Fashion-MNIST .gz files")
+    for name in ("workers", "servers", "partitions", "hosts"):
+        parser.add_argument(f"--{name}", type=int, nargs="+", default=[1, 2] if name == "workers" else [1])
+    parser.add_argument("--start", type=shlex.split, help="what starts {ranks} ranks on {hosts} hosts, if several")
+    parser.add_argument("--batch", type=int, default=128, help="samples in a minibatch")
+    parser.add_argument("--steps", type=int, default=230, help="gradients of a worker in a run")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each point")
+    parser.add_argument("--points", type=Path, help="directory that keeps what each point has measured")
+    parser.add_argument("--point", type=int, metavar="K", help="measure this point only, from 0")
+    parser.add_argument("--count", action="store_true", help="print the number of points")
+    parser.add_argument("--gather", action="store_true", help="make the table of the points in --points")
+    options = parser.parse_args()
+    if (options.gather or options.point is not None) and options.points is None:
+        parser.error("--points: missing, expected a directory")
+    if options.start is None and max(options.hosts) > 1:
+        parser.error("--start: missing, expected what starts ranks on several hosts")
+    return options
+
+
+def points(options: argparse.Namespace) -> Iterator[Point]:
+    """Yield the points, those of one worker first: with them all others are compared."""
+    kinds = [WEAK, STRONG] + [DDP_WEAK, DDP_STRONG] * (options.data is not None)
+    found: dict[Point, None] = {}
+    axes = (kinds, options.hosts, options.servers, options.partitions, options.workers)
+    for point in sorted((Point(*each) for each in product(*axes)), key=lambda point: (point.workers, point.ranks)):
+        same = Point(point.scaling, point.hosts, 0, 1, point.workers) if point.ddp else point
+        # One worker has the whole minibatch either way.
+        one = {STRONG: WEAK, DDP_STRONG: DDP_WEAK}.get(same.scaling, same.scaling)
+        if same.hosts <= same.ranks:
+            found[replace(same, scaling=one) if same.workers == 1 else same] = None
+    yield from found
+
+
+def job(point: Point, options: argparse.Namespace) -> Job:
+    """Return the configuration of a point."""
+    sections = {
+        "run": {"steps": options.steps * point.workers},
+        "data": {"batch": point.batch(options.batch)},
+        "topology": {"servers": point.servers, "partitions": point.partitions},
+    }
+    if options.data is not None:
+        return fashion(options.data, **sections)
+    layers = [{"type": "dense", "units": 128, "activation": "relu"}, {"type": "dense", "units": 10}]
+    return with_sections({"data": {"source": "digits"}, "model": {"layer": layers}}, **sections)
+
+
+# Measuring.
+
+
+def measure(chosen: list[Point], options: argparse.Namespace, directory: Path) -> None:
+    """Run the points in turn, round after round, and write what each has measured into a file of its own."""
+    runs: dict[Point, list[dict[str, Any]]] = {point: [] for point in chosen}
+    for _ in range(options.rounds):
+        for point, found in runs.items():
+            found.append(run_ddp(point, options, directory) if point.ddp else run(point, options, directory))
+            print(f"{point}: {found[-1]['samples_per_second']:.0f} samples/s", file=sys.stderr, flush=True)
+    for point, found in runs.items():
+        name = "-".join(str(each).replace(", ", "-") for each in asdict(point).values())
+        record = asdict(point) | {"cores": len(os.sched_getaffinity(0)), "runs": found}
+        (directory / f"{name}.json").write_text(json.dumps(record) + "\n")
+
+
+def start(point: Point, options: argparse.Namespace) -> list[str] | None:
+    """Return the words that start a point's ranks."""
+    return options.start and [word.format(hosts=point.hosts, ranks=point.ranks) for word in options.start]
+
+
+def run(point: Point, options: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """Train on the point's ranks; return its speed, and where the time went."""
+    with tempfile.TemporaryDirectory(dir=directory) as own:
+        summary = train(job(point, options), point.ranks, Path(own), start(point, options))
+    return {key: summary[key] for key in ("samples_per_second", "shares", "timing")}
+
+
+def run_ddp(point: Point, options: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """Train by PyTorch's DistributedDataParallel for an epoch; return its speed."""
+    with tempfile.TemporaryDirectory(dir=directory) as own:
+        words: list[Any] = [sys.executable, PEER, "--json", "--epochs", 1, "--data", options.data.resolve()]
+        words += ["--batch", point.batch(options.batch), "--workers", point.workers]
+        words += ["--rendezvous", Path(own).resolve() / "rendezvous"]
+        summary = last_json([*(start(point, options) or []), *words])
+    return {"samples_per_second": summary["samples_per_second"]}
+
+
+# Predicting.
+
+
+def predicted(point: Point, base: dict[str, Any], options: argparse.Namespace, cores: int | None) -> float:
+    """Return the samples/s on a virtual cluster with the durations of the single worker's runs.
+
+    Parameters
+    ----------
+    point, base
+        What to predict, and the record of the single worker.
+    cores
+        Number of cores that all ranks share; each has its own if None.
+    """
+    measured = {key: median(run["timing"][key] or 0.0 for run in base["runs"]) for key in base["runs"][0]["timing"]}
+    part = point.batch(options.batch) / options.batch
+    times = Times(
+        compute=Jitter(measured["compute"] * part, measured["compute_deviation"]),
+        service=Constant(measured["service"] * base["servers"] / point.servers),
+        bandwidth=measured["bandwidth"] or float("inf"),
+        ranks_per_node=-(-point.ranks // point.hosts) if cores is None else 1,
+        cores=cores,
+    )
+    built = build(from_dict(job(point, options)))
+    if point.partitions > 1:
+        times = replace(times, cut=virtual_cut(built, Costs()))
+    return predict(built, point.servers, point.workers, times).samples_per_second
+
+
+def beyond(base: dict[str, Any], largest: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield predictions of weak scaling with more workers than were measured, a core for each rank."""
+    on_a_host = max(1, base["cores"])
+    for workers in (each for each in BEYOND if each > largest):
+        servers = max(base["servers"], -(-workers // FOR_A_SERVER))
+        point = Point(WEAK, -(-(1 + servers + workers) // on_a_host), servers, 1, workers)
+        speed = predicted(point, base, options, None)
+        yield asdict(point) | {"predicted": speed, "predicted efficiency": speed / workers / speed_of(base)}
+
+
+# Showing.
+
+
+def speed_of(record: dict[str, Any]) -> float:
+    """Return the samples/s of a point."""
+    return median(run["samples_per_second"] for run in record["runs"])
+
+
+def show(records: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Print the table, and write it in all forms."""
+    singles = [each for each in records if each["workers"] == each["partitions"] == 1]
+    if not singles:
+        sys.exit("no point with a single worker, with which the others are compared")
+    base = {ddp: first(each for each in singles if point_of(each).ddp == ddp) for ddp in (False, True)}
+    rows = [row(record, base[point_of(record).ddp], options) for record in records if base[point_of(record).ddp]]
+    rows.sort(key=lambda each: [each[key] for key in ("scaling", "hosts", "servers", "partitions", "workers")])
+    more = []
+    if base[False] is not None:
+        more = list(beyond(base[False], max(each["workers"] for each in rows), options))
+    print(table(rows))
+    print("\nPredicted, nothing measured:")
+    print(table(more))
+    print(save("scaling", rows + more))
+    print(write(RESULTS / "scaling.h5", {"measured": rows, "predicted": more}))
+    print(plot(rows, more))
+
+
+def first(found: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the record on the fewest hosts and servers."""
+    return min(found, key=lambda each: (each["hosts"], each["servers"]), default=None)
+
+
+def point_of(record: dict[str, Any]) -> Point:
+    """Return the point of a record."""
+    return Point(*(record[name] for name in Point.__dataclass_fields__))
+
+
+def row(record: dict[str, Any], base: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Return a line of the table."""
+    point, speeds = point_of(record), [run["samples_per_second"] for run in record["runs"]]
+    speed, ranks = median(speeds), point.workers * point.partitions
+    line = asdict(point) | {
+        "samples/s": speed, "least": min(speeds), "most": max(speeds), "efficiency": speed / ranks / speed_of(base),
+    }  # fmt: skip
+    if not point.ddp:
+        line["computing"] = median(run["shares"].get("computing", float("nan")) for run in record["runs"])
+        line["predicted"] = predicted(point, base, options, record["cores"] if point.hosts == 1 else None)
+        line["error"] = line["predicted"] / speed - 1
+    return line
+
+
+def write(path: Path, tables: dict[str, list[dict[str, Any]]]) -> Path:
+    """Write tables to HDF5, a dataset for each column; NaN where a row has no number."""
+    with h5py.File(path, "w") as file:
+        for name, rows in tables.items():
+            for column in dict.fromkeys(key for row in rows for key in row):
+                values = [row.get(column, np.nan) for row in rows]
+                text = any(isinstance(value, str) for value in values)
+                key = f"{name}/{column.replace('/', ' per ')}"
+                file.create_dataset(key, data=values, dtype=h5py.string_dtype() if text else None)
+    return path
+
+
+def plot(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> Path:
+    """Draw samples/s and efficiency over workers; what is predicted is dashed, and said so."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (speeds, efficiencies) = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
+    series: dict[str, list[dict[str, Any]]] = {}
+    for each in rows:
+        what = "" if point_of(each).ddp else f", {each['servers']} servers, {each['partitions']} partitions"
+        series.setdefault(f"{each['scaling']}, {each['hosts']} hosts{what}", []).append(each)
+    for label, found in series.items():
+        workers = [each["workers"] for each in found]
+        (line,) = speeds.plot(workers, [each["samples/s"] for each in found], "o-", label=label)
+        efficiencies.plot(workers, [each["efficiency"] for each in found], "o-", color=line.get_color())
+        if "predicted" in found[0]:
+            said = [each["predicted"] for each in found]
+            speeds.plot(workers, said, "x--", color=line.get_color(), label=f"{label}: predicted")
+    if more:
+        workers = [each["workers"] for each in more]
+        label = f"weak, a server for {FOR_A_SERVER} workers: predicted, not measured"
+        speeds.plot(workers, [each["predicted"] for each in more], "x:", color="grey", label=label)
+        efficiencies.plot(workers, [each["predicted efficiency"] for each in more], "x:", color="grey")
+    for axes, label in ((speeds, "samples/s"), (efficiencies, "efficiency against one worker")):
+        axes.set(xlabel="workers", ylabel=label, xscale="log")
+        axes.grid(alpha=0.3)
+    speeds.set(yscale="log")
+    efficiencies.set(ylim=(0, None))
+    speeds.legend(fontsize="x-small")
+    path = RESULTS / "scaling.png"
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What tests see of a job on several hosts, and a job that counts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+SAMPLES, EPOCHS = 101, 10
+#: A model whose parameter i counts how often sample i was applied, if plain SGD has a rate of 1.
+COUNTING = """
+import numpy as np
+
+class Counting:
+    def __init__(self, samples):
+        self.parameters = np.zeros(samples)
+
+    def loss_and_gradient(self, batch):
+        numbers = batch.inputs[:, 0].astype(int)
+        return 0.0, -np.bincount(numbers, minlength=self.parameters.size).astype(float)
+
+def make(dataset, seed):
+    return Counting(dataset.train.samples)
+"""
+CONFIGURATION = f"""
+[run]
+epochs = {EPOCHS}
+[data]
+source = "hdf5"
+path = "numbers.h5"
+batch = 4
+portion = 12
+[model]
+factory = "counting_model:make"
+[server]
+rule = "sgd"
+rate = 1.0
+[checkpoint]
+every = 0.5
+"""
+
+
+def write_counting(directory: Path) -> Path:
+    """Write the job that counts into a directory; return its configuration's path."""
+    (directory / "counting_model.py").write_text(COUNTING)
+    numbers = np.arange(SAMPLES, dtype=np.float32)[:, None]
+    with h5py.File(directory / "numbers.h5", "w") as file:
+        for split in ("train", "test"):
+            file[f"{split}/x"], file[f"{split}/y"] = numbers, np.zeros((SAMPLES, 1), np.float32)
+    path = directory / "counting.toml"
+    path.write_text(CONFIGURATION)
+    return path
+
+
+def counts(run: Path) -> list[float]:
+    """Return how often a run's last checkpoint has applied each sample."""
+    newest = max((run / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    with h5py.File(newest / "index.h5") as index:
+        return index["parameters/parameters"][...].tolist()
+
+
+def summary(run: Path) -> dict:
+    """Return the summary of a run."""
+    return json.loads((run / "summary.json").read_text())
+
+
+def rank_of(number: int, directory: Path, variable: bytes = b"OMPI_COMM_WORLD_RANK") -> int | None:
+    """Return the process number of a rank that works in a directory, on whatever host."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            if variable + b"=%d" % number in variables and os.readlink(entry / "cwd") == str(directory):
+                return int(entry.name)
+        except OSError:
+            continue
+    return None
