@@ -90,7 +90,7 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
     from mpidl.roles.server import Server
     from mpidl.roles.worker import Worker
     from mpidl.runs.ranks import run
-    from mpidl.transport.protocol import Phase
+    from mpidl.transport.protocol import Phase, ShardClock
 
     if comm.size == 2 and name in ("downpour", "sandblaster"):
         pytest.skip("needs a server, too")
@@ -110,7 +110,7 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
         free_windows(transport)
         role = bound.pop()
         role.bind(again := WindowTransport(comm, transport.roles, transport.capacity))
-        comm.Barrier()
+        again.settle()
         if comm.rank == 0:
             link = again.coordinator()
             link.look()
@@ -118,10 +118,11 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
             assert not after[0].batches or link._numbers.tolist()[1] == Phase.EXIT
         elif comm.rank in again.workers and again.roles.servers:
             vector = np.empty(again.shards[-1].stop, np.float32)
-            again.worker(again.workers.index(comm.rank)).start_fetch(vector)
-            again.worker(again.workers.index(comm.rank)).finish_fetch()
+            link = again.worker(again.workers.index(comm.rank))
+            link.start_fetch(vector, np.zeros((len(again.shards), len(ShardClock)), np.int64))
+            link.finish_fetch()
             after.append(vector)
-        comm.Barrier()
+        again.settle()
         role.unbind()
         free_windows(again)
 

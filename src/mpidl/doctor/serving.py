@@ -96,8 +96,7 @@ class ServerAndWorker(Owner):
 
     def fetch(self, parameters: np.ndarray) -> None:
         """On the worker: bring the parameters, as the engine does."""
-        self._link.read_clocks(self._clocks)
-        self._link.start_fetch(parameters)
+        self._link.start_fetch(parameters, self._clocks)
         self._link.finish_fetch()
 
     def push(self, gradient: np.ndarray) -> None:

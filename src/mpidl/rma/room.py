@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.launch.room import SHARED_MEMORY, check_room
+from mpidl.rma.nodes import neighbours
 from mpidl.rma.windows import allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
@@ -27,7 +28,7 @@ def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity) -> None
     MpidlError
         It doesn't, on this rank's node. MPI libraries die of SIGBUS when they write to memory that is not there.
     """
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    node = neighbours(comm)
     needed, alone = node.allreduce(_needed(comm.rank, roles, capacity)), node.size == 1
     node.Free()
     if alone:

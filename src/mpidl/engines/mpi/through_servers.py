@@ -167,8 +167,7 @@ class ThroughServers(RequestHandler):
 
     def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         # A clock read before the parameters never makes them look fresher than they are.
-        self._link.read_clocks(clocks)
-        self._link.start_fetch(parameters)
+        self._link.start_fetch(parameters, clocks)
         if self._started % SAMPLED == 0:
             self._count_tearing(clocks)
         self._started += 1

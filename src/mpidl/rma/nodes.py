@@ -1,0 +1,23 @@
+"""Which ranks share a node's memory."""
+
+from __future__ import annotations
+
+import os
+
+from mpi4py import MPI
+
+from mpidl.launch.environment import number
+
+#: Variable that makes of a node's ranks several nodes of so many ranks each, as far as windows and doorbells go: tests
+#: of what travels between nodes run where there is one.
+RANKS_PER_NODE = "MPIDL_RANKS_PER_NODE"
+
+
+def neighbours(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Return a communicator of the ranks that are on this rank's node; collective, and to be freed."""
+    node: MPI.Intracomm = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    if RANKS_PER_NODE not in os.environ:
+        return node
+    part: MPI.Intracomm = node.Split(node.rank // number(os.environ, RANKS_PER_NODE, least=1))
+    node.Free()
+    return part
