@@ -15,8 +15,9 @@ SIZE, PUSHES = 1009, 13
 
 
 @pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("way", ["windows", "messages"])
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "topk:0.1"])
-def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
+def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
     from mpidl.engines.mpi.through_servers import ThroughServers
     from mpidl.rma.transport import WindowTransport
     from mpidl.roles.server import Server
@@ -37,7 +38,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
     random, pushed = np.random.default_rng(comm.rank), np.zeros(SIZE)
     windows = []
     for _ in range(3):
-        with WindowTransport(comm, roles, capacity) as transport:
+        with WindowTransport(comm, roles, capacity, way=way) as transport:
             if server is not None:
                 server.bind(transport)
                 windows.append(shard.parameters)
