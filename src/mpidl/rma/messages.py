@@ -57,7 +57,8 @@ class MessageWindow(Owner):
         self._comm: Any = comm.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._near: Any = self._share(shapes, mixed, allocation, staging)
-        self._outgoing, self._incoming = (None, None) if staging is None else (staging.another(), staging.another())
+        self._outgoing = None if staging is None else staging.another()
+        self._incoming = None if staging is None else staging.another()
         regions, size = place(shapes)
         everywhere = comm.allgather(regions)
         self._regions: Any = [{name: number for number, name in enumerate(each)} for each in everywhere]

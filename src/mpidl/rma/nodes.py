@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from mpi4py import MPI
 
@@ -15,9 +16,10 @@ RANKS_PER_NODE = "MPIDL_RANKS_PER_NODE"
 
 def neighbours(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return a communicator of the ranks that are on this rank's node; collective, and to be freed."""
-    node: MPI.Intracomm = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    if RANKS_PER_NODE not in os.environ:
-        return node
-    part: MPI.Intracomm = node.Split(node.rank // number(os.environ, RANKS_PER_NODE, least=1))
-    node.Free()
-    return part
+    node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    if RANKS_PER_NODE in os.environ:
+        whole = node
+        node = whole.Split(whole.rank // number(os.environ, RANKS_PER_NODE, least=1))
+        whole.Free()
+    shared: MPI.Intracomm = node
+    return shared

@@ -88,7 +88,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     _agree(comm, roles, role.rehearse, in_groups=partitions > 1)
     job.know_outputs(comm.allreduce(role.outputs, op=MPI.MAX))
     capacity = _capacity(job, held)
-    _agree(comm, roles, lambda: check_windows(comm, roles, capacity))
+    _agree(comm, roles, lambda: check_windows(comm, roles, capacity, config.topology.transport))
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
         transport = WindowTransport(comm, roles, capacity, staging=role.staging, way=config.topology.transport)
