@@ -40,11 +40,6 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path):
     ("name", "table", "line"),
     [
         ("topology", {"standby": 1}, "topology.standby: 1, but every rank has work; leave the key out"),
-        (
-            "topology",
-            {"transport": "messages"},
-            "topology.transport: 'messages', but ranks communicate through MPI windows; leave the key out",
-        ),
         ("test", 3, "test: expected a section, [test], found 3"),
         ("test", {"slow_workr": 1}, "debug.slow_workr: unknown key, did you mean 'slow_worker'?"),
         ("topology", 3, "topology: expected a section, [topology], found 3"),

@@ -6,14 +6,14 @@ import pytest
 pytestmark = pytest.mark.mpi(min_size=2)
 
 
-@pytest.mark.parametrize("allocation", ["allocate", "create"])
-def test_windows_of_this_machine_are_right(pair, allocation):
+@pytest.mark.parametrize("way", ["allocate", "create", "messages"])
+def test_windows_and_messages_of_this_machine_are_right(pair, way):
     from mpidl.doctor import windows
     from mpidl.doctor.examination import Verdict
 
     if pair is not None:
-        assert windows.memory(pair, allocation).found == "unified"
-        assert windows.order(pair, allocation).verdict is Verdict.OK
+        assert windows.memory(pair, way).found == "unified"
+        assert windows.order(pair, way).verdict is Verdict.OK
 
 
 def test_a_busy_target_that_makes_no_progress_is_said_and_fine(pair, monkeypatch):
@@ -30,20 +30,23 @@ def test_a_busy_target_that_makes_no_progress_is_said_and_fine(pair, monkeypatch
         assert "no progress for a computing target" in finding.remedy
 
 
+@pytest.mark.parametrize("way", ["allocate", "messages"])
 @pytest.mark.parametrize("wrong", ["put", "get"])
-def test_values_that_change_on_their_way(pair, monkeypatch, wrong):
+def test_values_that_change_on_their_way(pair, monkeypatch, wrong, way):
     from mpidl.doctor import windows
     from mpidl.doctor.examination import Verdict
+    from mpidl.rma.messages import MessageWindow
     from mpidl.rma.windows import Window
 
-    transfer = getattr(Window, wrong)
+    kind = MessageWindow if way == "messages" else Window
+    transfer = getattr(kind, wrong)
 
     def spoil(self, values, rank, name, offset=0):
         transfer(self, values[:-1], rank, name, offset)
 
     if pair is not None:
-        monkeypatch.setattr(Window, wrong, spoil)
-        assert windows.memory(pair, "allocate").verdict is Verdict.FAILED
+        monkeypatch.setattr(kind, wrong, spoil)
+        assert windows.memory(pair, way).verdict is Verdict.FAILED
 
 
 def test_an_error_of_the_origin_reaches_the_target(pair):
@@ -71,13 +74,14 @@ def test_an_error_of_the_last_rank_fails_the_probe_on_both(pair, capsys):
     assert ("OSError: no memory (on the last rank)" in capsys.readouterr().out) == pair.origin
 
 
-def test_an_exchange_applies_what_is_pushed_and_can_serve_again(pair):
+@pytest.mark.parametrize("way", ["allocate", "messages"])
+def test_an_exchange_applies_what_is_pushed_and_can_serve_again(pair, way):
     from mpidl.doctor.serving import ServerAndWorker, answers, idle_share
 
     if pair is None:
         return
     size = 70001
-    served = ServerAndWorker(pair.comm, size, chunk_bytes=4096)
+    served = ServerAndWorker(pair.comm, size, way=way, chunk_bytes=4096)
     share = idle_share(served, pair, 0.05)
     assert 0 <= share < 1
     gradient, parameters = np.full(size, 3.0, np.float32), np.full(size, 9.0, np.float32)

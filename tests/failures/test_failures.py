@@ -90,9 +90,12 @@ def test_a_configuration_that_one_rank_cannot_read_is_named_with_the_rank(job, s
     ]
 
 
-@pytest.mark.parametrize("rank", [0, 1, 3])
-def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank):
-    process = start("train", job, "-n", 4, "--set", "run.epochs=100000", TALLY_SECONDS="0.001")
+@pytest.mark.parametrize(
+    ("rank", "transport"), [(0, "windows"), (1, "windows"), (3, "windows"), (0, "messages"), (1, "messages")]
+)
+def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank, transport):
+    settings = ("--set", "run.epochs=100000", "--set", f"topology.transport={transport}")
+    process = start("train", job, "-n", 4, *settings, TALLY_SECONDS="0.001")
     wait_for(lambda: trains(tmp_path))
     os.kill(process_of_rank(rank, tmp_path), signal.SIGKILL)
     killed = time.monotonic()
@@ -104,9 +107,11 @@ def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank):
     assert errors.splitlines()[-1] == f"mpidl: rank {rank} ({role}) was killed by SIGKILL"
 
 
-@pytest.mark.parametrize("number", STOPPING)
-def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, start, tmp_path, number):
-    process = start("train", job, "-n", 4, "--json", TALLY_SECONDS="0.02")
+@pytest.mark.parametrize(
+    ("number", "transport"), [*((each, "windows") for each in STOPPING), (STOPPING[0], "messages")]
+)
+def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, start, tmp_path, number, transport):
+    process = start("train", job, "-n", 4, "--json", "--set", f"topology.transport={transport}", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))
     time.sleep(0.4)
     process.send_signal(number)

@@ -15,8 +15,9 @@ SIZE, PUSHES = 1009, 13
 
 
 @pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("way", ["windows", "messages"])
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "topk:0.1"])
-def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
+def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
     from mpidl.engines.mpi.through_servers import ThroughServers
     from mpidl.rma.transport import WindowTransport
     from mpidl.roles.server import Server
@@ -37,7 +38,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire):
     random, pushed = np.random.default_rng(comm.rank), np.zeros(SIZE)
     windows = []
     for _ in range(3):
-        with WindowTransport(comm, roles, capacity) as transport:
+        with WindowTransport(comm, roles, capacity, way=way) as transport:
             if server is not None:
                 server.bind(transport)
                 windows.append(shard.parameters)
@@ -90,7 +91,7 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
     from mpidl.roles.server import Server
     from mpidl.roles.worker import Worker
     from mpidl.runs.ranks import run
-    from mpidl.transport.protocol import Phase
+    from mpidl.transport.protocol import Phase, ShardClock
 
     if comm.size == 2 and name in ("downpour", "sandblaster"):
         pytest.skip("needs a server, too")
@@ -110,7 +111,7 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
         free_windows(transport)
         role = bound.pop()
         role.bind(again := WindowTransport(comm, transport.roles, transport.capacity))
-        comm.Barrier()
+        again.settle()
         if comm.rank == 0:
             link = again.coordinator()
             link.look()
@@ -118,10 +119,11 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
             assert not after[0].batches or link._numbers.tolist()[1] == Phase.EXIT
         elif comm.rank in again.workers and again.roles.servers:
             vector = np.empty(again.shards[-1].stop, np.float32)
-            again.worker(again.workers.index(comm.rank)).start_fetch(vector)
-            again.worker(again.workers.index(comm.rank)).finish_fetch()
+            link = again.worker(again.workers.index(comm.rank))
+            link.start_fetch(vector, np.zeros((len(again.shards), len(ShardClock)), np.int64))
+            link.finish_fetch()
             after.append(vector)
-        comm.Barrier()
+        again.settle()
         role.unbind()
         free_windows(again)
 

@@ -104,7 +104,7 @@ def test_an_answer_that_has_arrived_is_not_slept_on(comm, transport):
 
     calls, longest = 3, 5.0
     if comm.rank == COORDINATOR:
-        link, backoff = transport.coordinator(), Backoff(transport.comm, transport.doorbells, longest)
+        link, backoff = transport.coordinator(), Backoff(transport.comm, transport.window, transport.doorbells, longest)
         for call in range(calls):
             link.call(call)
             slept = 0
@@ -112,7 +112,7 @@ def test_an_answer_that_has_arrived_is_not_slept_on(comm, transport):
                 slept += backoff.pause()
             assert (answers, slept) == ([call], 0)
     elif comm.rank == SERVER:
-        link, backoff = transport.server(0), Backoff(transport.comm, transport.doorbells, longest)
+        link, backoff = transport.server(0), Backoff(transport.comm, transport.window, transport.doorbells, longest)
         for call in range(calls):
             slept = 0
             while (found := link.next_call()) is None:

@@ -67,7 +67,11 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
             handler.actions[Push](push)
             if number == 0:
                 link.begin_push([0], (-1, -1))
-                assert not link._outboxes[0].send(push.vector)  # a group of chunks
+                (outbox,) = link._outboxes._all
+                while not outbox.write(push.vector):  # a group of chunks
+                    link.applied()
+                link._outboxes._publish([outbox])
+                assert not outbox.delivered
                 comm.send(None, 0, tag=6)
                 comm.recv(source=0, tag=8)
                 while not link.send_push(push.vector):

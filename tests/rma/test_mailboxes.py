@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from ways import opened
 
 from mpidl.parameters import Range
 
@@ -13,23 +14,24 @@ pytestmark = pytest.mark.mpi(min_size=2)
 class Post:
     """Rank 0 serves, all others push; the fixture's parts in one place."""
 
-    def __init__(self, comm, size, chunk_bytes):
-        from mpidl.rma.backoff import RUNG_SLEEP, Backoff
+    def __init__(self, comm, size, chunk_bytes, way="allocate"):
+        from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
-        from mpidl.rma.mailboxes import Inbox, Outbox, regions
-        from mpidl.rma.windows import Window
+        from mpidl.rma.mailboxes import Inbox, Outbox, Outboxes, regions
         from mpidl.transport.mailbox_geometry import MailboxGeometry
 
         self.comm, self.workers = comm, comm.size - 1
         geometry = MailboxGeometry.of(Range(0, size), self.workers, np.float64, chunk_bytes=chunk_bytes)
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
-        self.window = Window(comm, regions(geometry) if comm.rank == 0 else {})
-        self.backoff = Backoff(comm, self.doorbells, RUNG_SLEEP)
+        self.window = opened(comm, regions(geometry) if comm.rank == 0 else {}, way)
+        longest = RUNG_SLEEP if way == "allocate" else BLIND_SLEEP
+        self.backoff = Backoff(comm, self.window, self.doorbells, longest)
         if comm.rank == 0:
             self.inbox = Inbox(self.window, geometry, list(range(1, comm.size)), self.doorbells)
         else:
-            self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, self.doorbells)
+            self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry)
+            self.outboxes = Outboxes(self.window, [self.outbox], [slice(0, size)], self.doorbells)
 
     def wait(self, ready):
         while not ready():
@@ -37,8 +39,8 @@ class Post:
         self.backoff.reset()
 
     def push(self, values, fetched=0):
-        self.outbox.begin(fetched)
-        self.wait(lambda: self.outbox.send(values))
+        self.outboxes.begin([fetched])
+        self.wait(lambda: self.outboxes.send(values))
 
     def serve(self, handle):
         """Give every message to `handle` until all workers have said that they push no more."""
@@ -60,14 +62,13 @@ class Post:
                 self.backoff.pause()
 
     def close(self):
-        self.comm.Barrier()
         self.window.free()
         self.doorbells.free()
 
 
 @pytest.mark.parametrize(("size", "chunk_bytes"), [(1, 8), (7, 8), (13, 24), (1000, 1 << 18), (4099, 800)])
-def test_every_chunk_arrives_once_and_in_order(comm, size, chunk_bytes):
-    post = Post(comm, size, chunk_bytes)
+def test_every_chunk_arrives_once_and_in_order(comm, size, chunk_bytes, way):
+    post = Post(comm, size, chunk_bytes, way)
     pushes = 25
     if comm.rank == 0:
         total, seen = np.zeros(size), [0] * post.workers
@@ -88,32 +89,30 @@ def test_every_chunk_arrives_once_and_in_order(comm, size, chunk_bytes):
             post.push(np.arange(size) * comm.rank * (push + 1.0), push * 3)
             if push % 7 == 0:
                 time.sleep(0.002 * comm.rank)
-        post.wait(post.outbox.end)
+        post.wait(post.outboxes.end)
         assert post.outbox.pushes == pushes
     post.close()
 
 
-def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(comm):
-    post = Post(comm, 50, 8)
+def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(comm, way):
+    post = Post(comm, 50, 8, way)
     slots, chunks = post.geometry.slots, post.geometry.chunks
     assert slots < chunks
     if comm.rank == 0:
-        comm.Barrier()
+        post.window.settle()
         post.serve(lambda message: None)
     else:
-        post.outbox.begin(0)
-        while not post.outbox.send(np.zeros(50)):
-            if post.outbox.sent == slots:
-                break
+        post.outboxes.begin([0])
+        assert not post.outboxes.send(np.zeros(50))
         assert post.outbox.sent == slots
-        assert not post.outbox.send(np.zeros(50))
+        assert not post.outboxes.send(np.zeros(50))
         assert post.outbox.sent == slots
-        assert not post.outbox.applied()
-        comm.Barrier()
-        post.wait(lambda: post.outbox.send(np.zeros(50)))
-        post.wait(post.outbox.applied)
+        assert not post.outboxes.applied()
+        post.window.settle()
+        post.wait(lambda: post.outboxes.send(np.zeros(50)))
+        post.wait(post.outboxes.applied)
         assert post.outbox.sent == chunks
-        post.wait(post.outbox.end)
+        post.wait(post.outboxes.end)
     post.close()
 
 
@@ -123,11 +122,10 @@ def test_a_chunk_that_is_not_the_next_is_an_error(comm):
 
     post = Post(comm, 10, 8)
     if comm.rank == 1:
-        post.outbox.begin(0)
-        post.outbox.send(np.zeros(10))
-    comm.Barrier()
+        post.outboxes.begin([0])
+        post.outboxes.send(np.zeros(10))
+    post.window.settle()
     if comm.rank == 0:
-        post.window.sync()
         post.window.local("headers/0").reshape(post.workers, -1, HEADER)[0, 0, CHUNK] = 5
         with pytest.raises(MpidlError, match="worker 0's mailbox holds chunk 5 of push 0 where chunk 0"):
             post.inbox.head(0)
@@ -148,6 +146,6 @@ def test_an_idle_rank_is_cheap_and_wakes_when_rung(comm):
     else:
         comm.Barrier()
         post.push(np.zeros(10))
-        post.wait(post.outbox.end)
-        post.wait(post.outbox.applied)
+        post.wait(post.outboxes.end)
+        post.wait(post.outboxes.applied)
     post.close()

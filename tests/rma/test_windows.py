@@ -2,38 +2,31 @@
 
 import numpy as np
 import pytest
+from ways import opened
 
 pytestmark = pytest.mark.mpi
 
 
-@pytest.fixture(params=["allocate", "create"])
-def allocation(request):
-    return request.param
-
-
-def make(comm, allocation, size=7):
-    from mpidl.rma.windows import Window
-
+def make(comm, way, size=7):
     shapes = {"values": (np.float32, size + comm.rank), "count": (np.int64, 3)}
-    return Window(comm, shapes, allocation)
+    return opened(comm, shapes, way)
 
 
-def test_every_rank_reads_and_writes_every_region(comm, allocation):
-    window = make(comm, allocation)
+def test_every_rank_reads_and_writes_every_region(comm, way):
+    window = make(comm, way)
     window.local("values")[:] = comm.rank
     window.sync()
-    comm.Barrier()
+    window.settle()
     for rank in range(comm.size):
         values = np.empty(7 + rank, np.float32)
         window.get(values, rank, "values")
         window.flush(rank)
         assert np.all(values == rank)
-    comm.Barrier()
+    window.settle()
     following = (comm.rank + 1) % comm.size
     window.put(np.array([5, 6], np.float32), following, "values", 3)
-    window.flush(following)
-    comm.Barrier()
-    window.sync()
+    window.order(following)
+    window.settle()
     expected = [comm.rank] * 3 + [5, 6] + [comm.rank] * (2 + comm.rank)
     assert window.local("values").tolist() == expected
     window.free()
@@ -47,20 +40,18 @@ def test_regions_are_aligned_and_apart():
     assert regions["c"].displacement + 8 <= size == 3 * 4096
 
 
-def test_counters_of_every_rank_are_aligned(comm, allocation):
-    from mpidl.rma.windows import Window
-
+def test_counters_of_every_rank_are_aligned(comm, way):
     shapes = {"bytes": (np.uint8, 3 + comm.rank), "count": (np.int64, 1), "end": (np.uint8, 1)}
-    with Window(comm, shapes, allocation) as window:
+    with opened(comm, shapes, way) as window:
         addresses = comm.allgather(window.local("count").ctypes.data)
     assert not any(address % 8 for address in addresses)
 
 
-def test_long_messages_are_cut(comm, allocation, monkeypatch):
-    from mpidl.rma import windows
+def test_long_messages_are_cut(comm, way, monkeypatch):
+    from mpidl.rma import sends
 
-    monkeypatch.setattr(windows, "LONGEST_MESSAGE", 1000)
-    window = windows.Window(comm, {"values": (np.float32, 1111)}, allocation)
+    monkeypatch.setattr(sends, "LONGEST_MESSAGE", 1000)
+    window = opened(comm, {"values": (np.float32, 1111)}, way)
     values = np.arange(1111, dtype=np.float32) + comm.rank
     target = (comm.rank + 1) % comm.size
     window.put(values, target, "values")
@@ -69,16 +60,15 @@ def test_long_messages_are_cut(comm, allocation, monkeypatch):
     window.get(back, target, "values")
     window.flush(target)
     assert np.array_equal(back, values)
-    comm.Barrier()
     window.free()
 
 
-def test_windows_can_be_made_anew(comm, allocation):
+def test_windows_can_be_made_anew(comm, way):
     for size in (3, 1001, 5):
-        window = make(comm, allocation, size)
+        window = make(comm, way, size)
         assert not window.local("values").any()
         window.local("values")[:] = 1
-        comm.Barrier()
+        window.settle()
         window.free()
 
 
@@ -89,20 +79,21 @@ def test_an_unknown_allocation_is_refused(comm):
         Window(comm, {}, "malloc")
 
 
-def test_counters_give_each_value_once(comm, allocation):
+def test_counters_give_each_value_once(comm, way):
     from mpidl.rma.counters import Counter
 
-    window = make(comm, allocation)
+    window = make(comm, way)
     counter = Counter(window, comm.size - 1, "count", 2)
     taken = [counter.fetch_add() for _ in range(200)]
     assert taken == sorted(set(taken))
+    window.settle()
     together = [value for each in comm.allgather(taken) for value in each]
     assert sorted(together) == list(range(200 * comm.size))
     assert counter.read() == 200 * comm.size
-    comm.Barrier()
+    window.settle()
     if comm.rank == 0:
         assert counter.swap(-5) == 200 * comm.size
-    comm.Barrier()
+    window.settle()
     assert counter.read() == -5
     window.free()
 
@@ -122,23 +113,21 @@ class CountedWindow:
 
 
 @pytest.mark.parametrize("holder", [0, -1])
-def test_a_counter_is_read_whole_while_others_add_and_by_a_get_where_that_is_whole(comm, allocation, holder):
+def test_a_counter_is_read_whole_while_others_add_and_by_a_get_where_that_is_whole(comm, way, holder):
     from mpidl.rma.counters import WHOLE_GETS, Counter
 
     # What is added changes both halves of the number, so that a value read in halves is no multiple of it.
     amount, adds = (1 << 32) - 1, 300
-    with make(comm, allocation) as window:
+    with make(comm, way) as window:
         counted = CountedWindow(window)
         counter = Counter(counted, holder % comm.size, "count", 1)
-        comm.Barrier()
         seen = []
         for _ in range(adds):
             if comm.rank % 2:
                 counter.fetch_add(amount)
             seen.append(counter.read())
-        comm.Barrier()
+        window.settle()
         seen.append(counter.read())
-        comm.Barrier()
     assert counted.atomic == (adds if comm.rank % 2 else 0) + (0 if WHOLE_GETS else len(seen))
     assert seen == sorted(seen)
     assert not any(value % amount for value in seen)

@@ -36,7 +36,12 @@ def run_train(arguments: argparse.Namespace) -> int:
     environment.limit_threads()
     from mpidl.runs.agreement import together
 
-    config = together(lambda: _config(arguments))
+    def resolve() -> Config:
+        config = _config(arguments)
+        environment.prepare_mpi(config.topology.transport)
+        return config
+
+    config = together(resolve)
     from mpidl.runs.start import run
 
     summary = run(config, resume=arguments.resume)

@@ -16,7 +16,6 @@ RENAMED = {"test": "debug"}
 #: Keys that are gone: the only value that they could have, and why there is no other.
 RETIRED = {
     ("topology", "standby"): (0, "every rank has work"),
-    ("topology", "transport"): ("windows", "ranks communicate through MPI windows"),
 }
 
 

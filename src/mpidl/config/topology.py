@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from mpidl import schema
 from mpidl.config.sections import Count
@@ -29,6 +29,10 @@ class TopologySection(Checked):
         The order in which a stage computes micro-batches.
     micro_batches : int, optional
         Into how many micro-batches a minibatch is divided; four for each stage if not given.
+    transport : {"auto", "windows", "mixed", "messages"}
+        How pushes, fetches and counters travel: through MPI windows; through windows between the ranks of a node and
+        as messages between nodes ("mixed"); as messages between any two ranks; or, by "auto", through windows where
+        all ranks are on one node, else mixed.
     """
 
     servers: Count = 1
@@ -36,6 +40,7 @@ class TopologySection(Checked):
     stages: Count = 1
     schedule: str = "one_forward_one_backward"
     micro_batches: Count | None = None
+    transport: Literal["auto", "windows", "mixed", "messages"] = "windows"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,14 +30,14 @@ class Measuring:
     ----------
     pair : Pair
         The first rank's node is measured, and the link to the other rank.
-    allocation : {"allocate", "create"}
-        The windows of the link.
+    way : {"allocate", "create", "messages"}
+        What the link is measured by; see `mpidl.rma.probes.WindowProbe`.
     path : Path
         The file.
     """
 
-    def __init__(self, pair: Pair, allocation: str, path: Path) -> None:
-        self._pair, self._allocation, self._path = pair, allocation, path
+    def __init__(self, pair: Pair, way: str, path: Path) -> None:
+        self._pair, self._way, self._path = pair, way, path
         self._measured = Measured()
 
     def node(self) -> Finding:
@@ -57,8 +57,8 @@ class Measuring:
 
     def link(self) -> Finding:
         """Measure pushes, fetches and sends."""
-        push, fetch, _ = windows.bandwidths(self._pair, self._allocation)
-        push_latency, fetch_latency, _ = windows.latencies(self._pair, self._allocation)
+        push, fetch, _ = windows.bandwidths(self._pair, self._way)
+        push_latency, fetch_latency, _ = windows.latencies(self._pair, self._way)
         send_latency, send = sends(self._pair)
         link = Link(
             **self._origin(2), push_bandwidth=push, fetch_bandwidth=fetch, send_bandwidth=send,

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
+from mpidl.rma.nodes import neighbours
+
 T = TypeVar("T")
 
 ORIGIN, TARGET = 0, 1
@@ -33,16 +35,16 @@ class Pair:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         self.origin = comm.rank == ORIGIN
-        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        node = neighbours(comm)
         self.one_node = node.size == comm.size
         node.Free()
 
-    def measure(self, action: Callable[[], T]) -> T:
-        """Run `action` on the origin while the target calls MPI, as a server does; return the result on both ranks."""
+    def measure(self, action: Callable[[], T], serve: Callable[[], None] = lambda: None) -> T:
+        """Run `action` on the origin while the target serves, as a server does; return the result on both ranks."""
         result: T
         if not self.origin:
             while not self.comm.Iprobe(ORIGIN):
-                pass
+                serve()
             result, error = self.comm.recv(source=ORIGIN)
             if error is not None:
                 raise error

@@ -15,6 +15,8 @@ from mpidl.doctor.measuring import Measuring
 from mpidl.doctor.pair import Pair
 from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
 
+#: The way that isn't a window.
+MESSAGES = "messages"
 #: Seconds between two tests, by the ranks that take no part, for the end.
 LOOK_EVERY = 0.01
 
@@ -39,13 +41,14 @@ def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> in
     examination.check("thread level", library.threads)
     examination.check("ranks", partial(places, pair))
     examination.check("after a rank's death", library.fault_tolerance)
-    used = allocation_chosen()
-    sound = {way: _examine_windows(examination, pair, way, way == used) for way in ALLOCATIONS}
+    allocated = allocation_chosen()
+    used = allocated if pair.one_node else MESSAGES
+    sound = {way: _examine_way(examination, pair, way, way == used) for way in (*ALLOCATIONS, MESSAGES)}
     if sound[used]:
         examination.heading("server")
         examination.check("  doorbells", partial(serving.doorbells, pair), needed=False)
         examination.check("  idle", partial(serving.idle_server, pair, used))
-    examination.check("transport", partial(transport, sound, used))
+    examination.check("transport", partial(transport, sound, allocated, pair.one_node))
     if save is not None and sound[used]:
         examination.heading("measured")
         measuring = Measuring(pair, used, save)
@@ -54,17 +57,16 @@ def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> in
     return examination.end()
 
 
-def _examine_windows(examination: Examination, pair: Pair, way: str, used: bool) -> bool:
-    """Examine windows that are allocated in one way, and return whether they are correct."""
-    examination.heading(f"windows, {way}{' (used)' if used else ''}")
+def _examine_way(examination: Examination, pair: Pair, way: str, used: bool) -> bool:
+    """Examine windows that are allocated in one way, or messages, and return whether they are correct."""
+    examination.heading(f"{'' if way == MESSAGES else 'windows, '}{way}{' (used)' if used else ''}")
     for what, probe in (("memory", windows.memory), ("order of data", windows.order)):
         if not examination.check(f"  {what}", partial(probe, pair, way), needed=used):
             return False
-    for what, probe in (
-        ("8 bytes", windows.latency),
-        ("4 MiB", windows.bandwidth),
-        ("busy target", windows.busy_target),
-    ):
+    measured = [("8 bytes", windows.latency), ("4 MiB", windows.bandwidth)]
+    if way != MESSAGES:  # Nobody answers a message while it computes.
+        measured.append(("busy target", windows.busy_target))
+    for what, probe in measured:
         examination.check(f"  {what}", partial(probe, pair, way), needed=used)
     return True
 
@@ -77,13 +79,17 @@ def places(pair: Pair) -> Finding:
     return Finding(f"{on} of {MPI.COMM_WORLD.size}: {'one node' if pair.one_node else 'two nodes'}")
 
 
-def transport(sound: dict[str, bool], used: str) -> Finding:
-    """Find the transport and the windows to use."""
-    if sound[used]:
-        return Finding(f'"windows" ({used})')
-    others = [way for way, right in sound.items() if right]
+def transport(sound: dict[str, bool], allocated: str, one_node: bool) -> Finding:
+    """Find the transport to use between the two ranks, and the windows."""
+    if not one_node and sound[MESSAGES]:
+        return Finding('"mixed"')
+    if sound[allocated]:
+        return Finding(f'"windows" ({allocated})')
+    others = [way for way in ALLOCATIONS if sound[way]]
     if others:
         return Finding(f'"windows" ({others[0]})', remedy=f"set MPIDL_WINDOWS={others[0]} on all ranks")
+    if sound[MESSAGES]:
+        return Finding('"messages"', remedy='these ranks\' windows lose data: set transport = "messages" in [topology]')
     return Finding(
-        "none", remedy="these ranks' windows lose data: use another MPI library, or another network of this one"
+        "none", remedy="windows and messages lose data: use another MPI library, or another network of this one"
     )

@@ -42,7 +42,8 @@ class ServerAndWorker(Owner):
         Number of parameters, float32.
     policy : Policy, optional
         What the server does with pushes; applies them with Adagrad by default.
-    allocation : {"allocate", "create"}
+    way : {"allocate", "create", "messages"}
+        See `mpidl.rma.probes.WindowProbe`.
     chunk_bytes : int, optional
         See `Capacity`.
     """
@@ -52,13 +53,16 @@ class ServerAndWorker(Owner):
         comm: MPI.Intracomm,
         size: int,
         policy: Policy | None = None,
-        allocation: str = "allocate",
+        way: str = "allocate",
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         roles = Roles((TARGET,), ((ORIGIN,),), coordinator=ORIGIN)
         range = Range(0, size)
         capacity = Capacity([range], np.dtype(np.float32), chunk_bytes=chunk_bytes)
-        self._comm, self._transport = comm, WindowTransport(comm, roles, capacity, allocation)
+        if way == "messages":
+            self._transport = WindowTransport(comm, roles, capacity, way=way)
+        else:
+            self._transport = WindowTransport(comm, roles, capacity, way)
         if comm.rank == ORIGIN:
             self._link, self._coordinator = self._transport.worker(0), self._transport.coordinator()
             self._backoff, self._clocks = self._link.backoff(), np.zeros((1, len(ShardClock)), np.int64)
@@ -69,24 +73,24 @@ class ServerAndWorker(Owner):
             shard = Shard(range, np.zeros(size, np.float32), ScheduledRule(rule), policy or ApplyAtOnce(), chunk)
             self._server = Server(0, {0: shard}, Path(), workers=1)
             self._server.bind(self._transport)
-        comm.Barrier()
+        self._transport.settle()
 
     def serve(self) -> float:
         """On the server: serve until the worker is done; return the share of a core that this took."""
-        self._comm.Barrier()
+        self._transport.settle()
         started, worked = time.perf_counter(), time.process_time()
         self._server.serve()
         share = (time.process_time() - worked) / (time.perf_counter() - started)
-        self._comm.Barrier()
+        self._transport.settle()
         return share
 
     def work(self, action: Callable[[], None]) -> None:
         """On the worker: act while the server serves, then let it stop."""
         self._coordinator.set_phase(Phase.TRAIN)
-        self._comm.Barrier()
+        self._transport.settle()
         action()
         self._coordinator.set_phase(Phase.EXIT)
-        self._comm.Barrier()
+        self._transport.settle()
 
     def idle(self, seconds: float) -> None:
         """On the worker: wait, as a coordinator does, who calls MPI now and then so that others reach its window."""
@@ -96,8 +100,7 @@ class ServerAndWorker(Owner):
 
     def fetch(self, parameters: np.ndarray) -> None:
         """On the worker: bring the parameters, as the engine does."""
-        self._link.read_clocks(self._clocks)
-        self._link.start_fetch(parameters)
+        self._link.start_fetch(parameters, self._clocks)
         self._link.finish_fetch()
 
     def push(self, gradient: np.ndarray) -> None:
@@ -177,9 +180,9 @@ def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
     return Finding(f"a sleeping rank wakes another and is woken in {1e6 * median(times):.0f} us")
 
 
-def idle_server(pair: Pair, allocation: str) -> Finding:
+def idle_server(pair: Pair, way: str) -> Finding:
     """Measure what an idle server costs, and how soon it answers."""
-    with ServerAndWorker(pair.comm, 1000, allocation=allocation) as served:
+    with ServerAndWorker(pair.comm, 1000, way=way) as served:
         share = idle_share(served, pair)
         times = answers(served, pair, np.zeros(1000, np.float32))
     found = f"{100 * share:.1f} % of a core; answers in {1e3 * median(times):.3f} ms"

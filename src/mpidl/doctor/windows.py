@@ -1,4 +1,4 @@
-"""Probes of windows between two ranks: whether they transfer data correctly, and how fast."""
+"""Probes of windows and messages between two ranks: whether they transfer data correctly, and how fast."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ LONG, BUSY = 4 << 20, 0.05
 PROMPT = 1e-3
 
 
-def memory(pair: Pair, allocation: str) -> Finding:
-    """Test whether a window can be opened, read and written, with one memory for local and remote access."""
-    with WindowProbe(pair.comm, 5, allocation) as probe:
+def memory(pair: Pair, way: str) -> Finding:
+    """Test whether memory can be opened, read and written, with one memory for local and remote access."""
+    with WindowProbe(pair.comm, 5, way) as probe:
         right = probe.carries_values()
     return Finding("unified") if right else Finding("puts and gets return wrong values", Verdict.FAILED)
 
 
-def order(pair: Pair, allocation: str) -> Finding:
+def order(pair: Pair, way: str) -> Finding:
     """Test whether data arrive before the counter that announces them, in both directions."""
-    with WindowProbe(pair.comm, ELEMENTS, allocation) as probe:
+    with WindowProbe(pair.comm, ELEMENTS, way) as probe:
         puts, gets = probe.overtakes(ROUNDS)
     if puts or gets:
         found = f"a counter overtook its data in {puts} of {ROUNDS} puts and {gets} of {ROUNDS} gets"
-        return Finding(found, Verdict.FAILED, "gradients would be lost in these windows")
+        return Finding(found, Verdict.FAILED, "gradients would be lost on this way")
     return Finding(f"right in {ROUNDS} rounds of {ELEMENTS * 8 >> 10} KiB each way")
 
 
-def latencies(pair: Pair, allocation: str) -> list[float]:
+def latencies(pair: Pair, way: str) -> list[float]:
     """Return the seconds of a put of 8 bytes, a get and a fetch-and-add, on both ranks."""
-    with WindowProbe(pair.comm, 1, allocation) as probe:
+    with WindowProbe(pair.comm, 1, way) as probe:
         value = np.zeros(1, np.int64)
 
         def times() -> list[float]:
             actions = (lambda: probe.put(value), lambda: probe.get(value), probe.fetch_add)
             return [typical(action, 300) for action in actions]
 
-        return pair.measure(times)
+        return pair.measure(times, probe.serve)
 
 
-def latency(pair: Pair, allocation: str) -> Finding:
+def latency(pair: Pair, way: str) -> Finding:
     """Measure how long a transfer of 8 bytes takes."""
-    found = [1e6 * each for each in latencies(pair, allocation)]
+    found = [1e6 * each for each in latencies(pair, way)]
     return Finding("put {:.1f} us, get {:.1f} us, fetch-and-add {:.1f} us".format(*found))
 
 
-def bandwidths(pair: Pair, allocation: str) -> list[float]:
+def bandwidths(pair: Pair, way: str) -> list[float]:
     """Return the bytes per second of long puts, gets and copies in memory, on both ranks."""
-    with WindowProbe(pair.comm, LONG // 8, allocation) as probe:
+    with WindowProbe(pair.comm, LONG // 8, way) as probe:
         values, other = np.ones(LONG // 8, np.int64), np.zeros(LONG // 8, np.int64)
 
         def times() -> list[float]:
@@ -64,21 +64,21 @@ def bandwidths(pair: Pair, allocation: str) -> list[float]:
             in_turn = [[typical(action, 1) for action in actions] for _ in range(15)]
             return [median(column) for column in zip(*in_turn, strict=True)]
 
-        return [LONG / each for each in pair.measure(times)]
+        return [LONG / each for each in pair.measure(times, probe.serve)]
 
 
-def bandwidth(pair: Pair, allocation: str) -> Finding:
+def bandwidth(pair: Pair, way: str) -> Finding:
     """Measure the bandwidth of long transfers, and of a copy in memory."""
-    fast = [each / 1e9 for each in bandwidths(pair, allocation)]
+    fast = [each / 1e9 for each in bandwidths(pair, way)]
     found = "put {:.1f} GB/s, get {:.1f} GB/s, memcpy {:.1f} GB/s".format(*fast)
     if pair.one_node and min(fast[:2]) < fast[2] / 2:
         return Finding(found, Verdict.WARNING, "slow for ranks of one node")
     return Finding(found)
 
 
-def busy_target(pair: Pair, allocation: str, rounds: int = 8) -> Finding:
+def busy_target(pair: Pair, way: str, rounds: int = 8) -> Finding:
     """Measure how long a get takes while its target computes and calls no MPI function."""
-    with WindowProbe(pair.comm, 1, allocation) as probe:
+    with WindowProbe(pair.comm, 1, way) as probe:
         value, times = np.zeros(1, np.int64), []
         for _ in range(rounds):
             pair.comm.Barrier()

@@ -7,6 +7,7 @@ import time
 from mpi4py import MPI
 
 from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.verbs import RemoteMemory
 
 #: Longest sleep in seconds: of a rank that every other rank can ring, and of one that some can't ring.
 RUNG_SLEEP = 5e-3
@@ -26,6 +27,8 @@ class Backoff:
     ----------
     comm : MPI.Comm
         Only probed.
+    memory : RemoteMemory
+        Served.
     doorbells : Doorbells
     sleep : float
         Longest sleep in seconds: `BLIND_SLEEP` if some rank can't ring this one.
@@ -33,8 +36,11 @@ class Backoff:
         Seconds to spin after `reset` before the first sleep; 0 if the ranks outnumber the cores.
     """
 
-    def __init__(self, comm: MPI.Comm, doorbells: Doorbells, sleep: float, spin: float = 0.0) -> None:
-        self._comm, self._doorbells, self._sleep, self._spin = comm, doorbells, sleep, spin
+    def __init__(
+        self, comm: MPI.Comm, memory: RemoteMemory, doorbells: Doorbells, sleep: float, spin: float = 0.0
+    ) -> None:
+        self._comm, self._memory, self._doorbells = comm, memory, doorbells
+        self._sleep, self._spin = sleep, spin
         self._spin_until = 0.0
         self._looks = LOOKS
 
@@ -45,8 +51,9 @@ class Backoff:
             self._spin_until = time.perf_counter() + self._spin
 
     def progress(self) -> bool:
-        """Let MPI make progress without waiting; return whether a message has arrived that nobody has received."""
-        return self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        """Let MPI make progress without waiting; return whether anything has arrived."""
+        served = self._memory.serve()
+        return self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG) or served
 
     def pause(self) -> bool:
         """Let MPI make progress and wait a moment; to be called in a loop that looks for work each time.

@@ -100,7 +100,8 @@ class WindowCoordinatorLink(WindowLink):
         values = np.array([value], np.int64)
         for rank in self._shared.roles.servers:
             self._window.put(values, rank, "orders", element)
-            self._window.flush(rank)
+        for rank in self._shared.roles.servers:
+            self._window.order(rank)
 
     def _wake(self, ranks: Sequence[int]) -> None:
         for rank in ranks:

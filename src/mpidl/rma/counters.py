@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.rma.windows import Window
+from mpidl.rma.verbs import RemoteMemory
 
 #: Whether a Get copies an aligned int64 (see `place`) whole. On shared memory Intel MPI's copies it in halves, about
 #: once in 100,000 times between two changes.
@@ -17,7 +17,7 @@ class Counter:
 
     Parameters
     ----------
-    window : Window
+    window : RemoteMemory
     rank : int
         The rank that holds the counter; it must keep calling MPI.
     name : str
@@ -26,7 +26,7 @@ class Counter:
         Which element of the region.
     """
 
-    def __init__(self, window: Window, rank: int, name: str, offset: int = 0) -> None:
+    def __init__(self, window: RemoteMemory, rank: int, name: str, offset: int = 0) -> None:
         self._window, self._rank, self._name, self._offset = window, rank, name, offset
         self._value = np.zeros(1, np.int64)
         self._before = np.zeros(1, np.int64)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.rma.doorbells import Doorbells
-from mpidl.rma.windows import Window
+from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.wire import Differences, Wire, encoded_bytes
 
@@ -48,7 +48,7 @@ class DifferenceFetch:
 
     Parameters
     ----------
-    window : Window
+    window : RemoteMemory
     server : int
         Rank of the server.
     worker : int
@@ -61,49 +61,54 @@ class DifferenceFetch:
 
     Attributes
     ----------
+    server : int
     bytes : int
         Bytes of values that have arrived.
     """
 
     def __init__(
-        self, window: Window, server: int, worker: int, copy: Differences, doorbells: Doorbells, shard: int
+        self, window: RemoteMemory, server: int, worker: int, copy: Differences, doorbells: Doorbells, shard: int
     ) -> None:
-        self._window, self._server, self._worker, self._copy = window, server, worker, copy
+        self._window, self.server, self._worker, self._copy = window, server, worker, copy
         self._doorbells, self._names = doorbells, names(shard)
         self._asked, self._answered = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._encoded = np.empty(copy.nbytes, np.uint8)
         self.bytes = 0
         if copy.begun:
             window.put(copy.values, server, self._names.copies, worker * copy.values.size)
-            window.flush(server)
+            window.order(server)
 
     def ask(self) -> None:
         """Ask for a difference or, the first time, for the whole shard: an odd number."""
         self._asked[0] = (self._asked[0] // 2 + 1) * 2 + (not self._copy.begun)
-        self._window.put(self._asked, self._server, self._names.asked, self._worker)
-        self._window.flush(self._server)
-        self._doorbells.ring(self._server)
+        self._window.put(self._asked, self.server, self._names.asked, self._worker)
+        self._window.order(self.server)
+        self._doorbells.ring(self.server)
 
-    def arrived(self) -> bool:
-        """Bring the copy up to date if the server has answered; return whether it had."""
-        copy, window, server, name = self._copy, self._window, self._server, self._names
-        if self._answered[0] == self._asked[0]:
-            return True
-        window.get(self._answered, server, name.answered, self._worker)
-        window.flush(server)
-        if self._answered[0] != self._asked[0]:
-            return False
+    @property
+    def answered(self) -> bool:
+        """Whether the server, when it was looked at last, had answered."""
+        return bool(self._answered[0] == self._asked[0])
+
+    def start_looking(self) -> None:
+        """Start looking whether the server has answered; the caller flushes."""
+        self._window.get(self._answered, self.server, self._names.answered, self._worker)
+
+    def start_taking(self) -> None:
+        """Start reading the answer; the caller flushes."""
+        copy, name = self._copy, self._names
         if copy.begun:
-            window.get(self._encoded, server, name.encoded, self._worker * copy.nbytes)
-            window.flush(server)
-            copy.decode(self._encoded)
-            self.bytes += self._encoded.nbytes
+            self._window.get(self._encoded, self.server, name.encoded, self._worker * copy.nbytes)
         else:
-            window.get(copy.values, server, name.copies, self._worker * copy.values.size)
-            window.flush(server)
-            copy.begun = True
-            self.bytes += copy.values.nbytes
-        return True
+            self._window.get(copy.values, self.server, name.copies, self._worker * copy.values.size)
+
+    def take(self) -> None:
+        """Bring the copy up to date by the answer, which has arrived."""
+        copy = self._copy
+        if copy.begun:
+            copy.decode(self._encoded)
+        self.bytes += self._encoded.nbytes if copy.begun else copy.values.nbytes
+        copy.begun = True
 
 
 class DifferenceAnswers:
@@ -111,7 +116,7 @@ class DifferenceAnswers:
 
     Parameters
     ----------
-    window : Window
+    window : RemoteMemory
     geometry : MailboxGeometry
     parameters : array, shape (size,)
         The shard's.
@@ -124,7 +129,7 @@ class DifferenceAnswers:
     """
 
     def __init__(
-        self, window: Window, geometry: MailboxGeometry, parameters: np.ndarray, wire: Wire, ranks: Sequence[int],
+        self, window: RemoteMemory, geometry: MailboxGeometry, parameters: np.ndarray, wire: Wire, ranks: Sequence[int],
         doorbells: Doorbells, shard: int,
     ) -> None:  # fmt: skip
         name, workers = names(shard), geometry.workers

@@ -15,6 +15,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpidl.rma.nodes import neighbours
 from mpidl.rma.ownership import Freed, Owner
 
 
@@ -29,13 +30,13 @@ class Doorbells(Owner):
         Whether every rank of `comm` is on this node.
     """
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         token = comm.bcast(secrets.token_hex(8) if comm.rank == 0 else None)
-        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        neighbours = node.allgather(comm.rank)
+        node = neighbours(comm)
+        here = node.allgather(comm.rank)
         node.Free()
-        self.alone = len(neighbours) == comm.size
-        self._addresses = {rank: f"\0mpidl-{token}-{rank}" for rank in neighbours}
+        self.alone = len(here) == comm.size
+        self._addresses = {rank: f"\0mpidl-{token}-{rank}" for rank in here}
         self._socket: Any = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(self._addresses[comm.rank])
         comm.Barrier()

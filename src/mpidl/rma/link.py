@@ -58,4 +58,4 @@ class WindowLink:
 
     def _put(self, region: str, number: int, values: np.ndarray) -> None:
         self._window.put(values, self._coordinator, region, number)
-        self._window.flush(self._coordinator)
+        self._window.order(self._coordinator)

@@ -9,14 +9,14 @@ worker, who does not enter MPI while it computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpidl.errors import MpidlError
 from mpidl.rma.doorbells import Doorbells
-from mpidl.rma.windows import Window
+from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.transport.protocol import END, MARK, Header, Message
 from mpidl.wire import ErrorFeedback
@@ -58,13 +58,12 @@ class Outbox:
 
     Parameters
     ----------
-    window : Window
+    window : RemoteMemory
     server : int
         Rank of the server.
     worker : int
         Index of this worker's ring.
     geometry : MailboxGeometry
-    doorbells : Doorbells
     feedback : ErrorFeedback, optional
         Encodes this worker's pushes to the shard, where the geometry has a wire format.
     shard : int
@@ -72,6 +71,7 @@ class Outbox:
 
     Attributes
     ----------
+    server : int
     pushes : int
         Whole pushes delivered.
     bytes : int
@@ -80,16 +80,15 @@ class Outbox:
 
     def __init__(
         self,
-        window: Window,
+        window: RemoteMemory,
         server: int,
         worker: int,
         geometry: MailboxGeometry,
-        doorbells: Doorbells,
         feedback: ErrorFeedback | None = None,
         shard: int = 0,
     ) -> None:
         self._names = names(shard)
-        self._window, self._server, self._worker, self._doorbells = window, server, worker, doorbells
+        self._window, self.server, self._worker = window, server, worker
         self._geometry, self._feedback = geometry, feedback
         self._first_slot = worker * geometry.slots
         self._published = np.zeros(1, np.int64)
@@ -97,7 +96,7 @@ class Outbox:
         self._headers = np.zeros((GROUP, HEADER), np.int64)
         self._encoded = np.empty(GROUP * geometry.slot if feedback is not None else 0, np.uint8)
         self.pushes = self.bytes = 0
-        self._chunk = 0
+        self._chunk, self._unpublished = geometry.chunks, 0
         self._fetched, self._portions = 0, (-1, -1)
 
     @property
@@ -106,7 +105,7 @@ class Outbox:
         return int(self._published[0])
 
     def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1)) -> None:
-        """Begin a push; `send` until it returns True.
+        """Begin a push; `write` and `publish` until it is `delivered`.
 
         Parameters
         ----------
@@ -117,8 +116,28 @@ class Outbox:
         """
         self._chunk, self._fetched, self._portions = 0, fetched, portions
 
-    def send(self, values: Any) -> bool:
-        """Deliver as many chunks of the push as there are free slots for, at most a group.
+    @property
+    def applied(self) -> bool:
+        """Whether the server, when it was asked last, had applied everything that was sent."""
+        return bool(self._consumed[0] == self._published[0])
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the whole push has been written."""
+        return self._chunk == self._geometry.chunks
+
+    def has_room(self, message: bool = False) -> bool:
+        """Return whether there were slots for a group of the push, or for a message, when the server was asked last."""
+        wanted = 1 if message else min(GROUP, self._geometry.chunks - self._chunk)
+        return self._geometry.slots - (self.sent - int(self._consumed[0])) >= wanted
+
+    def ask(self) -> None:
+        """Start asking the server how far it has come, unless it has come to the end; the caller flushes."""
+        if not self.applied:
+            self._window.get(self._consumed, self.server, self._names.consumed, self._worker)
+
+    def write(self, values: Any) -> bool:
+        """Start writing as many chunks of the push as there are free slots for, at most a group.
 
         Parameters
         ----------
@@ -128,79 +147,146 @@ class Outbox:
         Returns
         -------
         bool
-            Whether the whole push has been delivered.
+            Whether there is something to publish.
         """
         geometry = self._geometry
         room = self._room(min(GROUP, geometry.chunks - self._chunk))
-        if room:
-            headers = self._headers[:room]
-            headers[:, PUSH] = self.pushes
-            headers[:, FETCHED] = self._fetched
-            headers[:, FIRST], headers[:, LAST] = self._portions
-            start = self._chunk * geometry.chunk
-            part = values[..., start : start + room * geometry.chunk]
-            elements = part.shape[-1]
-            for i in range(room):
-                headers[i, CHUNK] = self._chunk + i
-                headers[i, COUNT] = min(geometry.chunk, elements - i * geometry.chunk)
-            if self._feedback is not None:
-                host = self._window.on_host(part, self._server)
-                nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, geometry.slot)
-                part = self._encoded[:nbytes]
-            self._publish(headers, part)
-            self.bytes += part.nbytes
-            self._chunk += room
-        if self._chunk < geometry.chunks:
+        if not room:
             return False
-        self.pushes += 1
+        headers = self._headers[:room]
+        headers[:, PUSH] = self.pushes
+        headers[:, FETCHED] = self._fetched
+        headers[:, FIRST], headers[:, LAST] = self._portions
+        start = self._chunk * geometry.chunk
+        part = values[..., start : start + room * geometry.chunk]
+        elements = part.shape[-1]
+        for i in range(room):
+            headers[i, CHUNK] = self._chunk + i
+            headers[i, COUNT] = min(geometry.chunk, elements - i * geometry.chunk)
+        if self._feedback is not None:
+            host = self._window.on_host(part, self.server)
+            nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, geometry.slot)
+            part = self._encoded[:nbytes]
+        self._put(headers, part)
+        self.bytes += part.nbytes
+        self._chunk += room
+        self.pushes += self.delivered
         return True
 
-    def end(self) -> bool:
-        """Say that no push follows; False if there is no free slot yet."""
+    def write_end(self) -> bool:
+        """Start saying that no push follows; False if there is no free slot yet."""
+        return self._write_message(END, 0)
+
+    def write_mark(self, order: int) -> bool:
+        """Start marking an order behind the pushes sent so far; False if there is no free slot yet."""
+        return self._write_message(MARK, order)
+
+    def _write_message(self, chunk: int, order: int) -> bool:
         if not self._room(1):
             return False
-        self._headers[0] = (self.pushes, END, 0, 0, -1, -1)
-        self._publish(self._headers[:1], None)
+        self._headers[0] = (self.pushes, chunk, 0, 0, order if chunk == MARK else -1, -1)
+        self._put(self._headers[:1], None)
         return True
-
-    def mark(self, order: int) -> bool:
-        """Mark an order behind the pushes sent so far; False if there is no free slot yet."""
-        if not self._room(1):
-            return False
-        self._headers[0] = (self.pushes, MARK, 0, 0, order, -1)
-        self._publish(self._headers[:1], None)
-        return True
-
-    def applied(self) -> bool:
-        """Return whether the server has applied everything that was sent."""
-        return self._read_consumed() == int(self._published[0])
-
-    def _read_consumed(self) -> int:
-        if self._consumed[0] != self._published[0]:
-            self._window.get(self._consumed, self._server, self._names.consumed, self._worker)
-            self._window.flush(self._server)
-        return int(self._consumed[0])
 
     def _room(self, wanted: int) -> int:
         """Return how many slots in a row, at most `wanted`, may be written."""
-        slots = self._geometry.slots
-        sent = int(self._published[0])
-        free = slots - (sent - int(self._consumed[0]))
-        if free < wanted:
-            free = slots - (sent - self._read_consumed())
-        return min(wanted, free, slots - sent % slots)
+        slots, sent = self._geometry.slots, self.sent
+        return min(wanted, slots - (sent - int(self._consumed[0])), slots - sent % slots)
 
-    def _publish(self, headers: np.ndarray, values: Any) -> None:
-        window, server, name = self._window, self._server, self._names
-        slot = self._first_slot + int(self._published[0]) % self._geometry.slots
+    def _put(self, headers: np.ndarray, values: Any) -> None:
+        slot = self._first_slot + self.sent % self._geometry.slots
         if values is not None:
-            window.put(values, server, name.slots, slot * self._geometry.slot)
-        window.put(headers, server, name.headers, slot * HEADER)
-        window.flush(server)
-        self._published[0] += len(headers)
-        window.put(self._published, server, name.published, self._worker)
-        window.flush(server)
-        self._doorbells.ring(server)
+            self._window.put(values, self.server, self._names.slots, slot * self._geometry.slot)
+        self._window.put(headers, self.server, self._names.headers, slot * HEADER)
+        self._unpublished = len(headers)
+
+    def publish(self) -> None:
+        """Start showing the server what has been written, which must have been ordered before."""
+        self._published[0] += self._unpublished
+        self._window.put(self._published, self.server, self._names.published, self._worker)
+
+
+class Outboxes:
+    """A worker's ends of its rings for all its shards, whose servers it asks and tells side by side.
+
+    Parameters
+    ----------
+    window : RemoteMemory
+    outboxes : sequence of Outbox
+    parts : sequence of slice
+        The shard of each in the worker's vector.
+    doorbells : Doorbells
+    """
+
+    def __init__(
+        self, window: RemoteMemory, outboxes: Sequence[Outbox], parts: Sequence[slice], doorbells: Doorbells
+    ) -> None:
+        self._window, self._doorbells, self._parts = window, doorbells, dict(zip(outboxes, parts, strict=True))
+        self._all, self._unended, self._unmarked = list(outboxes), list(outboxes), list[Outbox]()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of values delivered."""
+        return sum(outbox.bytes for outbox in self._all)
+
+    def begin(self, fetched: Sequence[int], portions: tuple[int, int] = (-1, -1)) -> None:
+        """Begin a push; `send` until it returns True. See `Outbox.begin`; `fetched` is of each shard."""
+        for outbox, clock in zip(self._all, fetched, strict=True):
+            outbox.begin(clock, portions)
+
+    def send(self, vector: Any) -> bool:
+        """Deliver as many chunks of a vector as there are free slots for; return whether all are delivered."""
+        while undelivered := [outbox for outbox in self._all if not outbox.delivered]:
+            self._ask([outbox for outbox in undelivered if not outbox.has_room()])
+            written = [outbox for outbox in undelivered if outbox.write(vector[..., self._parts[outbox]])]
+            if not written:
+                return False
+            self._publish(written)
+        return True
+
+    def end(self) -> bool:
+        """Say that no push follows; False, to be called again, if a shard has no free slot yet."""
+        self._unended = self._tell(self._unended, lambda outbox: outbox.write_end())
+        return not self._unended
+
+    def mark(self, order: int) -> bool:
+        """Mark an order behind the pushes sent so far; False, to be called again, if a shard has no free slot yet."""
+        self._unmarked = self._tell(self._unmarked or self._all, lambda outbox: outbox.write_mark(order))
+        return not self._unmarked
+
+    def _tell(self, outboxes: Sequence[Outbox], write: Callable[[Outbox], bool]) -> list[Outbox]:
+        """Publish a message where there is room for one; return the outboxes that have none."""
+        self._ask([outbox for outbox in outboxes if not outbox.has_room(message=True)])
+        written = [outbox for outbox in outboxes if write(outbox)]
+        self._publish(written)
+        return [outbox for outbox in outboxes if outbox not in written]
+
+    def applied(self) -> bool:
+        """Return whether the servers have applied everything that was sent."""
+        self._ask(self._all)
+        return all(outbox.applied for outbox in self._all)
+
+    def start_asking(self) -> None:
+        """Start asking the servers how far they have come; the caller flushes."""
+        for outbox in self._all:
+            outbox.ask()
+
+    def _ask(self, outboxes: Sequence[Outbox]) -> None:
+        asked = [outbox for outbox in outboxes if not outbox.applied]
+        for outbox in asked:
+            outbox.ask()
+        for outbox in asked:
+            self._window.flush(outbox.server)
+
+    def _publish(self, written: Sequence[Outbox]) -> None:
+        """Show servers what has been written, once it is there."""
+        for outbox in written:
+            self._window.order(outbox.server)
+        for outbox in written:
+            outbox.publish()
+        for outbox in written:
+            self._window.order(outbox.server)
+            self._doorbells.ring(outbox.server)
 
 
 class Inbox:
@@ -208,7 +294,7 @@ class Inbox:
 
     Parameters
     ----------
-    window : Window
+    window : RemoteMemory
     geometry : MailboxGeometry
     ranks : list of int
         Rank of each worker, to wake it.
@@ -218,7 +304,7 @@ class Inbox:
     """
 
     def __init__(
-        self, window: Window, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
+        self, window: RemoteMemory, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
     ) -> None:
         self._window, self._geometry, self._ranks, self._doorbells = window, geometry, ranks, doorbells
         name = names(shard)

@@ -1,4 +1,4 @@
-"""Trying out windows between two ranks: what they carry correctly, and each operation by itself."""
+"""Trying out two ranks' ways into each other's memory: what they carry correctly, and each operation by itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.rma.counters import Counter
+from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Owner
+from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window
 
 #: Elements of the region of counters.
@@ -14,7 +16,7 @@ ANNOUNCED, CONSUMED = range(2)
 
 
 class WindowProbe(Owner):
-    """A window in which two ranks offer the same; creation and `free` are collective.
+    """Memory in which two ranks offer the same; creation and `free` are collective.
 
     Rank 0 measures, rank 1 is the target.
 
@@ -24,19 +26,26 @@ class WindowProbe(Owner):
         Two ranks.
     size : int
         Number of int64 elements that each rank offers twice: data, and an answer.
-    allocation : {"allocate", "create"}
-        See `Window`.
+    way : {"allocate", "create", "messages"}
+        An MPI window, allocated in one of its ways, or messages; see `Window` and `MessageWindow`.
     """
 
-    def __init__(self, comm: MPI.Intracomm, size: int, allocation: str) -> None:
+    def __init__(self, comm: MPI.Intracomm, size: int, way: str) -> None:
         self._comm, self._size, self._partner = comm, size, 1 - comm.rank
         shapes = {"counters": (np.int64, 2), "data": (np.int64, size), "answer": (np.int64, size)}
-        self._window = Window(comm, shapes, allocation)
+        self._window: RemoteMemory
+        if way == "messages":
+            self._window = MessageWindow(comm, shapes, mixed=False)
+        else:
+            self._window = Window(comm, shapes, way)
+        self._arrived = np.zeros(1, np.int64)
         self._counter = Counter(self._window, 1, "counters", ANNOUNCED)
 
     def put(self, values: np.ndarray) -> None:
-        """Write int64 `values` into the partner's data."""
+        """Write int64 `values` into the partner's data, and wait until they are there."""
         self._window.put(values, self._partner, "data")
+        if isinstance(self._window, MessageWindow):
+            self._window.get(self._arrived, self._partner, "counters", CONSUMED)
         self._window.flush(self._partner)
 
     def get(self, values: np.ndarray) -> None:
@@ -48,13 +57,18 @@ class WindowProbe(Owner):
         """Add to a counter of rank 1."""
         self._counter.fetch_add()
 
+    def serve(self) -> None:
+        """Let the partner's operations go on."""
+        self._comm.Iprobe()
+        self._window.serve()
+
     def carries_values(self) -> bool:
         """Return, on both ranks, whether what each puts arrives and what each gets is what arrived."""
         own, back = np.arange(self._size) + 10 * self._comm.rank, np.zeros(self._size, np.int64)
         self.put(own)
-        self._comm.Barrier()
+        self._window.settle()
         self.get(back)
-        self._window.sync()
+        self._window.settle()
         arrived = np.arange(self._size) + 10 * self._partner
         right = np.array_equal(back, own) and np.array_equal(self._window.local("data"), arrived)
         return bool(self._comm.allreduce(bool(right), op=MPI.LAND))
@@ -68,15 +82,18 @@ class WindowProbe(Owner):
             Rounds with wrong data put by rank 0, and with wrong data that it got.
         """
         turn = self._write if self._comm.rank == 0 else self._read
-        gets, puts = self._comm.allgather(sum(turn(number) for number in range(1, rounds + 1)))
+        wrong = sum(turn(number) for number in range(1, rounds + 1))
+        self._window.settle()
+        gets, puts = self._comm.allgather(wrong)
         return puts, gets
 
     def _write(self, number: int) -> bool:
         """Put data and announce them, as a worker does; return whether what the target announces is wrong."""
         counter, answer = np.array([number]), np.zeros(self._size, np.int64)
-        self.put(np.full(self._size, number))
+        self._window.put(np.full(self._size, number), self._partner, "data")
+        self._window.order(self._partner)
         self._window.put(counter, self._partner, "counters", ANNOUNCED)
-        self._window.flush(self._partner)
+        self._window.order(self._partner)
         counter[0] = 0
         while counter[0] < number:
             self._window.get(counter, self._partner, "counters", CONSUMED)
@@ -89,7 +106,7 @@ class WindowProbe(Owner):
         """Wait for data, as a server does, and announce others; return whether the data are wrong."""
         counters, answer = self._window.local("counters"), self._window.local("answer")
         while counters[ANNOUNCED] < number:
-            self._comm.Iprobe()
+            self.serve()
             self._window.sync()
         wrong = bool((self._window.local("data") != number).any())
         answer[:] = number

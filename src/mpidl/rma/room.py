@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from mpidl.launch.room import SHARED_MEMORY, check_room
 from mpidl.rma import differences
+from mpidl.rma.nodes import neighbours
 from mpidl.rma.windows import allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
@@ -20,16 +21,21 @@ SMALL = 1 << 18
 MARGIN = 1.05
 
 
-def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity) -> None:
+def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, way: str = "windows") -> None:
     """Check that window memory fits into each node's shared memory; collective.
+
+    Parameters
+    ----------
+    comm, roles, capacity, way
+        See `mpidl.rma.shared_state.SharedState`.
 
     Raises
     ------
     MpidlError
         It doesn't, on this rank's node. MPI libraries die of SIGBUS when they write to memory that is not there.
     """
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    needed, alone = node.allreduce(_needed(comm.rank, roles, capacity)), node.size == 1
+    node = neighbours(comm)
+    needed, alone = node.allreduce(_needed(comm.rank, roles, capacity, way)), node.size == 1
     node.Free()
     if alone:
         return  # MPI then takes private memory
@@ -41,11 +47,11 @@ def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity) -> None
     check_room(directory, int(needed * MARGIN), "memory of the windows", remedy)
 
 
-def _needed(rank: int, roles: Roles, capacity: Capacity) -> int:
+def _needed(rank: int, roles: Roles, capacity: Capacity, way: str) -> int:
     """Return the bytes of shared memory that a rank takes."""
     itemsize, replicas = np.dtype(capacity.dtype).itemsize, roles.replicas
     needed = SMALL
-    if rank in roles.servers and allocation_chosen() == "allocate":
+    if rank in roles.servers and way != "messages" and allocation_chosen() == "allocate":
         for number in capacity.held_by(roles.servers.index(rank)):
             shard = capacity.shards[number]
             mailboxes = MailboxGeometry.of(shard, len(replicas), capacity.dtype, capacity.wire, capacity.chunk_bytes)

@@ -14,10 +14,12 @@ from mpi4py import MPI
 from mpidl.rma import differences, mailboxes
 from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
 from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.scheduling import crowded, run_promptly, sharpen_sleeps
 from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
+from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
@@ -51,11 +53,13 @@ class SharedState(Owner):
         How window memory is obtained; see `Window`. The environment's choice if not given.
     staging : Staging, optional
         See `Window`.
+    way : {"windows", "messages", "mixed", "auto"}
+        How ranks reach each other's memory; see `mpidl.config.topology.TopologySection`.
 
     Attributes
     ----------
     comm : MPI.Intracomm
-    window : Window
+    window : RemoteMemory
     doorbells : Doorbells
     peers : MPI.Intracomm or None
         On a worker of a job without servers: the workers with the same partition of their replicas.
@@ -74,6 +78,7 @@ class SharedState(Owner):
         capacity: Capacity,
         allocation: str | None = None,
         staging: Staging | None = None,
+        way: str = "windows",
     ) -> None:
         allocation = allocation_chosen() if allocation is None else allocation
         self.comm: Any = comm.Dup()
@@ -86,9 +91,9 @@ class SharedState(Owner):
             for shard in capacity.shards
         ]
         self.doorbells = Doorbells(self.comm)
-        self.window = Window(self.comm, self._regions(), allocation, staging)
+        self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
-        self._direct = self.doorbells.alone and allocation == "allocate"
+        self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
         self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
         self._shared: list[SharedVectors] = []
@@ -99,6 +104,11 @@ class SharedState(Owner):
         sharpen_sleeps()
         if self.rank == roles.coordinator or self.rank in roles.servers:
             run_promptly()
+
+    def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
+        if way == "windows" or (way != "messages" and self.doorbells.alone):
+            return Window(self.comm, self._regions(), allocation, staging)
+        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging)
 
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:
@@ -159,7 +169,11 @@ class SharedState(Owner):
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""
         sleep = (RUNG_SLEEP if longest is None else longest) if self._direct else BLIND_SLEEP
-        return Backoff(self.comm, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
+        return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
+
+    def settle(self) -> None:
+        """See `Transport.settle`."""
+        self.window.settle()
 
     def free(self) -> None:
         """Give everything back; collective."""

@@ -86,6 +86,10 @@ class Staging:
         self._lent: dict[int, list[np.ndarray]] = {}
         self._arriving: dict[int, list[tuple[Any, np.ndarray]]] = {}
 
+    def another(self) -> Staging:
+        """Return one for other operations, which are flushed at other times."""
+        return Staging(self._xp, self._direct)
+
     def outgoing(self, values: Any, rank: int) -> Any:
         """Return what MPI is to read in the place of `values`, until `rank` is flushed."""
         if self._direct and isinstance(values, self._xp.ndarray):

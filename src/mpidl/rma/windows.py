@@ -12,10 +12,9 @@ from mpi4py import MPI
 
 from mpidl.errors import MpidlError
 from mpidl.rma.ownership import Freed, Owner
+from mpidl.rma.sends import pieces
 from mpidl.rma.staging import Staging
 
-#: MPI counts are C ints on many paths: longer transfers are cut into pieces of this many bytes.
-LONGEST_MESSAGE = 1 << 30
 CACHE_LINE = 64
 PAGE = 4096
 
@@ -64,8 +63,7 @@ def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int
 class Window(Owner):
     """A window over all ranks of a communicator, open for passive-target access from creation to `free`.
 
-    Creation and `free` are collective. Offsets and counts are in elements of the region's dtype. Nothing that
-    `put`, `get` or `fetch_and_op` starts is complete before `flush`.
+    See `mpidl.rma.verbs.RemoteMemory`.
 
     Parameters
     ----------
@@ -76,6 +74,11 @@ class Window(Owner):
         MPI_Win_allocate, or MPI_Alloc_mem + MPI_Win_create.
     staging : Staging, optional
         On a rank with vectors on a device: how they travel.
+
+    Attributes
+    ----------
+    memory : array of uint8
+        All regions of this rank.
 
     Raises
     ------
@@ -93,6 +96,7 @@ class Window(Owner):
         regions, size = place(shapes)
         if allocation not in ALLOCATIONS:
             raise ValueError(f"allocation: {allocation!r}, known: {', '.join(ALLOCATIONS)}")
+        self._comm: Any = comm
         self._rank, self._staging = comm.rank, staging
         self._allocated: MPI.buffer | None = None
         if allocation == "allocate":
@@ -104,8 +108,8 @@ class Window(Owner):
         if self._window.Get_attr(MPI.WIN_MODEL) != MPI.WIN_UNIFIED:
             raise MpidlError("this MPI's windows keep a private copy of their memory; mpidl needs the unified model")
         memory: Any = self._allocated if self._allocated is not None else self._window.tomemory()
-        self._memory = np.frombuffer(memory, np.uint8)
-        self._memory[:size] = 0
+        self.memory = np.frombuffer(memory, np.uint8)
+        self.memory[:size] = 0
         self._regions: Any = comm.allgather(regions)
         self._window.Lock_all(MPI.MODE_NOCHECK)
         self.sync()
@@ -117,61 +121,69 @@ class Window(Owner):
         return region
 
     def local(self, name: str) -> np.ndarray:
-        """Return this rank's region as a 1-D array on the window's memory."""
+        """See `RemoteMemory.local`."""
         region = self._regions[self._rank][name]
-        return self._memory[region.displacement : region.displacement + region.size].view(region.dtype)
+        return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
     def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
-        """Start writing contiguous `values`, the host's or a device's, into a region of `rank`."""
+        """See `RemoteMemory.put`."""
         region = self._regions[rank][name]
         if self._staging is not None:
             values = self._staging.outgoing(values, rank)
         self._transfer(self._window.Put, values, rank, region.displacement + offset * region.dtype.itemsize)
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
-        """Start reading a part of a region of `rank` into contiguous `values`, the host's or a device's."""
+        """See `RemoteMemory.get`."""
         region = self._regions[rank][name]
         if self._staging is not None:
             values = self._staging.incoming(values, rank)
         self._transfer(self._window.Get, values, rank, region.displacement + offset * region.dtype.itemsize)
 
     def _transfer(self, operation: Any, values: Any, rank: int, displacement: int) -> None:
-        size = values.nbytes
-        if size <= LONGEST_MESSAGE:
-            operation((values, size, MPI.BYTE), rank, (displacement, size, MPI.BYTE))
-            return
-        data = MPI.buffer.frombuffer(values)
-        for start in range(0, size, LONGEST_MESSAGE):
-            piece = data[start : start + LONGEST_MESSAGE]
-            operation((piece, piece.nbytes, MPI.BYTE), rank, (displacement + start, piece.nbytes, MPI.BYTE))
+        for piece in pieces(values):
+            operation(piece, rank, (displacement, piece[1], MPI.BYTE))
+            displacement += piece[1]
 
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:
-        """Start an atomic operation on one int64; `before` receives the value it had."""
+        """See `RemoteMemory.fetch_and_op`."""
         region = self._regions[rank][name]
         self._window.Fetch_and_op(value, before, rank, region.displacement + offset * region.dtype.itemsize, op)
 
+    def order(self, rank: int) -> None:
+        """See `RemoteMemory.order`: all is complete, here and there."""
+        self.flush(rank)
+
     def flush(self, rank: int) -> None:
-        """Complete every operation on `rank`, here and there."""
+        """See `RemoteMemory.flush`: all is complete, here and there."""
         self._window.Flush(rank)
         if self._staging is not None:
             self._staging.flushed(rank)
 
     def on_host(self, values: Any, rank: int) -> np.ndarray:
-        """Return `values`, or a copy if they are a device's, valid until `rank` is flushed."""
+        """See `RemoteMemory.on_host`."""
         return values if self._staging is None else self._staging.on_host(values, rank)
 
     def sync(self) -> None:
-        """Order local loads and stores on window memory with what other ranks read and write."""
+        """See `RemoteMemory.sync`."""
         self._window.Sync()
 
+    def serve(self) -> bool:
+        """See `RemoteMemory.serve`: MPI does that whenever it is called."""
+        return False
+
+    def settle(self) -> None:
+        """See `RemoteMemory.settle`."""
+        self._comm.Barrier()
+        self.sync()
+
     def free(self) -> None:
-        """Close and free the window; collective. Arrays from `local` are invalid afterwards."""
+        """See `RemoteMemory.free`."""
         window = self._window
         window.Unlock_all()
-        self._window = self._regions = Freed("the window")
-        self._memory = np.empty(0, np.uint8)
+        self._window = self._regions = self._comm = Freed("the window")
+        self.memory = np.empty(0, np.uint8)
         window.Free()
         if self._allocated is not None:
             MPI.Free_mem(self._allocated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.rma.counters import Counter
 from mpidl.rma.differences import DifferenceFetch
 from mpidl.rma.link import WindowLink
-from mpidl.rma.mailboxes import Outbox
+from mpidl.rma.mailboxes import Outbox, Outboxes
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ROUNDS, Control, Notice, Order
 from mpidl.wire import Differences, ErrorFeedback
@@ -50,21 +51,16 @@ class WindowWorkerLink(WindowLink):
         holders = {shard: rank for holder, rank in enumerate(self._servers) for shard in capacity.held_by(holder)}
         # Who holds each shard, and its numbers there; nobody where there are no servers.
         self._holders = [(holders[shard], f"parameters/{shard}", f"clock/{shard}") for shard in numbers if holders]
-        self._outboxes = [
-            Outbox(
-                self._window, rank, self._replica, shared.geometries[shard], self._doorbells,
-                feedback[place] if feedback else None, shard,
-            )
-            for place, (shard, (rank, _, _)) in enumerate(zip(numbers, self._holders, strict=False))
-        ]  # fmt: skip
         self._fetches = [
             DifferenceFetch(self._window, rank, self._replica, copy, self._doorbells, shard)
             for shard, (rank, _, _), copy in zip(numbers, self._holders, copies, strict=False)
         ]
         self._parts = [slice(*shard) for shard in self.shards[: len(self._holders)]]
-        self._undelivered: list[int] = []
-        self._unended = list(self._outboxes)
-        self._unmarked: list[Outbox] = []
+        outboxes = [
+            Outbox(self._window, rank, self._replica, shared.geometries[shard], encoder, shard)
+            for shard, (rank, _, _), encoder in zip(numbers, self._holders, feedback or repeat(None), strict=False)
+        ]
+        self._outboxes = Outboxes(self._window, outboxes, self._parts, self._doorbells)
         self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
         self._numbers = np.zeros(len(Control), np.int64)
         self._clock = np.zeros(1, np.int64)
@@ -102,7 +98,7 @@ class WindowWorkerLink(WindowLink):
         before = int(self._clock[0])
         self._clock[0] = clock
         self._window.put(self._clock, self._coordinator, "clocks", self._replica)
-        self._window.flush(self._coordinator)
+        self._window.order(self._coordinator)
         if self.slowest_clock() > before:
             for rank in self._shared.workers:
                 self._doorbells.ring(rank)
@@ -150,53 +146,43 @@ class WindowWorkerLink(WindowLink):
     @property
     def bytes_pushed(self) -> int:
         """See `WorkerLink.bytes_pushed`."""
-        return sum(outbox.bytes for outbox in self._outboxes)
+        return self._outboxes.bytes
 
     def mark(self, order: int) -> bool:
         """See `WorkerLink.mark`."""
-        if not self._unmarked:
-            self._unmarked = list(self._outboxes)
-        while self._unmarked and self._unmarked[0].mark(order):
-            del self._unmarked[0]
-        return not self._unmarked
+        return self._outboxes.mark(order)
 
     def begin_push(self, fetched: Sequence[int], portions: tuple[int, int]) -> None:
         """See `WorkerLink.begin_push`."""
-        for outbox, clock in zip(self._outboxes, fetched, strict=True):
-            outbox.begin(clock, portions)
-        self._undelivered = list(range(len(self._outboxes)))
+        self._outboxes.begin(fetched, portions)
 
     def send_push(self, vector: Any) -> bool:
         """See `WorkerLink.send_push`."""
-        sent = True
-        while self._undelivered and sent:
-            sent = False
-            for number in tuple(self._undelivered):
-                outbox = self._outboxes[number]
-                before = outbox.bytes
-                if outbox.send(vector[..., self._parts[number]]):
-                    self._undelivered.remove(number)
-                sent = sent or outbox.bytes > before
-        return not self._undelivered
+        return self._outboxes.send(vector)
 
     def end_pushes(self) -> bool:
         """See `WorkerLink.end_pushes`."""
-        while self._unended and self._unended[0].end():
-            del self._unended[0]
-        return not self._unended
+        return self._outboxes.end()
 
     def applied(self) -> bool:
         """See `WorkerLink.applied`."""
-        return all(outbox.applied() for outbox in self._outboxes)
+        return self._outboxes.applied()
 
     def read_clocks(self, clocks: np.ndarray) -> None:
         """See `WorkerLink.read_clocks`."""
+        self._start_reading(clocks)
+        self.finish_fetch()
+
+    def _start_reading(self, clocks: np.ndarray) -> None:
         for (rank, _, clock), row in zip(self._holders, clocks, strict=True):
             self._window.get(row, rank, clock)
-            self._window.flush(rank)
+        self._outboxes.start_asking()
 
-    def start_fetch(self, parameters: Any) -> None:
+    def start_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
         """See `WorkerLink.start_fetch`."""
+        self._start_reading(clocks)
+        for rank, _, _ in self._holders:
+            self._window.order(rank)
         for (rank, region, _), part in zip(self._holders, self._parts, strict=True):
             self._window.get(parameters[part], rank, region)
 
@@ -212,7 +198,21 @@ class WindowWorkerLink(WindowLink):
 
     def take_differences(self) -> bool:
         """See `WorkerLink.take_differences`."""
-        return sum(each.arrived() for each in self._fetches) == len(self._fetches)
+        waiting = [each for each in self._fetches if not each.answered]
+        for each in waiting:
+            each.start_looking()
+        self._flush(waiting)
+        answered = [each for each in waiting if each.answered]
+        for each in answered:
+            each.start_taking()
+        self._flush(answered)
+        for each in answered:
+            each.take()
+        return len(answered) == len(waiting)
+
+    def _flush(self, fetches: Sequence[DifferenceFetch]) -> None:
+        for each in fetches:
+            self._window.flush(each.server)
 
     @property
     def bytes_fetched(self) -> int:
@@ -236,9 +236,9 @@ class WindowWorkerLink(WindowLink):
 
     def read_done(self, done: np.ndarray) -> None:
         """See `WorkerLink.read_done`."""
-        done.fill(1)
-        at_one = np.empty_like(done)
+        at_each = np.empty((len(self._servers), len(done)), done.dtype)
+        for row, rank in zip(at_each, self._servers, strict=True):
+            self._window.get(row, rank, "done")
         for rank in self._servers:
-            self._window.get(at_one, rank, "done")
             self._window.flush(rank)
-            done &= at_one
+        np.bitwise_and.reduce(at_each, axis=0, out=done)

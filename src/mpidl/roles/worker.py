@@ -169,6 +169,7 @@ class Worker:
         self._engine.status.figures["diverged"] = 1 + self._engine.state.portion
         self._link.post(self._engine.status.row, wake=True)
         while True:
+            self._link.order()
             time.sleep(LOOK_EVERY)
 
     def delay(self, seconds: float) -> float:

@@ -28,6 +28,7 @@ from mpidl.parameters import Held
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
 from mpidl.report.recorder import first_failure, record_event
+from mpidl.rma.nodes import neighbours
 from mpidl.rma.room import check_windows
 from mpidl.rma.transport import WindowTransport
 from mpidl.runs.agreement import check_same, together
@@ -89,17 +90,19 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     choose_wire(comm, roles, job, nodes)
     job.know_outputs(comm.allreduce(role.outputs, op=MPI.MAX))
     capacity = _capacity(job, held)
-    _agree(comm, roles, lambda: check_windows(comm, roles, capacity))
+    _agree(comm, roles, lambda: check_windows(comm, roles, capacity, config.topology.transport))
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
-        transport = WindowTransport(comm, roles, capacity, staging=role.staging)
+        transport = WindowTransport(comm, roles, capacity, staging=role.staging, way=config.topology.transport)
     try:
-        _agree(comm, roles, lambda: role.prepare(transport), in_groups=partitions > 1)
+        _agree(comm, roles, lambda: role.prepare(transport), in_groups=partitions > 1, before=transport.settle)
     except MpidlError:
         role.discard_files()
         raise
     with _failing_together(comm, roles, job.directory), transport:
-        summary: dict[str, Any] = comm.bcast(role.work(), root=roles.coordinator)
+        own = role.work()
+        transport.settle()
+        summary: dict[str, Any] = comm.bcast(own, root=roles.coordinator)
         if config.run.record:
             role.save_record(transport)
         role.unbind()
@@ -156,7 +159,7 @@ def _check_memory(job: Job, roles: Roles, nodes: list[int], rank: int) -> None:
 
 def _nodes(comm: MPI.Intracomm) -> list[int]:
     """Return for each rank the lowest rank of its node."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    node = neighbours(comm)
     lowest = node.allreduce(comm.rank, op=MPI.MIN)
     node.Free()
     return comm.allgather(lowest)
@@ -179,8 +182,16 @@ def _compare(comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
     job.identify({**sizes, **check_same("data", samples, comm.rank, comm.allgather)})
 
 
-def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T], in_groups: bool = False) -> T:
+def _agree(
+    comm: MPI.Intracomm,
+    roles: Roles,
+    action: Callable[[], T],
+    in_groups: bool = False,
+    before: Callable[[], None] = lambda: None,
+) -> T:
     """Carry out an action on every rank; if it fails on some, raise the first one's error on all.
+
+    Each rank calls `before` when it is done, before it waits for the others.
 
     In an action of groups, the ranks of a replica wait for each other: what isn't a fault of the user, which all ranks
     meet, ends the job.
@@ -190,9 +201,11 @@ def _agree(comm: MPI.Intracomm, roles: Roles, action: Callable[[], T], in_groups
         with _failing_together(comm, roles, but=(UsageError,) if in_groups else (MpidlError, MemoryError)):
             return action()
 
-    return together(
-        guarded, (comm.rank, comm.allgather), lambda rank: f"rank {rank}, {roles.role(rank)}{roles.place(rank)}"
-    )
+    def gather(value: Any) -> list[Any]:
+        before()
+        return comm.allgather(value)
+
+    return together(guarded, (comm.rank, gather), lambda rank: f"rank {rank}, {roles.role(rank)}{roles.place(rank)}")
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, kind_of, quoted
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.job import Job
+from mpidl.launch import environment
 from mpidl.launch.signals import held
 from mpidl.launch.uncaught import tell_once
 from mpidl.nn.groups import Group
@@ -203,7 +204,9 @@ def train(
     def resolve() -> Config:
         _check_objects(data, algorithm, rule)
         source = None if data is None else source_of(data)
-        return _resolve(config, sections, keys, source, algorithm, rule)
+        found = _resolve(config, sections, keys, source, algorithm, rule)
+        environment.prepare_mpi(found.topology.transport)
+        return found
 
     resolved = together(resolve)
 

@@ -139,7 +139,7 @@ class ThroughServers(RequestHandler):
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`."""
         self._waiting.until(self.applied)
-        self._link.start_fetch(parameters)
+        self._link.start_fetch(parameters, self._now)
         self._link.finish_fetch()
 
     def end_pushes(self) -> None:
@@ -186,11 +186,11 @@ class ThroughServers(RequestHandler):
     def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         started = self._timer()
         # A clock read before the parameters never makes them look fresher than they are.
-        self._link.read_clocks(clocks)
         if self.copies:
+            self._link.read_clocks(clocks)
             self._link.ask_differences()
         else:
-            self._link.start_fetch(parameters)
+            self._link.start_fetch(parameters, clocks)
             # A server encodes differences between two updates: then nothing tears.
             if self._started % SAMPLED == 0:
                 self._count_tearing(clocks)

@@ -63,5 +63,11 @@ class Transport(Protocol):
         """Return the coordinator's link."""
         ...
 
+    def settle(self) -> None:
+        """Wait for all ranks, serving them, until all that any of them has written has arrived; collective.
+
+        A rank that others reach does so before it waits for them in any other way.
+        """
+
     def free(self) -> None:
         """Give everything back; what is asked of it afterwards raises RuntimeError."""

@@ -115,8 +115,8 @@ class WorkerLink(FollowerLink, Protocol):
     def read_clocks(self, clocks: np.ndarray) -> None:
         """Read the `protocol.ShardClock` of every shard into an int64 array (shards, len(ShardClock))."""
 
-    def start_fetch(self, parameters: Any) -> None:
-        """Start reading all shards into a vector."""
+    def start_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
+        """Start reading all shards into a vector and, before each, its clock, as `read_clocks` does."""
 
     def finish_fetch(self) -> None:
         """Wait until a started fetch has arrived."""

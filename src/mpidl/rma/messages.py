@@ -1,0 +1,240 @@
+"""A window whose remote operations are messages.
+
+Ranks that share memory with this one are reached through an MPI window over these ranks; all others by requests, which
+they carry out on the same memory whenever they serve. A put waits for nothing: its values are copied and leave while
+the rank goes on. Nobody is asked but ranks that offer regions.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.rma.nodes import neighbours
+from mpidl.rma.own_memory import OwnMemory
+from mpidl.rma.ownership import Freed, Owner
+from mpidl.rma.progress import ProgressThread
+from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Operation, Requests, Tag
+from mpidl.rma.sends import Sends, pieces
+from mpidl.rma.staging import Staging
+from mpidl.rma.windows import Window, place
+
+#: Looks for an answer before this rank sleeps between two of them, and seconds that it then sleeps.
+LOOKS, SLEEP = 100, 30e-6
+
+
+class MessageWindow(Owner):
+    """See `mpidl.rma.verbs.RemoteMemory`.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Duplicated.
+    shapes : mapping of name to (dtype, count)
+        The regions that this rank offers; other ranks may offer others.
+    mixed : bool
+        Whether ranks of a node share an MPI window. Else messages carry everything between any two ranks.
+    allocation : {"allocate", "create"}
+        How the window's memory is obtained; see `mpidl.rma.windows.Window`.
+    staging : Staging, optional
+        On a rank with vectors on a device: how they travel.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        shapes: Mapping[str, tuple[Any, int]],
+        mixed: bool,
+        allocation: str = "allocate",
+        staging: Staging | None = None,
+    ) -> None:
+        self._comm: Any = comm.Dup()
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._near: Any = self._share(shapes, mixed, allocation, staging)
+        self._outgoing = None if staging is None else staging.another()
+        self._incoming = None if staging is None else staging.another()
+        regions, size = place(shapes)
+        everywhere = comm.allgather(regions)
+        self._regions: Any = [{name: number for number, name in enumerate(each)} for each in everywhere]
+        self._targets = [rank for rank, each in enumerate(everywhere) if each and rank not in self._near_ranks]
+        self._sends, self._answers = Sends(self._comm), {rank: list[MPI.Request]() for rank in self._targets}
+        self._sources = [rank for rank in range(comm.size) if size and rank not in self._near_ranks]
+        own = self._near_ranks[comm.rank]
+        self._requests = Requests(self._comm, self._sources, self._near, own, regions, self._sends)
+        self._lock = threading.RLock()
+        # Who is asked calls MPI all the time; others compute, and what they wait for goes on only if someone calls MPI.
+        several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self._thread = ProgressThread(self._advance) if several and self._targets and not size else None
+        self._comm.Barrier()
+
+    def _share(
+        self, shapes: Mapping[str, tuple[Any, int]], mixed: bool, allocation: str, staging: Staging | None
+    ) -> Window | OwnMemory:
+        """Return the memory of this rank and what reaches that of its neighbours; note who these are."""
+        node = neighbours(self._comm)
+        ranks = node.allgather(self._comm.rank) if mixed else [self._comm.rank]
+        self._near_ranks: Any = {rank: number for number, rank in enumerate(ranks)}
+        if len(ranks) > 1:
+            self._node: MPI.Intracomm | None = node
+            return Window(node, shapes, allocation, staging)
+        node.Free()
+        self._node = None
+        return OwnMemory(shapes)
+
+    def local(self, name: str) -> np.ndarray:
+        """See `RemoteMemory.local`."""
+        memory: np.ndarray = self._near.local(name)
+        return memory
+
+    def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+        """See `RemoteMemory.put`."""
+        if rank in self._near_ranks:
+            self._near.put(values, self._near_ranks[rank], name, offset)
+            return
+        data = self.on_host(values, rank).reshape(-1).view(np.uint8)
+        if data.size <= SHORT:
+            with self._lock:
+                self._ask(Operation.PUT, rank, name, offset, data.size, data=data)
+            return
+        with self._lock:
+            lent = self._sends.borrow(data.size)
+        lent[: data.size] = data
+        with self._lock:
+            self._ask(Operation.LONG_PUT, rank, name, offset, data.size)
+            self._sends.start(lent[: data.size], rank, Tag.DATA, lent)
+        self._wake()
+
+    def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+        """See `RemoteMemory.get`."""
+        if rank in self._near_ranks:
+            self._near.get(values, self._near_ranks[rank], name, offset)
+            return
+        if self._incoming is not None:
+            values = self._incoming.incoming(values, rank)
+        with self._lock:
+            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.ANSWER) for piece in pieces(values)]
+            self._ask(Operation.GET, rank, name, offset, values.nbytes)
+        if values.nbytes > SHORT:
+            self._wake()
+
+    def fetch_and_op(
+        self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
+    ) -> None:
+        """See `RemoteMemory.fetch_and_op`."""
+        if rank in self._near_ranks:
+            self._near.fetch_and_op(value, before, self._near_ranks[rank], name, offset, op)
+            return
+        with self._lock:
+            self._answers[rank].append(self._comm.Irecv([before, 8, MPI.BYTE], rank, Tag.ANSWER))
+            operator = OPERATORS.index(op)
+            self._ask(Operation.FETCH_AND_OP, rank, name, offset, 8, operator, int(value[0]))
+
+    def _ask(
+        self, operation: Operation, rank: int, name: str, offset: int, size: int, operator: int = 0,
+        operand: int = 0, data: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        length = HEAD_BYTES + (0 if data is None else size)
+        message = self._sends.borrow(HEAD_BYTES + SHORT)
+        region = self._regions[rank][name] if name else 0
+        message[:HEAD_BYTES].view(np.int64)[:] = (operation, region, offset, size, operator, operand)
+        if data is not None:
+            message[HEAD_BYTES:length] = data
+        self._sends.start(message[:length], rank, Tag.REQUEST, message)
+
+    def _wake(self) -> None:
+        if self._thread is not None:
+            self._thread.wake()
+
+    def _advance(self) -> bool:
+        """Let this rank's own requests go on; return whether any have not ended."""
+        with self._lock:
+            self._sends.advance()
+            waiting = [rank for rank, answers in self._answers.items() if answers]
+            return not all(self._answered(rank) for rank in waiting) or bool(self._sends)
+
+    def order(self, rank: int) -> None:
+        """See `RemoteMemory.order`: MPI keeps messages in order."""
+        if rank in self._near_ranks:
+            self._near.order(self._near_ranks[rank])
+        elif self._outgoing is not None:
+            self._outgoing.flushed(rank)
+
+    def flush(self, rank: int) -> None:
+        """See `RemoteMemory.flush`."""
+        if rank in self._near_ranks:
+            self._near.flush(self._near_ranks[rank])
+            return
+        self._wait(lambda: self._answered(rank))
+        if self._incoming is not None:
+            self._incoming.flushed(rank)
+        self.order(rank)
+
+    def _answered(self, rank: int) -> bool:
+        answers = self._answers[rank]
+        with self._lock:
+            if answers and MPI.Request.Testall(answers):
+                answers.clear()
+        return not answers
+
+    def _wait(self, ready: Any) -> None:
+        """Wait, serving other ranks: two that wait for each other go on."""
+        looks = 0
+        while not ready():
+            if self.serve():
+                looks = 0
+            looks += 1
+            if looks < LOOKS:
+                os.sched_yield()
+            else:
+                time.sleep(SLEEP)
+
+    def on_host(self, values: Any, rank: int) -> np.ndarray:
+        """See `RemoteMemory.on_host`."""
+        if rank in self._near_ranks:
+            near: np.ndarray = self._near.on_host(values, self._near_ranks[rank])
+            return near
+        host: np.ndarray = values
+        return host if self._outgoing is None else self._outgoing.on_host(values, rank)
+
+    def sync(self) -> None:
+        """See `RemoteMemory.sync`."""
+        self._near.sync()
+
+    def serve(self) -> bool:
+        """See `RemoteMemory.serve`."""
+        if self._thread is not None and self._thread.error is not None:
+            raise self._thread.error
+        with self._lock:
+            self._sends.advance()
+            return self._requests.serve()
+
+    def settle(self) -> None:
+        """See `RemoteMemory.settle`."""
+        for rank in self._targets:
+            self.flush(rank)
+            with self._lock:
+                self._ask(Operation.SETTLE, rank, "", 0, 0)
+        self._wait(lambda: self._requests.settled >= len(self._sources) and not self._sends)
+        self._requests.settled -= len(self._sources)
+        all_here = self._comm.Ibarrier()
+        self._wait(all_here.Test)
+        self._near.sync()
+
+    def free(self) -> None:
+        """See `RemoteMemory.free`."""
+        self.settle()
+        if self._thread is not None:
+            self._thread.end()
+        comm, near = self._comm, self._near
+        self._comm = self._near = self._near_ranks = self._regions = Freed("the window")
+        self._requests.free()
+        near.free()
+        if self._node is not None:
+            self._node.Free()
+        comm.Free()

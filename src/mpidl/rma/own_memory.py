@@ -1,0 +1,75 @@
+"""The memory of a rank that shares it with no other: the verbs of a window of one rank, without MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.rma.windows import PAGE, place
+
+
+class OwnMemory:
+    """See `mpidl.rma.verbs.RemoteMemory`; all operations are complete at once.
+
+    Parameters
+    ----------
+    shapes : mapping of name to (dtype, count)
+
+    Attributes
+    ----------
+    memory : array of uint8
+        All regions.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[Any, int]]) -> None:
+        self._regions, size = place(shapes)
+        memory = np.zeros(size + PAGE, np.uint8)
+        start = -memory.ctypes.data % PAGE
+        self.memory = memory[start : start + size]
+
+    def local(self, name: str) -> np.ndarray:
+        """See `RemoteMemory.local`."""
+        region = self._regions[name]
+        return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
+
+    def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+        """See `RemoteMemory.put`."""
+        self._part(values, name, offset)[:] = values.reshape(-1).view(np.uint8)
+
+    def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+        """See `RemoteMemory.get`."""
+        values.reshape(-1).view(np.uint8)[:] = self._part(values, name, offset)
+
+    def _part(self, values: Any, name: str, offset: int) -> np.ndarray:
+        region = self._regions[name]
+        start = region.displacement + offset * region.dtype.itemsize
+        return self.memory[start : start + values.nbytes]
+
+    def fetch_and_op(
+        self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
+    ) -> None:
+        """See `RemoteMemory.fetch_and_op`."""
+        element = self.local(name)[offset : offset + 1]
+        before[0] = element[0]
+        if op == MPI.SUM:
+            element += value
+        elif op == MPI.REPLACE:
+            element[:] = value
+        elif op == MPI.MAX:
+            np.maximum(element, value, out=element)
+
+    def flush(self, rank: int) -> None:
+        """See `RemoteMemory.flush`."""
+
+    def order(self, rank: int) -> None:
+        """See `RemoteMemory.order`."""
+
+    def sync(self) -> None:
+        """See `RemoteMemory.sync`."""
+
+    def free(self) -> None:
+        """See `RemoteMemory.free`."""
+        self.memory = np.empty(0, np.uint8)

@@ -1,0 +1,178 @@
+"""Requests: messages by which ranks read and write each other's memory, and the rank that carries them out.
+
+MPI keeps messages of a pair of ranks in order, so that data arrive before the counter that follows them, and answers in
+the order of their requests. A request tells of long data, which follow in a message of their own, straight into their
+region; what the same rank asks for after them waits until they are there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.rma.own_memory import OwnMemory
+from mpidl.rma.sends import Sends, pieces
+from mpidl.rma.windows import Region, Window
+
+
+class Tag(IntEnum):
+    """Kinds of messages."""
+
+    REQUEST = 1
+    DATA = 2
+    ANSWER = 3
+
+
+class Operation(IntEnum):
+    """What is asked for."""
+
+    PUT = 0  # of the bytes that follow in the same message
+    LONG_PUT = 1
+    GET = 2
+    FETCH_AND_OP = 3
+    SETTLE = 4  # nothing follows before all ranks have settled
+
+
+#: Numbers at the head of a request: operation, the region's number, offset in elements, bytes, operator, operand.
+HEAD = 6
+HEAD_BYTES = HEAD * 8
+#: Bytes of the longest data that are sent with their request: MPI libraries send such messages at once.
+SHORT = 2048
+OPERATORS = (MPI.SUM, MPI.REPLACE, MPI.MAX, MPI.NO_OP)
+
+
+class Source:
+    """What a rank asks for, in its order.
+
+    Attributes
+    ----------
+    rank : int
+    message : array of uint8
+        Where its next request arrives.
+    waiting : deque
+        Requests that wait for the long data at its head: receives that have begun, and copies of messages.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.message = rank, np.empty(HEAD_BYTES + SHORT, np.uint8)
+        self.waiting: deque[Any] = deque()
+
+
+class Requests:
+    """Carries out what other ranks ask of this rank's memory.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    ranks : sequence of int
+        Those that may ask.
+    memory : Window or OwnMemory
+        The memory, and what makes an operation on it atomic.
+    own : int
+        This rank's number in that window.
+    regions : mapping of name to Region
+    sends : Sends
+
+    Attributes
+    ----------
+    settled : int
+        How many times a rank has said that nothing follows.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        ranks: Sequence[int],
+        memory: Window | OwnMemory,
+        own: int,
+        regions: Mapping[str, Region],
+        sends: Sends,
+    ) -> None:
+        self._comm, self._memory, self._own, self._sends = comm, memory, own, sends
+        self._regions, self._names = list(regions.values()), list(regions)
+        self._sources = [Source(rank) for rank in ranks]
+        self._receives = [self._receive(source) for source in self._sources]
+        self._waiting: list[Source] = []
+        self._value, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self.settled = 0
+
+    def _receive(self, source: Source) -> MPI.Request:
+        return self._comm.Irecv([source.message, MPI.BYTE], source.rank, Tag.REQUEST)
+
+    @property
+    def arriving(self) -> bool:
+        """Whether long data are on their way."""
+        return bool(self._waiting)
+
+    def serve(self) -> bool:
+        """Carry out what has arrived; return whether there was anything."""
+        served = False
+        while arrived := MPI.Request.Testsome(self._receives):
+            served = True
+            for number in arrived:
+                self._take(self._sources[number])
+                self._receives[number] = self._receive(self._sources[number])
+        for source in tuple(self._waiting):
+            served |= self._go_on(source)
+        return served
+
+    def _take(self, source: Source) -> None:
+        """Carry out a request, or let it wait for what came before it."""
+        head = source.message[:HEAD_BYTES].view(np.int64).tolist()
+        if head[0] == Operation.LONG_PUT:
+            if not source.waiting:
+                self._waiting.append(source)
+            data = pieces(self._bytes(head))
+            source.waiting.extend(self._comm.Irecv(piece, source.rank, Tag.DATA) for piece in data)
+        elif source.waiting:
+            source.waiting.append((head, source.message.copy()))
+        else:
+            self._carry_out(source.rank, head, source.message)
+
+    def _go_on(self, source: Source) -> bool:
+        """Go on with requests that wait for long data, if these have arrived; return whether they have."""
+        served = False
+        while source.waiting:
+            first = source.waiting[0]
+            if isinstance(first, MPI.Request):
+                if not first.Test():
+                    return served
+            else:
+                self._carry_out(source.rank, *first)
+            source.waiting.popleft()
+            served = True
+        self._waiting.remove(source)
+        return served
+
+    def _bytes(self, head: list[int]) -> np.ndarray:
+        region = self._regions[head[1]]
+        start = region.displacement + head[2] * region.dtype.itemsize
+        return self._memory.memory[start : start + head[3]]
+
+    def _carry_out(self, rank: int, head: list[int], message: np.ndarray) -> None:
+        operation, region, offset, size, operator, operand = head
+        if operation == Operation.PUT:
+            self._bytes(head)[:] = message[HEAD_BYTES : HEAD_BYTES + size]
+        elif operation == Operation.GET:
+            self._sends.start(self._bytes(head), rank, Tag.ANSWER)
+        elif operation == Operation.FETCH_AND_OP:
+            self._value[0] = operand
+            place = (self._own, self._names[region], offset, OPERATORS[operator])
+            self._memory.fetch_and_op(self._value, self._before, *place)
+            self._memory.flush(self._own)
+            answer = self._sends.borrow(8)
+            answer[:8] = self._before.view(np.uint8)
+            self._sends.start(answer[:8], rank, Tag.ANSWER, answer)
+        else:
+            self.settled += 1
+
+    def free(self) -> None:
+        """Expect nothing more."""
+        for request in self._receives:
+            request.Cancel()
+            request.Wait()

@@ -1,0 +1,55 @@
+"""The verbs by which ranks reach each other's memory."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+
+class RemoteMemory(Protocol):
+    """Memory of every rank of a communicator, cut into named regions that all ranks read and write.
+
+    Creation, `settle` and `free` are collective. Offsets and counts are in elements of the region's dtype. Nothing
+    that `get` or `fetch_and_op` starts is complete before `flush`; what `put` starts is complete once a rank that
+    knows of it, or `settle`, says so. Only a rank that keeps calling `serve`, `flush` or `settle` is reached by others.
+    """
+
+    def local(self, name: str) -> np.ndarray:
+        """Return this rank's region as a 1-D array on the memory itself."""
+        ...
+
+    def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+        """Start writing contiguous `values`, the host's or a device's, into a region of `rank`."""
+
+    def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+        """Start reading a part of a region of `rank` into contiguous `values`, the host's or a device's."""
+
+    def fetch_and_op(
+        self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
+    ) -> None:
+        """Start an atomic operation on one int64; `before` receives the value it had."""
+
+    def order(self, rank: int) -> None:
+        """Let what is started from now on reach `rank` after what was put before, whose values may now change."""
+
+    def flush(self, rank: int) -> None:
+        """Wait until everything that was asked of `rank` has arrived here."""
+
+    def on_host(self, values: Any, rank: int) -> np.ndarray:
+        """Return `values`, or a copy if they are a device's, valid until `order` or `flush` of `rank`."""
+        ...
+
+    def sync(self) -> None:
+        """Order local loads and stores on this memory with what other ranks read and write."""
+
+    def serve(self) -> bool:
+        """Let other ranks' operations on this memory go on, without waiting; return whether there were any."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for all ranks, serving them, until all that any of them has started is complete; collective."""
+
+    def free(self) -> None:
+        """Give the memory back; collective. Arrays from `local` are invalid afterwards."""
