@@ -23,8 +23,9 @@ FORMATS = ["bf16", "int8", "topk:0.3", "onebit"]
 
 
 @pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("way", ["windows", "messages"])
 @pytest.mark.parametrize("wire_fetch", FORMATS)
-def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_path, wire_fetch):
+def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_path, wire_fetch, way):
     """Whatever the timing: what a worker has is what its server thinks that it has, and comes to rest where it is."""
     from mpidl.engines.mpi.through_servers import ThroughServers
     from mpidl.rma.transport import WindowTransport
@@ -46,7 +47,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
         together = comm.Create_group(comm.group.Incl([rank for replica in roles.replicas for rank in replica]))
     random, fetched = np.random.default_rng(comm.rank), np.full(SIZE, np.nan)
     for _ in range(2):
-        with WindowTransport(comm, roles, capacity) as transport:
+        with WindowTransport(comm, roles, capacity, way=way) as transport:
             if server is not None:
                 server.bind(transport)
                 comm.Barrier()
