@@ -78,6 +78,13 @@ def test_no_row_is_left_out_that_could_be_computed(size, stride, padding):
             assert list(range(*layer.rows_from(Range(start, stop), (height, height)))) == possible
 
 
+def test_tiles_are_computed_once():
+    layer, shape = Conv2d(9, 3, padding=1), (23, 7, 8)
+    found = [layer.rows_from(Range(start, stop), shape) for start in range(9) for stop in range(12, 24)]
+    assert all(rows.start % 4 == 0 and (rows.stop % 4 == 0 or rows.stop == 23) for rows in found)
+    assert layer.rows_from(Range(2, 20), shape) == Range(4, 16)
+
+
 def test_few_operations_are_not_worth_it(monkeypatch):
     monkeypatch.setattr("mpidl.partition.interior.WORTH", 20_000_000)
 

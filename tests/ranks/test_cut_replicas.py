@@ -130,6 +130,30 @@ def test_a_deterministic_run_has_the_same_bits_where_no_cut_divides_a_sum(comm, 
         assert saved(shared_path, "cut")[0][each].tobytes() == values.tobytes(), each
 
 
+@pytest.mark.parametrize("name", ["downpour", "averaging"])
+def test_a_stage_without_parameters_trains_through_servers_and_not_by_reduction(comm, shared_path, name):
+    if (stages := partitions_for(comm, ALGORITHMS[name]())) < 2:
+        return
+    layers = [{"type": "activation", "activation": "tanh"}] * (stages - 1) + [{"type": "dense", "units": 10}]
+    more = {"algorithm": {"name": name}, "model": {"layer": layers, "group": None}}
+    config = configured(shared_path, "cut", topology={"partitions": stages, "stages": stages}, **more)
+    if name == "averaging":
+        line = (
+            rf"topology.partitions: {stages}, of which number 0 holds 0 parameters, fewer than the 1 that divide them"
+        )
+        with pytest.raises(mpidl.UsageError, match=line):
+            trained(comm, config)
+        return
+    trained(comm, config)
+    if comm.rank:
+        return
+    trained_alone(configured(shared_path, "whole", **more))
+    last, whole = saved(shared_path, "cut")[0], saved(shared_path, "whole")[0]
+    assert last.keys() == whole.keys()
+    for each, values in whole.items():
+        np.testing.assert_allclose(last[each], values, rtol=1e-9, atol=1e-10, err_msg=each)
+
+
 def test_a_run_that_is_resumed_goes_on_as_an_unbroken_one(comm, shared_path):
     """With what the wire format has left out, of which each rank keeps its slice."""
     if comm.size != 4:

@@ -102,8 +102,8 @@ def held_by_replicas(slices: Sequence[Range], replicas: int) -> list[Held]:
     for partition, own in enumerate(slices):
         if own.size < replicas:
             raise UsageError(
-                f"topology.partitions: {len(slices)}, of which number {partition} holds {own.size} parameters; "
-                f"{replicas} replicas divide them among themselves, expected fewer partitions or replicas"
+                f"topology.partitions: {len(slices)}, of which number {partition} holds {own.size} parameters, fewer "
+                f"than the {replicas} that divide them, one in each replica; expected fewer partitions or replicas"
             )
     return [
         Held(part.shift(own.start), holder, partition)
