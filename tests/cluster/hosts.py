@@ -48,7 +48,7 @@ def lacking() -> str | None:
     tried = "mount -t sysfs sysfs /sys && ip link add name br0 type bridge && ip link add v1 type veth peer name v2"
     words = [*unshare("ipc", "pid"), "sh", "-c", tried]
     done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
-    return f"permission for namespaces ({done.stderr.strip().splitlines()[-1:]})" if done.returncode else None
+    return f"permission for namespaces ({done.stderr.strip()})" if done.returncode else None
 
 
 def unshare(*more: str) -> list[str]:

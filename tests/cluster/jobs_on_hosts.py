@@ -55,10 +55,14 @@ def write_counting(directory: Path) -> Path:
     return path
 
 
+def last_step(run: Path) -> int:
+    """Return the step of a run's last checkpoint; -1 if there is none."""
+    return max((int(path.name) for path in run.glob("checkpoints/*") if path.name.isdecimal()), default=-1)
+
+
 def counts(run: Path) -> list[float]:
     """Return how often a run's last checkpoint has applied each sample."""
-    newest = max((run / "checkpoints").iterdir(), key=lambda path: int(path.name))
-    with h5py.File(newest / "index.h5") as index:
+    with h5py.File(run / "checkpoints" / str(last_step(run)) / "index.h5") as index:
         return index["parameters/parameters"][...].tolist()
 
 

@@ -113,6 +113,11 @@ class Slurm:
         """Run a command on the head; return its stdout."""
         return self.hosts.run(command, check=check, env=self._environment() | variables)
 
+    def attempt(self, *command: object) -> subprocess.CompletedProcess[str]:
+        """Run a command on the head that may fail."""
+        words = self.hosts.words(command)
+        return subprocess.run(words, env=self._environment(), text=True, capture_output=True, timeout=60, check=False)
+
     def states(self) -> list[str]:
         """Return the state of each host."""
         return self.run("sinfo", "-h", "-N", "-o", "%T", check=False).split()

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from hosts import until
-from jobs_on_hosts import EPOCHS, SAMPLES, counts, summary
+from jobs_on_hosts import EPOCHS, SAMPLES, counts, last_step, summary
 
 JOBS = Path(__file__).parents[2] / "jobs"
 #: Seconds of a gradient that make the counting job last for some seconds.
-LASTING = ("--set", "debug.gradient_seconds=0.04")
+LASTING = ("--set", "debug.gradient_seconds=0.08")
 
 
 @pytest.fixture
@@ -43,18 +43,18 @@ def finish(cluster, number, told):
 
 
 def test_a_script_that_was_submitted_trains_the_digits(cluster, submit, told):
-    number, run = submit(JOBS / "digits.toml", "--set=run.epochs=20")
+    number, run = submit(JOBS / "digits.toml", "--set=run.epochs=8")
     assert finish(cluster, number, told) == 0
-    assert summary(run)["test_accuracy"] > 0.93
+    assert summary(run)["test_accuracy"] > 0.9
     assert f"4 ranks on 2 hosts, Open MPI v5.0.11, job Slurm {number}" in told(number)
 
 
 @pytest.mark.parametrize("mpi", ["pmix", "mpirun"])
 def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counting, mpi):
     number, run = submit(counting, *LASTING, f"--mpi={mpi}")
-    until(lambda: (run / "checkpoints" / "0").exists())
+    until(lambda: last_step(run) > 0)
     cluster.run("scancel", "--signal=USR1", *["--batch"] * (mpi == "mpirun"), number)
-    until(lambda: cluster.job(number).get("Restarts") == "1", 20)
+    until(lambda: cluster.job(number).get("Restarts") == "1")
     assert "stopping" in told(number)
     assert summary(run)["interrupted"]
     assert finish(cluster, number, told) == 1
@@ -64,10 +64,35 @@ def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counti
 
 def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting):
     number, run = submit(counting, *LASTING)
-    until(lambda: (run / "checkpoints" / "0").exists())
+    until(lambda: last_step(run) > 0)
     cluster.hosts.crash("node2")
-    until(lambda: cluster.job(number).get("Restarts") == "1", 60)
+    until(lambda: cluster.job(number).get("Restarts") == "1")
     cluster.hosts.start("node2")
     cluster.start_host("node2")
     assert finish(cluster, number, told) == 1
     assert counts(run) == [EPOCHS] * SAMPLES
+
+
+@pytest.fixture
+def srun(cluster, bare_environment, tmp_path, monkeypatch):
+    """Starts ``mpidl ARGUMENTS`` on two ranks of each host; returns the exit code, and the lines of mpidl."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(mpi, *arguments):
+        words = ["srun", f"--mpi={mpi}", "--nodes=2", "--ntasks-per-node=2", sys.executable, "-P", "-m", "mpidl"]
+        done = cluster.attempt(*words, *arguments)
+        return done.returncode, [line for line in done.stderr.splitlines() if line.startswith("mpidl: ")]
+
+    return start
+
+
+def test_a_launcher_that_does_not_fit_the_mpi_library_is_named_in_a_line(srun):
+    code, (line,) = srun("pmi2", "train", JOBS / "digits.toml")
+    assert code == 2
+    assert line.startswith("mpidl: PMI_SIZE=4, but MPI says that each of these ranks is alone: try `srun --mpi=pmix`")
+
+
+def test_a_configuration_that_one_host_lacks_is_named_with_the_host(srun, cluster):
+    cluster.hosts.run(["cp", JOBS / "digits.toml", "/var/tmp/digits.toml"], host="node1")
+    line = "mpidl: /var/tmp/digits.toml: No such file or directory (rank 2 on node2)"
+    assert srun("pmix", "train", "/var/tmp/digits.toml") == (2, [line])
