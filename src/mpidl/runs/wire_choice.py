@@ -17,8 +17,11 @@ from mpidl.runs.prediction import exchanges_every
 from mpidl.topology.roles import Roles
 from mpidl.wire import encoded_bytes, parse
 
-#: From what loses nothing to what loses most; each needs half of the bytes of the one before, or fewer.
-FORMATS = ("fp32", "bf16", "int8", "onebit")
+#: Formats of pushes and of fetches, from what loses nothing to what loses most. Each pair needs half of the bytes of the
+#: one before, or fewer.
+FORMATS = (("fp32", "fp32"), ("bf16", "bf16"), ("int8", "int8"), ("topk:0.01", "topk:0.05"))
+#: The keys that may leave them open, in the order of the pairs.
+KEYS = ("wire", "wire_fetch")
 #: The largest part of the computing that an exchange may take.
 SHARE = 0.25
 #: Most bytes between a worker and a server while they are measured, and of all workers in one server's memory.
@@ -38,30 +41,34 @@ def choose_wire(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: Sequence[int
         The node of each rank, as a number.
     """
     algorithm = job.algorithm
-    keys = [key for key in ("wire", "wire_fetch") if getattr(algorithm, key) == AUTO]
+    keys = [key for key in KEYS if getattr(algorithm, key) == AUTO]
     if not keys:
         return
     if len(set(nodes)) == 1:
-        chosen, reason = FORMATS[0], "all ranks are on one node"
+        pair, reason = FORMATS[0], "all ranks are on one node"
     else:
         exchange, computing = _exchange_seconds(comm, roles, job), _computing_seconds(comm, roles, job)
-        chosen = choose(exchange / max(computing, 1e-9), job.dtype)
+        pair = choose(exchange / max(computing, 1e-9), job.dtype)
         reason = (
             f"an exchange as it is takes {exchange * 1e3:.3g} ms, the computing between two {computing * 1e3:.3g} ms"
         )
-    wires: dict[str, Any] = dict.fromkeys(keys, chosen)
-    job.choose(replace(algorithm, **wires))
-    job.notes.append(f"{' and '.join(keys)}: {chosen}; {reason}")
+    chosen: dict[str, Any] = {key: pair[KEYS.index(key)] for key in keys}
+    job.choose(replace(algorithm, **chosen))
+    job.notes.append(f"{', '.join(f'{key} = {wire}' for key, wire in chosen.items())}: {reason}")
 
 
-def choose(ratio: float, dtype: Any) -> str:
-    """Return the first format whose exchanges are short, given how long they take beside the computing as they are."""
-    for name in FORMATS:
-        wire, size = parse(name), 1 << 20
-        part = 1.0 if wire is None else encoded_bytes(wire, size, dtype) / (size * np.dtype(dtype).itemsize)
-        if ratio * part <= SHARE:
-            return name
+def choose(ratio: float, dtype: Any) -> tuple[str, str]:
+    """Return the first pair whose exchanges are short, given how long they take beside the computing as they are."""
+    for pair in FORMATS:
+        if ratio * sum(_part(name, dtype) for name in pair) / 2 <= SHARE:
+            return pair
     return FORMATS[-1]
+
+
+def _part(name: str, dtype: Any) -> float:
+    """Return what part of the bytes of a vector a format needs."""
+    wire, size = parse(name), 1 << 20
+    return 1.0 if wire is None else encoded_bytes(wire, size, dtype) / (size * np.dtype(dtype).itemsize)
 
 
 def _exchange_seconds(comm: MPI.Intracomm, roles: Roles, job: Job) -> float:
