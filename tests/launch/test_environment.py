@@ -137,3 +137,25 @@ def test_what_mpi_is_told_unless_the_user_did(monkeypatch, tmp_path):
         monkeypatch.setattr(os, "environ", dict(given))
         prepare_mpi()
         assert [os.environ.get(name) for name in names] == expected
+
+
+@pytest.mark.parametrize(
+    ("transport", "local", "level"),
+    [
+        ("windows", "2", "funneled"),
+        ("auto", "4", "funneled"),
+        ("mixed", "4", "funneled"),
+        ("auto", "2", "multiple"),
+        ("mixed", "2", "multiple"),
+        ("messages", "4", "multiple"),
+    ],
+)
+def test_several_threads_call_mpi_only_where_messages_travel(monkeypatch, transport, local, level):
+    sizes = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": local}
+    for name, value in sizes.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MPI4PY_RC_THREAD_LEVEL", "OMPI_MCA_osc"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    prepare_mpi(transport)
+    assert os.environ["MPI4PY_RC_THREAD_LEVEL"] == level

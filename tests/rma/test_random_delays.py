@@ -139,3 +139,32 @@ def test_ranks_that_wait_for_each_other_serve_each_other(comm, way):
                 memory.get(values, rank, "values")
                 memory.flush(rank)
                 assert (values == rank).all()
+
+
+def test_a_counter_waits_for_long_data_that_are_late(comm):
+    from mpidl.rma.requests import Tag
+
+    shapes = {"data": (np.int64, 9001), "count": (np.int64, 1)}
+    memory = opened(comm, shapes if comm.rank == 0 else {}, "messages")
+    if comm.rank == 0:
+        count, data = memory.local("count"), memory.local("data")
+        comm.recv(source=1)
+        for _ in range(200):
+            memory.serve()
+            time.sleep(1e-4)
+        assert not count[0]
+        comm.send(None, 1)
+        while not count[0]:
+            memory.serve()
+        assert (data == 7).all()
+    elif comm.rank == 1:
+        start, held = memory._sends.start, []
+        memory._sends.start = lambda *message: held.append(message) if message[2] == Tag.DATA else start(*message)
+        memory.put(np.full(9001, 7), 0, "data")
+        memory.order(0)
+        memory.put(np.ones(1, np.int64), 0, "count")
+        comm.send(None, 0)
+        comm.recv(source=0)
+        for message in held:
+            start(*message)
+    memory.free()

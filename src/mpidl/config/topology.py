@@ -40,7 +40,7 @@ class TopologySection(Checked):
     stages: Count = 1
     schedule: str = "one_forward_one_backward"
     micro_batches: Count | None = None
-    transport: Literal["auto", "windows", "mixed", "messages"] = "windows"
+    transport: Literal["auto", "windows", "mixed", "messages"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
