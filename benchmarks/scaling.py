@@ -46,7 +46,7 @@ from training import Job, fashion, last_json, train, with_sections
 
 PEER = Path(__file__).parent / "peers" / "ddp.py"
 #: Workers to which the prediction goes on, and how many of them a server then has at most.
-BEYOND, FOR_A_SERVER = (4, 10, 30, 100, 300, 1000), 20
+BEYOND, FOR_A_SERVER = (4, 10, 30, 100, 300, 1000), 50
 STRONG, WEAK, DDP_STRONG, DDP_WEAK = "strong", "weak", "DDP, strong", "DDP, weak"
 
 
@@ -215,6 +215,7 @@ def beyond(base: dict[str, Any], largest: int, options: argparse.Namespace) -> I
         servers = max(base["servers"], -(-workers // FOR_A_SERVER))
         point = Point(WEAK, -(-(1 + servers + workers) // on_a_host), servers, 1, workers)
         speed = predicted(point, base, options, None)
+        print(f"{workers} workers, {servers} servers: {speed:.0f} samples/s predicted", file=sys.stderr, flush=True)
         yield asdict(point) | {"predicted": speed, "predicted efficiency": speed / workers / speed_of(base)}
 
 
