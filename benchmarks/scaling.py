@@ -46,7 +46,7 @@ from training import Job, fashion, last_json, train, with_sections
 
 PEER = Path(__file__).parent / "peers" / "ddp.py"
 #: Workers to which the prediction goes on, and how many of them a server then has at most.
-BEYOND, FOR_A_SERVER = (4, 10, 30, 100, 300, 1000), 50
+BEYOND, FOR_A_SERVER = (4, 10, 30, 100, 300, 1000), 20
 STRONG, WEAK, DDP_STRONG, DDP_WEAK = "strong", "weak", "DDP, strong", "DDP, weak"
 
 
