@@ -215,6 +215,7 @@ def beyond(base: dict[str, Any], largest: int, options: argparse.Namespace) -> I
         servers = max(base["servers"], -(-workers // FOR_A_SERVER))
         point = Point(WEAK, -(-(1 + servers + workers) // on_a_host), servers, 1, workers)
         speed = predicted(point, base, options, None)
+        print(f"{workers} workers, {servers} servers: {speed:.0f} samples/s predicted", file=sys.stderr, flush=True)
         yield asdict(point) | {"predicted": speed, "predicted efficiency": speed / workers / speed_of(base)}
 
 
