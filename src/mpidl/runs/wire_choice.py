@@ -17,8 +17,8 @@ from mpidl.runs.prediction import exchanges_every
 from mpidl.topology.roles import Roles
 from mpidl.wire import encoded_bytes, parse
 
-#: Formats of pushes and of fetches, from what loses nothing to what loses most. Each pair needs half of the bytes of the
-#: one before, or fewer.
+#: Formats of pushes and of fetches, from what loses nothing to what loses most. Each pair needs at most half of the
+#: bytes of the one before.
 FORMATS = (("fp32", "fp32"), ("bf16", "bf16"), ("int8", "int8"), ("topk:0.01", "topk:0.05"))
 #: The keys that may leave them open, in the order of the pairs.
 KEYS = ("wire", "wire_fetch")
