@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-SAMPLES, EPOCHS = 101, 10
+SAMPLES, EPOCHS = 101, 8
 #: A model whose parameter i counts how often sample i was applied, if plain SGD has a rate of 1.
 COUNTING = """
 import numpy as np
