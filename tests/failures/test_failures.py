@@ -134,8 +134,8 @@ def test_a_signal_to_one_process_alone_saves_too(job, start, tmp_path):
     process = start("train", job, "--json", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))
     process.terminate()
-    output, _ = process.communicate(timeout=30)
-    assert process.returncode == 75
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 75, errors
     assert json.loads(output.splitlines()[-1])["samples"] < EPOCHS * SAMPLES
     resumed = start("train", "--resume", "runs/tally", "--json")
     rest = json.loads(resumed.communicate(timeout=60)[0].splitlines()[-1])

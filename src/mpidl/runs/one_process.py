@@ -147,7 +147,10 @@ class OneProcess:
 
     def _tell(self, event: Event) -> None:
         """Tell the supervisor an event, after a signal if there was one, and carry out what it answers."""
-        for each in (Signalled(), event) if self._signalled else (event,):
+        events = [Signalled(), event] if self._signalled else [event]
+        if isinstance(event, Saved):  # This checkpoint is on disk before the signal orders another.
+            events.reverse()
+        for each in events:
             for instruction in self._supervisor.handle(each):
                 self._actions[type(instruction)](instruction)
 
