@@ -13,18 +13,24 @@ from mpidl.rules import Sgd
 
 
 @pytest.mark.parametrize(
-    ("ratio", "expected"),
-    [(0.0, "fp32"), (0.25, "fp32"), (0.26, "bf16"), (0.5, "bf16"), (0.51, "int8"), (0.99, "int8"), (1.1, "topk:0.01"),
-     (1e9, "topk:0.01")],
-)  # fmt: skip
-def test_the_first_format_is_chosen_with_which_an_exchange_is_short(ratio, expected):
-    from mpidl.runs.wire_choice import choose
+    ("exchange", "expected"),
+    [(0.0, 0), (1.0, 0), (1.1, 1), (1.8, 1), (1.9, 2), (3.5, 2), (3.7, 3), (12.0, 3), (13.5, 4), (1e9, 4)],
+)
+def test_the_first_pair_is_chosen_with_which_an_exchange_is_short_else_the_fastest(exchange, expected):
+    from mpidl.runs.wire_choice import FORMATS, choose
 
-    assert choose(ratio, np.float32) == (expected, "topk:0.05" if expected == "topk:0.01" else expected)
+    assert choose(exchange, 1.0, [0.0, 0.08, 0.1, 0.25, 0.1], np.float32) == FORMATS[expected]
+
+
+def test_a_format_that_takes_longer_to_encode_than_it_saves_is_not_chosen():
+    from mpidl.runs.wire_choice import FORMATS, choose
+
+    assert choose(3.0, 1.0, [0.0, 9.0, 9.0, 9.0, 9.0], np.float32) == FORMATS[0]
+    assert choose(3.0, 1.0, [0.0, 0.2, 9.0, 9.0, 9.0], np.float32) == FORMATS[1]
 
 
 @pytest.mark.mpi(min_size=3)
-@pytest.mark.parametrize(("share", "nodes", "expected"), [(0.0, 2, "topk:0.01"), (1e12, 2, "fp32"), (0.0, 1, "fp32")])
+@pytest.mark.parametrize(("share", "nodes", "expected"), [(0.0, 2, None), (1e12, 2, "fp32"), (0.0, 1, "fp32")])
 def test_all_ranks_choose_the_same_and_the_run_keeps_it(
     comm, shared_path, least_squares, monkeypatch, share, nodes, expected
 ):
@@ -36,14 +42,13 @@ def test_all_ranks_choose_the_same_and_the_run_keeps_it(
     dataset = Dataset("test", (1,), None, split, split)
     algorithm = Downpour(wire="auto", wire_fetch="auto")
     summary = mpidl.train(model, dataset, algorithm=algorithm, rule=Sgd(0.05), epochs=2, batch=8, dir=str(shared_path))
-    pushed = {"topk:0.01": 12 + 4, "fp32": 13 * 8}[expected]
+    (directory,) = shared_path.iterdir()
+    resolved = (directory / "config.toml").read_text()
+    pair = tuple(re.search(f'^{key} = "(.*)"$', resolved, re.MULTILINE)[1] for key in ("wire", "wire_fetch"))
+    assert pair in wire_choice.FORMATS
+    assert expected in (None, pair[0])
+    pushed = {"fp32": 13 * 8, "bf16": 32, "int8": 24, "topk:0.01": 16, "onebit": 24}[pair[0]]
     assert summary["bytes_pushed"] == pushed * summary["pushes"]
-    if comm.rank == 0:
-        (directory,) = shared_path.iterdir()
-        fetched = "topk:0.05" if expected == "topk:0.01" else expected
-        resolved = (directory / "config.toml").read_text()
-        assert re.search(f'^wire = "{expected}"$', resolved, re.MULTILINE)
-        assert re.search(f'^wire_fetch = "{fetched}"$', resolved, re.MULTILINE)
 
 
 def test_one_process_has_nothing_to_encode(shared_path, least_squares):

@@ -16,14 +16,14 @@ from mpidl.job.rehearsal import first_gradient
 from mpidl.runs.prediction import exchanges_every
 from mpidl.topology.roles import Roles
 from mpidl.wire import encoded_bytes, parse
+from mpidl.wire.differences import CHUNK
 
-#: Formats of pushes and of fetches, from what loses nothing to what loses most. Each pair needs at most half of the
-#: bytes of the one before.
-FORMATS = (("fp32", "fp32"), ("bf16", "bf16"), ("int8", "int8"), ("topk:0.01", "topk:0.05"))
+#: Formats of pushes and of fetches, from what loses nothing to what loses most.
+FORMATS = (("fp32", "fp32"), ("bf16", "bf16"), ("int8", "int8"), ("topk:0.01", "topk:0.05"), ("onebit", "onebit"))
 #: The keys that may leave them open, in the order of the pairs.
 KEYS = ("wire", "wire_fetch")
-#: The largest part of the computing that an exchange may take.
-SHARE = 0.25
+#: How long an exchange may take, as a part of the computing between two.
+SHARE = 1.0
 #: Most bytes between a worker and a server while they are measured, and of all workers in one server's memory.
 PROBE, PROBES = 4 << 20, 256 << 20
 
@@ -48,7 +48,8 @@ def choose_wire(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: Sequence[int
         pair, reason = FORMATS[0], "all ranks are on one node"
     else:
         exchange, computing = _exchange_seconds(comm, roles, job), _computing_seconds(comm, roles, job)
-        pair = choose(exchange / max(computing, 1e-9), job.dtype)
+        coding = [_coding_seconds(comm, roles, job, pair) for pair in FORMATS]
+        pair = choose(exchange, computing, coding, job.dtype)
         reason = (
             f"an exchange as it is takes {exchange * 1e3:.3g} ms, the computing between two {computing * 1e3:.3g} ms"
         )
@@ -57,12 +58,24 @@ def choose_wire(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: Sequence[int
     job.notes.append(f"{', '.join(f'{key} = {wire}' for key, wire in chosen.items())}: {reason}")
 
 
-def choose(ratio: float, dtype: Any) -> tuple[str, str]:
-    """Return the first pair whose exchanges are short, given how long they take beside the computing as they are."""
-    for pair in FORMATS:
-        if ratio * sum(_part(name, dtype) for name in pair) / 2 <= SHARE:
-            return pair
-    return FORMATS[-1]
+def choose(exchange: float, computing: float, coding: Sequence[float], dtype: Any) -> tuple[str, str]:
+    """Return the first pair with which an exchange is short or, if it is with none, that with which it is shortest.
+
+    Parameters
+    ----------
+    exchange : float
+        Seconds that an exchange travels as it is.
+    computing : float
+        Seconds of computing between two.
+    coding : sequence of float
+        Seconds that encoding and decoding take, for each pair of `FORMATS`.
+    dtype : dtype
+    """
+    seconds = [
+        exchange * sum(_part(name, dtype) for name in pair) / 2 + own for pair, own in zip(FORMATS, coding, strict=True)
+    ]
+    short = [number for number, each in enumerate(seconds) if each <= SHARE * computing]
+    return FORMATS[short[0] if short else int(np.argmin(seconds))]
 
 
 def _part(name: str, dtype: Any) -> float:
@@ -87,6 +100,32 @@ def _exchange_seconds(comm: MPI.Intracomm, roles: Roles, job: Job) -> float:
         MPI.Request.Waitall(requests)
         seconds = time.perf_counter() - started
     return float(comm.allreduce(seconds, op=MPI.MAX)) * whole / size
+
+
+def _coding_seconds(comm: MPI.Intracomm, roles: Roles, job: Job, pair: tuple[str, str]) -> float:
+    """Return how long a worker and the servers, each of which serves all workers, encode and decode an exchange."""
+    values = np.random.default_rng(0).normal(size=CHUNK).astype(job.dtype)
+    encoding, decoding = np.transpose([_coding(name, values) for name in pair])
+    # A server adds to its copy what it has encoded, as the worker does.
+    worker, server = encoding[0] + decoding[1], decoding[0] + encoding[1] + decoding[1]
+    seconds = (worker + server * len(roles.replicas) / len(roles.servers)) * job.layout.size / len(job.slices) / CHUNK
+    return float(comm.allreduce(float(seconds), op=MPI.MAX))
+
+
+def _coding(name: str, values: np.ndarray) -> tuple[float, float]:
+    """Return the seconds of encoding and of decoding some values."""
+    wire = parse(name)
+    if wire is None:
+        return 0.0, 0.0
+    data, residual = np.empty(wire.size(values.size, values.dtype), np.uint8), np.zeros_like(values)
+    decoded, times = np.empty_like(values), (0.0, 0.0)
+    for _ in range(2):  # The first time, loops are compiled.
+        started = time.perf_counter()
+        wire.encode(values, residual, data)
+        between = time.perf_counter()
+        wire.decode(data, decoded)
+        times = between - started, time.perf_counter() - between
+    return times
 
 
 def _computing_seconds(comm: MPI.Intracomm, roles: Roles, job: Job) -> float:
