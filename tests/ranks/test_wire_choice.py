@@ -14,19 +14,19 @@ from mpidl.rules import Sgd
 
 @pytest.mark.parametrize(
     ("exchange", "expected"),
-    [(0.0, 0), (1.0, 0), (1.1, 1), (1.8, 1), (1.9, 2), (3.5, 2), (3.7, 3), (12.0, 3), (13.5, 4), (1e9, 4)],
+    [(0.0, 0), (1.0, 0), (1.1, 1), (1.8, 1), (1.9, 2), (3.5, 2), (3.7, 3), (1e9, 3)],
 )
 def test_the_first_pair_is_chosen_with_which_an_exchange_is_short_else_the_fastest(exchange, expected):
     from mpidl.runs.wire_choice import FORMATS, choose
 
-    assert choose(exchange, 1.0, [0.0, 0.08, 0.1, 0.25, 0.1], np.float32) == FORMATS[expected]
+    assert choose(exchange, 1.0, [0.0, 0.08, 0.1, 0.1], np.float32) == FORMATS[expected]
 
 
 def test_a_format_that_takes_longer_to_encode_than_it_saves_is_not_chosen():
     from mpidl.runs.wire_choice import FORMATS, choose
 
-    assert choose(3.0, 1.0, [0.0, 9.0, 9.0, 9.0, 9.0], np.float32) == FORMATS[0]
-    assert choose(3.0, 1.0, [0.0, 0.2, 9.0, 9.0, 9.0], np.float32) == FORMATS[1]
+    assert choose(3.0, 1.0, [0.0, 9.0, 9.0, 9.0], np.float32) == FORMATS[0]
+    assert choose(3.0, 1.0, [0.0, 0.2, 9.0, 9.0], np.float32) == FORMATS[1]
 
 
 @pytest.mark.mpi(min_size=3)
@@ -47,7 +47,7 @@ def test_all_ranks_choose_the_same_and_the_run_keeps_it(
     pair = tuple(re.search(f'^{key} = "(.*)"$', resolved, re.MULTILINE)[1] for key in ("wire", "wire_fetch"))
     assert pair in wire_choice.FORMATS
     assert expected in (None, pair[0])
-    pushed = {"fp32": 13 * 8, "bf16": 32, "int8": 24, "topk:0.01": 16, "onebit": 24}[pair[0]]
+    pushed = {"fp32": 13 * 8, "bf16": 32, "int8": 24, "onebit": 24}[pair[0]]
     assert summary["bytes_pushed"] == pushed * summary["pushes"]
 
 
