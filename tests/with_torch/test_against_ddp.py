@@ -50,7 +50,9 @@ def process(rank, meeting, steps, end):
         optimizer.step()
     if rank == 0:
         torch.save(module.state_dict(), end)
-    distributed.destroy_process_group()
+    distributed.barrier()
+    # Taking the group down aborts now and then, when the other process has closed its connection first.
+    os._exit(0)
 
 
 def trained_by_ddp(steps, directory):
