@@ -9,8 +9,10 @@ from mpi4py import MPI
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.verbs import RemoteMemory
 
-#: Longest sleep in seconds: of a rank that every other rank can ring, and of one that some can't ring.
+#: Longest sleep in seconds: of a rank that every other rank can ring, of one that is woken by those which can't, and of
+#: one that has to look for what these have sent.
 RUNG_SLEEP = 5e-3
+WOKEN_SLEEP = 2e-3
 BLIND_SLEEP = 200e-6
 #: Looks after the doorbell rang before the next sleep. Some MPIs take in one message a call, so that an answer that has
 #: arrived is seen only after the messages before it.
@@ -31,7 +33,7 @@ class Backoff:
         Served.
     doorbells : Doorbells
     sleep : float
-        Longest sleep in seconds: `BLIND_SLEEP` if some rank can't ring this one.
+        Longest sleep in seconds.
     spin : float
         Seconds to spin after `reset` before the first sleep; 0 if the ranks outnumber the cores.
     """
@@ -42,7 +44,7 @@ class Backoff:
         self._comm, self._memory, self._doorbells = comm, memory, doorbells
         self._sleep, self._spin = sleep, spin
         self._spin_until = 0.0
-        self._looks = LOOKS
+        self._looks, self._overslept = LOOKS, False
 
     def reset(self) -> None:
         """Say that there was work: the next pauses spin again."""
@@ -65,13 +67,17 @@ class Backoff:
         """
         # A message may become visible only by the call that looked for it in vain.
         if self.progress():
+            if self._overslept:
+                self._doorbells.overslept()
+                self._overslept = False
             return False
         if self._spin and time.perf_counter() < self._spin_until:
             return False
         if self._looks:
             self._looks -= 1
             return False
-        if not self._doorbells.sleep(self._sleep):
+        self._overslept = not self._doorbells.sleep(self._sleep)
+        if self._overslept:
             return True
         self._doorbells.clear()
         self._looks = LOOKS

@@ -2,7 +2,7 @@
 
 A rank that sleeps and polls pays for every poll: on a virtual machine a wake-up costs 20 us, so that answering within
 0.3 ms would take 7 % of a core. Ranks of one node therefore ring each other by a datagram on a Unix socket, which costs
-about 2 us. Ranks of other nodes can't ring, and a rank that waits for them polls.
+about 2 us. Ranks of other nodes wake it by their messages, where these come over TCP; else it polls for them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.ownership import Freed, Owner
+from mpidl.rma.sockets import Sockets, messages_wake
 
 
 class Doorbells(Owner):
@@ -28,6 +29,8 @@ class Doorbells(Owner):
     ----------
     alone : bool
         Whether every rank of `comm` is on this node.
+    messages_wake : bool
+        Whether a message from a rank of another node wakes this one.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -40,6 +43,10 @@ class Doorbells(Owner):
         self._socket: Any = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(self._addresses[comm.rank])
         comm.Barrier()
+        self._sockets: Any = Sockets()
+        far = next((rank for rank in range(comm.size) if rank not in here), None)
+        self.messages_wake = messages_wake(comm, far, self._sockets)
+        self._waking: list[Any] = [self._socket, self._sockets] if self.messages_wake else [self._socket]
 
     def ring(self, rank: int) -> None:
         """Wake `rank` if it is on this node. A full queue means that it has been rung already."""
@@ -50,15 +57,22 @@ class Doorbells(Owner):
 
     def clear(self) -> None:
         """Forget the rings so far. To miss none, look for work after this and before `sleep`."""
+        self._sockets.clear()
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._socket.recv(1)
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until rung, at most `seconds`; return whether it rang."""
-        return bool(select.select([self._socket], [], [], seconds)[0])
+        """Sleep until rung, or woken by a message, at most `seconds`; return whether that was so."""
+        return bool(select.select(self._waking, [], [], seconds)[0])
+
+    def overslept(self) -> None:
+        """Say that something had arrived which woke nobody: by a connection that was made meanwhile."""
+        if self.messages_wake:
+            self._sockets.find()
 
     def free(self) -> None:
         """Close this rank's socket."""
         self._socket.close()
-        self._socket = Freed("the doorbell")
+        self._sockets.close()
+        self._socket = self._sockets = Freed("the doorbell")

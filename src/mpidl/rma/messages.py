@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -22,11 +22,29 @@ from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.progress import ProgressThread
 from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Operation, Requests, Tag
 from mpidl.rma.sends import Sends, pieces
+from mpidl.rma.sockets import Sockets
 from mpidl.rma.staging import Staging
 from mpidl.rma.windows import Window, place
 
-#: Looks for an answer before this rank sleeps between two of them, and seconds that it then sleeps.
-LOOKS, SLEEP = 100, 30e-6
+
+class Pace(NamedTuple):
+    """How often a rank looks for what is on its way.
+
+    Attributes
+    ----------
+    looks : int
+        Looks for an answer before it sleeps. Some MPIs take in one message a look.
+    sleep, thread : float
+        Longest sleep in seconds between two looks, and between two of its thread.
+    """
+
+    looks: int
+    sleep: float
+    thread: float
+
+
+#: Of a rank that messages wake, and of one that has to look.
+WOKEN, BLIND = Pace(3, 1e-3, 1e-3), Pace(100, 30e-6, 100e-6)
 
 
 class MessageWindow(Owner):
@@ -44,6 +62,8 @@ class MessageWindow(Owner):
         How the window's memory is obtained; see `mpidl.rma.windows.Window`.
     staging : Staging, optional
         On a rank with vectors on a device: how they travel.
+    woken : bool
+        Whether messages from other nodes wake a rank that watches its connections.
     """
 
     def __init__(
@@ -53,6 +73,7 @@ class MessageWindow(Owner):
         mixed: bool,
         allocation: str = "allocate",
         staging: Staging | None = None,
+        woken: bool = False,
     ) -> None:
         self._comm: Any = comm.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -70,7 +91,10 @@ class MessageWindow(Owner):
         self._lock = threading.RLock()
         # Who is asked calls MPI all the time; others compute, and what they wait for goes on only if someone calls MPI.
         several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._thread = ProgressThread(self._advance) if several and self._targets and not size else None
+        self._pace, self._sockets, self._waiting = WOKEN if woken else BLIND, Sockets(), False
+        self._thread = None
+        if several and self._targets and not size:
+            self._thread = ProgressThread(self._advance, partial(Sockets().sleep, self._pace.thread))
         self._comm.Barrier()
 
     def _share(
@@ -152,7 +176,9 @@ class MessageWindow(Owner):
             self._thread.wake()
 
     def _advance(self) -> bool:
-        """Let this rank's own requests go on; return whether any have not ended."""
+        """Let this rank's own requests go on; return whether any have not ended that nobody else waits for."""
+        if self._waiting:
+            return False
         with self._lock:
             self._sends.advance()
             waiting = [rank for rank, answers in self._answers.items() if answers]
@@ -184,15 +210,19 @@ class MessageWindow(Owner):
 
     def _wait(self, ready: Any) -> None:
         """Wait, serving other ranks: two that wait for each other go on."""
-        looks = 0
-        while not ready():
-            if self.serve():
-                looks = 0
-            looks += 1
-            if looks < LOOKS:
-                os.sched_yield()
-            else:
-                time.sleep(SLEEP)
+        looks, self._waiting = 0, True
+        try:
+            while not ready():
+                if self.serve():
+                    looks = 0
+                looks += 1
+                if looks < self._pace.looks:
+                    os.sched_yield()
+                elif self._sockets.sleep(self._pace.sleep):
+                    looks = 0
+        finally:
+            self._waiting = False
+        self._wake()
 
     def on_host(self, values: Any, rank: int) -> np.ndarray:
         """See `RemoteMemory.on_host`."""
@@ -231,6 +261,7 @@ class MessageWindow(Owner):
         self.settle()
         if self._thread is not None:
             self._thread.end()
+        self._sockets.close()
         comm, near = self._comm, self._near
         self._comm = self._near = self._near_ranks = self._regions = Freed("the window")
         self._requests.free()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-
-#: Seconds between two looks as long as something is on its way.
-PERIOD = 100e-6
+from typing import Any
 
 
 class ProgressThread:
@@ -17,6 +14,8 @@ class ProgressThread:
     ----------
     step : callable
         Calls MPI, which must allow calls from several threads; returns whether there is more to do.
+    pause : callable
+        Waits between two steps.
 
     Attributes
     ----------
@@ -24,8 +23,8 @@ class ProgressThread:
         What a step has raised, after which there are no more.
     """
 
-    def __init__(self, step: Callable[[], bool]) -> None:
-        self._step, self._awake, self._ended = step, threading.Event(), False
+    def __init__(self, step: Callable[[], bool], pause: Callable[[], Any]) -> None:
+        self._step, self._pause, self._awake, self._ended = step, pause, threading.Event(), False
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="mpidl messages", daemon=True)
         self._thread.start()
@@ -45,6 +44,6 @@ class ProgressThread:
             while self._awake.wait() and not self._ended:
                 self._awake.clear()
                 while self._step():
-                    time.sleep(PERIOD)
+                    self._pause()
         except Exception as error:
             self.error = error

@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.rma import differences, mailboxes
-from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
+from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, WOKEN_SLEEP, Backoff
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Freed, Owner
@@ -94,6 +94,9 @@ class SharedState(Owner):
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
+        self._serves = self.rank == roles.coordinator or self.rank in roles.servers
+        # A rank that serves messages knows when none is left. What is left of windows' it can't know.
+        self._woken = self.doorbells.messages_wake and self._serves and isinstance(self.window, MessageWindow)
         self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
         self._shared: list[SharedVectors] = []
@@ -102,13 +105,14 @@ class SharedState(Owner):
             self._shared.append(SharedVectors(self.peers, capacity.shared_vectors, size, capacity.dtype))
             self._shared.append(SharedVectors(self.peers, len(self.workers) + 1, len(Row) + 2 * PLACES, np.int64))
         sharpen_sleeps()
-        if self.rank == roles.coordinator or self.rank in roles.servers:
+        if self._serves:
             run_promptly()
 
     def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
         if way == "windows" or (way != "messages" and self.doorbells.alone):
             return Window(self.comm, self._regions(), allocation, staging)
-        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging)
+        woken = self.doorbells.messages_wake
+        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging, woken)
 
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:
@@ -168,7 +172,10 @@ class SharedState(Owner):
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""
-        sleep = (RUNG_SLEEP if longest is None else longest) if self._direct else BLIND_SLEEP
+        if self._direct:
+            sleep = RUNG_SLEEP if longest is None else longest
+        else:
+            sleep = WOKEN_SLEEP if self._woken else BLIND_SLEEP
         return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def settle(self) -> None:

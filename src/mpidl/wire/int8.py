@@ -32,7 +32,9 @@ class Int8(Wire):
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """See `Wire.encode`."""
         end = _end(values.size, values.dtype)
-        compiled(_encode)(values, residual, out[:end].view(values.dtype), out[end : end + values.size].view(np.int8))
+        scales, word = out[:end].view(values.dtype), np.dtype(f"u{values.itemsize}")
+        integers = out[end : end + values.size].view(np.int8)
+        compiled(_encode)(values, residual, residual.view(word), scales, scales.view(word), integers)
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
         """See `Wire.decode`."""
@@ -46,26 +48,41 @@ def _end(elements: int, dtype: Any) -> int:
     return -(-elements // BLOCK) * itemsize
 
 
-def _encode(values: Any, residual: Any, scales: Any, integers: Any) -> None:
+def _encode(values: Any, residual: Any, bits: Any, scales: Any, scale_bits: Any, integers: Any) -> None:
     real = values.dtype.type
+    word = bits.dtype.type
+    magnitude = word(word(~word(0)) >> word(1))
     for start in range(0, values.size, BLOCK):
-        block, left = values[start : start + BLOCK], residual[start : start + BLOCK]
+        block, left, left_bits = (
+            values[start : start + BLOCK],
+            residual[start : start + BLOCK],
+            bits[start : start + BLOCK],
+        )
         sent = integers[start : start + BLOCK]
-        largest, finite = real(0), True
         for i in range(block.size):
-            v = block[i] if left[i] == 0 else block[i] + left[i]
-            left[i] = v
-            largest = max(largest, abs(v))
-            finite &= abs(v) < real(np.inf)
-        scale = real(largest / real(LARGEST)) if finite else real(np.nan)
-        scales[start // BLOCK] = scale
+            left[i] = block[i] if left[i] == 0 else block[i] + left[i]
+        # Magnitudes are ordered as their bits are, and the largest integer is found by vector instructions.
+        largest = word(0)
+        for i in range(left_bits.size):
+            largest = max(largest, word(left_bits[i] & magnitude))
+        number = start // BLOCK
+        scale_bits[number] = largest
+        if not scales[number] < real(np.inf):
+            scales[number] = real(np.nan)
+            for i in range(left.size):
+                sent[i] = np.int8(0)
+                left[i] = real(0)
+            continue
+        scale = real(scales[number] / real(LARGEST))
+        scales[number] = scale
         # A scale may be rounded to 0, or below the least magnitude whose inverse is finite.
         divisor = scale if scale > 0 else real(1)
-        for i in range(block.size):
-            whole = np.rint(left[i] / divisor) if finite else real(0)
-            whole = min(max(whole, real(-LARGEST)), real(LARGEST))
+        for i in range(left.size):
+            whole = np.rint(left[i] / divisor)
+            whole = whole if whole < real(LARGEST) else real(LARGEST)
+            whole = whole if whole > real(-LARGEST) else real(-LARGEST)
             sent[i] = np.int8(whole)
-            left[i] = left[i] - real(np.int8(whole)) * scale if finite else real(0)
+            left[i] -= whole * scale
 
 
 def _decode(scales: Any, integers: Any, values: Any) -> None:

@@ -1,0 +1,94 @@
+"""A sleeping rank is woken by what happens on its connections."""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mpidl.rma.sockets import Sockets
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what happens on connections")
+
+#: Seconds that a sleep may take which nobody ends.
+LONG = 5.0
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+    return near, far
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    near, far = connected()
+    with near, far:
+        yield near, far
+
+
+@pytest.fixture
+def sockets(pair: tuple[socket.socket, socket.socket]) -> Iterator[Sockets]:
+    watching = Sockets()
+    watching.clear()
+    yield watching
+    watching.close()
+
+
+def test_what_arrives_wakes(pair: tuple[socket.socket, socket.socket], sockets: Sockets) -> None:
+    timer = threading.Timer(0.05, pair[1].send, [b"!"])
+    timer.start()
+    started = time.monotonic()
+    assert sockets.sleep(LONG)
+    assert time.monotonic() - started < LONG / 2
+    timer.join()
+
+
+def test_what_arrived_before_the_sleep_ends_it_at_once(
+    pair: tuple[socket.socket, socket.socket], sockets: Sockets
+) -> None:
+    pair[1].send(b"!")
+    assert sockets.sleep(LONG)
+    assert not sockets.sleep(0.01), "what was told once is not told again"
+
+
+def test_room_to_send_more_wakes(pair: tuple[socket.socket, socket.socket], sockets: Sockets) -> None:
+    near, far = pair
+    near.setblocking(False)
+    while select.select([], [near], [], 0)[1]:
+        near.send(bytes(1 << 16))
+    sockets.clear()
+    assert not sockets.sleep(0.01)
+    while select.select([far], [], [], 0.1)[0]:
+        far.recv(1 << 20)
+    assert sockets.sleep(LONG)
+
+
+def test_connections_made_later_are_found_by_a_sleep_in_vain(sockets: Sockets) -> None:
+    near, far = connected()
+    with near, far:
+        assert not sockets.sleep(0.01)
+        sockets.clear()
+        far.send(b"!")
+        assert sockets.sleep(LONG)
+
+
+def test_other_files_are_not_watched(sockets: Sockets) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        sockets.find()
+        sockets.clear()
+        other.send(b"!")
+        assert not sockets.sleep(0.01)
+
+
+def test_a_sleep_that_nobody_ends_lasts_as_long_as_asked(sockets: Sockets) -> None:
+    started = time.monotonic()
+    assert not sockets.sleep(0.02)
+    assert 0.02 <= time.monotonic() - started < LONG
