@@ -12,6 +12,7 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
 from mpidl.errors import UsageError
 from mpidl.rules import Rule, Sgd
+from mpidl.shards.policies import ApplyAtOnce
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Downpour(Algorithm):
         counts = state.counts
         local = state.step_by(Sgd(self.rate), parameters) if self.rate is not None else None
         accrued = state.keep("accrued", parameters.copy()) if self.n_push > 1 else None
+        fetches = self.n_fetch == 1 and not self.overlap and isinstance(self.shard_policy(replicas), ApplyAtOnce)
         if self.n_fetch > 1:
             state.keep("parameters", parameters)
         while (batch := (yield NextBatch())) is not None:
@@ -66,7 +68,7 @@ class Downpour(Algorithm):
             if local is not None and (step + 1) % self.n_fetch:
                 local(gradient)
             if accrued is None:
-                yield Push(gradient)
+                yield Push(gradient, fetches)
                 continue
             if counts["unpushed"]:
                 accrued += gradient
@@ -74,7 +76,7 @@ class Downpour(Algorithm):
                 accrued[:] = gradient
             counts["unpushed"] += 1
             if self._pushes_after(step):
-                yield Push(accrued)
+                yield Push(accrued, fetches)
                 counts["unpushed"] = 0
         if counts["unpushed"]:
             yield Push(accrued)

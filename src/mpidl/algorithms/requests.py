@@ -67,9 +67,13 @@ class Push:
 
     The vector has shape (size,). If the servers' policy compares, it has shape (2, size), and its second row is the
     parameters that the first was computed at.
+
+    With `fetch_follows`, the replica's next request for parameters is a plain `Fetch`, and each push is one update. An
+    engine may then begin to fetch what has been updated while the rest is on its way.
     """
 
     vector: Any
+    fetch_follows: bool = False
 
 
 # Requests of algorithms that exchange by reduction. The replicas themselves have the shards.

@@ -2,12 +2,13 @@
 
 Each worker has two counters for each of its shards, in the window of the server that holds it: `asked`, which the
 worker sets, and `answered`, which the server sets to the same number once the answer lies in its window for the worker
-to read.
+to read. A server that can be asked to answer later sends it then. What a worker has pushed before it asks is in the
+answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,7 +74,7 @@ class DifferenceFetch:
         self._doorbells, self._names = doorbells, names(shard)
         self._asked, self._answered = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._encoded = np.empty(copy.nbytes, np.uint8)
-        self.bytes = 0
+        self.bytes, self._comes = 0, window.answers_later(server)
         if copy.begun:
             window.put(copy.values, server, self._names.copies, worker * copy.values.size)
             window.order(server)
@@ -84,6 +85,16 @@ class DifferenceFetch:
         self._window.put(self._asked, self.server, self._names.asked, self._worker)
         self._window.order(self.server)
         self._doorbells.ring(self.server)
+        if self._comes:
+            number, counter = int(self._asked[0]), (self._names.answered, self._worker)
+            self._window.get_later(*self._answer(), *counter, number)
+
+    def _answer(self) -> tuple[np.ndarray, int, str, int]:
+        """Return where the answer goes, and where it lies: rank, region and offset."""
+        copy, name = self._copy, self._names
+        if copy.begun:
+            return self._encoded, self.server, name.encoded, self._worker * copy.nbytes
+        return copy.values, self.server, name.copies, self._worker * copy.values.size
 
     @property
     def answered(self) -> bool:
@@ -91,16 +102,16 @@ class DifferenceFetch:
         return bool(self._answered[0] == self._asked[0])
 
     def start_looking(self) -> None:
-        """Start looking whether the server has answered; the caller flushes."""
-        self._window.get(self._answered, self.server, self._names.answered, self._worker)
+        """Start looking whether the server has answered, or waiting for its answer; the caller flushes."""
+        if self._comes:
+            self._answered[0] = self._asked[0]
+        else:
+            self._window.get(self._answered, self.server, self._names.answered, self._worker)
 
     def start_taking(self) -> None:
         """Start reading the answer; the caller flushes."""
-        copy, name = self._copy, self._names
-        if copy.begun:
-            self._window.get(self._encoded, self.server, name.encoded, self._worker * copy.nbytes)
-        else:
-            self._window.get(copy.values, self.server, name.copies, self._worker * copy.values.size)
+        if not self._comes:
+            self._window.get(*self._answer())
 
     def take(self) -> None:
         """Bring the copy up to date by the answer, which has arrived."""
@@ -126,14 +137,17 @@ class DifferenceAnswers:
     doorbells : Doorbells
     shard : int
         The shard's number.
+    pending : callable
+        Returns how many chunks of a worker wait to be applied.
     """
 
     def __init__(
         self, window: RemoteMemory, geometry: MailboxGeometry, parameters: np.ndarray, wire: Wire, ranks: Sequence[int],
-        doorbells: Doorbells, shard: int,
+        doorbells: Doorbells, shard: int, pending: Callable[[int], int],
     ) -> None:  # fmt: skip
         name, workers = names(shard), geometry.workers
         self._window, self._parameters, self._ranks, self._doorbells = window, parameters, ranks, doorbells
+        self._pending = pending
         self._asked, self._answered = window.local(name.asked), window.local(name.answered)
         copies = window.local(name.copies).reshape(workers, -1)
         self._copies = [Differences(wire, row) for row in copies]
@@ -146,8 +160,12 @@ class DifferenceAnswers:
         if now == self._seen:
             return False
         self._window.sync()
+        answered = True
         for worker, asked in enumerate(np.frombuffer(now, np.int64).tolist()):
             if asked != self._answered[worker]:
+                if self._pending(worker):
+                    answered = False
+                    continue
                 if asked % 2:
                     self._copies[worker].copy(self._parameters)
                 else:
@@ -155,5 +173,6 @@ class DifferenceAnswers:
                 self._window.sync()
                 self._answered[worker] = asked
                 self._doorbells.ring(self._ranks[worker])
-        self._seen = now
+        if answered:
+            self._seen = now
         return True

@@ -126,6 +126,35 @@ class Outbox:
         """Whether the whole push has been written."""
         return self._chunk == self._geometry.chunks
 
+    def follow(self, parameters: Any, clock: np.ndarray, after: np.ndarray, regions: tuple[str, str]) -> None:
+        """Start a fetch behind the push that was delivered last, a group of chunks when the server has applied it.
+
+        Parameters
+        ----------
+        parameters : array, shape (shard size,), or None
+            None to fetch the clock alone, when the whole push has been applied.
+        clock, after : array of int64, shape (len(ShardClock),)
+            Receive the shard's clock before the parameters, and after them.
+        regions : (str, str)
+            Names of the server's regions of parameters and clock.
+        """
+        geometry, (values, clocks) = self._geometry, regions
+        begun = self.sent - geometry.chunks
+        groups = range(0, geometry.chunks, GROUP) if parameters is not None else ()
+        self._get_later(clock, clocks, 0, begun + min(GROUP, geometry.chunks) if groups else self.sent)
+        for first in groups:
+            last = min(first + GROUP, geometry.chunks)
+            part = slice(first * geometry.chunk, last * geometry.chunk)
+            self._get_later(parameters[part], values, part.start, begun + last)
+        self._get_later(after, clocks, 0, self.sent)
+
+    def followed(self) -> None:
+        """Note that what `follow` started has arrived: everything has been applied."""
+        self._consumed[0] = self.sent
+
+    def _get_later(self, values: Any, name: str, offset: int, consumed: int) -> None:
+        self._window.get_later(values, self.server, name, offset, self._names.consumed, self._worker, consumed)
+
     def has_room(self, message: bool = False) -> bool:
         """Return whether there were slots for a group of the push, or for a message, when the server was asked last."""
         wanted = 1 if message else min(GROUP, self._geometry.chunks - self._chunk)
@@ -223,6 +252,10 @@ class Outboxes:
     ) -> None:
         self._window, self._doorbells, self._parts = window, doorbells, dict(zip(outboxes, parts, strict=True))
         self._all, self._unended, self._unmarked = list(outboxes), list(outboxes), list[Outbox]()
+
+    def __getitem__(self, number: int) -> Outbox:
+        """Return the end of the ring for the worker's shard of that number, from 0."""
+        return self._all[number]
 
     @property
     def bytes(self) -> int:

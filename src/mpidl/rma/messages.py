@@ -147,6 +147,20 @@ class MessageWindow(Owner):
         if values.nbytes > SHORT:
             self._wake()
 
+    def answers_later(self, rank: int) -> bool:
+        """See `RemoteMemory.answers_later`."""
+        return rank not in self._near_ranks
+
+    def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
+        """See `RemoteMemory.get_later`."""
+        if self._incoming is not None:
+            values = self._incoming.incoming(values, rank)
+        with self._lock:
+            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.LATER) for piece in pieces(values)]
+            operator = self._regions[rank][counter]
+            self._ask(Operation.GET_LATER, rank, name, offset, values.nbytes, operator, element, least)
+        self._wake()
+
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:
@@ -161,12 +175,12 @@ class MessageWindow(Owner):
 
     def _ask(
         self, operation: Operation, rank: int, name: str, offset: int, size: int, operator: int = 0,
-        operand: int = 0, data: np.ndarray | None = None,
+        operand: int = 0, least: int = 0, data: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         length = HEAD_BYTES + (0 if data is None else size)
         message = self._sends.borrow(HEAD_BYTES + SHORT)
         region = self._regions[rank][name] if name else 0
-        message[:HEAD_BYTES].view(np.int64)[:] = (operation, region, offset, size, operator, operand)
+        message[:HEAD_BYTES].view(np.int64)[:] = (operation, region, offset, size, operator, operand, least)
         if data is not None:
             message[HEAD_BYTES:length] = data
         self._sends.start(message[:length], rank, Tag.REQUEST, message)

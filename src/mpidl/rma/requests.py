@@ -26,6 +26,7 @@ class Tag(IntEnum):
     REQUEST = 1
     DATA = 2
     ANSWER = 3
+    LATER = 4  # the answer to what had to wait
 
 
 class Operation(IntEnum):
@@ -36,10 +37,12 @@ class Operation(IntEnum):
     GET = 2
     FETCH_AND_OP = 3
     SETTLE = 4  # nothing follows before all ranks have settled
+    GET_LATER = 5  # once a counter, an element of a region, is large enough
 
 
-#: Numbers at the head of a request: operation, the region's number, offset in elements, bytes, operator, operand.
-HEAD = 6
+#: Numbers at the head of a request: operation, the region's number, offset in elements, bytes, operator, operand, and
+#: the least value of a counter; of that, the region's number and the element take the places of operator and operand.
+HEAD = 7
 HEAD_BYTES = HEAD * 8
 #: Bytes of the longest data that are sent with their request: MPI libraries send such messages at once.
 SHORT = 2048
@@ -56,11 +59,14 @@ class Source:
         Where its next request arrives.
     waiting : deque
         Requests that wait for the long data at its head: receives that have begun, and copies of messages.
+    later : deque
+        Heads of requests that wait for counters.
     """
 
     def __init__(self, rank: int) -> None:
         self.rank, self.message = rank, np.empty(HEAD_BYTES + SHORT, np.uint8)
         self.waiting: deque[Any] = deque()
+        self.later: deque[list[int]] = deque()
 
 
 class Requests:
@@ -98,6 +104,7 @@ class Requests:
         self._sources = [Source(rank) for rank in ranks]
         self._receives = [self._receive(source) for source in self._sources]
         self._waiting: list[Source] = []
+        self._later: list[Source] = []
         self._value, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self.settled = 0
 
@@ -119,6 +126,8 @@ class Requests:
                 self._receives[number] = self._receive(self._sources[number])
         for source in tuple(self._waiting):
             served |= self._go_on(source)
+        for source in tuple(self._later):
+            served |= self._answer_later(source)
         return served
 
     def _take(self, source: Source) -> None:
@@ -132,7 +141,7 @@ class Requests:
         elif source.waiting:
             source.waiting.append((head, source.message.copy()))
         else:
-            self._carry_out(source.rank, head, source.message)
+            self._carry_out(source, head, source.message)
 
     def _go_on(self, source: Source) -> bool:
         """Go on with requests that wait for long data, if these have arrived; return whether they have."""
@@ -143,23 +152,42 @@ class Requests:
                 if not first.Test():
                     return served
             else:
-                self._carry_out(source.rank, *first)
+                self._carry_out(source, *first)
             source.waiting.popleft()
             served = True
         self._waiting.remove(source)
         return served
+
+    def _answer_later(self, source: Source) -> bool:
+        """Answer what waited for counters that are large enough now; return whether there was anything."""
+        served, later = False, source.later
+        while later and self._count(later[0]) >= later[0][6]:
+            self._sends.start(self._bytes(later.popleft()), source.rank, Tag.LATER)
+            served = True
+        if not later:
+            self._later.remove(source)
+        return served
+
+    def _count(self, head: list[int]) -> int:
+        """Return the counter that a request waits for."""
+        start = self._regions[head[4]].displacement + 8 * head[5]
+        return int(self._memory.memory[start : start + 8].view(np.int64)[0])
 
     def _bytes(self, head: list[int]) -> np.ndarray:
         region = self._regions[head[1]]
         start = region.displacement + head[2] * region.dtype.itemsize
         return self._memory.memory[start : start + head[3]]
 
-    def _carry_out(self, rank: int, head: list[int], message: np.ndarray) -> None:
-        operation, region, offset, size, operator, operand = head
+    def _carry_out(self, source: Source, head: list[int], message: np.ndarray) -> None:
+        operation, region, offset, size, operator, operand, _ = head
         if operation == Operation.PUT:
             self._bytes(head)[:] = message[HEAD_BYTES : HEAD_BYTES + size]
         elif operation == Operation.GET:
-            self._sends.start(self._bytes(head), rank, Tag.ANSWER)
+            self._sends.start(self._bytes(head), source.rank, Tag.ANSWER)
+        elif operation == Operation.GET_LATER:
+            if not source.later:
+                self._later.append(source)
+            source.later.append(head)
         elif operation == Operation.FETCH_AND_OP:
             self._value[0] = operand
             place = (self._own, self._names[region], offset, OPERATORS[operator])
@@ -167,7 +195,7 @@ class Requests:
             self._memory.flush(self._own)
             answer = self._sends.borrow(8)
             answer[:8] = self._before.view(np.uint8)
-            self._sends.start(answer[:8], rank, Tag.ANSWER, answer)
+            self._sends.start(answer[:8], source.rank, Tag.ANSWER, answer)
         else:
             self.settled += 1
 

@@ -37,8 +37,9 @@ class WindowServerLink(WindowLink):
         wire, self._differences = shared.capacity.wire_fetch, None
         if wire is not None:
             self._differences = DifferenceAnswers(
-                self._window, shared.geometries[number], self.parameters, wire, workers, self._doorbells, number
-            )
+                self._window, shared.geometries[number], self.parameters, wire, workers, self._doorbells, number,
+                self.inbox.pending,
+            )  # fmt: skip
         self._clock, self._orders = self._window.local(f"clock/{number}"), self._window.local("orders")
         self._done = self._window.local("done") if shared.capacity.units else np.zeros(0, np.uint8)
         self._callee = Callee(shared.comm, self._coordinator, self._doorbells)

@@ -26,6 +26,16 @@ class RemoteMemory(Protocol):
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
         """Start reading a part of a region of `rank` into contiguous `values`, the host's or a device's."""
 
+    def answers_later(self, rank: int) -> bool:
+        """Return whether `rank` can be asked by `get_later`: by messages, and not through a window."""
+        ...
+
+    def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
+        """Start reading as `get` does once an int64 of `rank`, an element of the region `counter`, is `least` or more.
+
+        `rank` itself raises it. Such answers arrive in the order in which they were asked for.
+        """
+
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:

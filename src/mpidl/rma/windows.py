@@ -144,6 +144,14 @@ class Window(Owner):
             operation(piece, rank, (displacement, piece[1], MPI.BYTE))
             displacement += piece[1]
 
+    def answers_later(self, rank: int) -> bool:
+        """See `RemoteMemory.answers_later`: nobody looks at a window for this rank."""
+        return False
+
+    def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
+        """See `RemoteMemory.get_later`."""
+        raise ValueError(f"rank {rank} is reached through a window, which answers at once")
+
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:

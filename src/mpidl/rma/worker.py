@@ -14,7 +14,7 @@ from mpidl.rma.differences import DifferenceFetch
 from mpidl.rma.link import WindowLink
 from mpidl.rma.mailboxes import Outbox, Outboxes
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ROUNDS, Control, Notice, Order
+from mpidl.transport.protocol import ROUNDS, Control, Notice, Order, ShardClock
 from mpidl.wire import Differences, ErrorFeedback
 
 
@@ -65,6 +65,9 @@ class WindowWorkerLink(WindowLink):
         self._numbers = np.zeros(len(Control), np.int64)
         self._clock = np.zeros(1, np.int64)
         self._clocks = np.zeros(shared.replicas, np.int64)
+        self._followed: list[int] = []
+        self._before = np.zeros((0, len(ShardClock)), np.int64)
+        self._after = np.zeros((len(numbers), len(ShardClock)), np.int64)
 
     # Data, clocks and status, all at the coordinator.
 
@@ -168,33 +171,61 @@ class WindowWorkerLink(WindowLink):
         """See `WorkerLink.applied`."""
         return self._outboxes.applied()
 
-    def read_clocks(self, clocks: np.ndarray) -> None:
+    def read_clocks(self, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """See `WorkerLink.read_clocks`."""
-        self._start_reading(clocks)
+        self._start_reading(clocks, without)
         self.finish_fetch()
 
-    def _start_reading(self, clocks: np.ndarray) -> None:
-        for (rank, _, clock), row in zip(self._holders, clocks, strict=True):
-            self._window.get(row, rank, clock)
+    def _start_reading(self, clocks: np.ndarray, without: Sequence[int]) -> None:
+        for number, (rank, _, clock) in enumerate(self._holders):
+            if number not in without:
+                self._window.get(clocks[number], rank, clock)
         self._outboxes.start_asking()
 
-    def start_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
+    def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """See `WorkerLink.start_fetch`."""
-        self._start_reading(clocks)
+        self._start_reading(clocks, without)
         for rank, _, _ in self._holders:
             self._window.order(rank)
-        for (rank, region, _), part in zip(self._holders, self._parts, strict=True):
-            self._window.get(parameters[part], rank, region)
+        for number, (rank, region, _) in enumerate(self._holders):
+            if number not in without:
+                self._window.get(parameters[self._parts[number]], rank, region)
 
     def finish_fetch(self) -> None:
         """See `WorkerLink.finish_fetch`."""
         for rank, _, _ in self._holders:
             self._window.flush(rank)
 
-    def ask_differences(self) -> None:
+    def follow_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
+        """See `WorkerLink.follow_push`."""
+        self._before, self._followed = clocks, []
+        for number, (rank, region, clock) in enumerate(self._holders):
+            if self._window.answers_later(rank):
+                self._followed.append(number)
+                whole = bool(self._fetches)
+                outbox, part = self._outboxes[number], parameters[self._parts[number]]
+                outbox.follow(None if whole else part, clocks[number], self._after[number], (region, clock))
+                if whole:
+                    self._fetches[number].ask()
+        return self._followed
+
+    def finish_following(self) -> None:
+        """See `WorkerLink.finish_following`."""
+        followed, before = self._followed, self._before
+        for number in followed:
+            self._window.flush(self._holders[number][0])
+            self._outboxes[number].followed()
+        # The push ended after the first reading, or both readings have it.
+        after = self._after[followed]
+        clock, cut = ShardClock.CLOCK, ShardClock.CUT
+        before[followed, clock] = np.minimum(before[followed, clock] + 1, after[:, clock])
+        before[followed, cut] = after[:, cut]
+
+    def ask_differences(self, without: Sequence[int] = ()) -> None:
         """See `WorkerLink.ask_differences`."""
-        for each in self._fetches:
-            each.ask()
+        for number, each in enumerate(self._fetches):
+            if number not in without:
+                each.ask()
 
     def take_differences(self) -> bool:
         """See `WorkerLink.take_differences`."""

@@ -66,6 +66,8 @@ class ThroughServers(RequestHandler):
         self._now = self.fetched.copy()
         self._portions: tuple[int, int] | None = None
         self._started, self._arrived = 0, self.fetched.copy()
+        # The shards whose next fetch has begun behind a push.
+        self._followed: Sequence[int] = ()
 
     def bind(self, link: WorkerLink) -> None:
         """See `RequestHandler.bind`."""
@@ -75,6 +77,7 @@ class ThroughServers(RequestHandler):
     def unbind(self) -> None:
         """See `RequestHandler.unbind`: a fetch that has begun arrives before, unless it is encoded."""
         self._link.finish_fetch()
+        self._followed = ()
         if self.copies:
             self._spare = None
 
@@ -157,10 +160,13 @@ class ThroughServers(RequestHandler):
             figures["first_fetch"] = time.time()
         figures["fetches"] += 1
         if not request.ahead:
+            followed, self._followed = self._followed, ()
+            if followed:
+                self._finish_following(followed, request.parameters)
             self._waiting.until(self.applied)
             if request.newer:
                 self._waiting.until(self._all_newer)
-            self._start_fetch(request.parameters, self._now)
+            self._start_fetch(request.parameters, self._now, followed)
             self._finish_fetch(request.parameters)
             self._look_for_cut(self._now)
             self.fetched[:] = self._now
@@ -183,14 +189,14 @@ class ThroughServers(RequestHandler):
             self._look_for_cut(self._now)
         return bool((self._now[:, ShardClock.CLOCK] > self.fetched[:, ShardClock.CLOCK]).all())
 
-    def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
+    def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         started = self._timer()
         # A clock read before the parameters never makes them look fresher than they are.
         if self.copies:
-            self._link.read_clocks(clocks)
-            self._link.ask_differences()
+            self._link.read_clocks(clocks, without)
+            self._link.ask_differences(without)
         else:
-            self._link.start_fetch(parameters, clocks)
+            self._link.start_fetch(parameters, clocks, without)
             # A server encodes differences between two updates: then nothing tears.
             if self._started % SAMPLED == 0:
                 self._count_tearing(clocks)
@@ -226,6 +232,22 @@ class ThroughServers(RequestHandler):
         portions, self._portions = self._portions or (-1, -1), None
         self._send(request.vector, self.fetched[:, ShardClock.CLOCK].tolist(), portions)
         self.unpushed.clear()
+        # A record says what a fetch has seen by one number, and rounds are the same wherever ranks are.
+        if request.fetch_follows and self.record is None and not self.together:
+            started = self._timer()
+            if self._spare is None:
+                self._spare = np.empty_like(request.vector)
+            self._followed = self._link.follow_push(self._spare, self._now)
+            self.status.figures["fetching_seconds"] += self._timer() - started
+
+    def _finish_following(self, followed: Sequence[int], parameters: Any) -> None:
+        """Let what was fetched behind the last push arrive."""
+        started = self._timer()
+        self._link.finish_following()
+        if self._spare is not None and not self.copies:
+            for part in [self._parts[number] for number in followed]:
+                parameters[part] = self._spare[part]
+        self.status.figures["fetching_seconds"] += self._timer() - started
 
     def _send(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int]) -> None:
         """Send a vector with what goes into its headers: a clock for each server, and two numbers."""

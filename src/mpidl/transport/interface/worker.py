@@ -112,17 +112,31 @@ class WorkerLink(FollowerLink, Protocol):
         """Return whether the shards have applied all that was pushed."""
         ...
 
-    def read_clocks(self, clocks: np.ndarray) -> None:
-        """Read the `protocol.ShardClock` of every shard into an int64 array (shards, len(ShardClock))."""
+    def read_clocks(self, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
+        """Read the `protocol.ShardClock` of all shards but some into an int64 array (shards, len(ShardClock))."""
 
-    def start_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
-        """Start reading all shards into a vector and, before each, its clock, as `read_clocks` does."""
+    def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
+        """Start reading all shards but some into a vector and, before each, its clock, as `read_clocks` does."""
 
     def finish_fetch(self) -> None:
         """Wait until a started fetch has arrived."""
 
-    def ask_differences(self) -> None:
-        """Ask all servers how far their shards are ahead of this worker's copies."""
+    def follow_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
+        """Start a fetch behind the push that was sent last, of each part as soon as the push has been applied to it.
+
+        Only some servers can be asked for that; returns the numbers of their shards. Where fetches are encoded, the
+        parameters are left alone, and the servers asked for differences.
+        """
+        ...
+
+    def finish_following(self) -> None:
+        """Wait until what `follow_push` started has arrived.
+
+        The push itself is in the parameters, and counts in their clocks, as one update.
+        """
+
+    def ask_differences(self, without: Sequence[int] = ()) -> None:
+        """Ask all servers but some shards' how far their shards are ahead of this worker's copies."""
 
     def take_differences(self) -> bool:
         """Bring this worker's copies up to date by what has been answered; return whether all servers have."""
