@@ -18,8 +18,8 @@ class HeldLink:
     def __init__(self, link, actions):
         self._link, self._actions = link, iter(actions)
 
-    def start_fetch(self, parameters, clocks):
-        self._link.start_fetch(parameters, clocks)
+    def start_fetch(self, parameters, clocks, without=()):
+        self._link.start_fetch(parameters, clocks, without)
         next(self._actions)()
 
     def __getattr__(self, name):

@@ -57,6 +57,9 @@ class Algorithm(Checked):
         "auto": as fast as these ranks need it, chosen when the run begins.
     wire_fetch : str
         How fetches travel: the same words. All but "fp32" encode how far a shard is ahead of what the worker has.
+    wire_within_nodes : bool
+        Whether that holds between ranks of one node, too, where "fp32" is the fastest. "auto" turns it off, unless the
+        run is deterministic.
     max_staleness : int, optional
         Drop pushes that are staler; their portions are logged.
 
@@ -80,6 +83,7 @@ class Algorithm(Checked):
 
     wire: str = "fp32"
     wire_fetch: str = "fp32"
+    wire_within_nodes: bool = True
     max_staleness: Annotated[int, Meta(ge=0)] | None = None
 
     def __post_init__(self) -> None:

@@ -48,6 +48,10 @@ class Doorbells(Owner):
         self.messages_wake = messages_wake(comm, far, self._sockets)
         self._waking: list[Any] = [self._socket, self._sockets] if self.messages_wake else [self._socket]
 
+    def near(self, rank: int) -> bool:
+        """Return whether `rank` is on this node."""
+        return rank in self._addresses
+
     def ring(self, rank: int) -> None:
         """Wake `rank` if it is on this node. A full queue means that it has been rung already."""
         address = self._addresses.get(rank)

@@ -22,7 +22,7 @@ from mpidl.transport.protocol import END, MARK, Header, Message
 from mpidl.wire import ErrorFeedback
 
 #: Plain integers, which index arrays faster than an enumeration's.
-PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST = (int(number) for number in Header)
+PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST, ENCODED = (int(number) for number in Header)
 HEADER = len(Header)
 #: Chunks that a worker publishes at once: each publication costs two round trips.
 GROUP = 8
@@ -49,7 +49,7 @@ def regions(geometry: MailboxGeometry, shard: int = 0) -> dict[str, tuple[Any, i
         name.published: (np.int64, geometry.workers),
         name.consumed: (np.int64, geometry.workers),
         name.headers: (np.int64, slots * HEADER),
-        name.slots: (np.uint8, slots * geometry.slot),
+        name.slots: (np.uint8, geometry.workers * geometry.ring),
     }
 
 
@@ -65,7 +65,8 @@ class Outbox:
         Index of this worker's ring.
     geometry : MailboxGeometry
     feedback : ErrorFeedback, optional
-        Encodes this worker's pushes to the shard, where the geometry has a wire format.
+        Encodes this worker's pushes to the shard. Where the geometry has a wire format but this is not given, they
+        travel as they are.
     shard : int
         The shard's number.
 
@@ -91,6 +92,7 @@ class Outbox:
         self._window, self.server, self._worker = window, server, worker
         self._geometry, self._feedback = geometry, feedback
         self._first_slot = worker * geometry.slots
+        self._stride = geometry.stride(feedback is not None)
         self._published = np.zeros(1, np.int64)
         self._consumed = np.zeros(1, np.int64)
         self._headers = np.zeros((GROUP, HEADER), np.int64)
@@ -186,6 +188,7 @@ class Outbox:
         headers[:, PUSH] = self.pushes
         headers[:, FETCHED] = self._fetched
         headers[:, FIRST], headers[:, LAST] = self._portions
+        headers[:, ENCODED] = self._feedback is not None
         start = self._chunk * geometry.chunk
         part = values[..., start : start + room * geometry.chunk]
         elements = part.shape[-1]
@@ -194,7 +197,7 @@ class Outbox:
             headers[i, COUNT] = min(geometry.chunk, elements - i * geometry.chunk)
         if self._feedback is not None:
             host = self._window.on_host(part, self.server)
-            nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, geometry.slot)
+            nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, self._stride)
             part = self._encoded[:nbytes]
         self._put(headers, part)
         self.bytes += part.nbytes
@@ -213,7 +216,7 @@ class Outbox:
     def _write_message(self, chunk: int, order: int) -> bool:
         if not self._room(1):
             return False
-        self._headers[0] = (self.pushes, chunk, 0, 0, order if chunk == MARK else -1, -1)
+        self._headers[0] = (self.pushes, chunk, 0, 0, order if chunk == MARK else -1, -1, 0)
         self._put(self._headers[:1], None)
         return True
 
@@ -223,10 +226,11 @@ class Outbox:
         return min(wanted, slots - (sent - int(self._consumed[0])), slots - sent % slots)
 
     def _put(self, headers: np.ndarray, values: Any) -> None:
-        slot = self._first_slot + self.sent % self._geometry.slots
+        slot = self.sent % self._geometry.slots
         if values is not None:
-            self._window.put(values, self.server, self._names.slots, slot * self._geometry.slot)
-        self._window.put(headers, self.server, self._names.headers, slot * HEADER)
+            offset = self._worker * self._geometry.ring + slot * self._stride
+            self._window.put(values, self.server, self._names.slots, offset)
+        self._window.put(headers, self.server, self._names.headers, (self._first_slot + slot) * HEADER)
         self._unpublished = len(headers)
 
     def publish(self) -> None:
@@ -345,10 +349,13 @@ class Inbox:
         self._consumed = window.local(name.consumed)
         workers, slots, chunk = geometry.workers, geometry.slots, geometry.chunk
         headers = window.local(name.headers).reshape(workers, slots, HEADER)
-        memory = window.local(name.slots).reshape(workers, slots, geometry.slot)
-        payloads = memory.view(geometry.dtype) if geometry.wire is None else memory
+        rings = window.local(name.slots).reshape(workers, geometry.ring)
         self._headers = [[headers[w, s] for s in range(slots)] for w in range(workers)]
-        self._payloads = [[payloads[w, s] for s in range(slots)] for w in range(workers)]
+        # The slots of each ring, as they lie if its worker encodes chunks or, first, if it does not.
+        self._payloads = [
+            [[ring[s * stride : (s + 1) * stride] for s in range(slots)] for ring in rings]
+            for stride in (geometry.stride(False), geometry.stride(True))
+        ]
         self._decoded = np.empty(geometry.wire.rows * chunk if geometry.wire is not None else 0, geometry.dtype)
         self._taken = [0] * workers
         # What `published` was when nothing was waiting; a worker may have published before this end exists.
@@ -382,20 +389,21 @@ class Inbox:
             The chunk is not the one that must follow the last: this MPI let a counter overtake its data.
         """
         slot = self._taken[worker] % self._geometry.slots
-        push, chunk, fetched, count, first, last = self._headers[worker][slot].tolist()
+        push, chunk, fetched, count, first, last, encoded = self._headers[worker][slot].tolist()
         expected, self._chunk[worker] = self._expected[worker], chunk
         if (push, chunk) != expected and (chunk not in (END, MARK) or (push, 0) != expected):
             raise MpidlError(
                 f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
                 f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
             )
-        return Message(worker, push, chunk, fetched, self._values(worker, slot, count), (first, last))
+        values = self._values(worker, slot, count, bool(encoded))
+        return Message(worker, push, chunk, fetched, values, (first, last))
 
-    def _values(self, worker: int, slot: int, count: int) -> np.ndarray:
-        wire, payload = self._geometry.wire, self._payloads[worker][slot]
+    def _values(self, worker: int, slot: int, count: int, encoded: bool) -> np.ndarray:
+        wire, payload = self._geometry.wire, self._payloads[encoded][worker][slot]
         values: np.ndarray
-        if wire is None or not count:
-            values = payload[:count]
+        if wire is None or not encoded:
+            values = payload.view(self._geometry.dtype)[:count]
             return values
         values = self._decoded[: wire.rows * count].reshape(wire.shape(count))
         wire.decode(payload[: wire.size(count, values.dtype)], values)

@@ -13,7 +13,6 @@ from mpidl.rma.nodes import neighbours
 from mpidl.rma.windows import allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
-from mpidl.transport.mailbox_geometry import MailboxGeometry
 
 #: Bytes for what is small: counters, status, and what MPI keeps beside a window.
 SMALL = 1 << 18
@@ -54,7 +53,7 @@ def _needed(rank: int, roles: Roles, capacity: Capacity, way: str) -> int:
     if rank in roles.servers and way != "messages" and allocation_chosen() == "allocate":
         for number in capacity.held_by(roles.servers.index(rank)):
             shard = capacity.shards[number]
-            mailboxes = MailboxGeometry.of(shard, len(replicas), capacity.dtype, capacity.wire, capacity.chunk_bytes)
+            mailboxes = capacity.mailboxes(number, len(replicas))
             needed += shard.size * itemsize + mailboxes.nbytes
             if capacity.wire_fetch is not None:
                 regions = differences.regions(mailboxes, shard.size, capacity.wire_fetch, number)

@@ -23,7 +23,6 @@ from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
-from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.transport.protocol import (
     NOTICE,
     PLACES,
@@ -86,10 +85,7 @@ class SharedState(Owner):
         self.rank, self.size, self.roles, self.capacity = comm.rank, comm.size, roles, capacity
         self.workers = [rank for replica in roles.replicas for rank in replica]
         self.replicas, self.partitions = len(roles.replicas), len(roles.replicas[0])
-        self.geometries = [
-            MailboxGeometry.of(shard, self.replicas, capacity.dtype, capacity.wire, capacity.chunk_bytes)
-            for shard in capacity.shards
-        ]
+        self.geometries = [capacity.mailboxes(number, self.replicas) for number in range(len(capacity.shards))]
         self.doorbells = Doorbells(self.comm)
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.

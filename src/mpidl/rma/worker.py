@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -51,13 +51,14 @@ class WindowWorkerLink(WindowLink):
         holders = {shard: rank for holder, rank in enumerate(self._servers) for shard in capacity.held_by(holder)}
         # Who holds each shard, and its numbers there; nobody where there are no servers.
         self._holders = [(holders[shard], f"parameters/{shard}", f"clock/{shard}") for shard in numbers if holders]
-        self._fetches = [
-            DifferenceFetch(self._window, rank, self._replica, copy, self._doorbells, shard)
-            for shard, (rank, _, _), copy in zip(numbers, self._holders, copies, strict=False)
-        ]
+        self._fetches = {
+            number: DifferenceFetch(self._window, rank, self._replica, copy, self._doorbells, shard)
+            for number, (shard, (rank, _, _), copy) in enumerate(zip(numbers, self._holders, copies, strict=False))
+            if self._encodes(rank)
+        }
         self._parts = [slice(*shard) for shard in self.shards[: len(self._holders)]]
         outboxes = [
-            Outbox(self._window, rank, self._replica, shared.geometries[shard], encoder, shard)
+            Outbox(self._window, rank, self._replica, shared.geometries[shard], self._encoder(rank, encoder), shard)
             for shard, (rank, _, _), encoder in zip(numbers, self._holders, feedback or repeat(None), strict=False)
         ]
         self._outboxes = Outboxes(self._window, outboxes, self._parts, self._doorbells)
@@ -68,6 +69,15 @@ class WindowWorkerLink(WindowLink):
         self._followed: list[int] = []
         self._before = np.zeros((0, len(ShardClock)), np.int64)
         self._after = np.zeros((len(numbers), len(ShardClock)), np.int64)
+
+    def _encodes(self, rank: int) -> bool:
+        """Return whether what travels between a server and this worker is encoded, where anything is."""
+        return self._shared.capacity.within_nodes or not self._doorbells.near(rank)
+
+    def _encoder(self, rank: int, feedback: ErrorFeedback | None) -> ErrorFeedback | None:
+        """Return what encodes pushes to a server. What an encoding has left out before is still to be pushed."""
+        whole = feedback is None or not (self._encodes(rank) or feedback.wire.rows > 1 or feedback.residual.any())
+        return None if whole else feedback
 
     # Data, clocks and status, all at the coordinator.
 
@@ -182,13 +192,21 @@ class WindowWorkerLink(WindowLink):
                 self._window.get(clocks[number], rank, clock)
         self._outboxes.start_asking()
 
+    def read(self, parameters: Any) -> None:
+        """See `WorkerLink.read`."""
+        for (rank, region, _), part in zip(self._holders, self._parts, strict=True):
+            self._window.get(parameters[part], rank, region)
+        self.finish_fetch()
+
     def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """See `WorkerLink.start_fetch`."""
         self._start_reading(clocks, without)
         for rank, _, _ in self._holders:
             self._window.order(rank)
         for number, (rank, region, _) in enumerate(self._holders):
-            if number not in without:
+            if number in self._fetches and number not in without:
+                self._fetches[number].ask()
+            elif number not in without:
                 self._window.get(parameters[self._parts[number]], rank, region)
 
     def finish_fetch(self) -> None:
@@ -202,10 +220,10 @@ class WindowWorkerLink(WindowLink):
         for number, (rank, region, clock) in enumerate(self._holders):
             if self._window.answers_later(rank):
                 self._followed.append(number)
-                whole = bool(self._fetches)
-                outbox, part = self._outboxes[number], parameters[self._parts[number]]
-                outbox.follow(None if whole else part, clocks[number], self._after[number], (region, clock))
-                if whole:
+                encoded = number in self._fetches
+                part = None if encoded else parameters[self._parts[number]]
+                self._outboxes[number].follow(part, clocks[number], self._after[number], (region, clock))
+                if encoded:
                     self._fetches[number].ask()
         return self._followed
 
@@ -221,15 +239,14 @@ class WindowWorkerLink(WindowLink):
         before[followed, clock] = np.minimum(before[followed, clock] + 1, after[:, clock])
         before[followed, cut] = after[:, cut]
 
-    def ask_differences(self, without: Sequence[int] = ()) -> None:
-        """See `WorkerLink.ask_differences`."""
-        for number, each in enumerate(self._fetches):
-            if number not in without:
-                each.ask()
+    @property
+    def encoded(self) -> Collection[int]:
+        """See `WorkerLink`."""
+        return self._fetches.keys()
 
     def take_differences(self) -> bool:
         """See `WorkerLink.take_differences`."""
-        waiting = [each for each in self._fetches if not each.answered]
+        waiting = [each for each in self._fetches.values() if not each.answered]
         for each in waiting:
             each.start_looking()
         self._flush(waiting)
@@ -248,7 +265,7 @@ class WindowWorkerLink(WindowLink):
     @property
     def bytes_fetched(self) -> int:
         """See `WorkerLink`."""
-        return sum(each.bytes for each in self._fetches)
+        return sum(each.bytes for each in self._fetches.values())
 
     # A coordinator's evaluations.
 

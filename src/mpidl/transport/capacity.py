@@ -9,6 +9,7 @@ from typing import Any
 from mpidl.parameters.ranges import Range
 from mpidl.parameters.shards import Held
 from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.wire import Wire
 
 
@@ -24,6 +25,8 @@ class Capacity:
         The parameters' dtype.
     wire, wire_fetch : Wire, optional
         How pushes, and how fetches are encoded.
+    within_nodes : bool
+        Whether they are encoded between ranks of one node, too.
     evaluations : int
         Number of epochs that can be evaluated.
     figures : int
@@ -46,6 +49,7 @@ class Capacity:
     dtype: Any
     wire: Wire | None = None
     wire_fetch: Wire | None = None
+    within_nodes: bool = True
     evaluations: int = 1
     figures: int = 2
     sums: int = 3
@@ -54,6 +58,12 @@ class Capacity:
     chunk_bytes: int = CHUNK_BYTES
     held: Sequence[Held] = ()
     slices: Sequence[Range] = ()
+
+    def mailboxes(self, shard: int, workers: int) -> MailboxGeometry:
+        """Return the mailboxes of `workers` workers for a shard."""
+        within = self.within_nodes or (self.wire is not None and self.wire.rows > 1)
+        part = self.shards[shard]
+        return MailboxGeometry.of(part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within)
 
     def held_by(self, holder: int) -> list[int]:
         """Return the numbers of the shards that a server holds or, without servers, a replica."""

@@ -32,6 +32,8 @@ class MailboxGeometry(NamedTuple):
         How chunks are encoded.
     slot : int
         Bytes of a slot.
+    whole : int
+        Bytes of a slot in the rings of workers that don't encode where others do; 0 if all do as `wire` says.
     """
 
     workers: int
@@ -41,26 +43,39 @@ class MailboxGeometry(NamedTuple):
     dtype: np.dtype
     wire: Wire | None
     slot: int
+    whole: int = 0
 
     @classmethod
     def of(
-        cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES
-    ) -> MailboxGeometry:
+        cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES,
+        *, within_nodes: bool = True,
+    ) -> MailboxGeometry:  # fmt: skip
         """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as memory allows.
 
-        Where many workers leave too little memory for two slots of a ring, chunks are smaller.
+        Where many workers leave too little memory for two slots of a ring, chunks are smaller. Unless those of workers
+        on the server's node are encoded, too (`within_nodes`), each ring has room for chunks as they are.
         """
         dtype = np.dtype(dtype)
         most = MAILBOX_BYTES // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
         chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize), max(most, FEWEST_ELEMENTS))
         chunks = -(-shard.size // chunk)
         slot = chunk * dtype.itemsize if wire is None else wire.size(chunk, dtype)
-        affordable = MAILBOX_BYTES // (workers * slot)
+        whole = 0 if wire is None or within_nodes else chunk * dtype.itemsize
+        affordable = MAILBOX_BYTES // (workers * max(slot, whole))
         slots = max(FEWEST_SLOTS, min(MOST_SLOTS, chunks + 1, affordable))
-        return cls(workers, slots, chunk, chunks, dtype, wire, slot)
+        return cls(workers, slots, chunk, chunks, dtype, wire, slot, whole)
+
+    def stride(self, encoded: bool) -> int:
+        """Return the bytes from one slot to the next in the ring of a worker whose chunks are encoded, or are not."""
+        return self.slot if encoded or self.wire is None else self.whole
+
+    @property
+    def ring(self) -> int:
+        """Bytes of the slots of a ring."""
+        return self.slots * max(self.slot, self.whole)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all rings with their counters: two for each worker, and a header for each slot."""
         number = np.dtype(np.int64).itemsize
-        return self.workers * (2 * number + self.slots * (len(Header) * number + self.slot))
+        return self.workers * (2 * number + self.slots * len(Header) * number + self.ring)

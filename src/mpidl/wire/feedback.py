@@ -23,6 +23,7 @@ class ErrorFeedback:
 
     Attributes
     ----------
+    wire : Wire
     residual : array (size,)
         What has been left out so far.
 
@@ -33,7 +34,7 @@ class ErrorFeedback:
     """
 
     def __init__(self, wire: Wire, size: int, dtype: Any) -> None:
-        self._wire = wire
+        self.wire = wire
         self.residual = np.zeros(size, dtype)
 
     def encode_chunks(
@@ -63,8 +64,8 @@ class ErrorFeedback:
             part = values[..., first : first + chunk]
             elements = part.shape[-1]
             residual = self.residual[start + first : start + first + elements]
-            end = number * stride + self._wire.size(elements, values.dtype)
-            self._wire.encode(part, residual, out[number * stride : end])
+            end = number * stride + self.wire.size(elements, values.dtype)
+            self.wire.encode(part, residual, out[number * stride : end])
         return end
 
     def round_trip(self, values: NDArray[Any], chunk: int, decoded: NDArray[Any]) -> int:
@@ -79,11 +80,11 @@ class ErrorFeedback:
             Overwritten with what arrives; may be `values` itself.
         """
         size = values.shape[-1]
-        data = np.empty(self._wire.size(min(chunk, size), values.dtype), np.uint8)
+        data = np.empty(self.wire.size(min(chunk, size), values.dtype), np.uint8)
         total = 0
         for start in range(0, size, chunk):
             part = slice(start, start + chunk)
             nbytes = self.encode_chunks(start, values[..., part], chunk, data)
-            self._wire.decode(data[:nbytes], decoded[..., part])
+            self.wire.decode(data[:nbytes], decoded[..., part])
             total += nbytes
         return total

@@ -142,8 +142,7 @@ class ThroughServers(RequestHandler):
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`."""
         self._waiting.until(self.applied)
-        self._link.start_fetch(parameters, self._now)
-        self._link.finish_fetch()
+        self._link.read(parameters)
 
     def end_pushes(self) -> None:
         """See `RequestHandler.end_pushes`."""
@@ -192,12 +191,9 @@ class ThroughServers(RequestHandler):
     def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         started = self._timer()
         # A clock read before the parameters never makes them look fresher than they are.
-        if self.copies:
-            self._link.read_clocks(clocks, without)
-            self._link.ask_differences(without)
-        else:
-            self._link.start_fetch(parameters, clocks, without)
-            # A server encodes differences between two updates: then nothing tears.
+        self._link.start_fetch(parameters, clocks, without)
+        # A server encodes differences between two updates: then nothing tears.
+        if not self.copies:
             if self._started % SAMPLED == 0:
                 self._count_tearing(clocks)
             self._started += 1
@@ -206,16 +202,16 @@ class ThroughServers(RequestHandler):
     def _finish_fetch(self, parameters: Any) -> None:
         """Let a started fetch arrive."""
         figures, before = self.status.figures, self._link.bytes_fetched
-        if self.copies:
+        if self._link.encoded:
             self._waiting.until(self._link.take_differences)
         started = self._timer()
-        if self.copies:
-            figures["bytes_fetched"] += self._link.bytes_fetched - before
-            for copy, part in zip(self.copies, self._parts, strict=True):
-                from_host(copy.values, parameters[part])
-        else:
-            self._link.finish_fetch()
-            figures["bytes_fetched"] += parameters.nbytes
+        self._link.finish_fetch()
+        figures["bytes_fetched"] += self._link.bytes_fetched - before
+        for number, part in enumerate(self._parts):
+            if number in self._link.encoded:
+                from_host(self.copies[number].values, parameters[part])
+            else:
+                figures["bytes_fetched"] += parameters[part].nbytes
         figures["fetching_seconds"] += self._timer() - started
 
     def _count_tearing(self, clocks: np.ndarray) -> None:
@@ -244,9 +240,9 @@ class ThroughServers(RequestHandler):
         """Let what was fetched behind the last push arrive."""
         started = self._timer()
         self._link.finish_following()
-        if self._spare is not None and not self.copies:
-            for part in [self._parts[number] for number in followed]:
-                parameters[part] = self._spare[part]
+        for number in followed:
+            if self._spare is not None and number not in self._link.encoded:
+                parameters[self._parts[number]] = self._spare[self._parts[number]]
         self.status.figures["fetching_seconds"] += self._timer() - started
 
     def _send(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,8 @@ class WorkerLink(FollowerLink, Protocol):
         Bytes of values delivered to all servers.
     bytes_fetched : int
         Bytes of values that have arrived as differences.
+    encoded : collection of int
+        Numbers of the shards, from 0, whose fetches are encoded.
     peers : MPI.Intracomm or None
         In a job without servers, the workers that have the same slice.
     shared_vectors : list of array
@@ -37,6 +39,8 @@ class WorkerLink(FollowerLink, Protocol):
     def bytes_pushed(self) -> int: ...
     @property
     def bytes_fetched(self) -> int: ...
+    @property
+    def encoded(self) -> Collection[int]: ...
     @property
     def peers(self) -> Any: ...
     @property
@@ -115,8 +119,14 @@ class WorkerLink(FollowerLink, Protocol):
     def read_clocks(self, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """Read the `protocol.ShardClock` of all shards but some into an int64 array (shards, len(ShardClock))."""
 
+    def read(self, parameters: Any) -> None:
+        """Read all shards into a vector as they are, whether fetches are encoded or not."""
+
     def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
-        """Start reading all shards but some into a vector and, before each, its clock, as `read_clocks` does."""
+        """Start reading all shards but some into a vector and, before each, its clock, as `read_clocks` does.
+
+        Shards that are `encoded` are not read: their servers are asked for differences.
+        """
 
     def finish_fetch(self) -> None:
         """Wait until a started fetch has arrived."""
@@ -135,11 +145,8 @@ class WorkerLink(FollowerLink, Protocol):
         The push itself is in the parameters, and counts in their clocks, as one update.
         """
 
-    def ask_differences(self, without: Sequence[int] = ()) -> None:
-        """Ask all servers but some shards' how far their shards are ahead of this worker's copies."""
-
     def take_differences(self) -> bool:
-        """Bring this worker's copies up to date by what has been answered; return whether all servers have."""
+        """Bring this worker's copies of encoded shards up to date by what has been answered; True if all has been."""
         ...
 
     def read_notice(self, notice: np.ndarray) -> None:
