@@ -7,6 +7,7 @@ import pytest
 from ways import opened
 
 from mpidl.parameters import Range
+from mpidl.wire import ErrorFeedback, parse
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -14,14 +15,15 @@ pytestmark = pytest.mark.mpi(min_size=2)
 class Post:
     """Rank 0 serves, all others push; the fixture's parts in one place."""
 
-    def __init__(self, comm, size, chunk_bytes, way="allocate"):
+    def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True):
         from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
         from mpidl.rma.mailboxes import Inbox, Outbox, Outboxes, regions
         from mpidl.transport.mailbox_geometry import MailboxGeometry
 
         self.comm, self.workers = comm, comm.size - 1
-        geometry = MailboxGeometry.of(Range(0, size), self.workers, np.float64, chunk_bytes=chunk_bytes)
+        kind = (self.workers, np.float64, wire, chunk_bytes)
+        geometry = MailboxGeometry.of(Range(0, size), *kind, within_nodes=wire is None)
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
         self.window = opened(comm, regions(geometry) if comm.rank == 0 else {}, way)
@@ -30,7 +32,8 @@ class Post:
         if comm.rank == 0:
             self.inbox = Inbox(self.window, geometry, list(range(1, comm.size)), self.doorbells)
         else:
-            self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry)
+            feedback = ErrorFeedback(wire, size, np.float64) if wire is not None and encodes else None
+            self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, feedback)
             self.outboxes = Outboxes(self.window, [self.outbox], [slice(0, size)], self.doorbells)
 
     def wait(self, ready):
@@ -64,6 +67,36 @@ class Post:
     def close(self):
         self.window.free()
         self.doorbells.free()
+
+
+@pytest.mark.parametrize("wire", ["bf16", "int8", "topk:0.5", "onebit"])
+def test_workers_that_encode_and_workers_that_do_not_share_a_server(comm, way, wire):
+    """Every other worker encodes; what each pushes, all ones, is exact in any format."""
+    size, pushes = 4099, 9
+    post = Post(comm, size, 8192, way, parse(wire), encodes=comm.rank % 2 == 0)
+    if comm.rank == 0:
+        sums = np.zeros((post.workers, size))
+
+        def handle(message):
+            start = message.chunk * post.geometry.chunk
+            sums[message.worker, start : start + message.values.size] += message.values
+
+        post.serve(handle)
+        whole = [worker for worker in range(post.workers) if (worker + 1) % 2]
+        assert (sums[whole] == pushes).all()
+        encoded = [worker for worker in range(post.workers) if worker not in whole]
+        if not wire.startswith("topk"):
+            assert (sums[encoded] == pushes).all()
+        assert (sums[encoded] <= pushes).all()
+        assert (sums[encoded].mean(1) > pushes / 3).all()
+    else:
+        for _ in range(pushes):
+            post.push(np.ones(size))
+        itemsize = 8 if comm.rank % 2 else None
+        assert itemsize is None or post.outbox.bytes == pushes * size * itemsize
+        assert itemsize is not None or post.outbox.bytes < pushes * size * 8
+        post.wait(post.outboxes.end)
+    post.close()
 
 
 @pytest.mark.parametrize(("size", "chunk_bytes"), [(1, 8), (7, 8), (13, 24), (1000, 1 << 18), (4099, 800)])

@@ -41,13 +41,19 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
     shapes = {}
     if comm.rank < servers:
         own = geometries[comm.rank]
-        shapes = {**regions(own), "values": (np.int64, parts[comm.rank].size), "tickets": (np.int64, 1)}
+        shapes = {
+            **regions(own),
+            "values": (np.int64, parts[comm.rank].size),
+            "tickets": (np.int64, 1),
+            "clock": (np.int64, 1),
+        }
     doorbells, memory = Doorbells(comm), opened(comm, shapes, way)
     late = Late(memory, 100 * seed + comm.rank)
     backoff = Backoff(comm, late, doorbells, BLIND_SLEEP)
     if comm.rank < servers:
         inbox = Inbox(late, own, list(range(servers, comm.size)), doorbells)
         values, training, seen = memory.local("values"), set(range(workers)), [0] * workers
+        clock = memory.local("clock")
         while training:
             for worker in inbox.waiting():
                 for message in inbox.drain(worker, GROUP):
@@ -58,6 +64,7 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
                     seen[worker] += 1
                     start = message.chunk * own.chunk
                     values[start : start + message.values.size] += message.values
+                    clock += message.chunk + 1 == own.chunks
             backoff.pause()
         memory.settle()
         assert seen == [PUSHES * own.chunks] * workers
@@ -80,8 +87,16 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
             sending.begin([0] * servers)
             wait(lambda vector=vector: sending.send(vector))
             vector[:] = -1  # What has been sent may change.
+            before, followed = fetched.copy(), np.full(SIZE, -1)
+            for rank, part in enumerate(parts):
+                if late.answers_later(rank):
+                    clocks = np.zeros((2, 1), np.int64)
+                    outboxes[rank].follow(followed[slice(*part)], *clocks, ("values", "clock"))
+                    late.flush(rank)
+                    outboxes[rank].followed()
+                    assert (followed[slice(*part)] >= before[slice(*part)] + push).all()
+                    assert clocks[0, 0] <= clocks[1, 0] >= push
             wait(sending.applied)
-            before = fetched.copy()
             for rank, part in enumerate(parts):
                 late.get(fetched[slice(*part)], rank, "values")
             for rank in range(servers):

@@ -132,3 +132,34 @@ def test_a_counter_is_read_whole_while_others_add_and_by_a_get_where_that_is_who
     assert seen == sorted(seen)
     assert not any(value % amount for value in seen)
     assert seen[-1] == amount * adds * (comm.size // 2)
+
+
+@pytest.mark.parametrize("way", ["messages", "mixed"])
+def test_an_answer_waits_for_its_counter(comm, way, monkeypatch):
+    """Each answer has what its owner wrote before it raised the counter; what is asked meanwhile is not late."""
+    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
+    size, rounds = 50_001, 5
+    memory = opened(comm, {"values": (np.int64, size), "count": (np.int64, 2)}, way)
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    assert all(memory.answers_later(rank) for rank in others)
+    assert not memory.answers_later(comm.rank) or way == "messages"
+    found = {rank: np.zeros((rounds, size), np.int64) for rank in others}
+    for number in range(rounds):
+        for rank in others:
+            memory.get_later(found[rank][number], rank, "values", 0, "count", 1, number + 1)
+    at_once = np.full(1, -1)
+    for rank in others:
+        # Answered before all that was asked for earlier: nobody has raised its counter yet.
+        memory.get(at_once, rank, "count", 0)
+    comm.Barrier()
+    for number in range(rounds):
+        memory.serve()
+        memory.local("values")[:] = number + 1
+        memory.local("count")[1] = number + 1
+        memory.serve()
+    for rank in others:
+        memory.flush(rank)
+        assert (found[rank] >= np.arange(1, rounds + 1)[:, None]).all()
+        assert (found[rank] <= rounds).all()
+    assert not others or at_once[0] == 0
+    memory.free()

@@ -14,15 +14,21 @@ WIRES = st.sampled_from(["fp32", "bf16", "int8", "topk:0.01", "onebit"])
 
 @given(
     size=st.integers(1, 10**9), workers=st.integers(1, 5000), wire=WIRES,
-    dtype=st.sampled_from(["float32", "float64"]),
+    dtype=st.sampled_from(["float32", "float64"]), within_nodes=st.booleans(),
 )  # fmt: skip
-def test_mailboxes_of_any_number_of_workers_have_room_for_a_chunk_beside_another(size, workers, wire, dtype):
-    geometry = MailboxGeometry.of(Range(0, size), workers, dtype, parse(wire))
+def test_mailboxes_of_any_number_of_workers_have_room_for_a_chunk_beside_another(
+    size, workers, wire, dtype, within_nodes
+):
+    geometry = MailboxGeometry.of(Range(0, size), workers, dtype, parse(wire), within_nodes=within_nodes)
     assert geometry.slots >= 2
     assert (geometry.chunks - 1) * geometry.chunk < size <= geometry.chunks * geometry.chunk
     assert geometry.chunk == size or geometry.chunk % BLOCK == 0
     if geometry.chunk > FEWEST_ELEMENTS:
-        assert geometry.workers * geometry.slots * geometry.slot <= MAILBOX_BYTES
+        assert geometry.workers * geometry.ring <= MAILBOX_BYTES
+    assert geometry.ring >= geometry.slots * geometry.stride(True)
+    if not within_nodes:
+        assert geometry.stride(False) == geometry.chunk * geometry.dtype.itemsize
+        assert geometry.ring >= geometry.slots * geometry.stride(False)
 
 
 @pytest.mark.parametrize(("workers", "chunk"), [(1, 131072), (250, 131072), (500, 66560), (1000, 32768), (10**6, 4096)])

@@ -58,8 +58,8 @@ class Algorithm(Checked):
     wire_fetch : str
         How fetches travel: the same words. All but "fp32" encode how far a shard is ahead of what the worker has.
     wire_within_nodes : bool
-        Whether that holds between ranks of one node, too, where "fp32" is the fastest. "auto" turns it off, unless the
-        run is deterministic.
+        Whether that holds between ranks of one node, too, where parameters travel fastest as they are. "auto" turns it
+        off. In a deterministic run it always does.
     max_staleness : int, optional
         Drop pushes that are staler; their portions are logged.
 

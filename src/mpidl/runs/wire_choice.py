@@ -55,8 +55,7 @@ def choose_wire(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: Sequence[int
             f"an exchange as it is takes {exchange * 1e3:.3g} ms, the computing between two {computing * 1e3:.3g} ms"
         )
     chosen: dict[str, Any] = {key: pair[KEYS.index(key)] for key in keys}
-    within_nodes = job.config.run.deterministic
-    job.choose(replace(algorithm, **chosen, wire_within_nodes=within_nodes))
+    job.choose(replace(algorithm, **chosen, wire_within_nodes=False))
     job.notes.append(f"{', '.join(f'{key} = {wire}' for key, wire in chosen.items())}: {reason}")
 
 
