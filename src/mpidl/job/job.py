@@ -26,7 +26,7 @@ from mpidl.metrics.figures import Figures
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.groups import frozen_names, segments_of, statistics_in
 from mpidl.nn.model import CompleteModel, Model, PlacedModel
-from mpidl.parameters import Held, Layout, Range, held_by_replicas, held_by_servers, shards
+from mpidl.parameters import Held, Layout, Range, fragments, held_by_replicas, held_by_servers, shards
 from mpidl.partition.group import Group
 from mpidl.paths import user_path
 from mpidl.rules.segments import Segment
@@ -356,7 +356,9 @@ class Job:
         """
         if servers:
             return held_by_servers(self.slices, servers, self._block)
-        return held_by_replicas(self.slices, self.replicas)
+        count = self.algorithm.streamed
+        parts = [fragments(self.layout, own, count) for own in self.slices] if count else None
+        return held_by_replicas(self.slices, self.replicas, parts)
 
     @property
     def _block(self) -> int:
@@ -364,6 +366,12 @@ class Job:
         if AUTO in (self.algorithm.wire, self.algorithm.wire_fetch):
             return BLOCK
         return max(1 if encoding is None else encoding.block for encoding in encodings)
+
+    @property
+    def own_fragments(self) -> list[Range]:
+        """The fragments of this rank's slice of the vectors; none where the algorithm reduces it whole."""
+        count = self.algorithm.streamed
+        return fragments(self.layout, self.slice, count) if count else []
 
     @property
     def own_segments(self) -> list[Segment]:
@@ -395,5 +403,5 @@ class Job:
         train = self.dataset.train
         return Training(
             self.algorithm, self.model, train, self.schedule, self.rate_at, self.own_statistics, self.own_segments,
-            self.original.buffers,
+            self.original.buffers, self.own_fragments,
         )  # fmt: skip
