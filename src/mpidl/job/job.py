@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mpidl.algorithms import AUTO, Algorithm
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.config import Config
-from mpidl.data import Dataset, Portions, Split, augmented, held_out, normalised
+from mpidl.data import Dataset, KeptSplit, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
 from mpidl.errors import UsageError
@@ -121,6 +121,7 @@ class Job:
         data, run = config.data, config.run
         self.config, self.checkpoint = config, checkpoint
         self.original: CompleteModel = adapt(model)
+        dataset = in_memory(dataset) if data.keep == "memory" else dataset
         dataset = dataset.as_integers() if self.original.takes_integers else dataset
         self.given = dataset.as_double() if self.original.dtype == np.float64 else dataset
         self.described = of_data(self.given)
@@ -151,7 +152,8 @@ class Job:
         self.notes = self._notes()
         self._initial = self._open_initial()
         train = self.dataset.train
-        self._portions = Portions(train.samples, data.batch, data.portion, run.seed, train.contiguous)
+        by_portions = data.by_portions(train)
+        self._portions = Portions(train.samples, data.batch, data.portion, run.seed, by_portions)
         self.begin(1)
 
     def lay_out(self, layout: Layout, slices: Sequence[Range] = ()) -> None:
@@ -330,7 +332,27 @@ class Job:
         # The middle of the portion: at its beginning, the first step of a warm-up would have a rate of 0.
         return self.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
 
+    @property
+    def kept(self) -> list[KeptSplit]:
+        """The splits whose samples are kept in memory."""
+        splits = (self.given.train, self.given.test, self.given.validation)
+        return [split for split in splits if isinstance(split, KeptSplit)]
+
     def _notes(self) -> list[str]:
+        return [*self._notes_on_rule(), *self._notes_on_data()]
+
+    def _notes_on_data(self) -> list[str]:
+        data, train = self.config.data, self.dataset.train
+        if data.keep == "memory" or data.portion % train.chunk == 0:
+            return []
+        if not data.by_portions(train):
+            return [f"data.shuffle: 'samples', but the files are read in chunks of {train.chunk}: use 'portion'"]
+        return [
+            f"data.portion: {data.portion}, but the files are read in chunks of {train.chunk} samples, some of them "
+            f"for two portions: use a multiple of {train.chunk}"
+        ]
+
+    def _notes_on_rule(self) -> list[str]:
         default = self.algorithm.default_rule
         if not self.algorithm.outer or self.rule is None or default is None or isinstance(self.rule, type(default)):
             return []
