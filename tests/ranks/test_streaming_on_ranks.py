@@ -1,6 +1,7 @@
 """Streaming DiLoCo on ranks: after each exchange, all workers have the same values of a fragment."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import mpidl
 from mpidl.algorithms import Diloco
 from mpidl.data import Dataset
 from mpidl.data.dataset import ArraySplit
-from mpidl.rules import Nesterov
+from mpidl.parameters import split
+from mpidl.rules import Nesterov, Sgd
 
 pytestmark = pytest.mark.mpi(min_size=2)
 STREAMING = Diloco(rate=0.01, window=6, fragments=3, overlap=4, mixing=0.5)
@@ -23,8 +25,8 @@ def network():
 def dataset():
     random = np.random.default_rng(5)
     inputs = random.normal(size=(101, 5)).astype(np.float32)
-    split = ArraySplit(inputs, (inputs @ random.normal(size=(5, 3))).argmax(1))
-    return Dataset("test", (5,), 3, split, split)
+    samples = ArraySplit(inputs, (inputs @ random.normal(size=(5, 3))).argmax(1))
+    return Dataset("test", (5,), 3, samples, samples)
 
 
 def train(path, algorithm=STREAMING, delay=0.0, seed=0, **options):
@@ -112,3 +114,52 @@ def test_cut_replicas_stream_too(comm, shared_path):
         return
     _, summary = train(shared_path, epochs=40, partitions=2)
     assert summary["test_accuracy"] > 0.8
+
+
+def test_a_checkpoint_has_no_update_that_the_replicas_have_not_finished(comm):
+    """Even if the next fragment's shard was updated before the reduction was finished that brought the order."""
+    from mpidl.algorithms.requests import FinishReduction, StartReduction
+    from mpidl.engines.mpi.by_fragments import ByFragments
+    from mpidl.engines.mpi.fragment import Fragment
+    from mpidl.shards.policies import ApplyAtOnce
+    from mpidl.shards.scheduled_rule import ScheduledRule
+    from mpidl.shards.shard import Shard
+    from mpidl.transport.protocol import Order
+
+    parts, fragments = split(11 * comm.size, 2), []
+    for part in parts:
+        ranges = [each.shift(part.start) for each in split(part.size, comm.size)]
+        own = ranges[comm.rank]
+        shard = Shard(own, np.ones(own.size), ScheduledRule(Sgd(1.0)), ApplyAtOnce(), own.size)
+        fragments.append(Fragment(len(fragments) * comm.size + comm.rank, shard, ranges))
+    orders = [0, 1, 2]
+    handler = ByFragments(fragments, lambda *_: None)
+    handler.bind(SimpleNamespace(peers=comm, order=lambda: Order(orders[0], 0, 0)))
+    vector = np.zeros(11 * comm.size)
+    handler.start(vector)
+    assert (vector == 1).all()
+    vector[:] = 3.0
+    del orders[0]
+    handler.actions[StartReduction](StartReduction(vector, parts[0]))
+    del orders[0]
+    handler.actions[StartReduction](StartReduction(vector, parts[1]))
+    while not all(fragment.applied for fragment in fragments):
+        handler.progress()
+    comm.Barrier()
+    assert handler.order(0).number == 0
+    assert handler.actions[FinishReduction](FinishReduction(vector)) == comm.size
+    # The order that came with the second reduction waits until the first one has been obeyed.
+    assert handler.order(0).number == 1
+    states = handler.cut(1, comm.rank, None).shards
+    found = [states[fragment.number][1]["parameters"].tolist() for fragment in fragments]
+    assert found == [[1.0 - 3.0] * fragments[0].shard.range.size, [1.0] * fragments[1].shard.range.size]
+    assert handler.actions[FinishReduction](FinishReduction(vector)) == comm.size
+    assert handler.order(1).number == 1
+    assert (vector == -2).all()
+    fetched = np.zeros_like(vector)
+    handler.fetch(fetched)
+    assert (fetched == -2).all()
+    handler.actions[StartReduction](StartReduction(vector, parts[0]))
+    assert handler.actions[FinishReduction](FinishReduction(vector)) == comm.size
+    assert handler.order(1).number == 2
+    handler.unbind()
