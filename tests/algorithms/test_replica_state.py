@@ -54,6 +54,7 @@ CASES = {
     "backup_sync": BackupSync(),
     "dcasgd": Dcasgd(),
     "diloco": Diloco(window=4, rate=0.01),
+    "diloco-streaming": Diloco(window=4, rate=0.01, fragments=2, overlap=3, mixing=0.5),
     "diloco-asynchronous": Diloco(window=3, rate=0.01, asynchronous=True),
     "downpour": Downpour(),
     "downpour-push": Downpour(n_push=4),
@@ -98,7 +99,9 @@ class Run:
         start = stop.position if stop is not None else START
         schedule = Schedule(Portions(split.samples, BATCH, PORTION, seed=7), EPOCHS, None, *start[3:5])
         statistics = [Range(2, 4)]
-        rule = ScheduledRule(algorithm.default_rule and self.rule(algorithm), rate_at, statistics)
+        # An outer rule has one rate.
+        rates = {} if algorithm.outer else {"rate_at": rate_at}
+        rule = ScheduledRule(algorithm.default_rule and self.rule(algorithm), statistics=statistics, **rates)
         if stop is not None:
             # A process that starts anew has other values in its memory.
             model.parameters += 1
@@ -204,6 +207,7 @@ KEPT = {
     "agn": ["parameters", "start"],
     "averaging": ["parameters", "rule/velocity"],
     "diloco": ["parameters", "rule/first_moment", "rule/second_moment", "start"],
+    "diloco-streaming": ["parameters", "rule/first_moment", "rule/second_moment", "start"],
     "downpour-both": ["accrued", "parameters"],
     "eamsgd": ["rule/velocity", "x"],
     "easgd": ["parameters"],

@@ -102,6 +102,7 @@ WITHOUT_SERVERS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"name": "averaging", "tau": 3}, {}),
     ({"name": "averaging", "tau": 4, "inner": "adam", "rate": 0.005}, {}),
     ({"name": "diloco", "window": 4}, NESTEROV),
+    ({"name": "diloco", "window": 6, "fragments": 2, "overlap": 4, "mixing": 0.5}, NESTEROV),
     ({"name": "easgd", "asynchronous": False, "tau": 2}, {}),
     ({"name": "fedprox", "window": 3, "mu": 0.1}, {}),
     ({"name": "sync"}, ADAM),

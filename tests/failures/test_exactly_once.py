@@ -48,6 +48,12 @@ def test_a_deterministic_run_that_is_killed_ends_with_the_same_bits(place, bare_
     assert differences(setting, place(), bare_environment, random.Random(3), strikes=1) == []
 
 
+def test_a_run_whose_fragments_were_on_their_way_ends_with_the_same_bits(place, bare_environment):
+    streaming = {"name": "diloco", "window": 6, "fragments": 2, "overlap": 4, "mixing": 0.5}
+    setting = Setting(streaming, {"rule": "nesterov", "rate": 0.3}, servers=0)
+    assert differences(setting, place(), bare_environment, random.Random(5), strikes=2) == []
+
+
 def test_a_killed_run_goes_on_with_what_its_model_has_beside_the_parameters(place, bare_environment):
     setting = Setting({"name": "downpour", "n_push": 2}, {"rule": "sgd", "rate": 0.01}, model=beside)
     assert differences(setting, place(), bare_environment, random.Random(4), strikes=1) == []

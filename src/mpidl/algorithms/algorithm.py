@@ -132,6 +132,11 @@ class Algorithm(Checked):
         """
         return False
 
+    @property
+    def streamed(self) -> int:
+        """Number of fragments of the vector that replicas reduce one after another; 0: they reduce it whole."""
+        return 0
+
     def policy(self, replicas: int) -> Policy:
         """Return what a shard does with the pushes it receives; each shard gets an instance of its own."""
         return ApplyAtOnce()

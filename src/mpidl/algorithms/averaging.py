@@ -10,7 +10,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Reduce
-from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
+from mpidl.algorithms.windowed import Inner, check_dynamic, inner_steps, local_steps, local_window
 from mpidl.rules import Rule
 from mpidl.shards.policies import Assign, Policy
 
@@ -28,6 +28,9 @@ class Averaging(Algorithm):
     inner : str
         Rule of the local steps, any of `mpidl.rules`, with its other settings at their defaults. Its state stays on the
         replica.
+    dynamic : bool
+        Whether a slower replica makes fewer steps in a round, in proportion to its speed, so that all end together
+        (dynamic local updates). Replicas then count in the mean by their steps.
     """
 
     name: ClassVar[str] = "averaging"
@@ -36,6 +39,7 @@ class Averaging(Algorithm):
     rate: Annotated[float, Meta(gt=0)] = 0.05
     tau: Annotated[int, Meta(ge=1)] = 4
     inner: Inner = "momentum"
+    dynamic: bool = False
 
     @property
     def exchange(self) -> Exchange:
@@ -46,10 +50,16 @@ class Averaging(Algorithm):
         """Return the replica; see `Algorithm.replica`."""
         step = inner_steps(parameters, self.inner, self.rate, state)
         while True:
-            done = yield from local_steps(parameters, self.tau, step, state)
-            if not (yield Reduce(parameters if done else None, parameters)):
+            window = yield from local_window(self.tau, self.dynamic, state)
+            done = yield from local_steps(parameters, window, step, state)
+            weight = float(done) if self.dynamic else 1.0
+            if not (yield Reduce(parameters if done else None, parameters, weight=weight)):
                 break
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that takes the mean as it is."""
         return Assign()
+
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
+        """See `Algorithm.check`."""
+        check_dynamic(self.dynamic, deterministic)

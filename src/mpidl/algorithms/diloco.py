@@ -1,4 +1,4 @@
-"""DiLoCo (Douillard et al. 2023), and its asynchronous form with delayed Nesterov momentum (Liu et al. 2024)."""
+"""DiLoCo (Douillard et al. 2023), its streaming form (2025) and its asynchronous one (Liu et al. 2024)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Push, Reduce
-from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
+from mpidl.algorithms.streaming import stream
+from mpidl.algorithms.windowed import Inner, check_dynamic, inner_steps, local_steps, local_window
 from mpidl.errors import UsageError
 from mpidl.rules import Nesterov, Rule
 from mpidl.shards.policies import ApplyAtOnce, DelayedNesterov, Policy
@@ -31,6 +32,17 @@ class Diloco(Algorithm):
     inner : str
         Rule of the inner steps, any of `mpidl.rules`, with its other settings at their defaults. Its state stays on the
         replica.
+    fragments : int
+        Number of fragments of the parameters, P, of whole layers where there are as many. Each is exchanged every
+        `window` steps, at an offset of its own, so that no exchange takes long.
+    overlap : int
+        Number of inner steps, tau, during which an exchange goes on.
+    mixing : float
+        What the replica's own values of a fragment count when those of the exchange come, alpha. The latter count the
+        rest.
+    dynamic : bool
+        Whether a slower replica makes fewer steps in a round, in proportion to its speed, so that all end together
+        (dynamic local updates). Replicas then count in the mean by their steps.
     asynchronous : bool
         Whether servers apply the change of each replica by delayed Nesterov when it arrives, so that no replica waits.
     delay : int, optional
@@ -45,8 +57,32 @@ class Diloco(Algorithm):
     rate: Annotated[float, Meta(gt=0)] = 0.001
     window: Annotated[int, Meta(ge=1)] = 16
     inner: Inner = "adamw"
+    fragments: Annotated[int, Meta(ge=1)] = 1
+    overlap: Annotated[int, Meta(ge=0)] = 0
+    mixing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    dynamic: bool = False
     asynchronous: bool = False
     delay: Annotated[int, Meta(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        """See `Algorithm.__post_init__`."""
+        super().__post_init__()
+        for key, least, limit in (("fragments", 1, self.window), ("overlap", 0, self.window - 1)):
+            value = getattr(self, key)
+            if value > max(least, limit):
+                raise UsageError(f"{key}: {value}, expected at most {limit} with window = {self.window}")
+            if value > least and self.asynchronous:
+                raise UsageError(f"{key}: {value}, expected {least} with asynchronous = true")
+        if self.dynamic and (self.asynchronous or self.streamed):
+            form = "asynchronous = true" if self.asynchronous else "fragments or overlap"
+            raise UsageError(f"dynamic: true, expected false with {form}")
+        if self.mixing and not self.streamed:
+            raise UsageError(f"mixing: {self.mixing}, expected 0 without fragments or overlap")
+
+    @property
+    def streamed(self) -> int:
+        """See `Algorithm.streamed`."""
+        return self.fragments if self.fragments > 1 or self.overlap else 0
 
     @property
     def exchange(self) -> Exchange:
@@ -54,8 +90,11 @@ class Diloco(Algorithm):
         return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker of the first paper (algorithm 1), or of the second; see `Algorithm.replica`."""
+        """Return the worker of the first paper (algorithm 1), or of the others; see `Algorithm.replica`."""
         step = inner_steps(parameters, self.inner, self.rate, state)
+        if self.streamed:
+            yield from stream(parameters, step, state, self.window, self.fragments, self.overlap, self.mixing)
+            return
         change = state.keep("start", parameters.copy())
         while True:
             if not state.counts["done"]:
@@ -64,10 +103,12 @@ class Diloco(Algorithm):
                     yield Fetch(parameters)
                     state.counts["fetched"] = 1
                 change[:] = parameters
-            done = yield from local_steps(parameters, self.window, step, state)
+            window = yield from local_window(self.window, self.dynamic, state)
+            done = yield from local_steps(parameters, window, step, state)
             change -= parameters
             if not self.asynchronous:
-                if not (yield Reduce(change if done else None, parameters)):
+                weight = float(done) if self.dynamic else 1.0
+                if not (yield Reduce(change if done else None, parameters, weight=weight)):
                     break
             elif done:
                 del state.counts["fetched"]
@@ -81,6 +122,7 @@ class Diloco(Algorithm):
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """See `Algorithm.check`."""
+        check_dynamic(self.dynamic, deterministic)
         if self.asynchronous and not isinstance(rule, Nesterov):
             found = "none" if rule is None else rule.name
             raise UsageError(f"server.rule: {found}, expected nesterov with algorithm.asynchronous = true")

@@ -10,7 +10,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Reduce
-from mpidl.algorithms.windowed import Inner, inner_steps, local_steps
+from mpidl.algorithms.windowed import Inner, check_dynamic, inner_steps, local_steps, local_window
 from mpidl.rules import Rule, Sgd
 from mpidl.shards.policies import Assign, Policy
 
@@ -30,6 +30,9 @@ class Fedprox(Algorithm):
     inner : str
         Rule of the local steps, any of `mpidl.rules`, with its other settings at their defaults. Its state stays on the
         replica.
+    dynamic : bool
+        Whether a slower replica makes fewer steps in a round, in proportion to its speed, so that all end together
+        (dynamic local updates). Replicas then count in the mean by their steps.
     """
 
     name: ClassVar[str] = "fedprox"
@@ -39,6 +42,7 @@ class Fedprox(Algorithm):
     window: Annotated[int, Meta(ge=1)] = 16
     mu: Annotated[float, Meta(ge=0)] = 0.01
     inner: Inner = "momentum"
+    dynamic: bool = False
 
     @property
     def exchange(self) -> Exchange:
@@ -59,10 +63,16 @@ class Fedprox(Algorithm):
         while True:
             if not state.counts["done"]:
                 start[:] = parameters
-            done = yield from local_steps(parameters, self.window, step, state)
-            if not (yield Reduce(parameters if done else None, parameters)):
+            window = yield from local_window(self.window, self.dynamic, state)
+            done = yield from local_steps(parameters, window, step, state)
+            weight = float(done) if self.dynamic else 1.0
+            if not (yield Reduce(parameters if done else None, parameters, weight=weight)):
                 break
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that takes the mean as it is."""
         return Assign()
+
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
+        """See `Algorithm.check`."""
+        check_dynamic(self.dynamic, deterministic)

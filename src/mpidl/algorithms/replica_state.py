@@ -31,6 +31,8 @@ class ReplicaState:
         Parameters that rules update in ways of their own.
     buffers : callable
         Returns what the replica's model counts by itself, by name; see `mpidl.nn.model.CompleteModel.buffers`.
+    fragments : sequence of Range
+        The parts of the vector that replicas reduce one after another, if the algorithm does.
 
     Attributes
     ----------
@@ -48,7 +50,9 @@ class ReplicaState:
         statistics: Sequence[Range] = (),
         segments: Sequence[Segment] = (),
         buffers: Callable[[], Mapping[str, np.ndarray]] = dict,
+        fragments: Sequence[Range] = (),
     ) -> None:
+        self.fragments = fragments
         self._rate_at, self._statistics, self._segments, self._buffers = rate_at, statistics, segments, buffers
         self.portion = 0
         self.weight = 1.0

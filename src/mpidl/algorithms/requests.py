@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mpidl.parameters.ranges import Range
+
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
@@ -94,6 +96,39 @@ class Reduce:
     weight: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Say how fast this replica is. Answer: its steps per second over those of the fastest replica, at most 1.
+
+    Both were measured before the last reduction, since the one before; before the first, the answer is 1.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class StartReduction:
+    """Begin to reduce a part of all replicas' vectors, while they compute: the mean is one update of that part.
+
+    The part of `vector` stays as it is until it is finished. Each vector counts `weight` in the mean; one of weight 0
+    doesn't count. All replicas start the same reductions in the same order. Answer: None.
+    """
+
+    vector: Any
+    part: Range
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishReduction:
+    """Wait for the first reduction that is started and not finished, and copy its result to that part of `vector`.
+
+    If no vector counted, `vector` stays as it is. The replica's last `rest` batches are not in the results of all parts
+    of its vector yet. Answer: the number of vectors that counted.
+    """
+
+    vector: Any
+    rest: int = 0
+
+
 # Requests of algorithms whose replicas share one vector of parameters in memory.
 
 
@@ -145,4 +180,7 @@ class Accrue:
     vector: Any
 
 
-Request = NextBatch | Gradient | WaitForEpoch | Clock | Fetch | Push | Reduce | Update | NextUnit | Accrue
+Request = (
+    NextBatch | Gradient | WaitForEpoch | Clock | Fetch | Push | Reduce | Speed | StartReduction | FinishReduction
+    | Update | NextUnit | Accrue
+)  # fmt: skip

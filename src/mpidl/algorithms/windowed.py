@@ -9,7 +9,8 @@ import numpy as np
 
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.replica_state import ReplicaState, Step
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request, Speed
+from mpidl.errors import UsageError
 from mpidl.rules import RULES, Sgd
 
 #: Names of the rules that local steps can use.
@@ -39,6 +40,35 @@ def local_steps(
         step((yield Gradient(parameters, batch)))
         counts["done"] += 1
     return counts.pop("done", 0)
+
+
+def local_window(window: int, dynamic: bool, state: ReplicaState) -> Generator[Request, Any, int]:
+    """Return how many steps this replica makes in the round that it is in: `window`, or fewer if it is slower.
+
+    Parameters
+    ----------
+    window : int
+        Number of steps of the fastest replica.
+    dynamic : bool
+        Whether a slower one makes fewer, in proportion to its speed, so that all end together.
+    state : ReplicaState
+        Keeps the number, as ``counts["window"]``, until the next round.
+
+    References
+    ----------
+    B. Liu et al. (2024), Asynchronous local-SGD training for language modeling, section 4.2: dynamic local updates.
+    """
+    if not dynamic:
+        return window
+    if not state.counts["done"]:
+        state.counts["window"] = max(1, int(window * (yield Speed())))
+    return state.counts["window"]
+
+
+def check_dynamic(dynamic: bool, deterministic: bool) -> None:
+    """Raise UsageError if a run is to be deterministic whose rounds depend on timing."""
+    if dynamic and deterministic:
+        raise UsageError("algorithm.dynamic: true goes by timing, which can't go with run.deterministic = true")
 
 
 def inner_steps(parameters: Any, name: str, rate: float, state: ReplicaState) -> Step:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from mpidl import schema
-from mpidl.data import Augmentation, Dataset, Normalisation, Source
+from mpidl.data import Augmentation, Dataset, Normalisation, Source, Split
 from mpidl.data.dataset import PYTHON
 from mpidl.errors import UsageError, quoted
 from mpidl.functions import check_name
@@ -128,6 +128,12 @@ class DataSection(Checked):
         after each epoch, and on the test data at the end only.
     portion : int
         Samples given to a replica at a time, a multiple of `batch`; four batches if not given.
+    shuffle : {"samples", "portion"}
+        What the order of an epoch is a permutation of: all samples; or portions, which are blocks of neighbours, and
+        the samples of each. By default portions with ``hdf5``, where neighbours are read together, else samples.
+    keep : {"files", "memory"}
+        Where the samples are. "files": as the source has them. "memory": they are read once, and kept in memory that
+        all workers of a node share.
     augment : Augmentation
         ``[data.augment]``.
     normalise : Normalisation
@@ -137,6 +143,8 @@ class DataSection(Checked):
     batch: Count = 128
     validation: Annotated[float, Meta(gt=0, lt=1)] | None = None
     portion: Count = None  # type: ignore[assignment]  # resolved below
+    shuffle: Literal["samples", "portion"] | None = None
+    keep: Literal["files", "memory"] = "files"
     augment: Augmentation = field(default_factory=Augmentation)
     normalise: Normalisation = field(default_factory=Normalisation)
 
@@ -146,6 +154,10 @@ class DataSection(Checked):
             object.__setattr__(self, "portion", 4 * self.batch)
         elif self.portion % self.batch:
             raise UsageError(f"portion: {self.portion}, expected a multiple of data.batch ({self.batch})")
+
+    def by_portions(self, split: Split) -> bool:
+        """Return whether portions are blocks of neighbours; see `shuffle`."""
+        return split.contiguous if self.shuffle is None else self.shuffle == "portion"
 
 
 @dataclass(frozen=True)

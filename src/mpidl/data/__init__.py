@@ -14,6 +14,7 @@ from mpidl.data.factory import Factory
 from mpidl.data.hdf5 import Hdf5
 from mpidl.data.idx import Idx
 from mpidl.data.indexed import Indexed
+from mpidl.data.kept import Kept, KeptSplit, in_memory
 from mpidl.data.normalisation import Normalisation, Normalised, normalised
 from mpidl.data.portions import Portions
 from mpidl.data.subset import Subset, held_out
@@ -39,6 +40,8 @@ __all__ = [
     "Hdf5",
     "Idx",
     "Indexed",
+    "Kept",
+    "KeptSplit",
     "Minibatch",
     "Normalisation",
     "Normalised",
@@ -49,6 +52,7 @@ __all__ = [
     "Synthetic",
     "augmented",
     "held_out",
+    "in_memory",
     "normalised",
     "opened",
 ]

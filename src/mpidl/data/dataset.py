@@ -47,12 +47,15 @@ class Split(ABC):
         Number of samples.
     contiguous : bool
         Whether neighbours are much cheaper to read together. Portions are then contiguous blocks.
+    chunk : int
+        How many neighbours, from a multiple of this number on, are read together whenever one of them is.
     lookahead : int
         How many batches it likes to have announced by `prepare`.
     """
 
     samples: int
     contiguous: bool = False
+    chunk: int = 1
     lookahead: int = 1
 
     def load(self) -> None:  # noqa: B027 (most splits have nothing to read ahead)
@@ -63,6 +66,9 @@ class Split(ABC):
         UsageError
             If a file is truncated, or longer than its header says.
         """
+
+    def release(self) -> None:  # noqa: B027 (most splits keep nothing)
+        """Give back what `load` has read; `gather` reads it again if need be."""
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
         """Announce that these samples, a whole portion, are needed next."""
@@ -294,6 +300,10 @@ class ArraySplit(Split):
     def load(self) -> None:
         if callable(self._inputs):
             self._inputs = self._inputs()
+
+    def release(self) -> None:
+        if callable(self._given[0]):
+            self._keep(self._integers, self._double)
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         self.load()

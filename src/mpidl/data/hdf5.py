@@ -98,6 +98,7 @@ class Hdf5Split(Split):
     def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
         self.samples = inputs.values.shape[0]
         self._columns = inputs, targets
+        self.chunk = (inputs.values.chunks or (1,))[0]
         self._integers, self._double = integers, double
         self._gatherer = Gatherer(integers, double)
         # The last block is the newest, in use or needed next; a new portion overwrites the first.

@@ -110,11 +110,14 @@ class Joined:
     ----------
     shape : tuple of int
     dtype : numpy.dtype
+    chunks : tuple of int or None
+        Those of the first file.
     """
 
     def __init__(self, key: str, parts: Sequence[_Part], opened: Callable[[Path], h5py.File]) -> None:
         self._key, self._paths, self._opened = key, [part.path for part in parts], opened
         self._starts = np.array([0, *accumulate(part.shape[0] for part in parts)])
+        self.chunks: tuple[int, ...] | None = opened(parts[0].path)[key].chunks
         self.shape, self.dtype = (int(self._starts[-1]), *parts[0].shape[1:]), parts[0].dtype
 
     def read_direct(self, memory: NDArray[Any], source: slice, target: slice) -> None:

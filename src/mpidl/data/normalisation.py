@@ -63,7 +63,7 @@ class Normalised(Split):
 
     def __init__(self, split: Split, normalisation: Normalisation) -> None:
         self.samples, self.contiguous, self.lookahead = split.samples, split.contiguous, split.lookahead
-        self._split = split
+        self._split, self.chunk = split, split.chunk
         self._mean = np.array(normalisation.mean, np.float32)
         self._factor = (1 / np.array(normalisation.std)).astype(np.float32)
 

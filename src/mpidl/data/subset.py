@@ -27,7 +27,7 @@ class Subset(Split):
     """
 
     def __init__(self, split: Split, chosen: NDArray[np.int64]) -> None:
-        self.samples, self.contiguous = len(chosen), split.contiguous
+        self.samples, self.contiguous, self.chunk = len(chosen), split.contiguous, split.chunk
         self.lookahead = split.lookahead
         self._split, self._chosen = split, chosen
 

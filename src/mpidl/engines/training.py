@@ -36,6 +36,8 @@ class Training:
         Parameters that rules update in ways of their own; see `ReplicaState`.
     buffers : callable
         Returns what the model counts by itself; see `ReplicaState`.
+    fragments : sequence of Range
+        The parts of the vector that replicas reduce one after another; see `ReplicaState`.
     """
 
     algorithm: Algorithm
@@ -46,7 +48,8 @@ class Training:
     statistics: Sequence[Range] = ()
     segments: Sequence[Segment] = ()
     buffers: Callable[[], Mapping[str, np.ndarray]] = dict
+    fragments: Sequence[Range] = ()
 
     def replica_state(self) -> ReplicaState:
         """Return what one more replica keeps: nothing yet."""
-        return ReplicaState(self.rate_at, self.statistics, self.segments, self.buffers)
+        return ReplicaState(self.rate_at, self.statistics, self.segments, self.buffers, self.fragments)

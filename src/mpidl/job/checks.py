@@ -66,9 +66,10 @@ def check_order(checkpoint: Checkpoint, config: Config) -> None:
     if checkpoint.position.at_beginning:
         return
     present = config.to_dict()
-    for section, key in (("data", "batch"), ("data", "portion"), ("data", "validation"), ("run", "seed")):
+    keys = [("data", key) for key in ("batch", "portion", "shuffle", "validation")] + [("run", "seed")]
+    for section, key in keys:
         saved, now = checkpoint.sections.get(section, {}).get(key), present[section].get(key)
-        if saved != now and (saved is not None or key == "validation"):
+        if saved != now and (saved is not None or key in ("shuffle", "validation")):
             found, before = ("none" if value is None else value for value in (now, saved))
             raise UsageError(
                 f"{section}.{key}: {found}, but {checkpoint.path} was saved with {before}, "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mpidl.algorithms import AUTO, Algorithm
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.config import Config
-from mpidl.data import Dataset, Portions, Split, augmented, held_out, normalised
+from mpidl.data import Dataset, KeptSplit, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
 from mpidl.errors import UsageError
@@ -26,7 +26,7 @@ from mpidl.metrics.figures import Figures
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.groups import frozen_names, segments_of, statistics_in
 from mpidl.nn.model import CompleteModel, Model, PlacedModel
-from mpidl.parameters import Held, Layout, Range, held_by_replicas, held_by_servers, shards
+from mpidl.parameters import Held, Layout, Range, fragments, held_by_replicas, held_by_servers, shards
 from mpidl.partition.group import Group
 from mpidl.paths import user_path
 from mpidl.rules.segments import Segment
@@ -121,6 +121,7 @@ class Job:
         data, run = config.data, config.run
         self.config, self.checkpoint = config, checkpoint
         self.original: CompleteModel = adapt(model)
+        dataset = in_memory(dataset) if data.keep == "memory" else dataset
         dataset = dataset.as_integers() if self.original.takes_integers else dataset
         self.given = dataset.as_double() if self.original.dtype == np.float64 else dataset
         self.described = of_data(self.given)
@@ -151,7 +152,8 @@ class Job:
         self.notes = self._notes()
         self._initial = self._open_initial()
         train = self.dataset.train
-        self._portions = Portions(train.samples, data.batch, data.portion, run.seed, train.contiguous)
+        by_portions = data.by_portions(train)
+        self._portions = Portions(train.samples, data.batch, data.portion, run.seed, by_portions)
         self.begin(1)
 
     def lay_out(self, layout: Layout, slices: Sequence[Range] = ()) -> None:
@@ -330,7 +332,27 @@ class Job:
         # The middle of the portion: at its beginning, the first step of a warm-up would have a rate of 0.
         return self.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
 
+    @property
+    def kept(self) -> list[KeptSplit]:
+        """The splits whose samples are kept in memory."""
+        splits = (self.given.train, self.given.test, self.given.validation)
+        return [split for split in splits if isinstance(split, KeptSplit)]
+
     def _notes(self) -> list[str]:
+        return [*self._notes_on_rule(), *self._notes_on_data()]
+
+    def _notes_on_data(self) -> list[str]:
+        data, train = self.config.data, self.dataset.train
+        if data.keep == "memory" or data.portion % train.chunk == 0:
+            return []
+        if not data.by_portions(train):
+            return [f"data.shuffle: 'samples', but the files are read in chunks of {train.chunk}: use 'portion'"]
+        return [
+            f"data.portion: {data.portion}, but the files are read in chunks of {train.chunk} samples, some of them "
+            f"for two portions: use a multiple of {train.chunk}"
+        ]
+
+    def _notes_on_rule(self) -> list[str]:
         default = self.algorithm.default_rule
         if not self.algorithm.outer or self.rule is None or default is None or isinstance(self.rule, type(default)):
             return []
@@ -356,7 +378,9 @@ class Job:
         """
         if servers:
             return held_by_servers(self.slices, servers, self._block)
-        return held_by_replicas(self.slices, self.replicas)
+        count = self.algorithm.streamed
+        parts = [fragments(self.layout, own, count) for own in self.slices] if count else None
+        return held_by_replicas(self.slices, self.replicas, parts)
 
     @property
     def _block(self) -> int:
@@ -364,6 +388,12 @@ class Job:
         if AUTO in (self.algorithm.wire, self.algorithm.wire_fetch):
             return BLOCK
         return max(1 if encoding is None else encoding.block for encoding in encodings)
+
+    @property
+    def own_fragments(self) -> list[Range]:
+        """The fragments of this rank's slice of the vectors; none where the algorithm reduces it whole."""
+        count = self.algorithm.streamed
+        return fragments(self.layout, self.slice, count) if count else []
 
     @property
     def own_segments(self) -> list[Segment]:
@@ -395,5 +425,5 @@ class Job:
         train = self.dataset.train
         return Training(
             self.algorithm, self.model, train, self.schedule, self.rate_at, self.own_statistics, self.own_segments,
-            self.original.buffers,
+            self.original.buffers, self.own_fragments,
         )  # fmt: skip

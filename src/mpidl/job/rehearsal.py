@@ -5,6 +5,7 @@ Nothing of the run changes: neither parameters nor what a replica keeps, nor the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Gradient, NextBatch, Reduce, Request
+from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, Reduce, Request, Speed, StartReduction
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.job import Job
 from mpidl.nn.evaluation import BATCH
@@ -74,7 +75,7 @@ def _rehearse_algorithm(job: Job, segments: Sequence[Segment]) -> None:
     """Let a replica of one parameter make a few steps whose gradients are 0."""
     parameters = job.model.parameters[:1].copy()
     replica = job.algorithm.replica(0, parameters, 1, ReplicaState(segments=segments))
-    batches = iter(range(STEPS))
+    batches, counting = iter(range(STEPS)), deque[bool]()
 
     def answer(request: Request) -> Any:
         match request:
@@ -84,6 +85,12 @@ def _rehearse_algorithm(job: Job, segments: Sequence[Segment]) -> None:
                 return parameters * 0
             case Reduce():
                 return int(request.vector is not None)
+            case Speed():
+                return 1.0
+            case StartReduction():
+                counting.append(request.weight > 0)
+            case FinishReduction():
+                return int(counting.popleft())
         return None
 
     try:

@@ -1,6 +1,7 @@
 """The flat parameter vector: named slices, ranges, shards and resharding. Pure functions that allocate no vectors."""
 
 from mpidl.parameters.box import Box, boxes, merged, strides
+from mpidl.parameters.fragments import fragments
 from mpidl.parameters.layout import Layout, Slice
 from mpidl.parameters.ranges import Range, chunks, split
 from mpidl.parameters.resharding import Copy, Move, copies, moves
@@ -17,6 +18,7 @@ __all__ = [
     "boxes",
     "chunks",
     "copies",
+    "fragments",
     "held_by_replicas",
     "held_by_servers",
     "merged",

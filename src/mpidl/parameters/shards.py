@@ -84,7 +84,9 @@ def held_by_servers(slices: Sequence[Range], servers: int, block: int = 1) -> li
     return found
 
 
-def held_by_replicas(slices: Sequence[Range], replicas: int) -> list[Held]:
+def held_by_replicas(
+    slices: Sequence[Range], replicas: int, fragments: Sequence[Sequence[Range]] | None = None
+) -> list[Held]:
     """Return the shards where there are no servers: each partition's slice is divided among the replicas.
 
     Parameters
@@ -93,20 +95,32 @@ def held_by_replicas(slices: Sequence[Range], replicas: int) -> list[Held]:
         See `held_by_servers`.
     replicas
         Number of replicas, at least one.
+    fragments
+        For each slice, consecutive ranges of it, counted from its beginning, each of which is divided by itself. By
+        default, each slice is one.
 
     Raises
     ------
     UsageError
-        A slice has fewer parameters than there are replicas.
+        A slice or a fragment has fewer parameters than there are replicas.
     """
+    fragments = fragments or [[Range(0, own.size)] for own in slices]
     for partition, own in enumerate(slices):
         if own.size < replicas:
             raise UsageError(
                 f"topology.partitions: {len(slices)}, of which number {partition} holds {own.size} parameters, fewer "
                 f"than the {replicas} that divide them, one in each replica; expected fewer partitions or replicas"
             )
+    for number, fragment in enumerate(each for parts in fragments for each in parts):
+        if fragment.size < replicas:
+            raise UsageError(
+                f"algorithm.fragments: {len(fragments[0])}, of which number {number % len(fragments[0])} has "
+                f"{fragment.size} parameters, fewer than the {replicas} replicas that divide them; expected fewer "
+                "fragments or replicas"
+            )
     return [
-        Held(part.shift(own.start), holder, partition)
+        Held(part.shift(own.start + fragment.start), holder, partition)
         for partition, own in enumerate(slices)
-        for holder, part in enumerate(split(own.size, replicas))
+        for fragment in fragments[partition]
+        for holder, part in enumerate(split(fragment.size, replicas))
     ]

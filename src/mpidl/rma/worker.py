@@ -44,8 +44,8 @@ class WindowWorkerLink(WindowLink):
         self._replica, partition = divmod(number, shared.partitions)
         capacity, numbers = shared.capacity, shared.capacity.of_partition(partition)
         self.shards: Sequence[Range] = [capacity.shards[each].shift(-capacity.origin(partition)) for each in numbers]
-        # Without servers, the shard that this worker itself holds.
-        self._shard = next((each for each in capacity.held_by(self._replica) if each in numbers), 0)
+        # Without servers, the shards that this worker itself holds.
+        self._own_shards = [each for each in capacity.held_by(self._replica) if each in numbers]
         self.peers, self.shared_vectors, self.shared_rows = shared.peers, shared.shared_vectors, shared.shared_rows
         self._order_taken = 0
         holders = {shard: rank for holder, rank in enumerate(self._servers) for shard in capacity.held_by(holder)}
@@ -140,9 +140,9 @@ class WindowWorkerLink(WindowLink):
         """See `FollowerLink.post`."""
         self._post("workers", self._number, status, wake)
 
-    def post_shard(self, status: np.ndarray, wake: bool = False) -> None:
+    def post_shard(self, status: np.ndarray, wake: bool = False, shard: int = 0) -> None:
         """See `WorkerLink.post_shard`."""
-        self._post("servers", self._shard, status, wake)
+        self._post("servers", self._own_shards[shard], status, wake)
 
     def post_sums(self, sums: np.ndarray) -> None:
         """See `WorkerLink.post_sums`."""

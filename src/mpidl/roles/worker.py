@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,7 +11,9 @@ import numpy as np
 from mpidl.algorithms import Exchange
 from mpidl.data import Split
 from mpidl.engines.mpi import MpiEngine
+from mpidl.engines.mpi.by_fragments import ByFragments
 from mpidl.engines.mpi.by_reduction import ByReduction
+from mpidl.engines.mpi.fragment import Fragment
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.lead import GroupLead, Lead
@@ -109,18 +111,27 @@ class Worker:
                 shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,
                 between=self._report_interruption, test=self._evaluate_pieces,
             )  # fmt: skip
-        place, (part, _, _) = next(each for each in held if each[1].holder == self._number)
+        own = [(place, each.range) for place, each in held if each.holder == self._number]
         reduces = algorithm.exchange is Exchange.REDUCTION
-        chunk = CHUNK_BYTES // job.dtype.itemsize if reduces else part.size
-        shard = fill(job, part, np.empty(part.size, job.dtype), chunk)
+        own_shards = []
+        for _, part in own:
+            chunk = CHUNK_BYTES // job.dtype.itemsize if reduces else part.size
+            own_shards.append(fill(job, part, np.empty(part.size, job.dtype), chunk))
+        if algorithm.streamed:
+            # For each fragment, one shard of each replica.
+            of_fragments = [shards[first : first + self._replicas] for first in range(0, len(held), self._replicas)]
+            places = [place for place, _ in own]
+            fragments = [Fragment(*each) for each in zip(places, own_shards, of_fragments, strict=True)]
+            return ByFragments(fragments, self._evaluate_together)
+        ((place, _),), (shard,) = own, own_shards
         if reduces:
             return ByReduction(shard, shards, self._evaluate_together, place)
         return InMemory(self._number, job.model, shard)
 
     @property
-    def shard(self) -> Shard | None:
+    def shards(self) -> Sequence[Shard]:
         """What this worker holds, where there are no servers."""
-        return self._handler.shard
+        return self._handler.shards
 
     def bind(self, transport: Transport) -> None:
         """Train with the ranks of a transport from now on."""
@@ -178,7 +189,7 @@ class Worker:
 
     def epoch_over(self, epoch: int) -> None:
         """Evaluate now or, where all workers meet, when they do."""
-        if isinstance(self._handler, ByReduction):
+        if isinstance(self._handler, ByReduction | ByFragments):
             self._handler.epoch_over = epoch
             return
         self._link.post(self._engine.status.row)

@@ -120,6 +120,8 @@ class OneProcess:
     def _ranges(self) -> list[Range]:
         if self._job.algorithm.exchange is Exchange.SHARED_MEMORY:
             return [Range(0, self._job.layout.size)]
+        if self._job.algorithm.streamed:
+            return [each.range for each in self._job.held(0)]
         return self._job.shards(self._job.config.servers or self._job.replicas)
 
     def run(self) -> dict[str, Any]:

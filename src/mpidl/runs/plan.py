@@ -187,7 +187,7 @@ def _memory(job: Job, shard: Range | None, replicas: int, part: _Part | None) ->
         held = part.parameters * itemsize
         memory["parameters"] += held
         memory["gradient"] += held
-        if job.algorithm.fetch_encoding() is not None:
+        if job.algorithm.fetch_encoding() is not None or job.algorithm.streamed:
             memory["exchange"] += held  # a copy that follows the shards
         if exchange is not Exchange.SHARED_MEMORY:
             memory["evaluation"] += held  # a copy of the worker's own parameters while others are evaluated

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
+from mpidl.algorithms.requests import Fetch, FinishReduction, Gradient, NextBatch, Push, Reduce, Speed
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Split
 from mpidl.data.portions import Portions
@@ -17,7 +17,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.job.job import Job
-from mpidl.parameters import Range, shards
+from mpidl.parameters import Range, held_by_replicas, split
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
@@ -68,16 +68,19 @@ def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
     """
     count = 1 if job.algorithm.exchange is Exchange.SHARED_MEMORY else servers or replicas
     encoded = job.algorithm.encoding() or job.algorithm.fetch_encoding()
-    model = _Nothing(count * (MANY if encoded else FEW))
+    fragments = job.algorithm.streamed
+    model = _Nothing(count * (MANY if encoded else FEW) * max(1, fragments))
     scale = job.layout.size * job.dtype.itemsize / model.parameters.nbytes
     (low, high), period = STEPS, 4 * exchanges_every(job)
     each = max(low, min(high, MESSAGES * period // (4 * replicas * count)))
     steps = replicas * -(-each // period) * period
     schedule = Schedule(Portions(1, 1, 1, 0), steps=steps)
     taken: list[float] = []
+    whole = Range(0, model.parameters.size)
+    parts = split(whole.size, fragments) if fragments else [whole]
     engine = VirtualEngine(
-        Training(job.algorithm, model, _NoData(), schedule),
-        [_shard(job, range, replicas) for range in shards(model.parameters.size, count)],
+        Training(job.algorithm, model, _NoData(), schedule, fragments=parts if fragments else ()),
+        [_shard(job, each.range, replicas) for each in held_by_replicas([whole], count, [parts])],
         replicas,
         time=VirtualTime(_scaled(times, scale), job.config.run.seed),
         hooks=Hooks(on_batch=lambda: taken.append(engine.now)),
@@ -106,10 +109,12 @@ def exchanges_every(job: Job) -> int:
         match request:
             case NextBatch():
                 reply = 0
+            case Speed():
+                reply = 1.0
             case Gradient():
                 reply, gradients = parameters * 0, gradients + 1
-            case Fetch() | Push() | Reduce():
-                reply, every, gradients = int(isinstance(request, Reduce)), max(every, gradients), 0
+            case Fetch() | Push() | Reduce() | FinishReduction():
+                reply, every, gradients = 1, max(every, gradients), 0
     return every
 
 

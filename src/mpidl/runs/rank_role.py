@@ -132,7 +132,7 @@ class RankRole:
         elif rank in transport.workers:
             rehearse_shard(job)
             role = worker = Worker(job, transport.workers.index(rank) // len(job.slices), self._held, self._group)
-            self._record, self._shards = worker.record, [] if worker.shard is None else [worker.shard]
+            self._record, self._shards = worker.record, list(worker.shards)
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
         else:
             return

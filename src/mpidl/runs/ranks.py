@@ -30,6 +30,7 @@ from mpidl.partition.section import Section
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.room import check_windows
+from mpidl.rma.shared_samples import SharedSamples
 from mpidl.rma.transport import WindowTransport
 from mpidl.runs.agreement import check_same, together
 from mpidl.runs.common_values import agree_on_initial_values, share_trained
@@ -73,6 +74,13 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     roles = replace(assign(nodes, config.servers, partitions), hosts=hosts)
     check_number(comm.size, config.servers, partitions)
     job = _agree(comm, roles, build)
+    with _share_samples(comm, roles, job):
+        return _train(comm, roles, job, nodes)
+
+
+def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dict[str, Any]:
+    """Train, whoever has shared the samples; see `run`."""
+    config, partitions = job.config, job.config.topology.partitions
     _compare(comm, roles, job)
     _check_nodes(config, nodes)
     if job.checkpoint is None:
@@ -172,6 +180,14 @@ def _check_nodes(config: Config, nodes: list[int]) -> None:
             f"algorithm.name: {config.algorithm.name}'s replicas share one node's memory, "
             f"the ranks are on {len(set(nodes))} nodes"
         )
+
+
+def _share_samples(comm: MPI.Intracomm, roles: Roles, job: Job) -> contextlib.AbstractContextManager[Any]:
+    """Let the workers of each node read the samples that are kept in memory, once for all of them."""
+    if not job.kept:
+        return contextlib.nullcontext()
+    trains = any(comm.rank in ranks for ranks in roles.replicas)
+    return SharedSamples(comm, trains, [split.kept for split in job.kept], lambda read: _agree(comm, roles, read))
 
 
 def _compare(comm: MPI.Intracomm, roles: Roles, job: Job) -> None:

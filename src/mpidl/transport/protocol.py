@@ -204,6 +204,7 @@ class Meeting(IntEnum):
     LAST = 3  # and Control.LAST
     PORTION = 4  # the portion of its last batch
     WEIGHT = 5  # what its vector counts, the bits of a float64
+    SECONDS = 6  # mean seconds of its gradients since it was last asked, likewise; 0 if there were none
 
 
 # Checkpoints.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from mpidl.algorithms.requests import Reduce
+from mpidl.algorithms.requests import Reduce, Speed
 from mpidl.engines.mpi.own_shard import OwnShard
 from mpidl.engines.mpi.request_handler import Part
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
@@ -18,6 +18,9 @@ from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Meeting, Order, Phase
+
+#: Parts of the fastest replica's speed that ranks of a replica share as integers.
+SPEEDS = 1 << 30
 
 
 class ByReduction(OwnShard):
@@ -53,7 +56,7 @@ class ByReduction(OwnShard):
         number: int = 0,
     ) -> None:
         super().__init__(shard)
-        self.actions = {Reduce: self._reduce}
+        self.actions = {Reduce: self._reduce, Speed: self._speed}
         self._evaluate = evaluate
         self._shards, self._number = shards, number
         self._received = np.empty((len(shards), shard.range.size), shard.parameters.dtype)
@@ -62,6 +65,7 @@ class ByReduction(OwnShard):
         self._latest = shard.parameters
         self._cut = Cut(shard)
         self._order = Order(0, 0, Phase.TRAIN)
+        self._computed = 0.0, 0
         self.epoch_over = 0
 
     def bind(self, link: WorkerLink) -> None:
@@ -122,14 +126,32 @@ class ByReduction(OwnShard):
 
     def _agree(self, gives: bool, weight: float = 0.0) -> np.ndarray:
         """Tell all who gives a vector that counts so much, which epoch is over, what is to be saved; say who gives."""
-        self._says[:] = gives, self.epoch_over, 0, 0, self.portion, 0
-        self._says.view(np.float64)[Meeting.WEIGHT] = weight
+        self._says[:] = gives, self.epoch_over, 0, 0, self.portion, 0, 0
+        self._says.view(np.float64)[[Meeting.WEIGHT, Meeting.SECONDS]] = weight, self._mean_seconds()
         if self._peers.rank == 0:
             self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.order)[:2]
         with self._waiting():
             self._peers.Allgather(self._says, self._all)
         self._order = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)
         return self._all[:, Meeting.GIVES].astype(bool)
+
+    def _mean_seconds(self) -> float:
+        """Return the mean duration of this worker's gradients since the last call, 0 if there were none."""
+        figures = self.status.figures
+        before, self._computed = self._computed, (float(figures["computing_seconds"]), int(figures["batches"]))
+        (seconds, batches), (seconds_before, batches_before) = self._computed, before
+        return (seconds - seconds_before) / (batches - batches_before) if batches > batches_before else 0.0
+
+    def _speed(self, request: Speed) -> float:
+        """Return the speed of the replica's first rank over that of the fastest; see `Speed`."""
+
+        def parts() -> list[int]:
+            seconds = self._all.view(np.float64)[:, Meeting.SECONDS]
+            own = seconds[self._peers.rank]
+            return [int(SPEEDS * seconds[seconds > 0].min() / own) if own > 0 else SPEEDS]
+
+        (found,) = self.lead.share(parts)
+        return found / SPEEDS
 
     def _update(self, request: Reduce, given: np.ndarray) -> None:
         """Sum this shard's part of all vectors, and update the shard."""

@@ -138,6 +138,7 @@ class MpiEngine:
             self._posted = now
             self._link.post(self.status.row)
             self.handler.post()
+        self.handler.progress()
         with self.handler.changing:
             batch = self.loader.next()
             self.marking.unused = int(batch is not None)

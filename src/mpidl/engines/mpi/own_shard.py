@@ -16,11 +16,9 @@ class OwnShard(RequestHandler):
     shard : Shard
     """
 
-    shard: Shard
-
     def __init__(self, shard: Shard) -> None:
         super().__init__()
-        self.shard = shard
+        self.shard, self.shards = shard, (shard,)
         self._shard_status = ShardStatus(shard)
 
     def post(self) -> None:

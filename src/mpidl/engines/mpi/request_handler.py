@@ -66,7 +66,7 @@ class RequestHandler:
         are used.
     changing : context manager
         The replica's position changes while it is entered.
-    shard : Shard or None
+    shards : sequence of Shard
         What this worker holds, where there are no servers.
     lead : Lead
         Decides for the ranks of the worker's replica; set before `bind`.
@@ -79,7 +79,7 @@ class RequestHandler:
     together = False
     where: Callable[[], ReplicaPosition]
     changing: AbstractContextManager[None] = nullcontext()
-    shard: Shard | None = None
+    shards: Sequence[Shard] = ()
     lead = Lead()
 
     def __init__(self) -> None:
@@ -114,6 +114,9 @@ class RequestHandler:
     def applied(self) -> bool:
         """Return whether all that this worker pushed has been applied."""
         return True
+
+    def progress(self) -> None:
+        """Let what is under way go on; called between two batches."""
 
     # Checkpoints.
 

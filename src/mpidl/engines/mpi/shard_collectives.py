@@ -80,10 +80,24 @@ class ShardCollectives:
             [received, receives, nowhere, [self._rows[ordinal] for ordinal in ordinals]],
         )
 
+    def start_scatter(self, vector: np.ndarray, received: np.ndarray) -> MPI.Request:
+        """Begin what `scatter` does where all workers give a vector."""
+        rank, nowhere = self._peers.rank, [0] * len(self._shards)
+        counts = [int(worker != rank) for worker in range(len(self._shards))]
+        received[rank] = vector[slice(*self._own)]
+        return self._peers.Ialltoallw([vector, counts, nowhere, self._shards], [received, counts, nowhere, self._rows])
+
     def gather(self, values: np.ndarray, vector: np.ndarray) -> None:
         """Bring all workers' shards, `values` being this worker's, into a vector."""
         for piece, own, counts, displacements in self._pieces:
             self._peers.Allgatherv(values[own], [vector[piece], counts, displacements, self._element])
+
+    def start_gather(self, values: np.ndarray, vector: np.ndarray) -> list[MPI.Request]:
+        """Begin what `gather` does."""
+        return [
+            self._peers.Iallgatherv(values[own], [vector[piece], counts, displacements, self._element])
+            for piece, own, counts, displacements in self._pieces
+        ]
 
     def free(self) -> None:
         """Free the datatypes."""

@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
-from mpidl.algorithms.requests import Reduce
-from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+
+from mpidl.algorithms.requests import FinishReduction, Reduce, Speed, StartReduction
+from mpidl.engines.virtual.cluster import Process, VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import RequestHandler
+from mpidl.parameters.ranges import Range
+
+
+@dataclass
+class Reduction:
+    """A reduction of a part of the replicas' vectors.
+
+    Attributes
+    ----------
+    part : Range
+    mean : bool
+        Whether the mean is one update; else the sum is.
+    arrived : simpy.Event
+        Occurs when all replicas that are active have given their vectors, and these have been exchanged.
+    vectors : dict of int to (array or None, float)
+        For each replica its vector, if it gives one, and what that counts.
+    portion : int
+        The last portion that a vector was computed on.
+    seconds : dict of int to float
+        For each replica, the mean duration of its gradients since it gave a vector before; 0 if there were none.
+    given : int or None
+        Number of vectors in the update; None before it.
+    """
+
+    part: Range
+    mean: bool
+    arrived: simpy.Event
+    vectors: dict[int, tuple[np.ndarray | None, float]] = field(default_factory=dict)
+    portion: int = -1
+    seconds: dict[int, float] = field(default_factory=dict)
+    given: int | None = None
 
 
 class ByReduction(RequestHandler):
     """Carries out the requests of algorithms that exchange by reduction.
+
+    The update of a part is made when the first replica finishes the reduction. Each shard lies within one part.
 
     Parameters
     ----------
@@ -17,51 +56,96 @@ class ByReduction(RequestHandler):
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self._cluster = cluster
-        self._waiting: dict[int, Reduce] = {}
         self._portion = -1
-        self._met = Signal(cluster.environment)
-        self.actions = {Reduce: self._reduce}
+        # Those for which not all replicas have given vectors yet, and those that each replica hasn't finished.
+        self._gathering: deque[Reduction] = deque()
+        self._started: defaultdict[int, deque[Reduction]] = defaultdict(deque)
+        self._speeds: dict[int, float] = {}
+        self.actions = {
+            Reduce: self._reduce, StartReduction: self._start_part, FinishReduction: self._finish_part,
+            Speed: self._speed,
+        }  # fmt: skip
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
-        """See `RequestHandler.remove_replica`; the reduction that waits for the replica goes on without it."""
+        """See `RequestHandler.remove_replica`; the reductions that wait for the replica go on without it."""
         yield from ()
-        self._waiting.pop(replica.number, None)
-        self._meet_if_complete()
+        for reduction in self._gathering:
+            reduction.vectors.pop(replica.number, None)
+        self._started.pop(replica.number, None)
+        self._exchange_if_complete()
 
     def _reduce(self, replica: VirtualReplica, request: Reduce) -> Process:
-        self._portion = max(self._portion, replica.pushed()[1])
-        self._waiting[replica.number] = request
-        met = self._met.next
-        self._meet_if_complete()
-        return (yield met)
+        self._start(replica, Range(0, request.parameters.size), request.mean, request.vector, request.weight)
+        replica.pushed()
+        return (yield from self._finish(replica, request.parameters))
 
-    def _meet_if_complete(self) -> None:
-        cluster = self._cluster
-        if self._waiting and len(self._waiting) == sum(replica.active for replica in cluster.replicas):
-            requests = [self._waiting[number] for number in sorted(self._waiting)]
-            met, self._waiting, self._met = self._met, {}, Signal(cluster.environment)
-            cluster.environment.process(self._meet(requests, met))
+    def _speed(self, replica: VirtualReplica, request: Speed) -> Process:
+        yield from ()
+        return self._speeds.get(replica.number, 1.0)
 
-    def _meet(self, requests: list[Reduce], met: Signal) -> Process:
-        """Reduce the vectors of all replicas, apply the result, and answer the requests."""
-        cluster = self._cluster
-        size = requests[0].parameters.nbytes
-        if cluster.machines is not None and len(requests) > 1:
-            yield from cluster.machines.all_reduce(len(requests), size)
-        given = [request for request in requests if request.vector is not None]
-        if given:
-            self._update(given)
-            for request in requests:
-                cluster.collect(request.parameters)
-            cluster.totals.last_push = cluster.clock()
-        cluster.totals.pushes += len(given)
-        cluster.totals.bytes_pushed += len(given) * size
-        cluster.totals.fetches += len(requests)
-        cluster.totals.bytes_fetched += len(requests) * size
-        met.announce(len(given))
+    def _start_part(self, replica: VirtualReplica, request: StartReduction) -> Process:
+        yield from ()
+        self._start(replica, request.part, True, request.vector if request.weight else None, request.weight)
 
-    def _update(self, requests: list[Reduce]) -> None:
-        weights = [request.weight for request in requests] if requests[0].mean else None
-        for server in self._cluster.servers:
-            parts = [request.vector[server.part] for request in requests if request.vector is not None]
-            server.shard.receive_sum(parts, weights, (self._portion, self._portion))
+    def _finish_part(self, replica: VirtualReplica, request: FinishReduction) -> Process:
+        given = yield from self._finish(replica, request.vector)
+        replica.pushed(request.rest)
+        return given
+
+    def _start(
+        self, replica: VirtualReplica, part: Range, mean: bool, vector: np.ndarray | None, weight: float
+    ) -> None:
+        self._portion = max([self._portion, *(batches.portion for batches in replica.unpushed[-1:])])
+        reduction = next((each for each in self._gathering if replica.number not in each.vectors), None)
+        if reduction is None:
+            reduction = Reduction(part, mean, self._cluster.environment.event())
+            self._gathering.append(reduction)
+        reduction.vectors[replica.number] = vector, weight
+        reduction.seconds[replica.number] = replica.mean_seconds()
+        self._started[replica.number].append(reduction)
+        self._exchange_if_complete()
+
+    def _exchange_if_complete(self) -> None:
+        active = sum(replica.active for replica in self._cluster.replicas)
+        while self._gathering and active and len(self._gathering[0].vectors) == active:
+            reduction = self._gathering.popleft()
+            reduction.portion = self._portion
+            self._cluster.environment.process(self._exchange(reduction))
+
+    def _exchange(self, reduction: Reduction) -> Process:
+        cluster, replicas = self._cluster, len(reduction.vectors)
+        if cluster.machines is not None and replicas > 1:
+            itemsize = cluster.servers[0].shard.parameters.itemsize
+            yield from cluster.machines.all_reduce(replicas, reduction.part.size * itemsize)
+        reduction.arrived.succeed()
+
+    def _finish(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
+        """Wait for a replica's first reduction, whose result is copied to a vector; return how many vectors counted."""
+        cluster, reduction = self._cluster, self._started[replica.number].popleft()
+        yield reduction.arrived
+        if reduction.given is None:
+            self._update(reduction)
+        own = reduction.seconds[replica.number]
+        fastest = min((seconds for seconds in reduction.seconds.values() if seconds), default=own)
+        self._speeds[replica.number] = fastest / own if own else 1.0
+        totals, nbytes = cluster.totals, reduction.part.size * vector.itemsize
+        totals.fetches += 1
+        totals.bytes_fetched += nbytes
+        if reduction.vectors[replica.number][0] is not None:
+            totals.pushes += 1
+            totals.bytes_pushed += nbytes
+        if reduction.given:
+            cluster.collect(vector, reduction.part)
+            totals.last_push = cluster.clock()
+        return reduction.given
+
+    def _update(self, reduction: Reduction) -> None:
+        """Apply the mean, or the sum, of the vectors that are given, in the order of the replicas."""
+        in_order = [each for _, each in sorted(reduction.vectors.items())]
+        given = [(vector, weight) for vector, weight in in_order if vector is not None]
+        vectors, portions = [vector for vector, _ in given], (reduction.portion, reduction.portion)
+        weights = [weight for _, weight in given] if reduction.mean else None
+        reduction.given = len(given)
+        for server in self._cluster.servers if given else ():
+            if server.shard.range.intersect(reduction.part) is not None:
+                server.shard.receive_sum([vector[server.part] for vector in vectors], weights, portions)

@@ -16,6 +16,7 @@ from mpidl.data.loader import Loader
 from mpidl.data.schedule import Assignment
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.machines import Machines
+from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
 from mpidl.wire import Differences, ErrorFeedback, Wire
@@ -102,6 +103,8 @@ class VirtualReplica:
         where a coordinator asks for units.
     unpushed : list of Assignment
         Batches taken since the last push.
+    computed : list of float
+        Durations of its gradients since `mean_seconds` was called last.
     """
 
     def __init__(self, number: int, parameters: np.ndarray, loader: Loader, state: ReplicaState) -> None:
@@ -116,6 +119,7 @@ class VirtualReplica:
         self.clock: float = 0
         self.loss = self.weight = 0.0
         self.unpushed: list[Assignment] = []
+        self.computed: list[float] = []
         self._tickets_before = 0
         self._feedback: list[ErrorFeedback] = []
         self._residual: np.ndarray | None = None
@@ -165,11 +169,16 @@ class VirtualReplica:
                 self.unpushed.append(Assignment(current.portion, self.loader.done - 1, self.loader.done))
         return batch
 
-    def pushed(self) -> tuple[int, int]:
-        """Note a push; return the first and the last portion that it was computed on."""
+    def pushed(self, rest: int = 0) -> tuple[int, int]:
+        """Note a push of all batches but the last `rest`; return the first and the last portion computed on before."""
         portions = (self.unpushed[0].portion, self.unpushed[-1].portion) if self.unpushed else (-1, -1)
-        self.unpushed.clear()
+        del self.unpushed[: len(self.unpushed) - rest]
         return portions
+
+    def mean_seconds(self) -> float:
+        """Return the mean duration of its gradients since the last call, 0 if there were none."""
+        durations, self.computed = self.computed, []
+        return math.fsum(durations) / len(durations) if durations else 0.0
 
     def taken(self) -> list[Assignment]:
         """Return all batches that the replica has taken and not pushed, computed or not."""
@@ -260,9 +269,11 @@ class VirtualCluster:
         self.spares = Spares(dtype)
         self.totals = Totals(0.0)
 
-    def collect(self, vector: np.ndarray) -> None:
-        """Copy the parameters of all shards into `vector`, shape (size,)."""
+    def collect(self, vector: np.ndarray, within: Range | None = None) -> None:
+        """Copy the parameters of all shards, or of those within a range, into `vector`, shape (size,)."""
         for server in self.servers:
+            if within is not None and server.shard.range.intersect(within) is None:
+                continue
             part = vector[server.part]
             if not np.may_share_memory(part, server.shard.parameters):
                 part[:] = server.shard.parameters

@@ -263,7 +263,9 @@ class VirtualEngine:
         cluster.begin()
         if cluster.machines is not None:
             # Computed when its time has passed: few gradients exist at once, and they stay in the cache.
+            before = self._environment.now
             yield cluster.machines.compute(replica.number)
+            replica.computed.append(float(self._environment.now) - before)
         batch = self._training.split.take(request.batch)
         # The model computes with the replica's vector itself.
         if request.parameters is not self._model.parameters:

@@ -74,8 +74,8 @@ class WorkerLink(FollowerLink, Protocol):
         """Return the least of all replicas' clocks."""
         ...
 
-    def post_shard(self, status: np.ndarray, wake: bool = False) -> None:
-        """Post the status of the shard that this worker holds."""
+    def post_shard(self, status: np.ndarray, wake: bool = False, shard: int = 0) -> None:
+        """Post the status of a shard that this worker holds, the first or another."""
 
     def post_sums(self, sums: np.ndarray) -> None:
         """Post the sums over this worker's part of an evaluation, of as many elements as the transport has room for.

@@ -1,0 +1,212 @@
+"""Reductions of fragments by MPI, which go on while the workers compute."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
+
+import numpy as np
+from mpi4py import MPI
+
+from mpidl.algorithms.requests import FinishReduction, StartReduction
+from mpidl.engines.mpi.fragment import Fragment
+from mpidl.engines.mpi.request_handler import Part, RequestHandler
+from mpidl.rma.progress import ProgressThread
+from mpidl.storage.position import ReplicaPosition
+from mpidl.transport.interface.worker import WorkerLink
+from mpidl.transport.protocol import Meeting, Order, Phase, State
+from mpidl.transport.status import ShardStatus
+
+
+class ByFragments(RequestHandler):
+    """A worker's part in the reductions of fragments.
+
+    They go on between batches or, if MPI may be called by several threads, while the worker computes. So a shard may be
+    updated before the worker's replica finishes the reduction. A checkpoint has the updates of those reductions that
+    the replicas have finished: the first worker says with a reduction that there is an order, the shards are copied
+    when that reduction has updated them, and the order is obeyed when the replicas have finished it.
+
+    Parameters
+    ----------
+    fragments : sequence of Fragment
+        Those that make up the worker's slice of the vector.
+    evaluate : callable
+        Evaluates parameters after an epoch; called on all workers as (epoch, parameters).
+
+    Attributes
+    ----------
+    epoch_over : int
+        An epoch that is to be evaluated with the next reduction; 0 for none.
+    """
+
+    together = True
+
+    def __init__(self, fragments: Sequence[Fragment], evaluate: Callable[[int, np.ndarray], None]) -> None:
+        super().__init__()
+        self.shards = [fragment.shard for fragment in fragments]
+        self.actions = {StartReduction: self._start, FinishReduction: self._finish}
+        self._fragments, self._evaluate = {fragment.part: fragment for fragment in fragments}, evaluate
+        self._statuses = [ShardStatus(shard) for shard in self.shards]
+        self._under_way: deque[Fragment] = deque()
+        self._lock = RLock()
+        self._thread: ProgressThread | None = None
+        # The results of the reductions that are finished.
+        self._latest = np.empty(fragments[-1].part.stop, fragments[0].shard.parameters.dtype)
+        self._order = self._announced = Order(0, 0, Phase.TRAIN)
+        self._copied = 0
+        self.epoch_over = 0
+
+    def bind(self, link: WorkerLink) -> None:
+        """See `RequestHandler.bind`."""
+        super().bind(link)
+        self._peers, self._communicators = link.peers, [link.peers.Dup(), link.peers.Dup()]
+        for fragment in self._fragments.values():
+            fragment.bind(*self._communicators)
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+            self._thread = ProgressThread(self._advance)
+
+    def unbind(self) -> None:
+        """See `RequestHandler.unbind`."""
+        if self._thread is not None:
+            self._thread.end()
+        for fragment in self._fragments.values():
+            fragment.unbind()
+        for communicator in self._communicators:
+            communicator.Free()
+
+    def start(self, parameters: np.ndarray) -> None:
+        """See `RequestHandler.start`: the initial state is saved before the first reduction."""
+        for fragment in self._fragments.values():
+            fragment.gather(self._latest[slice(*fragment.part)])
+        parameters[:] = self._latest
+        numbers = np.zeros(2, np.int64)
+        if self._peers.rank == 0:
+            numbers[:] = self.lead.share(self._link.order)[:2]
+        self._peers.Bcast(numbers)
+        self._order = self._announced = Order(int(numbers[0]), int(numbers[1]), Phase.TRAIN)
+        self._copy(self._order.number)
+        self.status.figures["first_fetch"] = time.time()
+
+    def order(self, marked: int) -> Order:
+        """See `RequestHandler.order`: that of the last reduction that is finished, after which all obey it."""
+        self._link.order()
+        return self._order
+
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
+        """See `RequestHandler.cut`: the shards as the reduction that brought the order has left them."""
+        with self._lock:
+            self._copy(order)
+        shards = {each.number: (each.shard.range, each.cut.copy.on_host()) for each in self._fragments.values()}
+        return Part({number: position}, shards)
+
+    def fetch(self, parameters: np.ndarray) -> None:
+        """See `RequestHandler.fetch`: the results of the reductions that are finished."""
+        np.copyto(parameters, self._latest)
+
+    def progress(self) -> None:
+        """See `RequestHandler.progress`."""
+        if self._under_way and self._thread is None:
+            self._advance()
+
+    def post(self) -> None:
+        """See `RequestHandler.post`."""
+        for number, status in enumerate(self._statuses):
+            self._link.post_shard(status.taken(), shard=number)
+
+    def end_pushes(self) -> None:
+        """See `RequestHandler.end_pushes`: a replica that was stopped leaves reductions, which all workers complete."""
+        while self._under_way:
+            self._complete_first()
+        for number, status in enumerate(self._statuses):
+            status.figures["state"] = State.TRAINED
+            self._link.post_shard(status.taken(), wake=True, shard=number)
+
+    def _start(self, request: StartReduction) -> None:
+        fragment = self._fragments[request.part]
+        fragment.says[:] = request.weight > 0, self.epoch_over, 0, 0, self.portion, 0, 0
+        fragment.says.view(np.float64)[Meeting.WEIGHT] = request.weight
+        self.epoch_over = 0
+        if self._peers.rank == 0:
+            if self._announced == self._order:
+                # The one before has been obeyed: the shards' copies are free.
+                number, last, _ = self.lead.share(self._link.order)
+                self._announced = Order(number, last, Phase.TRAIN)
+            fragment.says[[Meeting.ORDER, Meeting.LAST]] = self._announced[:2]
+        with self._lock:
+            fragment.start(request.vector[slice(*request.part)])
+            self._under_way.append(fragment)
+        if self._thread is not None:
+            self._thread.wake()
+
+    def _finish(self, request: FinishReduction) -> int:
+        fragment, figures = self._complete_first(), self.status.figures
+        own, given = slice(*fragment.part), len(fragment.given)
+        says = fragment.all
+        self._order = Order(int(says[0, Meeting.ORDER]), int(says[0, Meeting.LAST]), Phase.TRAIN)
+        self._leave_unpushed(request.rest)
+        if given:
+            self._latest[own] = request.vector[own] = fragment.result
+            gave = int(fragment.says[Meeting.GIVES])
+            figures["pushes"] += gave
+            figures["bytes_pushed"] += gave * fragment.result.nbytes
+            figures["fetches"] += 1
+            figures["bytes_fetched"] += fragment.result.nbytes
+            figures["last_push"] = time.time()
+        epoch = int(says[:, Meeting.EPOCH].max())
+        if epoch:
+            self._evaluate(epoch, self._latest)
+        return given
+
+    def _leave_unpushed(self, rest: int) -> None:
+        """Note that all batches have been pushed but the last `rest`."""
+        pushed = sum(last - first for _, first, last in self.unpushed) - rest
+        while pushed > 0:
+            _, first, last = self.unpushed[0]
+            self.unpushed[0][1] = min(last, first + pushed)
+            pushed -= last - first
+            if pushed >= 0:
+                del self.unpushed[0]
+
+    def _advance(self) -> bool:
+        """Let the reductions under way go on; return whether any has not arrived."""
+        with self._lock:
+            for fragment in self._under_way:
+                if not fragment.arrived():
+                    if not fragment.applied:
+                        return True
+                elif not fragment.applied:
+                    self._apply(fragment)
+            return not all(fragment.arrived() for fragment in self._under_way)
+
+    def _apply(self, fragment: Fragment) -> None:
+        fragment.apply()
+        self._copy(int(fragment.all[0, Meeting.ORDER]))
+
+    def _copy(self, order: int) -> None:
+        """Copy the shards for an order, unless that has been done."""
+        if order > self._copied:
+            self._copied = order
+            for fragment in self._fragments.values():
+                fragment.cut.begin(())
+
+    def _complete_first(self) -> Fragment:
+        """Wait until the first reduction under way is complete."""
+        with self._waiting(), self._lock:
+            fragment = self._under_way.popleft()
+            if self._thread is not None and self._thread.error is not None:
+                raise self._thread.error
+            fragment.arrived(wait=True)
+            if not fragment.applied:
+                self._apply(fragment)
+                fragment.arrived(wait=True)
+        return fragment
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Count the time of waiting for other workers."""
+        started = time.perf_counter()
+        yield
+        self.status.figures["waiting_seconds"] += time.perf_counter() - started

@@ -1,0 +1,123 @@
+"""Samples that are kept in memory: each node reads them once, and its workers share them."""
+
+import gzip
+
+import h5py
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.data.hdf5 import _Block
+from mpidl.data.idx import IdxFile
+
+pytestmark = pytest.mark.mpi(min_size=2)
+SAMPLES, TEST = 101, 23
+
+
+@pytest.fixture
+def data(comm, shared_path):
+    """The path of an HDF5 file, and a directory of idx files, of the same samples."""
+    if comm.rank == 0:
+        random = np.random.default_rng(3)
+        arrays = {}
+        for part, count in (("train", SAMPLES), ("test", TEST)):
+            arrays[f"{part}/x"] = random.integers(0, 256, (count, 6, 5), np.uint8)
+            arrays[f"{part}/y"] = random.integers(0, 3, count, np.uint8)
+        with h5py.File(shared_path / "data.h5", "w") as file:
+            for key, array in arrays.items():
+                chunks = (min(8, len(array)), *array.shape[1:])
+                file.create_dataset(key, data=array, chunks=chunks, compression="gzip")
+        (shared_path / "idx").mkdir()
+        for part, name in (("train", "train"), ("test", "t10k")):
+            for key, kind in (("x", "images-idx3"), ("y", "labels-idx1")):
+                array = arrays[f"{part}/{key}"]
+                header = np.array([0x0800 + array.ndim, *array.shape], ">u4").tobytes()
+                contents = gzip.compress(header + array.tobytes())
+                (shared_path / "idx" / f"{name}-{kind}-ubyte.gz").write_bytes(contents)
+    comm.Barrier()
+    return {"hdf5": shared_path / "data.h5", "idx": shared_path / "idx"}
+
+
+def train(path, source, file, **options):
+    model = mpidl.Network([mpidl.Dense(7, activation="relu"), mpidl.Dense(3)], (6, 5), seed=3)
+    keys = {name: options.pop(name) for name in ("keep", "shuffle") if name in options}
+    config = {"data": {"source": source, "path": str(file), "batch": 4, "portion": 8, "classes": 3, **keys}}
+    given = {"algorithm": mpidl.Sync(), "rule": mpidl.Sgd(0.05), "epochs": 2, "deterministic": True, "device": "cpu"}
+    return mpidl.train(model, config=config, dir=path, **(given | options)), model.parameters.tobytes()
+
+
+@pytest.fixture(params=[None, "2"], ids=["one node", "nodes of two"])
+def nodes(request, comm, monkeypatch):
+    """How many workers there are on a node: all ranks but the first are workers."""
+    if request.param is None:
+        return comm.size
+    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", request.param)
+    return int(request.param)
+
+
+def test_the_workers_of_a_node_read_each_sample_once(comm, shared_path, data, nodes, monkeypatch):
+    read, original = [], _Block.read
+
+    def note(self, start, stop):
+        if stop - start > 1:  # the first sample says what form the others have
+            read.append((len(self._columns[0].values), start, stop))
+        original(self, start, stop)
+
+    monkeypatch.setattr(_Block, "read", note)
+    summary, parameters = train(shared_path, "hdf5", data["hdf5"], name="memory", keep="memory")
+    found = comm.allgather(read)
+    expected = {SAMPLES: list(range(SAMPLES)), TEST: list(range(TEST))}
+    for first in range(1, comm.size, nodes):
+        node = [block for each in found[first : first + nodes] for block in each]
+        for samples, all_ in expected.items():
+            rows = sorted(row for of, start, stop in node if of == samples for row in range(start, stop))
+            assert rows == all_
+            assert all(start % 8 == 0 for of, start, _ in node if of == samples)
+    assert found[0] == []
+    other, expected_parameters = train(shared_path, "hdf5", data["hdf5"], name="files")
+    assert parameters == expected_parameters
+    assert summary["test_loss"] == other["test_loss"]
+
+
+def test_a_file_that_is_read_whole_is_read_by_one_rank_of_a_node(comm, shared_path, data, nodes, monkeypatch):
+    read, original = [], IdxFile.read
+
+    def note(self):
+        if "images" in self.path.name:
+            read.append(self.path.name)
+        return original(self)
+
+    monkeypatch.setattr(IdxFile, "read", note)
+    _, parameters = train(shared_path, "idx", data["idx"], name="memory", keep="memory")
+    readers = [rank for rank, names in enumerate(comm.allgather(read)) for _ in names]
+    assert readers == [first for first in range(1, comm.size, nodes) for _ in range(2)]
+    _, expected = train(shared_path, "idx", data["idx"], name="files")
+    assert parameters == expected
+
+
+def test_samples_in_memory_are_shuffled_one_by_one_if_so_wished(comm, shared_path, data):
+    kept = train(shared_path, "hdf5", data["hdf5"], name="a", keep="memory", shuffle="samples")[1]
+    # Idx files are, wherever their samples are.
+    assert kept == train(shared_path, "idx", data["idx"], name="b", keep="memory")[1]
+    assert kept != train(shared_path, "hdf5", data["hdf5"], name="c", keep="memory")[1]
+
+
+def test_what_can_not_be_read_is_one_line_on_all_ranks(comm, shared_path, data):
+    if comm.rank == 0:
+        path = data["idx"] / "train-images-idx3-ubyte.gz"
+        contents = gzip.decompress(path.read_bytes())
+        path.write_bytes(gzip.compress(contents[:100]) + gzip.compress(contents[100:-9] + b"x" * 9)[:-5] + b"\0" * 5)
+    comm.Barrier()
+    with pytest.raises(mpidl.MpidlError) as error:
+        train(shared_path, "idx", data["idx"], keep="memory")
+    assert len(set(comm.allgather(str(error.value)))) == 1
+    assert "train-images-idx3-ubyte.gz" in str(error.value)
+
+
+def test_samples_are_kept_with_servers_and_validation_too(comm, shared_path, data):
+    if comm.size < 3:
+        return
+    options = {"algorithm": mpidl.Downpour(), "validation": 0.2, "epochs": 3, "deterministic": False}
+    summary, _ = train(shared_path, "hdf5", data["hdf5"], keep="memory", **options)
+    # Two whole portions are held out.
+    assert summary["samples"] == 3 * (SAMPLES - 2 * 8)
