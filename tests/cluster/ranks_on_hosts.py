@@ -1,12 +1,14 @@
-"""The tests of ranks on emulated hosts: ``python tests/cluster/ranks_on_hosts.py -n 3 tests/rma`` with any pytest option.
+"""The tests of ranks on emulated hosts: ``python tests/cluster/ranks_on_hosts.py -n 3 tests/rma``, with options
+of pytest.
 
-`mpirun` is that of the environment that this Python belongs to: Open MPI's or MPICH's. Each host has two ranks at most.
+`mpirun` is Open MPI's or MPICH's, beside this Python or on PATH. Each host has two ranks at most.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +36,8 @@ def of_launchers(hosts: Hosts) -> dict[str, str]:
 
 def words(hosts: Hosts, ranks: int, command: Sequence[str], variables: Mapping[str, str] = {}) -> list[str]:
     """Return the words that start ranks of a command on the hosts, which share a directory for temporary files."""
-    mpirun = Path(sys.executable).parent / "mpirun"
+    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert mpirun is not None, "no mpirun"
     found = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
     if "Open MPI" in found:
         options = ["--bind-to", "none"]
@@ -42,7 +45,7 @@ def words(hosts: Hosts, ranks: int, command: Sequence[str], variables: Mapping[s
         names = ",".join(f"{name}:{SLOTS}" for name in hosts.names)
         options = ["-launcher", "ssh", "-launcher-exec", str(hosts.directory / "agent"), "-hosts", names]
     assigned = [f"{name}={value}" for name, value in {"TMPDIR": tempfile.gettempdir(), **variables}.items()]
-    return [str(mpirun), *options, "-n", str(ranks), "env", *assigned, *command]
+    return [mpirun, *options, "-n", str(ranks), "env", *assigned, *command]
 
 
 def main() -> int:

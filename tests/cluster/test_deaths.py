@@ -1,4 +1,4 @@
-"""What kills a rank, a daemon, a launcher or a host: the job ends with an exit code that isn't 0, and a line says why."""
+"""What kills a daemon, a launcher or a host: the job ends with an exit code that isn't 0, and a line that says why."""
 
 import os
 import shlex
@@ -12,12 +12,18 @@ from jobs_on_hosts import last_step, processes_on, rank_of
 
 #: A job that lasts until something ends it.
 ENDLESS = ("--set=debug.gradient_seconds=0.05", "--set=run.epochs=10000")
-#: By the way in which the job is started, what is killed: rank 3, a process of some name on a host, or a host.
-VICTIMS = {
-    "mpidl": {"rank": 3, "daemon": ("node2", "prted"), "launcher": ("head", "prterun"), "host": "node2"},
-    "srun": {"rank": 3, "daemon": ("node2", "slurmstepd"), "launcher": ("node1", "srun"), "host": "node2"},
-    "mpirun": {"rank": 3, "daemon": ("node2", "prted"), "launcher": ("node1", "prterun"), "host": "node2"},
-}
+#: By the way in which a job is started: the host and the name of the launcher, and of the daemon that it has elsewhere.
+LAUNCHERS = {"mpidl": ("head", "prterun"), "srun": ("node1", "srun"), "mpirun": ("node1", "prterun")}
+DAEMONS = {"mpidl": ("node2", "prted"), "srun": ("node2", "slurmstepd"), "mpirun": ("node2", "prted")}
+#: How a job is started, what is hit, the transport, the exit code, and a part of the line; srun has lines of its own.
+CASES = [
+    ("mpidl", "daemon", "mixed", 1, "a rank died, or a host or the launcher's daemon there is lost; mpi"),
+    ("mpidl", "launcher", "windows", 1, "mpiexec was killed by SIGKILL"),
+    ("mpidl", "host", "mixed", 1, "the job ended before its work was done; mpi"),
+    ("srun", "daemon", "mixed", None, "srun: error: "),
+    ("mpirun", "daemon", "windows", 75, "host node2 is lost, or the launcher's daemon there"),
+    ("mpirun", "launcher", "mixed", 75, "mpiexec was killed by SIGKILL"),
+]
 SCRIPT = """#!/bin/bash
 {command}
 code=$?
@@ -38,9 +44,6 @@ class OnHosts:
         told, _ = self._process.communicate(timeout=60)
         return self._process.returncode, told
 
-    def mend(self, host):
-        self.hosts.start(host)
-
 
 class Batch:
     """A job of a batch script, by `srun` or by ``mpidl train -n``."""
@@ -58,10 +61,6 @@ class Batch:
         codes = [int(line.split()[-1]) for line in told.splitlines() if line.startswith("exit code")]
         return (codes or [0])[0], f"{state}\n{told}"
 
-    def mend(self, host):
-        self.hosts.start(host)
-        self._cluster.start_host(host)
-
 
 @pytest.fixture
 def start(request, bare_environment, of_hosts, tmp_path, monkeypatch):
@@ -78,20 +77,21 @@ def start(request, bare_environment, of_hosts, tmp_path, monkeypatch):
     return begin
 
 
-@pytest.mark.parametrize("transport", ["windows", "mixed"])
-@pytest.mark.parametrize(("way", "victim"), [(way, victim) for way in VICTIMS for victim in VICTIMS[way]])
-def test_a_job_that_is_hit_ends_with_an_error_and_a_line(start, counting, tmp_path, way, victim, transport):
+@pytest.mark.parametrize(("way", "hit", "transport", "expected", "line"), CASES)
+def test_a_job_that_is_hit_ends_with_an_error_and_a_line(
+    start, counting, tmp_path, way, hit, transport, expected, line
+):  # fmt: skip
     job = start(way, counting, *ENDLESS, f"--set=topology.transport={transport}")
     until(lambda: last_step(tmp_path / "runs" / "counting") > 0)
-    what = VICTIMS[way][victim]
-    if victim == "host":
-        job.hosts.crash(what)
+    if hit == "host":
+        job.hosts.crash("node2")
     else:
-        for process in [rank_of(what, tmp_path)] if victim == "rank" else processes_on(job.hosts, *what):
+        for process in processes_on(job.hosts, *(LAUNCHERS if hit == "launcher" else DAEMONS)[way]):
             os.kill(process, signal.SIGKILL)
     code, told = job.end()
-    print(told)
-    if victim == "host":
-        job.mend(what)
+    if hit == "host":
+        job.hosts.start("node2")
+    assert code == expected if expected is not None else code > 2, told
+    assert line in told
+    assert told.count("\nmpidl: ") == (way != "srun"), told
     until(lambda: not any(rank_of(number, tmp_path) for number in range(4)), 15)
-    assert code != 0

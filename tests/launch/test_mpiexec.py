@@ -36,6 +36,7 @@ sys.exit(code)
 READY, SAVED = "printf '\\002mpidl:ready\\003\\n' >&2", "printf '\\002mpidl:saved 75\\003\\n' >&2"
 DONE = SAVED.replace("75", "0")
 NODES = READY.replace("ready", "nodes 0x2 2x1")
+LOST = "a rank died, or a host or the launcher's daemon there is lost"
 
 #: A job that counts SIGUSR1 and ends after the first.
 COUNTS = "trap 'n=$((n+1))' USR1; echo ready; while [ -z $n ]; do sleep 0.02; done; sleep 0.2"
