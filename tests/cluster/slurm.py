@@ -113,6 +113,10 @@ class Slurm:
         """Run a command on the head; return its stdout."""
         return self.hosts.run(command, check=check, env=self._environment() | variables)
 
+    def begin(self, *command: object, **options: object) -> subprocess.Popen[str]:
+        """Begin a command on the head."""
+        return self.hosts.begin(command, env=self._environment(), **options)
+
     def attempt(self, *command: object) -> subprocess.CompletedProcess[str]:
         """Run a command on the head that may fail."""
         words = self.hosts.words(command)

@@ -1,5 +1,6 @@
 """Batch jobs of a real Slurm, by scripts that ``mpidl submit`` has written."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -62,8 +63,9 @@ def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counti
     assert counts(run) == [EPOCHS] * SAMPLES
 
 
-def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting):
-    number, run = submit(counting, *LASTING)
+@pytest.mark.parametrize("mpi", ["pmix", "mpirun"])
+def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting, mpi):
+    number, run = submit(counting, *LASTING, f"--mpi={mpi}")
     until(lambda: last_step(run) > 0)
     cluster.hosts.crash("node2")
     until(lambda: cluster.job(number).get("Restarts") == "1")
@@ -71,6 +73,15 @@ def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting):
     cluster.start_host("node2")
     assert finish(cluster, number, told) == 1
     assert counts(run) == [EPOCHS] * SAMPLES
+
+
+def test_two_jobs_on_the_same_nodes_do_not_disturb_each_other(cluster, submit, told, counting):
+    jobs = [submit(counting, *LASTING) for _ in range(2)]
+    until(lambda: all(last_step(run) > 0 for _, run in jobs))
+    assert [cluster.job(number)["NodeList"] for number, _ in jobs] == ["node[1-2]"] * 2
+    for number, run in jobs:
+        assert finish(cluster, number, told) == 0
+        assert counts(run) == [EPOCHS] * SAMPLES
 
 
 @pytest.fixture
@@ -96,3 +107,13 @@ def test_a_configuration_that_one_host_lacks_is_named_with_the_host(srun, cluste
     cluster.hosts.run(["cp", JOBS / "digits.toml", "/var/tmp/digits.toml"], host="node1")
     line = "mpidl: /var/tmp/digits.toml: No such file or directory (rank 2 on node2)"
     assert srun("pmix", "train", "/var/tmp/digits.toml") == (2, [line])
+
+
+def test_a_run_that_a_job_trains_is_refused_to_another(srun, submit, cluster, told, counting):
+    number, run = submit(counting, *LASTING)
+    until(lambda: last_step(run) > 0)
+    code, (line,) = srun("pmix", "train", "--resume", run)
+    assert code == 2
+    assert re.fullmatch(rf"mpidl: {run}: in use by process \d+ on node1", line)
+    assert finish(cluster, number, told) == 0
+    assert counts(run) == [EPOCHS] * SAMPLES

@@ -35,6 +35,8 @@ sys.exit(code)
 #: How a shell script says what the first rank says.
 READY, SAVED = "printf '\\002mpidl:ready\\003\\n' >&2", "printf '\\002mpidl:saved 75\\003\\n' >&2"
 DONE = SAVED.replace("75", "0")
+NODES = READY.replace("ready", "nodes 0x2 2x1")
+LOST = "a rank died, or a host or the launcher's daemon there is lost"
 
 #: A job that counts SIGUSR1 and ends after the first.
 COUNTS = "trap 'n=$((n+1))' USR1; echo ready; while [ -z $n ]; do sleep 0.02; done; sleep 0.2"
@@ -117,10 +119,37 @@ def test_the_environment_of_open_mpi(started, tmp_path):
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (2, 2), (75, 75), (137, 1), (9, 1), (255, 1)])
 def test_exit_codes(started, code, expected):
-    process = started(f"echo why >&2; {DONE}; exit {code}")
+    process = started(f"echo why >&2; {READY}; {DONE}; exit {code}")
     _, err = process.communicate()
     assert process.returncode == expected
     assert err == "why\n" + ("" if code == expected else f"mpidl: a rank died; mpiexec returned {code}\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("exit 137", "the job ended before all ranks had started; mpiexec returned 137"),
+        (
+            f"{READY}; {NODES}; exit 137",
+            "a rank died, or a host or the launcher's daemon there is lost; mpiexec returned 137",
+        ),
+        (f"{READY}; kill -9 $$", "mpiexec was killed by SIGKILL"),
+        (f"{READY}; exit 0", "the job ended before its work was done; mpiexec returned 0"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("variables", "expected"), [({}, 1), ({"SLURM_JOB_ID": "7"}, 75), ({"PBS_JOBID": "7.head"}, 75)]
+)
+def test_a_job_that_dies_is_a_line_and_asks_a_scheduler_to_queue_it_again(started, said, line, variables, expected):
+    process = started(said, **variables)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (expected, f"mpidl: {line}\n")
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_what_a_run_says_itself_is_not_queued_again(started, code):
+    process = started(f"{READY}; exit {code}", SLURM_JOB_ID="7")
+    assert process.wait() == code
 
 
 @pytest.mark.parametrize("said", ["true", READY, f"{READY}; {SAVED}"])

@@ -1,6 +1,37 @@
 """Ranks of the test's world."""
 
+import dataclasses
+
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def transport_of_runs(request, monkeypatch):
+    """Let runs whose transport is "auto" take that of ``--transport``, if it is given.
+
+    Algorithms in one node's memory are then left out where there are several nodes.
+    """
+    chosen = request.config.getoption("--transport")
+    if chosen is None or not request.config.getoption("--with-mpi"):
+        return
+    from mpi4py import MPI
+
+    from mpidl.algorithms import Exchange
+    from mpidl.rma.nodes import neighbours
+    from mpidl.runs import ranks
+
+    run, node = ranks.run, neighbours(MPI.COMM_WORLD)
+    several = node.size < MPI.COMM_WORLD.size
+    node.Free()
+
+    def run_so(config, *arguments):
+        if several and config.algorithm.exchange is Exchange.SHARED_MEMORY:
+            pytest.skip("replicas share one node's memory")
+        if config.topology.transport == "auto":
+            config = dataclasses.replace(config, topology=dataclasses.replace(config.topology, transport=chosen))
+        return run(config, *arguments)
+
+    monkeypatch.setattr(ranks, "run", run_so)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ class Post:
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
         self.window = opened(comm, regions(geometry) if comm.rank == 0 else {}, way)
-        longest = RUNG_SLEEP if way == "allocate" else BLIND_SLEEP
+        longest = RUNG_SLEEP if way == "allocate" and self.doorbells.alone else BLIND_SLEEP
         self.backoff = Backoff(comm, self.window, self.doorbells, longest)
         if comm.rank == 0:
             self.inbox = Inbox(self.window, geometry, list(range(1, comm.size)), self.doorbells)
@@ -168,6 +168,8 @@ def test_a_chunk_that_is_not_the_next_is_an_error(comm):
 def test_an_idle_rank_is_cheap_and_wakes_when_rung(comm):
     """Counted, not timed: a sleeping rank looks a few times a second, and a ring makes it look at once."""
     post = Post(comm, 10, 8)
+    if not post.doorbells.alone:
+        pytest.skip("ranks of several nodes can't wake each other")
     if comm.rank == 0:
         looks, until = 0, time.perf_counter() + 0.3
         while time.perf_counter() < until:

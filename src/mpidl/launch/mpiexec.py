@@ -80,7 +80,8 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
     Returns
     -------
     int
-        Exit code of the job: 0, 1, 2 or 75.
+        Exit code of the job: 0, 1, 2 or 75. A scheduler's job that has lost a rank, a host or its launcher ends with 75
+        too: it can go on when it is queued again.
 
     Raises
     ------
@@ -120,8 +121,7 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
             finally:
                 screen.close()
                 _end_session(process.pid)
-        unnamed = "the job ended before its work was done" if code == 0 else "a rank died"
-        return forwarding.verdict(code, deaths.told() or f"{unnamed}; {Path(words[0]).name} returned {code}")
+        return forwarding.verdict(code, deaths.told() or forwarding.unnamed(code, Path(words[0]).name))
 
 
 def check_memory(ranks: int) -> None:
@@ -235,6 +235,20 @@ class _Forwarding:
             self._ready = True
             self._forward()
 
+    def unnamed(self, code: int, launcher: str) -> str:
+        """Return what to say of the end of a job whose launcher returned `code` and named no rank and no host."""
+        if code < 0:
+            return f"{launcher} was killed by {signal.Signals(-code).name}"
+        if code == 0:
+            what = "the job ended before its work was done"
+        elif not self._ready:
+            what = "the job ended before all ranks had started"
+        elif len(set(self.nodes)) > 1:
+            what = "a rank died, or a host or the launcher's daemon there is lost"
+        else:
+            what = "a rank died"
+        return f"{what}; {launcher} returned {code}"
+
     def verdict(self, code: int, death: str) -> int:
         """Return the exit code of a job whose launcher returned `code`, and say how it ended if nobody has.
 
@@ -252,7 +266,7 @@ class _Forwarding:
         if done and not (code == 1 and self._forced):
             return code
         interject("ended without saving" if self.received else death)
-        return 1
+        return 1 if self._forced or environment.job() is None else STOPPED
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
