@@ -192,7 +192,28 @@ def from_dict(
         raise UsageError(f"run.record: a run of {algorithm.name} can't be recorded")
     if config.topology.partitions > 1:
         _check_partitions(config)
+    if config.topology.relay:
+        _check_relay(config)
     return config
+
+
+def _check_relay(config: Config) -> None:
+    """Raise UsageError for what can't be done with the sum of several workers' pushes."""
+    algorithm, found = config.algorithm, "topology.relay: true, but"
+    if algorithm.exchange is not Exchange.SERVERS:
+        raise UsageError(f"{found} {algorithm.name} exchanges by {algorithm.exchange.value}, without pushes")
+    if algorithm.max_staleness is not None:
+        raise UsageError(f"{found} algorithm.max_staleness drops pushes one by one, expected none")
+    if not algorithm.policy(1).sums:
+        raise UsageError(f"{found} servers treat each push of {algorithm.name} in a way of its own, expected false")
+    for key in ("wire", "wire_fetch"):
+        if (wire := getattr(algorithm, key)) != "fp32":
+            raise UsageError(f"{found} algorithm.{key} is '{wire}', expected 'fp32': relays don't encode")
+    if config.topology.partitions > 1:
+        raise UsageError(f"{found} topology.partitions is {config.topology.partitions}, expected 1")
+    for key in ("deterministic", "record"):
+        if getattr(config.run, key):
+            raise UsageError(f"{found} run.{key} is true, which needs every push by itself, expected false")
 
 
 def _check_partitions(config: Config) -> None:

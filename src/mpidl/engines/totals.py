@@ -42,8 +42,8 @@ class Totals:
         Number of fetches whose tearing was counted, and sum and maximum of it; see `tearing`.
     dropped : int
         Number of pushes that shards have dropped.
-    workers, replicas : int
-        Number of workers and of replicas whose time was taken.
+    workers, replicas, relays : int
+        Number of workers and of replicas whose time was taken, and of relays.
     staleness : array (BINS,) of int64
         Number of pushes in each bin of `shards.staleness.Histogram`, over all shards.
     staleness_sum, staleness_max : int
@@ -79,6 +79,7 @@ class Totals:
     staleness_max: int = 0
     workers: int = 0
     replicas: int = 0
+    relays: int = 0
 
     @property
     def seconds(self) -> float:
@@ -98,7 +99,8 @@ class Totals:
         dict
             "compute": mean seconds of a worker's step without fetches and pushes. "compute_deviation": standard
             deviation of a gradient's duration, relative to "compute". "service": mean seconds of a server's work on a
-            push. "bandwidth": bytes per second of fetches and pushes, latency included; None if there were none.
+            push. "bandwidth": bytes per second of fetches and pushes, latency included; None if there were none, or
+            if relays made some of them.
         """
         if not self.batches or not self.computing_seconds:
             return {}
@@ -111,7 +113,7 @@ class Totals:
             "compute": mean,
             "compute_deviation": variance**0.5 / mean,
             "service": sum(self.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
-            "bandwidth": (self.bytes_fetched + self.bytes_pushed) / moving if moving else None,
+            "bandwidth": (self.bytes_fetched + self.bytes_pushed) / moving if moving and not self.relays else None,
         }
 
     def shares(self) -> dict[str, float]:
@@ -161,7 +163,7 @@ OF_LEADS = (
 )  # fmt: skip
 
 
-def from_status(now: float, workers: Any, servers: Any, partitions: int = 1) -> Totals:
+def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, relays: Any = None) -> Totals:
     """Add up the status of all ranks.
 
     Parameters
@@ -172,12 +174,15 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1) -> 
         One row for each worker and each shard; see `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
     partitions : int
         Number of workers of a replica, whose rows follow one another.
+    relays : structured array, optional
+        One row for each relay, of `WORKER_STATUS`: what is pushed and fetched for workers that count no bytes.
     """
+    relayed = {name: 0 if relays is None else relays[name].sum().item() for name in ("bytes_pushed", "bytes_fetched")}
     leads = workers[::partitions]
     begun = workers["first_fetch"][workers["first_fetch"] > 0]
     return Totals(
         now=now,
-        **{name: workers[name].sum().item() for name in SUMS},
+        **{name: workers[name].sum().item() + relayed.get(name, 0) for name in SUMS},
         **{name: leads[name].sum().item() for name in OF_LEADS},
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
@@ -191,4 +196,5 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1) -> 
         staleness_max=int(servers["staleness_max"].max()),
         workers=len(workers),
         replicas=len(leads),
+        relays=0 if relays is None else len(relays),
     )

@@ -21,9 +21,9 @@ from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
-from mpidl.topology.roles import Roles
+from mpidl.topology.roles import Relay, Roles
 from mpidl.transport.capacity import Capacity
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.mailbox_geometry import MAILBOX_BYTES, MailboxGeometry
 from mpidl.transport.protocol import (
     NOTICE,
     PLACES,
@@ -38,6 +38,15 @@ from mpidl.transport.protocol import (
 
 #: Seconds that a rank spins before it sleeps, if it has a core of its own.
 SPIN = 50e-6
+
+
+def relay_geometries(capacity: Capacity, relay: Relay) -> list[MailboxGeometry]:
+    """Return the mailboxes that a relay has for each shard, which share the memory of one server's."""
+    workers, room = len(relay.workers), MAILBOX_BYTES // len(capacity.shards)
+    return [
+        MailboxGeometry.of(shard, workers, capacity.dtype, chunk_bytes=capacity.chunk_bytes, room=room)
+        for shard in capacity.shards
+    ]
 
 
 class SharedState(Owner):
@@ -64,7 +73,7 @@ class SharedState(Owner):
     peers : MPI.Intracomm or None
         On a worker of a job without servers: the workers with the same partition of their replicas.
     geometries : list of MailboxGeometry
-        The mailboxes of each shard.
+        The mailboxes of each shard, at its server.
     workers : list of int
         See `Transport`.
     replicas, partitions : int
@@ -86,10 +95,12 @@ class SharedState(Owner):
         self.rank, self.size, self.roles, self.capacity = comm.rank, comm.size, roles, capacity
         self.workers = [rank for replica in roles.replicas for rank in replica]
         self.replicas, self.partitions = len(roles.replicas), len(roles.replicas[0])
+        rings = len(roles.pushers())
         self.geometries = [
-            MailboxGeometry.of(shard, self.replicas, capacity.dtype, capacity.wire, capacity.chunk_bytes)
+            MailboxGeometry.of(shard, rings, capacity.dtype, capacity.wire, capacity.chunk_bytes)
             for shard in capacity.shards
         ]
+        self._relay_ranks = [relay.rank for relay in roles.relays]
         self.doorbells = Doorbells(self.comm)
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
@@ -102,13 +113,15 @@ class SharedState(Owner):
             self._shared.append(SharedVectors(self.peers, capacity.shared_vectors, size, capacity.dtype))
             self._shared.append(SharedVectors(self.peers, len(self.workers) + 1, len(Row) + 2 * PLACES, np.int64))
         sharpen_sleeps()
-        if self.rank == roles.coordinator or self.rank in roles.servers:
+        if self.rank in (roles.coordinator, *roles.servers, *self._relay_ranks):
             run_promptly()
 
     def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
         if way == "windows" or (way != "messages" and self.doorbells.alone):
             return Window(self.comm, self._regions(), allocation, staging)
-        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging)
+        mixed = way != "messages"
+        private = mixed and self.rank in self._relay_ranks
+        return MessageWindow(self.comm, self._regions(), mixed, allocation, staging, private)
 
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:
@@ -127,6 +140,7 @@ class SharedState(Owner):
                 "clocks": (np.int64, self.replicas),
                 "workers": (WORKER_STATUS, len(self.workers)),
                 "servers": (SERVER_STATUS, len(capacity.shards)),
+                "relays": (WORKER_STATUS, len(self.roles.relays)),
                 "sums": (np.float64, len(self.workers) * capacity.sums),
                 "evaluations": (evaluation(capacity.figures), capacity.evaluations),
                 "evaluated": (np.int64, capacity.evaluations),
@@ -144,7 +158,20 @@ class SharedState(Owner):
                     size = capacity.shards[shard].size
                     regions |= differences.regions(self.geometries[shard], size, capacity.wire_fetch, shard)
             return regions
+        if self.rank in self._relay_ranks:
+            return self._regions_of_relay(self.roles.relays[self._relay_ranks.index(self.rank)])
         return {}
+
+    def _regions_of_relay(self, relay: Relay) -> dict[str, tuple[Any, int]]:
+        """Return what a relay offers to its workers: what a server would that had all shards."""
+        found: dict[str, tuple[Any, int]] = {}
+        for number, geometry in enumerate(relay_geometries(self.capacity, relay)):
+            found |= {
+                f"parameters/{number}": (self.capacity.dtype, self.capacity.shards[number].size),
+                f"clock/{number}": (np.int64, len(ShardClock)),
+                **mailboxes.regions(geometry, number, relayed=True),
+            }
+        return found
 
     @property
     def shards(self) -> Sequence[Any]:

@@ -13,7 +13,8 @@ from mpidl.rma.counters import Counter
 from mpidl.rma.differences import DifferenceFetch
 from mpidl.rma.link import WindowLink
 from mpidl.rma.mailboxes import Outbox, Outboxes
-from mpidl.rma.shared_state import SharedState
+from mpidl.rma.reading import Holder, ShardReader
+from mpidl.rma.shared_state import SharedState, relay_geometries
 from mpidl.transport.protocol import ROUNDS, Control, Notice, Order
 from mpidl.wire import Differences, ErrorFeedback
 
@@ -50,19 +51,27 @@ class WindowWorkerLink(WindowLink):
         self._order_taken = 0
         holders = {shard: rank for holder, rank in enumerate(self._servers) for shard in capacity.held_by(holder)}
         # Who holds each shard, and its numbers there; nobody where there are no servers.
-        self._holders = [(holders[shard], f"parameters/{shard}", f"clock/{shard}") for shard in numbers if holders]
+        servers = [Holder(holders[shard], shard) for shard in numbers if holders]
+        parts = [slice(*shard) for shard in self.shards[: len(servers)]]
+        rank, relay, ring = shared.workers[number], shared.roles.relay_of(shared.workers[number]), self._replica
+        self.relayed, pushed, geometries = relay is not None, servers, shared.geometries
+        if relay is not None:
+            pushed, geometries = [Holder(relay.rank, shard) for shard in numbers], relay_geometries(capacity, relay)
+            ring = relay.workers.index(rank)
+        elif shared.roles.relays:
+            ring = shared.roles.pushers().index(rank)
+        self._reader = ShardReader(self._window, pushed, parts)
+        self._servers_reader = ShardReader(self._window, servers, parts)
         self._fetches = [
-            DifferenceFetch(self._window, rank, self._replica, copy, self._doorbells, shard)
-            for shard, (rank, _, _), copy in zip(numbers, self._holders, copies, strict=False)
+            DifferenceFetch(self._window, holder, ring, copy, self._doorbells, shard)
+            for (holder, shard), copy in zip(servers, copies, strict=False)
         ]
-        self._parts = [slice(*shard) for shard in self.shards[: len(self._holders)]]
         outboxes = [
-            Outbox(self._window, rank, self._replica, shared.geometries[shard], encoder, shard)
-            for shard, (rank, _, _), encoder in zip(numbers, self._holders, feedback or repeat(None), strict=False)
+            Outbox(self._window, holder, ring, geometries[shard], encoder, shard, self.relayed)
+            for (holder, shard), encoder in zip(pushed, feedback or repeat(None), strict=False)
         ]
-        self._outboxes = Outboxes(self._window, outboxes, self._parts, self._doorbells)
+        self._outboxes = Outboxes(self._window, outboxes, parts, self._doorbells)
         self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
-        self._numbers = np.zeros(len(Control), np.int64)
         self._clock = np.zeros(1, np.int64)
         self._clocks = np.zeros(shared.replicas, np.int64)
 
@@ -108,13 +117,6 @@ class WindowWorkerLink(WindowLink):
         self._window.get(self._clocks, self._coordinator, "clocks")
         self._window.flush(self._coordinator)
         return int(self._clocks.min())
-
-    def order(self) -> Order:
-        """See `FollowerLink.order`."""
-        self._window.get(self._numbers, self._coordinator, "control")
-        self._window.flush(self._coordinator)
-        numbers = self._numbers.tolist()
-        return Order(numbers[Control.ORDER], numbers[Control.LAST], numbers[Control.PHASE])
 
     def begin_round(self, pushes: int) -> tuple[Order, int | None]:
         """See `WorkerLink.begin_round`."""
@@ -174,22 +176,22 @@ class WindowWorkerLink(WindowLink):
         self.finish_fetch()
 
     def _start_reading(self, clocks: np.ndarray) -> None:
-        for (rank, _, clock), row in zip(self._holders, clocks, strict=True):
-            self._window.get(row, rank, clock)
+        self._reader.start_clocks(clocks)
         self._outboxes.start_asking()
 
     def start_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
         """See `WorkerLink.start_fetch`."""
         self._start_reading(clocks)
-        for rank, _, _ in self._holders:
-            self._window.order(rank)
-        for (rank, region, _), part in zip(self._holders, self._parts, strict=True):
-            self._window.get(parameters[part], rank, region)
+        self._reader.start(parameters)
 
     def finish_fetch(self) -> None:
         """See `WorkerLink.finish_fetch`."""
-        for rank, _, _ in self._holders:
-            self._window.flush(rank)
+        self._reader.finish()
+
+    def fetch_present(self, parameters: Any) -> None:
+        """See `WorkerLink.fetch_present`."""
+        self._servers_reader.start(parameters)
+        self._servers_reader.finish()
 
     def ask_differences(self) -> None:
         """See `WorkerLink.ask_differences`."""

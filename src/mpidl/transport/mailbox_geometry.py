@@ -44,18 +44,24 @@ class MailboxGeometry(NamedTuple):
 
     @classmethod
     def of(
-        cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES
+        cls,
+        shard: Range,
+        workers: int,
+        dtype: Any,
+        wire: Wire | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        room: int = MAILBOX_BYTES,
     ) -> MailboxGeometry:
-        """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as memory allows.
+        """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as `room` bytes allow.
 
         Where many workers leave too little memory for two slots of a ring, chunks are smaller.
         """
         dtype = np.dtype(dtype)
-        most = MAILBOX_BYTES // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
+        most = room // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
         chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize), max(most, FEWEST_ELEMENTS))
         chunks = -(-shard.size // chunk)
         slot = chunk * dtype.itemsize if wire is None else wire.size(chunk, dtype)
-        affordable = MAILBOX_BYTES // (workers * slot)
+        affordable = room // (workers * slot)
         slots = max(FEWEST_SLOTS, min(MOST_SLOTS, chunks + 1, affordable))
         return cls(workers, slots, chunk, chunks, dtype, wire, slot)
 

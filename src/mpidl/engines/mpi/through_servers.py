@@ -139,8 +139,7 @@ class ThroughServers(RequestHandler):
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`."""
         self._waiting.until(self.applied)
-        self._link.start_fetch(parameters, self._now)
-        self._link.finish_fetch()
+        self._link.fetch_present(parameters)
 
     def end_pushes(self) -> None:
         """See `RequestHandler.end_pushes`."""
@@ -209,7 +208,8 @@ class ThroughServers(RequestHandler):
                 from_host(copy.values, parameters[part])
         else:
             self._link.finish_fetch()
-            figures["bytes_fetched"] += parameters.nbytes
+            # What travels between nodes, the relay counts.
+            figures["bytes_fetched"] += 0 if self._link.relayed else parameters.nbytes
         figures["fetching_seconds"] += self._timer() - started
 
     def _count_tearing(self, clocks: np.ndarray) -> None:
@@ -233,7 +233,7 @@ class ThroughServers(RequestHandler):
         self._link.begin_push(clocks, portions)
         self._waiting.until(lambda: self._send_some(vector))
         figures["pushes"] += 1
-        figures["bytes_pushed"] += self._link.bytes_pushed - before
+        figures["bytes_pushed"] += 0 if self._link.relayed else self._link.bytes_pushed - before
         figures["last_push"] = time.time()
 
     def _send_some(self, vector: Any) -> bool:

@@ -19,8 +19,10 @@ class WorkerLink(FollowerLink, Protocol):
     ----------
     shards : sequence of Range
         Those that make up this worker's slice of the vector, counted from its beginning.
+    relayed : bool
+        Whether a relay of the node has mailboxes, parameters and clocks for this worker, in the servers' place.
     bytes_pushed : int
-        Bytes of values delivered to all servers.
+        Bytes of values delivered to all servers, or to the relay.
     bytes_fetched : int
         Bytes of values that have arrived as differences.
     peers : MPI.Intracomm or None
@@ -33,6 +35,8 @@ class WorkerLink(FollowerLink, Protocol):
 
     @property
     def shards(self) -> Sequence[Range]: ...
+    @property
+    def relayed(self) -> bool: ...
     @property
     def bytes_pushed(self) -> int: ...
     @property
@@ -120,6 +124,9 @@ class WorkerLink(FollowerLink, Protocol):
 
     def finish_fetch(self) -> None:
         """Wait until a started fetch has arrived."""
+
+    def fetch_present(self, parameters: Any) -> None:
+        """Read all shards from the servers themselves, as they are now, and wait for them."""
 
     def ask_differences(self) -> None:
         """Ask all servers how far their shards are ahead of this worker's copies."""
