@@ -75,7 +75,7 @@ class Gathering:
         self._inboxes, self._shards, self._chunks, self._clock = inboxes, shards, chunks, clock
         self._vectors = [np.empty(shards[-1].stop, dtype) for _ in range(2)]
         self._last = [-(-shard.size // chunk) - 1 for shard, chunk in zip(shards, chunks, strict=True)]
-        # Pushes begun by each worker, and shards that each has not whole of the last one.
+        # Pushes begun by each worker, and shards of them that have not arrived whole.
         self._begun, self._missing = [0] * workers, [0] * workers
         self.active, self.marked = set(range(workers)), set[int]()
         self.patience = Patience(clock(), workers)
@@ -85,7 +85,7 @@ class Gathering:
         self._here: set[int] = set()
         self._touched = [[False] * (last + 1) for last in self._last]
         self._fetched: list[int | None] = [None] * len(self._shards)
-        self._portions = (-1, -1)
+        self._portions: tuple[int, int] | None = None
         self.late = self.closing = self._has_whole = False
 
     @property
@@ -133,7 +133,8 @@ class Gathering:
             return False
         self.late = late
         self._here.add(worker)
-        self._begun[worker], self._missing[worker] = push + 1, len(self._shards)
+        self._begun[worker] = push + 1
+        self._missing[worker] += len(self._shards)
         self.patience.begins_push(worker, self._clock())
         return True
 
@@ -152,18 +153,16 @@ class Gathering:
         """Note that a push has arrived whole at one shard."""
         known, worker = self._fetched[shard], message.worker
         self._fetched[shard] = message.fetched if known is None else min(known, message.fetched)
+        (first, last), (known_first, known_last) = message.portions, self._portions or message.portions
+        self._portions = min(first, known_first), max(last, known_last)
         self._missing[worker] -= 1
-        if self._missing[worker]:
-            return
-        first, last = message.portions
-        known_first = self._portions[0] if self._has_whole else first
-        self._portions = min(first, known_first), max(last, self._portions[1])
-        self.patience.ends_push(worker, self._clock(), first=not self._has_whole)
-        self._has_whole = True
+        if not self._missing[worker]:
+            self.patience.ends_push(worker, self._clock(), first=not self._has_whole)
+            self._has_whole = True
 
     def swap(self) -> Gathered:
         """Return the sum and begin another; only if there are whole pushes and nothing else."""
-        assert self._has_whole, "there is nothing whole"
+        assert self._portions is not None, "nothing has arrived"
         assert self.whole, "a push has arrived in part"
         vector = self._vectors[0]
         fetched = [0 if clock is None else clock for clock in self._fetched]
