@@ -1,0 +1,61 @@
+"""Relays on two hosts: what crosses the network doesn't grow with the workers of a host."""
+
+import subprocess
+import sys
+
+import pytest
+from jobs_on_hosts import EPOCHS, SAMPLES, counts, summary, write_wide
+
+#: Steps of each worker, and bytes of a vector, of which one half is on the other host.
+STEPS, VECTOR = 80, 4 << 20
+
+
+@pytest.fixture
+def train(two_hosts, of_hosts, tmp_path, monkeypatch):
+    """Runs a job with two ranks on the first host and all others on the second.
+
+    Returns the job's log, and the bytes that crossed the second host's interface.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def crossed():
+        paths = [f"/sys/class/net/eth0/statistics/{each}_bytes" for each in ("rx", "tx")]
+        return sum(map(int, two_hosts.run(["cat", *paths], host="node2").split()))
+
+    def run(config, ranks, *settings):
+        hostfile = tmp_path / f"hostfile-{ranks}"
+        hostfile.write_text(f"node1 slots=2\nnode2 slots={ranks - 2}\n")
+        environment = of_hosts(two_hosts) | {"PRTE_MCA_prte_default_hostfile": str(hostfile)}
+        words = [sys.executable, "-P", "-m", "mpidl", "train", config, "-n", ranks]
+        words += [f"--set={each}" for each in ("topology.servers=2", "topology.relay=true", *settings)]
+        before = crossed()
+        job = two_hosts.begin(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        _, told = job.communicate(timeout=90)
+        assert job.returncode == 0, told
+        return told, crossed() - before
+
+    return run
+
+
+def test_three_workers_of_a_host_send_no_more_than_one(train, tmp_path):
+    config = write_wide(tmp_path, VECTOR // 4)
+    found = {}
+    for workers, ranks in ((1, 4), (3, 7)):
+        name = f"with-{workers}"
+        told, crossed = train(config, ranks, f"run.steps={workers * STEPS}", f"run.name={name}")
+        done = summary(tmp_path / "runs" / name)
+        assert (done["replicas"], done["relays"]) == (workers, workers // 2)
+        # The relay fetches once for each push that it sends: as many as the two servers have received.
+        vectors = sum(done["staleness_histogram"]) / 2
+        assert done["bytes_pushed"] == done["bytes_fetched"] == vectors * VECTOR
+        found[workers] = done["bytes_pushed"] + done["bytes_fetched"], crossed
+    assert "\nnode2: server 0, relay 0, workers 0-2\n" in told
+    assert found[1][0] == 2 * STEPS * VECTOR
+    for one, three in zip(found[1], found[3], strict=True):
+        assert three == pytest.approx(one, rel=0.05)
+
+
+def test_what_workers_of_a_relay_push_is_applied_once(train, counting, tmp_path):
+    train(counting, 7)
+    assert summary(tmp_path / "runs" / "counting")["relays"] == 1
+    assert counts(tmp_path / "runs" / "counting") == [EPOCHS] * SAMPLES
