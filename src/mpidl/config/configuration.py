@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, AUTO, Algorithm, Exchange
 from mpidl.config import toml
+from mpidl.config.combinations import check_partitions, check_relay
 from mpidl.config.earlier import modernise
 from mpidl.config.sections import (
     CheckpointSection,
@@ -190,39 +191,9 @@ def from_dict(
             )
     if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
         raise UsageError(f"run.record: a run of {algorithm.name} can't be recorded")
-    if config.topology.partitions > 1:
-        _check_partitions(config)
-    if config.topology.relay:
-        _check_relay(config)
+    check_partitions(config.topology, config.algorithm, config.run)
+    check_relay(config.topology, config.algorithm, config.run)
     return config
-
-
-def _check_relay(config: Config) -> None:
-    """Raise UsageError for what can't be done with the sum of several workers' pushes."""
-    algorithm, found = config.algorithm, "topology.relay: true, but"
-    if algorithm.exchange is not Exchange.SERVERS:
-        raise UsageError(f"{found} {algorithm.name} exchanges by {algorithm.exchange.value}, without pushes")
-    if algorithm.max_staleness is not None:
-        raise UsageError(f"{found} algorithm.max_staleness drops pushes one by one, expected none")
-    if not algorithm.policy(1).sums:
-        raise UsageError(f"{found} servers treat each push of {algorithm.name} in a way of its own, expected false")
-    for key in ("wire", "wire_fetch"):
-        if (wire := getattr(algorithm, key)) != "fp32":
-            raise UsageError(f"{found} algorithm.{key} is '{wire}', expected 'fp32': relays don't encode")
-    if config.topology.partitions > 1:
-        raise UsageError(f"{found} topology.partitions is {config.topology.partitions}, expected 1")
-    for key in ("deterministic", "record"):
-        if getattr(config.run, key):
-            raise UsageError(f"{found} run.{key} is true, which needs every push by itself, expected false")
-
-
-def _check_partitions(config: Config) -> None:
-    """Raise UsageError for what can't be done with models that are cut."""
-    found = f"topology.partitions: {config.topology.partitions}"
-    if config.algorithm.exchange is Exchange.SHARED_MEMORY:
-        raise UsageError(f"{found}, but {config.algorithm.name}'s replicas share one whole vector, expected 1")
-    if config.run.record:
-        raise UsageError(f"{found}, but only replicas of one rank can be recorded, expected 1 or run.record = false")
 
 
 def _source(values: Mapping[str, Any]) -> Source:

@@ -10,7 +10,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.rma.link import WindowLink
 from mpidl.rma.mailboxes import Outbox, Outboxes, RelayInbox
 from mpidl.rma.reading import Holder, ShardReader
-from mpidl.rma.shared_state import SharedState, relay_geometries
+from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ShardClock
 
 #: Plain integers, which index arrays faster than an enumeration's.
@@ -32,7 +32,7 @@ class WindowRelayLink(WindowLink):
         self._number, capacity, relay = number, shared.capacity, shared.roles.relays[number]
         self.shards: list[Range] = list(capacity.shards)
         self.workers = len(relay.workers)
-        geometries, window = relay_geometries(capacity, relay), self._window
+        geometries, window = capacity.relay_mailboxes(relay), self._window
         self.chunks = [geometry.chunk for geometry in geometries]
         self.inboxes = [
             RelayInbox(window, geometry, list(relay.workers), self._doorbells, shard)

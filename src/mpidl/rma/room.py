@@ -10,7 +10,6 @@ from mpi4py import MPI
 from mpidl.launch.room import SHARED_MEMORY, check_room
 from mpidl.rma import differences
 from mpidl.rma.nodes import neighbours
-from mpidl.rma.shared_state import relay_geometries
 from mpidl.rma.windows import allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
@@ -55,7 +54,7 @@ def _needed(rank: int, roles: Roles, capacity: Capacity, way: str) -> int:
     for relay in roles.relays if way != "messages" and allocation_chosen() == "allocate" else ():
         if relay.rank == rank:
             needed += capacity.shards[-1].stop * itemsize
-            needed += sum(each.nbytes for each in relay_geometries(capacity, relay))
+            needed += sum(each.nbytes for each in capacity.relay_mailboxes(relay))
     if rank in roles.servers and way != "messages" and allocation_chosen() == "allocate":
         for number in capacity.held_by(roles.servers.index(rank)):
             shard = capacity.shards[number]

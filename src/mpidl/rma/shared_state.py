@@ -23,7 +23,7 @@ from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Relay, Roles
 from mpidl.transport.capacity import Capacity
-from mpidl.transport.mailbox_geometry import MAILBOX_BYTES, MailboxGeometry
+from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.transport.protocol import (
     NOTICE,
     PLACES,
@@ -38,15 +38,6 @@ from mpidl.transport.protocol import (
 
 #: Seconds that a rank spins before it sleeps, if it has a core of its own.
 SPIN = 50e-6
-
-
-def relay_geometries(capacity: Capacity, relay: Relay) -> list[MailboxGeometry]:
-    """Return the mailboxes that a relay has for each shard, which share the memory of one server's."""
-    workers, room = len(relay.workers), MAILBOX_BYTES // len(capacity.shards)
-    return [
-        MailboxGeometry.of(shard, workers, capacity.dtype, chunk_bytes=capacity.chunk_bytes, room=room)
-        for shard in capacity.shards
-    ]
 
 
 class SharedState(Owner):
@@ -165,7 +156,7 @@ class SharedState(Owner):
     def _regions_of_relay(self, relay: Relay) -> dict[str, tuple[Any, int]]:
         """Return what a relay offers to its workers: what a server would that had all shards."""
         found: dict[str, tuple[Any, int]] = {}
-        for number, geometry in enumerate(relay_geometries(self.capacity, relay)):
+        for number, geometry in enumerate(self.capacity.relay_mailboxes(relay)):
             found |= {
                 f"parameters/{number}": (self.capacity.dtype, self.capacity.shards[number].size),
                 f"clock/{number}": (np.int64, len(ShardClock)),

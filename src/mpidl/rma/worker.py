@@ -14,7 +14,7 @@ from mpidl.rma.differences import DifferenceFetch
 from mpidl.rma.link import WindowLink
 from mpidl.rma.mailboxes import Outbox, Outboxes
 from mpidl.rma.reading import Holder, ShardReader
-from mpidl.rma.shared_state import SharedState, relay_geometries
+from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ROUNDS, Control, Notice, Order
 from mpidl.wire import Differences, ErrorFeedback
 
@@ -56,7 +56,7 @@ class WindowWorkerLink(WindowLink):
         rank, relay, ring = shared.workers[number], shared.roles.relay_of(shared.workers[number]), self._replica
         self.relayed, pushed, geometries = relay is not None, servers, shared.geometries
         if relay is not None:
-            pushed, geometries = [Holder(relay.rank, shard) for shard in numbers], relay_geometries(capacity, relay)
+            pushed, geometries = [Holder(relay.rank, shard) for shard in numbers], capacity.relay_mailboxes(relay)
             ring = relay.workers.index(rank)
         elif shared.roles.relays:
             ring = shared.roles.pushers().index(rank)

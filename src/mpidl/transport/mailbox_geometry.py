@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,3 +71,11 @@ class MailboxGeometry(NamedTuple):
         """Bytes of all rings with their counters: two for each worker, and a header for each slot."""
         number = np.dtype(np.int64).itemsize
         return self.workers * (2 * number + self.slots * (len(Header) * number + self.slot))
+
+
+def of_relay(
+    shards: Sequence[Range], workers: int, dtype: Any, chunk_bytes: int = CHUNK_BYTES
+) -> list[MailboxGeometry]:
+    """Return the mailboxes that a relay of so many workers has for each shard: together as large as a server's."""
+    room = MAILBOX_BYTES // len(shards)
+    return [MailboxGeometry.of(shard, workers, dtype, chunk_bytes=chunk_bytes, room=room) for shard in shards]
