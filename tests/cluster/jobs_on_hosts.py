@@ -55,7 +55,7 @@ def write_counting(directory: Path) -> Path:
     return path
 
 
-#: A model whose gradient is as long as one likes and takes a tenth of a second.
+#: A model whose gradient is as long as one likes and takes a quarter of a second.
 WIDE = """
 import numpy as np
 
@@ -93,7 +93,7 @@ rate = 1.0
 [checkpoint]
 every = 1000.0
 [debug]
-gradient_seconds = 0.1
+gradient_seconds = 0.25
 """
     )
     return path

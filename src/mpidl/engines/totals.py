@@ -92,17 +92,18 @@ class Totals:
         return max(0.0, self.last_push - self.first_fetch - self.evaluation_seconds) if self.first_fetch else 0.0
 
     def timing(self) -> dict[str, float | None]:
-        """Return the durations by which a virtual cluster can simulate this run; empty if nothing was measured.
+        """Return the durations by which a virtual cluster can simulate this run.
+
+        Empty if nothing was measured, or if the run had relays, which virtual clusters don't have.
 
         Returns
         -------
         dict
             "compute": mean seconds of a worker's step without fetches and pushes. "compute_deviation": standard
             deviation of a gradient's duration, relative to "compute". "service": mean seconds of a server's work on a
-            push. "bandwidth": bytes per second of fetches and pushes, latency included; None if there were none, or
-            if relays made some of them.
+            push. "bandwidth": bytes per second of fetches and pushes, latency included; None if there were none.
         """
-        if not self.batches or not self.computing_seconds:
+        if not self.batches or not self.computing_seconds or self.relays:
             return {}
         gradient = self.computing_seconds / self.batches
         variance = max(0.0, self.computing_squares / self.batches - gradient * gradient)
@@ -113,7 +114,7 @@ class Totals:
             "compute": mean,
             "compute_deviation": variance**0.5 / mean,
             "service": sum(self.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
-            "bandwidth": (self.bytes_fetched + self.bytes_pushed) / moving if moving and not self.relays else None,
+            "bandwidth": (self.bytes_fetched + self.bytes_pushed) / moving if moving else None,
         }
 
     def shares(self) -> dict[str, float]:
