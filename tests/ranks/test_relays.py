@@ -183,9 +183,9 @@ def test_workers_of_one_speed_share_what_travels(comm, shared_path, way, servers
     steps = 20
 
     def act(pusher, among, coordinator):
-        time.sleep(0.02 * pusher.number)
+        time.sleep(0.05 * pusher.number)
         for _ in range(steps):
-            time.sleep(0.06)
+            time.sleep(0.1)
             pusher.push()
             pusher.fetch()
 
