@@ -66,6 +66,14 @@ def test_a_worker_that_is_away_is_not_waited_for_and_comes_back_into_step():
     assert away < 1.03 * first
 
 
+def test_workers_that_begin_a_little_later_are_waited_for_once():
+    exchanges, done = simulate([1.0] * 3, 0.1, (1.0, 1.2, 1.3), until=10.0)
+    assert exchanges == max(done)
+    exchanges, (first, _) = simulate([1.0] * 2, 0.1, (1.0, np.inf), until=100.0)
+    (_, (alone,)) = simulate([1.0], 0.1, (1.0,), until=100.0)
+    assert exchanges == first >= alone - 1
+
+
 def test_a_worker_that_has_left_is_not_waited_for():
     patience = Patience(0.0, 2)
     for worker in (0, 1):

@@ -25,7 +25,7 @@ class Patience:
 
     def __init__(self, now: float, workers: int) -> None:
         self._began = [now] * workers
-        self._steps: dict[int, float] = {}
+        self._active, self._steps = set(range(workers)), dict[int, float]()
         self._exchange = 0.0
         self._ready = now
 
@@ -47,13 +47,16 @@ class Patience:
 
     def leaves(self, worker: int) -> None:
         """Expect no more pushes of a worker."""
+        self._active.discard(worker)
         self._steps.pop(worker, None)
 
     def waits(self, here: Collection[int], now: float) -> bool:
         """Return whether to wait for another worker, while the pushes of those that are `here` have arrived."""
-        patience = SHARE * (min(self._steps.values(), default=0.0) + self._exchange)
+        # Of a worker that has not pushed yet, a step is expected to take as long as the shortest.
+        shortest = min(self._steps.values(), default=0.0)
+        patience = SHARE * (shortest + self._exchange)
         last = self._ready + patience
         if now >= last:
             return False
-        due = (self._began[worker] + step for worker, step in self._steps.items() if worker not in here)
+        due = (self._began[worker] + self._steps.get(worker, shortest) for worker in self._active.difference(here))
         return any(each <= last and now < each + patience for each in due)
