@@ -67,6 +67,18 @@ def test_servers_hold_shards_and_workers_models():
     assert found["memory_bytes"] == 2 * sum(memory.values()) + 2 * sum(workers[0]["memory"].values())
 
 
+def test_nodes_have_relays():
+    found = plan(config(topology={"relay": True}, virtual={"ranks_per_node": 4}), ranks=8)
+    assert found["nodes"] == 2
+    assert [rank["role"] for rank in found["roles"]][:4] == ["coordinator", "relay 0", "worker 0", "worker 1"]
+    _, relay, *_ = found["roles"]
+    mailboxes = 2 * (2 * 8 + 2 * (6 * 8 + 552))
+    assert {part: nbytes for part, nbytes in relay["memory"].items() if nbytes} == {
+        "parameters": 2 * 552, "exchange": 2 * 552 + mailboxes,
+    }  # fmt: skip
+    assert "8 ranks of 2 nodes" in as_text(found)
+
+
 def test_workers_hold_shards_where_there_are_no_servers():
     _, *workers = plan(config("sync"), ranks=4)["roles"]
     assert [tuple(rank["shard"]) for rank in workers] == [(0, 46), (46, 92), (92, 138)]

@@ -139,6 +139,12 @@ def test_what_a_user_got_wrong_is_one_line(mpidl, arguments, line):
     assert done.stderr.count("\n") == 1
 
 
+def test_virtual_clusters_have_no_relays(mpidl):
+    done = mpidl("simulate", DIGITS, "--replicas", 2, *options("topology.relay=true"))
+    assert done.returncode == 2
+    assert done.stderr == "mpidl: topology.relay: true, but virtual clusters have no relays, expected false\n"
+
+
 def test_cut_replicas_take_less_time_for_the_same_result(mpidl):
     settings = ("--set", "virtual.compute=0.01", "--set", "run.steps=20", "--set", "virtual.bandwidth=1e9", "--json")
 

@@ -56,6 +56,50 @@ def write_counting(directory: Path) -> Path:
     return path
 
 
+#: A model whose gradient is as long as one likes and takes a quarter of a second.
+WIDE = """
+import numpy as np
+
+class Wide:
+    def __init__(self, size):
+        self.parameters, self._gradient = np.zeros(size, np.float32), np.ones(size, np.float32)
+
+    def loss_and_gradient(self, batch):
+        return 0.0, self._gradient
+
+def make(dataset, seed):
+    return Wide({size})
+"""
+
+
+def write_wide(directory: Path, size: int) -> Path:
+    """Write a job of so many parameters, with an epoch longer than it, into a directory; see `write_counting`."""
+    (directory / "wide_model.py").write_text(WIDE.replace("{size}", str(size)))
+    with h5py.File(directory / "wide.h5", "w") as file:
+        for split, samples in (("train", 1000), ("test", 1)):
+            file[f"{split}/x"] = file[f"{split}/y"] = np.zeros((samples, 1), np.float32)
+    path = directory / "wide.toml"
+    path.write_text(
+        """
+[data]
+source = "hdf5"
+path = "wide.h5"
+batch = 1
+portion = 1
+[model]
+factory = "wide_model:make"
+[server]
+rule = "sgd"
+rate = 1.0
+[checkpoint]
+every = 1000.0
+[debug]
+gradient_seconds = 0.25
+"""
+    )
+    return path
+
+
 def last_step(run: Path) -> int:
     """Return the step of a run's last checkpoint; -1 if there is none."""
     return max((int(path.name) for path in run.glob("checkpoints/*") if path.name.isdecimal()), default=-1)

@@ -245,3 +245,34 @@ def test_wrong_overrides(tmp_path, override, text):
 @pytest.mark.parametrize("job", sorted(JOBS.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_jobs_of_the_repository(job):
     assert load(job).run.name == job.stem
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sections", "text"),
+    [
+        ({"name": "sync"}, {}, "sync exchanges by reduction, without pushes"),
+        ({"name": "sandblaster"}, {}, "sandblaster exchanges by operations, without pushes"),
+        ({"name": "softsync"}, {}, "servers need each push of softsync by itself, expected false"),
+        ({"name": "dynsgd"}, {}, "servers need each push of dynsgd by itself, expected false"),
+        ({"name": "adag"}, {}, "servers need each push of adag by itself, expected false"),
+        ({"max_staleness": 3}, {}, "algorithm.max_staleness drops pushes one by one, expected none"),
+        ({"wire": "bf16"}, {}, "algorithm.wire is 'bf16' and relays don't encode, expected 'fp32'"),
+        ({"wire_fetch": "auto"}, {}, "algorithm.wire_fetch is 'auto' and relays don't encode, expected 'fp32'"),
+        ({}, {"topology": {"partitions": 2}}, "topology.partitions is 2, expected 1"),
+        (
+            {},
+            {"run": {"deterministic": True}},
+            "run.deterministic is true and needs each push by itself, expected false",
+        ),
+        ({}, {"run": {"record": True}}, "run.record is true and needs each push by itself, expected false"),
+    ],
+)
+def test_what_a_relay_can_not_add_up(algorithm, sections, text):
+    values = {**minimal(), "algorithm": algorithm, **sections}
+    values["topology"] = {**sections.get("topology", {}), "relay": True}
+    assert line(values) == f"topology.relay: true, but {text}"
+
+
+@pytest.mark.parametrize("name", ["downpour", "ssp", "easgd", "eamsgd", "aeasgd", "agn"])
+def test_algorithms_that_relays_go_with(name):
+    assert from_dict({**minimal(), "algorithm": {"name": name}, "topology": {"relay": True}}).topology.relay

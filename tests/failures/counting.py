@@ -85,6 +85,8 @@ class Case:
     moves : bool
         See `Counting`; False where replicas that share memory would write one element at the same time.
     deterministic : bool
+    relays : int
+        Number of nodes with a relay, of nodes of four ranks each; 0 for one node without.
     samples, epochs, padding : int
     pace : float
         Seconds of a batch, over all replicas.
@@ -96,6 +98,7 @@ class Case:
     replicas: tuple[int, ...] = (1, 2, 3)
     moves: bool = True
     deterministic: bool = False
+    relays: int = 0
     samples: int = 101
     epochs: int = 10
     padding: int = 300
@@ -121,6 +124,7 @@ class Case:
                     "model": {"factory": "counting:make"},
                     "algorithm": self.algorithm or {"name": "downpour"},
                     "server": {"rule": "sgd", "rate": 1.0} if self.has_rule else {},
+                    "topology": {"relay": self.relays > 0},
                     "checkpoint": {"keep": 3 if self.padding > 10**5 else 100},
                 }
             )
@@ -140,6 +144,7 @@ class Case:
             "COUNTING_MOVES": str(int(self.moves)),
             "COUNTING_SECONDS": str(self.pace * max(1, replicas)),
             "COUNTING_STARTED": str(directory / "started"),
+            **({"MPIDL_RANKS_PER_NODE": "4"} if self.relays else {}),
         }
 
 
@@ -151,6 +156,8 @@ LARGE: dict[str, Any] = {
 }
 ALONE: dict[str, Any] = {"replicas": (1,)}
 APART: dict[str, Any] = {"servers": (0,)}
+#: Two nodes, of which one has a relay.
+RELAYED: dict[str, Any] = {"servers": (1, 2), "replicas": (4, 5), "relays": 1}
 #: What applies each gradient once, as it is. Where a mean is taken, or changes are weighed, there is one replica.
 CASES = (
     Case("downpour"),
@@ -163,7 +170,10 @@ CASES = (
     Case("downpour, fetches in bf16", {"name": "downpour", "wire_fetch": "bf16"}),
     Case("downpour, deterministic", {"name": "downpour", "n_push": 2}, deterministic=True),
     Case("downpour, one process", servers=(0,), replicas=(0,)),
+    Case("downpour, relay", **RELAYED),
+    Case("downpour, n_push 3, n_fetch 2, relay", {"name": "downpour", "n_push": 3, "n_fetch": 2}, **RELAYED),
     Case("ssp", {"name": "ssp", "bound": 1}),
+    Case("ssp, relay", {"name": "ssp", "bound": 1}, **RELAYED),
     Case("softsync", {"name": "softsync", "n": 100, "modulate": False}),
     Case("dcasgd", {"name": "dcasgd", "variance": 0.0}),
     Case("dynsgd, window 3", {"name": "dynsgd", "rate": 1.0, "window": 3}, **ALONE),
@@ -172,6 +182,7 @@ CASES = (
     Case("averaging, tau 3", {"name": "averaging", "rate": 1.0, "tau": 3, "inner": "sgd"}, **APART, **ALONE),
     Case("downpour, large", **LARGE),
     Case("downpour, n_push 3, large", {"name": "downpour", "n_push": 3}, **LARGE),
+    Case("downpour, relay, large", **RELAYED, **LARGE),
     Case("hogwild, large", {"name": "hogwild"}, moves=False, **APART, **LARGE),
 )
 

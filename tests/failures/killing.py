@@ -113,7 +113,7 @@ class Run:
     def _start(self) -> RunningJob:
         case, chance = self.case, self.chance
         servers, replicas = chance.choice(case.servers), chance.choice(case.replicas)
-        ranks = 1 + servers + replicas
+        ranks = 1 + servers + replicas + case.relays
         self._said = f"{ranks} ranks, {servers} servers"
         (self.directory / "started").unlink(missing_ok=True)
         words = ["train", self._config, "-n", ranks, f"--set=checkpoint.every={chance.uniform(0.2, 0.5):.3f}"]

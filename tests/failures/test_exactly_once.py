@@ -4,7 +4,7 @@ import random
 
 import pytest
 from bitwise import Setting, differences
-from counting import Case
+from counting import RELAYED, Case
 from killing import strike_runs
 
 import beside
@@ -33,6 +33,13 @@ def faults(report):
 def test_a_killed_job_that_is_resumed_uses_every_sample_exactly_once(place, bare_environment):
     case = Case("downpour", {"name": "downpour", "n_push": 3}, replicas=(2,), padding=100_000)
     report = strike_runs(case, place, bare_environment, random.Random(1), kills=2)
+    assert faults(report) == ""
+    assert report.checkpoints > 3
+
+
+def test_a_killed_job_with_a_relay_uses_every_sample_exactly_once(place, bare_environment):
+    case = Case("downpour, relay", padding=100_000, **RELAYED)
+    report = strike_runs(case, place, bare_environment, random.Random(5), kills=2)
     assert faults(report) == ""
     assert report.checkpoints > 3
 

@@ -51,5 +51,15 @@ def test_tearing_of_two_workers():
     assert Totals(now=0.0).tearing() == {"mean": 0.0, "max": 0, "fetches": 0}
 
 
+def test_relays_count_the_bytes_of_their_workers():
+    workers, servers, relays = np.zeros(3, WORKER_STATUS), np.zeros(1, SERVER_STATUS), np.zeros(2, WORKER_STATUS)
+    workers["pushes"], workers["batches"], workers["computing_seconds"] = 4, 4, 1.0
+    workers["bytes_pushed"], workers["bytes_fetched"] = [0, 0, 40], [0, 0, 80]
+    relays["pushes"], relays["bytes_pushed"], relays["bytes_fetched"] = 3, [30, 20], [31, 21]
+    found = from_status(0.0, workers, servers, relays=relays)
+    assert (found.pushes, found.bytes_pushed, found.bytes_fetched) == (12, 90, 132)
+    assert found.timing() == {}
+
+
 def test_nothing_is_known_before_the_first_gradient():
     assert Totals(now=0.0).timing() == Totals(now=0.0).shares() == {}

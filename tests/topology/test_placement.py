@@ -28,6 +28,12 @@ def test_the_roles_of_each_host(hosts, servers, partitions, standby, lines):
     assert placement(replace(assign(names, servers, partitions, standby), hosts=names)) == lines
 
 
+def test_relays_are_on_the_map():
+    names = ("a",) * 2 + ("b",) * 4 + ("c",) * 4
+    lines = placement(replace(assign(names, 1, relay=True), hosts=names))
+    assert lines == ["a: coordinator, worker 0", "b: server 0, workers 1-3", "c: relay 0, workers 4-6"]
+
+
 def test_many_hosts_are_a_few_lines():
     names = tuple(f"h{rank // 8}" for rank in range(8 * 1000))
     lines = placement(replace(assign(names, 3), hosts=names))

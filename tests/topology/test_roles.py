@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
-from mpidl.topology.roles import assign, check_number
+from mpidl.topology.roles import Relay, assign, check_number
 
 
 @st.composite
@@ -74,6 +74,45 @@ def test_two_nodes():
     assert roles.standby == (7,)
     assert roles.role(6) == "worker 1, partition 1 of 2"
     assert roles.role(7) == "standby 0"
+
+
+def test_nodes_that_have_not_all_servers_have_relays():
+    roles = assign(["a"] * 4 + ["b"] * 3, servers=1, relay=True)
+    assert roles.servers == (1,)
+    assert roles.relays == (Relay(4, (5, 6)),)
+    assert roles.replicas == ((2,), (3,), (5,), (6,))
+    assert roles.pushers() == [2, 3, 4, 4]
+    assert [roles.role(rank) for rank in (4, 5)] == ["relay 0", "worker 2"]
+    assert roles.relay_of(3) is None
+    assert roles.relay_of(6) == roles.relays[0]
+    both = assign(["a"] * 5 + ["b"] * 4, servers=2, relay=True)
+    assert both.relays == (Relay(2, (3, 4)), Relay(6, (7, 8)))
+    assert both.pushers() == [2, 2, 6, 6]
+
+
+def test_relays_are_where_they_save_something():
+    assert assign(["a"] * 8, servers=2, relay=True).relays == ()
+    assert assign(["a"] * 3 + ["b"] * 3, servers=1, relay=True).relays == ()
+    assert assign(["a"] * 8 + ["b"] * 8, servers=0, relay=True).relays == ()
+
+
+@given(st.lists(st.integers(0, 3), min_size=3, max_size=24), st.integers(1, 3))
+def test_every_rank_has_one_role_beside_relays(nodes, servers):
+    if len(nodes) < 2 + servers:
+        return
+    roles = assign(nodes, servers, relay=True)
+    workers = [rank for replica in roles.replicas for rank in replica]
+    relays = [relay.rank for relay in roles.relays]
+    assert sorted([0, *roles.servers, *relays, *workers]) == list(range(len(nodes)))
+    assert len(set(roles.names())) == len(nodes)
+    assert roles.servers == assign(nodes, servers).servers
+    for relay in roles.relays:
+        assert relay.workers == tuple(rank for rank in workers if nodes[rank] == nodes[relay.rank])
+        assert len(relay.workers) >= 2
+        assert not {nodes[rank] for rank in roles.servers} <= {nodes[relay.rank]}
+    assert sorted({*workers, *relays}) == sorted(
+        {*roles.pushers(), *(w for each in roles.relays for w in each.workers)}
+    )
 
 
 def test_a_replica_spans_nodes_when_it_must():

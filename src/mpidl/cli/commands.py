@@ -90,7 +90,7 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return launch(ranks, passed, Screen(), config.servers, partitions)
+    return launch(ranks, passed, Screen(), config.servers, partitions, config.topology.relay)
 
 
 def _config(arguments: argparse.Namespace) -> Config:

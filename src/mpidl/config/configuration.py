@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, AUTO, Algorithm, Exchange
 from mpidl.config import toml
+from mpidl.config.combinations import check_partitions, check_relay
 from mpidl.config.earlier import modernise
 from mpidl.config.sections import (
     CheckpointSection,
@@ -198,18 +199,9 @@ def from_dict(
             f"virtual.death: a replica that returns can't take part in a run of {algorithm.name} with fragments or "
             "overlap, expected no returns"
         )
-    if config.topology.partitions > 1:
-        _check_partitions(config)
+    check_partitions(config.topology, config.algorithm, config.run)
+    check_relay(config.topology, config.algorithm, config.run)
     return config
-
-
-def _check_partitions(config: Config) -> None:
-    """Raise UsageError for what can't be done with models that are cut."""
-    found = f"topology.partitions: {config.topology.partitions}"
-    if config.algorithm.exchange is Exchange.SHARED_MEMORY:
-        raise UsageError(f"{found}, but {config.algorithm.name}'s replicas share one whole vector, expected 1")
-    if config.run.record:
-        raise UsageError(f"{found}, but only replicas of one rank can be recorded, expected 1 or run.record = false")
 
 
 def _source(values: Mapping[str, Any]) -> Source:

@@ -33,6 +33,9 @@ class TopologySection(Checked):
         How pushes, fetches and counters travel: through MPI windows; through windows between the ranks of a node and
         as messages between nodes ("mixed"); as messages between any two ranks; or, by "auto", through windows where
         all ranks are on one node, else mixed.
+    relay : bool
+        Whether one rank of each node that has not all servers, and at least two workers, is its relay: it sends the
+        servers the sum of what these workers push, and fetches for all of them.
     """
 
     servers: Count = 1
@@ -41,6 +44,7 @@ class TopologySection(Checked):
     schedule: str = "one_forward_one_backward"
     micro_batches: Count | None = None
     transport: Literal["auto", "windows", "mixed", "messages"] = "auto"
+    relay: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

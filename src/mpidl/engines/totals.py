@@ -42,8 +42,8 @@ class Totals:
         Number of fetches whose tearing was counted, and sum and maximum of it; see `tearing`.
     dropped : int
         Number of pushes that shards have dropped.
-    workers, replicas : int
-        Number of workers and of replicas whose time was taken.
+    workers, replicas, relays : int
+        Number of workers and of replicas whose time was taken, and of relays.
     staleness : array (BINS,) of int64
         Number of pushes in each bin of `shards.staleness.Histogram`, over all shards.
     staleness_sum, staleness_max : int
@@ -79,6 +79,7 @@ class Totals:
     staleness_max: int = 0
     workers: int = 0
     replicas: int = 0
+    relays: int = 0
 
     @property
     def seconds(self) -> float:
@@ -91,7 +92,9 @@ class Totals:
         return max(0.0, self.last_push - self.first_fetch - self.evaluation_seconds) if self.first_fetch else 0.0
 
     def timing(self) -> dict[str, float | None]:
-        """Return the durations by which a virtual cluster can simulate this run; empty if nothing was measured.
+        """Return the durations by which a virtual cluster can simulate this run.
+
+        Empty if nothing was measured, or if the run had relays, which virtual clusters don't have.
 
         Returns
         -------
@@ -100,7 +103,7 @@ class Totals:
             deviation of a gradient's duration, relative to "compute". "service": mean seconds of a server's work on a
             push. "bandwidth": bytes per second of fetches and pushes, latency included; None if there were none.
         """
-        if not self.batches or not self.computing_seconds:
+        if not self.batches or not self.computing_seconds or self.relays:
             return {}
         gradient = self.computing_seconds / self.batches
         variance = max(0.0, self.computing_squares / self.batches - gradient * gradient)
@@ -161,7 +164,7 @@ OF_LEADS = (
 )  # fmt: skip
 
 
-def from_status(now: float, workers: Any, servers: Any, partitions: int = 1) -> Totals:
+def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, relays: Any = None) -> Totals:
     """Add up the status of all ranks.
 
     Parameters
@@ -172,12 +175,15 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1) -> 
         One row for each worker and each shard; see `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
     partitions : int
         Number of workers of a replica, whose rows follow one another.
+    relays : structured array, optional
+        One row for each relay, of `WORKER_STATUS`: what is pushed and fetched for workers that count no bytes.
     """
+    relayed = {name: 0 if relays is None else relays[name].sum().item() for name in ("bytes_pushed", "bytes_fetched")}
     leads = workers[::partitions]
     begun = workers["first_fetch"][workers["first_fetch"] > 0]
     return Totals(
         now=now,
-        **{name: workers[name].sum().item() for name in SUMS},
+        **{name: workers[name].sum().item() + relayed.get(name, 0) for name in SUMS},
         **{name: leads[name].sum().item() for name in OF_LEADS},
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
@@ -191,4 +197,5 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1) -> 
         staleness_max=int(servers["staleness_max"].max()),
         workers=len(workers),
         replicas=len(leads),
+        relays=0 if relays is None else len(relays),
     )

@@ -44,15 +44,10 @@ def fill(
     """
     if state is None:
         state = [np.empty_like(parameters) for _ in job.states]
-    vectors, clock = dict(zip(job.states, state, strict=True)), 0
-    for vector in vectors.values():
+    vectors, clock = dict(zip(job.states, state, strict=True)), fill_parameters(job, range, parameters)
+    for name, vector in vectors.items():
         vector.fill(0)
-    if job.checkpoint is None:
-        parameters[:] = job.initial(range)
-    else:
-        parameters[:] = job.checkpoint.read("parameters", range, job.layout)
-        clock = job.checkpoint.clock(range, job.layout)
-        for name, vector in vectors.items() if job.resumes else ():
+        if job.checkpoint is not None and job.resumes:
             vector[:] = job.checkpoint.read(f"rule/{name}", range, job.layout)
     policy = job.algorithm.shard_policy(job.replicas)
     rule = job.scheduled_rule
@@ -63,6 +58,21 @@ def fill(
     if job.checkpoint is not None and job.same_algorithm:
         _load(shard, job.checkpoint.shard_state(range, job.layout), job.replicas_resume)
     return shard
+
+
+def fill_parameters(job: Job, range: Range, parameters: np.ndarray) -> int:
+    """Write the first values of a range of the parameters, shape (range.size,); return their shard's first clock.
+
+    Raises
+    ------
+    MpidlError
+        The checkpoint is damaged.
+    """
+    if job.checkpoint is None:
+        parameters[:] = job.initial(range)
+        return 0
+    parameters[:] = job.checkpoint.read("parameters", range, job.layout)
+    return job.checkpoint.clock(range, job.layout)
 
 
 def _load(shard: Shard, saved: Mapping[str, np.ndarray], same_workers: bool) -> None:

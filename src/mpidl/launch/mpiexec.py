@@ -56,7 +56,9 @@ class Screen(Protocol):
         """Act on the job's end."""
 
 
-def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 0, partitions: int = 1) -> int:
+def launch(
+    ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 0, partitions: int = 1, relay: bool = False
+) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1, as soon as all have started and can
@@ -76,6 +78,8 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
         Number of ranks that are servers.
     partitions : int
         Number of ranks of a replica.
+    relay : bool
+        Whether nodes have relays.
 
     Returns
     -------
@@ -92,7 +96,8 @@ def launch(ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 
     """
     forwarding = _Forwarding(screen, [0] * ranks)
     deaths = Deaths(
-        lambda rank: assign(forwarding.nodes, servers, partitions).role(rank), lambda: len(set(forwarding.nodes)) > 1
+        lambda rank: assign(forwarding.nodes, servers, partitions, relay=relay).role(rank),
+        lambda: len(set(forwarding.nodes)) > 1,
     )
     with handled(forwarding.handle), forwarding:
         words, variables = command(ranks, ["-P", "-m", "mpidl", *arguments])

@@ -270,6 +270,7 @@ class Reporter:
         servers: int,
         replicas: int,
         partitions: int = 1,
+        relays: int = 0,
         interrupted: bool,
         seconds_to_target: float | None,
         stopped: str | None,
@@ -281,7 +282,7 @@ class Reporter:
         ----------
         totals : Totals
             The totals of the finished run.
-        ranks, servers, replicas, partitions : int
+        ranks, servers, replicas, partitions, relays : int
             Size of the run.
         interrupted : bool
             Whether a signal ended the run early.
@@ -304,6 +305,7 @@ class Reporter:
             "servers": servers,
             "replicas": replicas,
             "partitions": partitions,
+            "relays": relays,
             "interrupted": interrupted,
             "epochs": self.epoch(totals),
             "samples": self._done_before + totals.samples,

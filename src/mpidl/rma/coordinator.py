@@ -29,6 +29,7 @@ class WindowCoordinatorLink(WindowLink):
         window = self._window
         self._numbers = window.local("control")
         self.workers, self.servers = window.local("workers"), window.local("servers")
+        self.relays = window.local("relays")
         self.holders = len(shared.roles.servers)
         self.sums = window.local("sums").reshape(len(shared.workers), -1)
         self._evaluations, self._evaluated = window.local("evaluations"), window.local("evaluated")

@@ -7,7 +7,7 @@ import numpy as np
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ANNOUNCING, Control, Saved, Tag
+from mpidl.transport.protocol import ANNOUNCING, Control, Order, Saved, Tag
 
 
 class WindowLink:
@@ -21,11 +21,19 @@ class WindowLink:
     def __init__(self, shared: SharedState) -> None:
         self._shared, self._window, self._doorbells = shared, shared.window, shared.doorbells
         self._coordinator, self.crowded = shared.roles.coordinator, shared.crowded
+        self._numbers = np.zeros(len(Control), np.int64)
         self._posted: dict[str, np.ndarray] = {}
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""
         return self._shared.backoff(longest)
+
+    def order(self) -> Order:
+        """See `FollowerLink.order`: asks the coordinator."""
+        self._window.get(self._numbers, self._coordinator, "control")
+        self._window.flush(self._coordinator)
+        numbers = self._numbers.tolist()
+        return Order(numbers[Control.ORDER], numbers[Control.LAST], numbers[Control.PHASE])
 
     def signal(self) -> None:
         """See `FollowerLink.signal`."""

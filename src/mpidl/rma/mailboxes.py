@@ -35,6 +35,7 @@ class Names(NamedTuple):
     consumed: str
     headers: str
     slots: str
+    applied: str
 
 
 def names(shard: int) -> Names:
@@ -42,10 +43,11 @@ def names(shard: int) -> Names:
     return Names(*(f"{name}/{shard}" for name in Names._fields))
 
 
-def regions(geometry: MailboxGeometry, shard: int = 0) -> dict[str, tuple[Any, int]]:
-    """Return the window regions of the rings of shard number `shard`."""
+def regions(geometry: MailboxGeometry, shard: int = 0, relayed: bool = False) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the rings of shard number `shard`, in a server's window or in a relay's."""
     slots, name = geometry.workers * geometry.slots, names(shard)
     return {
+        **({name.applied: (np.int64, geometry.workers)} if relayed else {}),
         name.published: (np.int64, geometry.workers),
         name.consumed: (np.int64, geometry.workers),
         name.headers: (np.int64, slots * HEADER),
@@ -69,6 +71,8 @@ class Outbox:
         travel as they are.
     shard : int
         The shard's number.
+    relayed : bool
+        Whether the ring is a relay's, who says when servers have applied what it has consumed.
 
     Attributes
     ----------
@@ -87,6 +91,7 @@ class Outbox:
         geometry: MailboxGeometry,
         feedback: ErrorFeedback | None = None,
         shard: int = 0,
+        relayed: bool = False,
     ) -> None:
         self._names = names(shard)
         self._window, self.server, self._worker = window, server, worker
@@ -95,6 +100,7 @@ class Outbox:
         self._stride = geometry.stride(feedback is not None)
         self._published = np.zeros(1, np.int64)
         self._consumed = np.zeros(1, np.int64)
+        self._applied = np.zeros(1, np.int64) if relayed else self._consumed
         self._headers = np.zeros((GROUP, HEADER), np.int64)
         self._encoded = np.empty(GROUP * geometry.slot if feedback is not None else 0, np.uint8)
         self.pushes = self.bytes = 0
@@ -121,7 +127,7 @@ class Outbox:
     @property
     def applied(self) -> bool:
         """Whether the server, when it was asked last, had applied everything that was sent."""
-        return bool(self._consumed[0] == self._published[0])
+        return bool(self._applied[0] == self._published[0])
 
     @property
     def delivered(self) -> bool:
@@ -164,8 +170,11 @@ class Outbox:
 
     def ask(self) -> None:
         """Start asking the server how far it has come, unless it has come to the end; the caller flushes."""
-        if not self.applied:
-            self._window.get(self._consumed, self.server, self._names.consumed, self._worker)
+        if self.applied:
+            return
+        self._window.get(self._consumed, self.server, self._names.consumed, self._worker)
+        if self._applied is not self._consumed:
+            self._window.get(self._applied, self.server, self._names.applied, self._worker)
 
     def write(self, values: Any) -> bool:
         """Start writing as many chunks of the push as there are free slots for, at most a group.
@@ -380,6 +389,10 @@ class Inbox:
         """Return how many chunks of `worker` are waiting."""
         return int(self._published[worker]) - self._taken[worker]
 
+    def taken(self, worker: int) -> int:
+        """Return how many chunks of `worker` have been released."""
+        return self._taken[worker]
+
     def head(self, worker: int) -> Message:
         """Return the oldest waiting chunk of `worker`, which must have one.
 
@@ -431,3 +444,19 @@ class Inbox:
             yield self.head(worker)
             self.release(worker)
         self.acknowledge(worker)
+
+
+class RelayInbox(Inbox):
+    """A relay's end: what it has released, servers have not applied yet; see `Inbox` for the parameters."""
+
+    def __init__(
+        self, window: RemoteMemory, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
+    ) -> None:
+        super().__init__(window, geometry, ranks, doorbells, shard)
+        self._applied = window.local(names(shard).applied)
+
+    def show_applied(self, worker: int, count: int) -> None:
+        """Show `worker` how many of its chunks the servers have applied, and wake it."""
+        self._window.sync()
+        self._applied[worker] = count
+        self._doorbells.ring(self._ranks[worker])

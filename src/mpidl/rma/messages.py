@@ -62,6 +62,8 @@ class MessageWindow(Owner):
         How the window's memory is obtained; see `mpidl.rma.windows.Window`.
     staging : Staging, optional
         On a rank with vectors on a device: how they travel.
+    private : bool
+        Whether only ranks that share an MPI window with this one reach its regions.
     woken : bool
         Whether messages from other nodes wake a rank that watches its connections.
     """
@@ -73,6 +75,7 @@ class MessageWindow(Owner):
         mixed: bool,
         allocation: str = "allocate",
         staging: Staging | None = None,
+        private: bool = False,
         woken: bool = False,
     ) -> None:
         self._comm: Any = comm.Dup()
@@ -81,11 +84,12 @@ class MessageWindow(Owner):
         self._outgoing = None if staging is None else staging.another()
         self._incoming = None if staging is None else staging.another()
         regions, size = place(shapes)
-        everywhere = comm.allgather(regions)
+        public = {} if private else regions
+        everywhere = comm.allgather(public)
         self._regions: Any = [{name: number for number, name in enumerate(each)} for each in everywhere]
         self._targets = [rank for rank, each in enumerate(everywhere) if each and rank not in self._near_ranks]
         self._sends, self._answers = Sends(self._comm), {rank: list[MPI.Request]() for rank in self._targets}
-        self._sources = [rank for rank in range(comm.size) if size and rank not in self._near_ranks]
+        self._sources = [rank for rank in range(comm.size) if public and rank not in self._near_ranks]
         own = self._near_ranks[comm.rank]
         self._requests = Requests(self._comm, self._sources, self._near, own, regions, self._sends)
         self._lock = threading.RLock()

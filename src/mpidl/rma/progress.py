@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+#: Seconds between two looks as long as something is on its way, where nothing tells when to look.
+PERIOD = 100e-6
 
 
 class ProgressThread:
@@ -15,7 +20,7 @@ class ProgressThread:
     step : callable
         Calls MPI, which must allow calls from several threads; returns whether there is more to do.
     pause : callable
-        Waits between two steps.
+        Waits between two steps; by default for a tenth of a millisecond.
 
     Attributes
     ----------
@@ -23,7 +28,7 @@ class ProgressThread:
         What a step has raised, after which there are no more.
     """
 
-    def __init__(self, step: Callable[[], bool], pause: Callable[[], Any]) -> None:
+    def __init__(self, step: Callable[[], bool], pause: Callable[[], Any] = partial(time.sleep, PERIOD)) -> None:
         self._step, self._pause, self._awake, self._ended = step, pause, threading.Event(), False
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="mpidl messages", daemon=True)

@@ -48,16 +48,20 @@ def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, way: st
 
 def _needed(rank: int, roles: Roles, capacity: Capacity, way: str) -> int:
     """Return the bytes of shared memory that a rank takes."""
-    itemsize, replicas = np.dtype(capacity.dtype).itemsize, roles.replicas
+    itemsize, rings = np.dtype(capacity.dtype).itemsize, len(roles.pushers())
     needed = SMALL
+    for relay in roles.relays if way != "messages" and allocation_chosen() == "allocate" else ():
+        if relay.rank == rank:
+            needed += capacity.shards[-1].stop * itemsize
+            needed += sum(each.nbytes for each in capacity.relay_mailboxes(relay))
     if rank in roles.servers and way != "messages" and allocation_chosen() == "allocate":
         for number in capacity.held_by(roles.servers.index(rank)):
             shard = capacity.shards[number]
-            mailboxes = capacity.mailboxes(number, len(replicas))
+            mailboxes = capacity.mailboxes(number, rings)
             needed += shard.size * itemsize + mailboxes.nbytes
             if capacity.wire_fetch is not None:
                 regions = differences.regions(mailboxes, shard.size, capacity.wire_fetch, number)
                 needed += sum(np.dtype(kind).itemsize * count for kind, count in regions.values())
-    if not roles.servers and rank == replicas[0][0]:
+    if not roles.servers and rank == roles.replicas[0][0]:
         needed += capacity.shared_vectors * capacity.shards[-1].stop * itemsize
     return needed

@@ -32,12 +32,12 @@ class WindowServerLink(WindowLink):
         self._number = number
         self.parameters = self._window.local(f"parameters/{number}")
         partition = next(own for own in range(shared.partitions) if number in shared.capacity.of_partition(own))
-        workers = [replica[partition] for replica in shared.roles.replicas]
-        self.inbox = Inbox(self._window, shared.geometries[number], workers, self._doorbells, number)
+        pushers = shared.roles.pushers(partition)
+        self.inbox = Inbox(self._window, shared.geometries[number], pushers, self._doorbells, number)
         wire, self._differences = shared.capacity.wire_fetch, None
         if wire is not None:
             self._differences = DifferenceAnswers(
-                self._window, shared.geometries[number], self.parameters, wire, workers, self._doorbells, number,
+                self._window, shared.geometries[number], self.parameters, wire, pushers, self._doorbells, number,
                 self.inbox.pending,
             )  # fmt: skip
         self._clock, self._orders = self._window.local(f"clock/{number}"), self._window.local("orders")

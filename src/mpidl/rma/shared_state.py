@@ -21,7 +21,7 @@ from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
-from mpidl.topology.roles import Roles
+from mpidl.topology.roles import Relay, Roles
 from mpidl.transport.capacity import Capacity
 from mpidl.transport.protocol import (
     NOTICE,
@@ -63,7 +63,7 @@ class SharedState(Owner):
     peers : MPI.Intracomm or None
         On a worker of a job without servers: the workers with the same partition of their replicas.
     geometries : list of MailboxGeometry
-        The mailboxes of each shard.
+        The mailboxes of each shard, at its server.
     workers : list of int
         See `Transport`.
     replicas, partitions : int
@@ -85,12 +85,14 @@ class SharedState(Owner):
         self.rank, self.size, self.roles, self.capacity = comm.rank, comm.size, roles, capacity
         self.workers = [rank for replica in roles.replicas for rank in replica]
         self.replicas, self.partitions = len(roles.replicas), len(roles.replicas[0])
-        self.geometries = [capacity.mailboxes(number, self.replicas) for number in range(len(capacity.shards))]
+        rings = len(roles.pushers())
+        self.geometries = [capacity.mailboxes(number, rings) for number in range(len(capacity.shards))]
+        self._relay_ranks = [relay.rank for relay in roles.relays]
         self.doorbells = Doorbells(self.comm)
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
-        self._serves = self.rank == roles.coordinator or self.rank in roles.servers
+        self._serves = self.rank in (roles.coordinator, *roles.servers, *self._relay_ranks)
         # A rank that serves messages knows when none is left. What is left of windows' it can't know.
         self._woken = self.doorbells.messages_wake and self._serves and isinstance(self.window, MessageWindow)
         self.crowded = crowded(self.comm)
@@ -107,8 +109,10 @@ class SharedState(Owner):
     def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
         if way == "windows" or (way != "messages" and self.doorbells.alone):
             return Window(self.comm, self._regions(), allocation, staging)
+        mixed = way != "messages"
+        private = mixed and self.rank in self._relay_ranks
         woken = self.doorbells.messages_wake
-        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging, woken)
+        return MessageWindow(self.comm, self._regions(), mixed, allocation, staging, private, woken)
 
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:
@@ -127,6 +131,7 @@ class SharedState(Owner):
                 "clocks": (np.int64, self.replicas),
                 "workers": (WORKER_STATUS, len(self.workers)),
                 "servers": (SERVER_STATUS, len(capacity.shards)),
+                "relays": (WORKER_STATUS, len(self.roles.relays)),
                 "sums": (np.float64, len(self.workers) * capacity.sums),
                 "evaluations": (evaluation(capacity.figures), capacity.evaluations),
                 "evaluated": (np.int64, capacity.evaluations),
@@ -144,7 +149,20 @@ class SharedState(Owner):
                     size = capacity.shards[shard].size
                     regions |= differences.regions(self.geometries[shard], size, capacity.wire_fetch, shard)
             return regions
+        if self.rank in self._relay_ranks:
+            return self._regions_of_relay(self.roles.relays[self._relay_ranks.index(self.rank)])
         return {}
+
+    def _regions_of_relay(self, relay: Relay) -> dict[str, tuple[Any, int]]:
+        """Return what a relay offers to its workers: what a server would that had all shards."""
+        found: dict[str, tuple[Any, int]] = {}
+        for number, geometry in enumerate(self.capacity.relay_mailboxes(relay)):
+            found |= {
+                f"parameters/{number}": (self.capacity.dtype, self.capacity.shards[number].size),
+                f"clock/{number}": (np.int64, len(ShardClock)),
+                **mailboxes.regions(geometry, number, relayed=True),
+            }
+        return found
 
     @property
     def shards(self) -> Sequence[Any]:

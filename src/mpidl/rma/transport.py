@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mpidl.rma.coordinator import WindowCoordinatorLink
+from mpidl.rma.relay import WindowRelayLink
 from mpidl.rma.server import WindowServerLink
 from mpidl.rma.shared_state import SharedState
 from mpidl.rma.worker import WindowWorkerLink
@@ -23,6 +24,10 @@ class WindowTransport(SharedState):
     def server(self, number: int) -> WindowServerLink:
         """See `Transport.server`."""
         return WindowServerLink(self, number)
+
+    def relay(self, number: int) -> WindowRelayLink:
+        """See `Transport.relay`."""
+        return WindowRelayLink(self, number)
 
     def coordinator(self) -> WindowCoordinatorLink:
         """See `Transport.coordinator`."""

@@ -13,6 +13,7 @@ from mpidl.rma.counters import Counter
 from mpidl.rma.differences import DifferenceFetch
 from mpidl.rma.link import WindowLink
 from mpidl.rma.mailboxes import Outbox, Outboxes
+from mpidl.rma.reading import Holder, ShardReader, regions
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ROUNDS, Control, Notice, Order, ShardClock
 from mpidl.wire import Differences, ErrorFeedback
@@ -50,20 +51,29 @@ class WindowWorkerLink(WindowLink):
         self._order_taken = 0
         holders = {shard: rank for holder, rank in enumerate(self._servers) for shard in capacity.held_by(holder)}
         # Who holds each shard, and its numbers there; nobody where there are no servers.
-        self._holders = [(holders[shard], f"parameters/{shard}", f"clock/{shard}") for shard in numbers if holders]
+        servers = [Holder(holders[shard], shard) for shard in numbers if holders]
+        parts = [slice(*shard) for shard in self.shards[: len(servers)]]
+        rank, relay, ring = shared.workers[number], shared.roles.relay_of(shared.workers[number]), self._replica
+        self.relayed, pushed, geometries = relay is not None, servers, shared.geometries
+        if relay is not None:
+            pushed, geometries = [Holder(relay.rank, shard) for shard in numbers], capacity.relay_mailboxes(relay)
+            ring = relay.workers.index(rank)
+        elif shared.roles.relays:
+            ring = shared.roles.pushers().index(rank)
+        self._holders, self._parts = pushed, parts
+        self._reader = ShardReader(self._window, pushed, parts)
+        self._servers_reader = ShardReader(self._window, servers, parts)
         self._fetches = {
-            number: DifferenceFetch(self._window, rank, self._replica, copy, self._doorbells, shard)
-            for number, (shard, (rank, _, _), copy) in enumerate(zip(numbers, self._holders, copies, strict=False))
-            if self._encodes(rank)
+            order: DifferenceFetch(self._window, holder, ring, copy, self._doorbells, shard)
+            for order, ((holder, shard), copy) in enumerate(zip(servers, copies, strict=False))
+            if self._encodes(holder)
         }
-        self._parts = [slice(*shard) for shard in self.shards[: len(self._holders)]]
         outboxes = [
-            Outbox(self._window, rank, self._replica, shared.geometries[shard], self._encoder(rank, encoder), shard)
-            for shard, (rank, _, _), encoder in zip(numbers, self._holders, feedback or repeat(None), strict=False)
+            Outbox(self._window, holder, ring, geometries[shard], self._encoder(holder, encoder), shard, self.relayed)
+            for (holder, shard), encoder in zip(pushed, feedback or repeat(None), strict=False)
         ]
-        self._outboxes = Outboxes(self._window, outboxes, self._parts, self._doorbells)
+        self._outboxes = Outboxes(self._window, outboxes, parts, self._doorbells)
         self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
-        self._numbers = np.zeros(len(Control), np.int64)
         self._clock = np.zeros(1, np.int64)
         self._clocks = np.zeros(shared.replicas, np.int64)
         self._followed: list[int] = []
@@ -121,13 +131,6 @@ class WindowWorkerLink(WindowLink):
         self._window.get(self._clocks, self._coordinator, "clocks")
         self._window.flush(self._coordinator)
         return int(self._clocks.min())
-
-    def order(self) -> Order:
-        """See `FollowerLink.order`."""
-        self._window.get(self._numbers, self._coordinator, "control")
-        self._window.flush(self._coordinator)
-        numbers = self._numbers.tolist()
-        return Order(numbers[Control.ORDER], numbers[Control.LAST], numbers[Control.PHASE])
 
     def begin_round(self, pushes: int) -> tuple[Order, int | None]:
         """See `WorkerLink.begin_round`."""
@@ -187,42 +190,35 @@ class WindowWorkerLink(WindowLink):
         self.finish_fetch()
 
     def _start_reading(self, clocks: np.ndarray, without: Sequence[int]) -> None:
-        for number, (rank, _, clock) in enumerate(self._holders):
-            if number not in without:
-                self._window.get(clocks[number], rank, clock)
+        self._reader.start_clocks(clocks, without)
         self._outboxes.start_asking()
-
-    def read(self, parameters: Any) -> None:
-        """See `WorkerLink.read`."""
-        for (rank, region, _), part in zip(self._holders, self._parts, strict=True):
-            self._window.get(parameters[part], rank, region)
-        self.finish_fetch()
 
     def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """See `WorkerLink.start_fetch`."""
         self._start_reading(clocks, without)
-        for rank, _, _ in self._holders:
-            self._window.order(rank)
-        for number, (rank, region, _) in enumerate(self._holders):
-            if number in self._fetches and number not in without:
-                self._fetches[number].ask()
-            elif number not in without:
-                self._window.get(parameters[self._parts[number]], rank, region)
+        self._reader.start(parameters, {*without, *self._fetches})
+        for number, fetch in self._fetches.items():
+            if number not in without:
+                fetch.ask()
 
     def finish_fetch(self) -> None:
         """See `WorkerLink.finish_fetch`."""
-        for rank, _, _ in self._holders:
-            self._window.flush(rank)
+        self._reader.finish()
+
+    def fetch_present(self, parameters: Any) -> None:
+        """See `WorkerLink.fetch_present`."""
+        self._servers_reader.start(parameters)
+        self._servers_reader.finish()
 
     def follow_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
         """See `WorkerLink.follow_push`."""
         self._before, self._followed = clocks, []
-        for number, (rank, region, clock) in enumerate(self._holders):
-            if self._window.answers_later(rank):
+        for number, (rank, shard) in enumerate(self._holders):
+            if self._window.answers_later(rank) and not self.relayed:
                 self._followed.append(number)
                 encoded = number in self._fetches
                 part = None if encoded else parameters[self._parts[number]]
-                self._outboxes[number].follow(part, clocks[number], self._after[number], (region, clock))
+                self._outboxes[number].follow(part, clocks[number], self._after[number], regions(shard))
                 if encoded:
                     self._fetches[number].ask()
         return self._followed
@@ -231,7 +227,7 @@ class WindowWorkerLink(WindowLink):
         """See `WorkerLink.finish_following`."""
         followed, before = self._followed, self._before
         for number in followed:
-            self._window.flush(self._holders[number][0])
+            self._window.flush(self._holders[number].rank)
             self._outboxes[number].followed()
         # The push ended after the first reading, or both readings have it.
         after = self._after[followed]

@@ -126,7 +126,7 @@ class Coordinator:
             totals = self._look()
             self._complete_checkpoint()
             self._tell(Looked(totals))
-            states = (self._link.workers["state"], self._link.servers["state"])
+            states = [each["state"] for each in (self._link.workers, self._link.servers, self._link.relays)]
             if all((state >= State.TRAINED).all() for state in states):
                 return self._look()
             self._pause(LOOK_EVERY if steps is None else 0.0)
@@ -147,7 +147,8 @@ class Coordinator:
         return totals
 
     def _totals(self) -> Totals:
-        return from_status(time.time(), self._link.workers, self._link.servers, self._partitions)
+        link = self._link
+        return from_status(time.time(), link.workers, link.servers, self._partitions, link.relays)
 
     def _look_for_divergence(self) -> None:
         """Tell of the first worker whose loss is not finite, if there is one; it waits for the end of the run."""
@@ -224,6 +225,7 @@ class Coordinator:
             servers=len(self._roles.servers),
             replicas=len(self._roles.replicas),
             partitions=self._partitions,
+            relays=len(self._roles.relays),
             interrupted=finish.interrupted,
             seconds_to_target=finish.seconds_to_target,
             stopped=finish.stopped,

@@ -18,7 +18,7 @@ from mpidl.parameters import Range, split
 from mpidl.partition.plan import Plan
 from mpidl.report.text import quantity, size, table
 from mpidl.topology.roles import Roles, assign
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.mailbox_geometry import MailboxGeometry, of_relay
 from mpidl.wire import encoded_bytes
 
 #: Operations of a gradient per operation of the forward pass: the backward pass takes as many again for the gradient
@@ -43,7 +43,8 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     ----------
     config : Config
     ranks : int, optional
-        Number of ranks, on one node, whose roles and memory are described too.
+        Number of ranks whose roles and memory are described too. They are on one node or, as
+        ``virtual.ranks_per_node`` says, on several.
 
     Returns
     -------
@@ -56,9 +57,10 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
         Where the model is cut, cuts: a dict for each step with layer, how it is cut, and moved, the bytes that its
         ranks send each other in a step of training: what it takes, and parameters that they share.
 
-        With `ranks` also: roles, a dict for each rank with its role, its shard as (start, stop) or None, and its
-        memory, bytes by the keys of `PARTS`; memory_bytes, the sum over all ranks. Vectors that only some algorithms
-        keep on workers are not counted, such as those of elastic averaging and the remainders of a wire format.
+        With `ranks` also: nodes, their number; roles, a dict for each rank with its role, its shard as (start, stop) or
+        None, and its memory, bytes by the keys of `PARTS`; memory_bytes, the sum over all ranks. Vectors that only some
+        algorithms keep on workers are not counted, such as those of elastic averaging and the remainders of a wire
+        format.
 
     Raises
     ------
@@ -106,8 +108,12 @@ def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
 
 def of_ranks(job: Job, servers: int, ranks: int, cut: Plan | None = None) -> dict[str, Any]:
     """Describe the ranks of a job, so many of which are servers; see `plan`."""
-    roles = _roles(job, assign([0] * ranks, servers, 1 if cut is None else cut.partitions), ranks, cut)
-    return {"roles": roles, "memory_bytes": sum(sum(rank["memory"].values()) for rank in roles)}
+    partitions, relay = (1, job.config.topology.relay) if cut is None else (cut.partitions, False)
+    of_node = job.config.virtual.ranks_per_node or ranks
+    nodes = [rank // of_node for rank in range(ranks)]
+    roles = _roles(job, assign(nodes, servers, partitions, relay=relay), ranks, cut)
+    needed = sum(sum(rank["memory"].values()) for rank in roles)
+    return {"nodes": len(set(nodes)), "roles": roles, "memory_bytes": needed}
 
 
 def _layer(summary: LayerSummary, itemsize: int) -> dict[str, Any]:
@@ -130,7 +136,7 @@ class _Part(NamedTuple):
 
 def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[str, Any]]:
     """Return the role, the shard and the memory of each rank."""
-    names, replicas = roles.names(), len(roles.replicas)
+    names, rings, relays = roles.names(), len(roles.pushers()), {each.rank: len(each.workers) for each in roles.relays}
     parts = _parts(job, cut)
     workers = {rank: part for replica in roles.replicas for rank, part in zip(replica, parts, strict=True)}
     if roles.servers:
@@ -138,7 +144,7 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
     elif cut is None:
         shards = dict(zip(workers, job.shards(len(workers)), strict=True))
     else:
-        divided = [split(own.size, replicas) for own in cut.slices]
+        divided = [split(own.size, len(roles.replicas)) for own in cut.slices]
         shards = {
             rank: divided[partition][number].shift(cut.slices[partition].start)
             for number, replica in enumerate(roles.replicas)
@@ -149,7 +155,9 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
             "rank": rank,
             "role": names[rank],
             "shard": shards.get(rank),
-            "memory": _memory(job, shards.get(rank), replicas, workers.get(rank)),
+            "memory": _memory(job, shards.get(rank), rings, workers.get(rank))
+            if rank not in relays
+            else _memory_of_relay(job, job.shards(len(roles.servers)), relays[rank]),
         }
         for rank in range(ranks)
     ]
@@ -165,6 +173,13 @@ def _parts(job: Job, cut: Plan | None) -> list[_Part]:
         _Part(own, max(0, elements - 2 * own) * job.dtype.itemsize)
         for own, elements in zip(cut.parameters, cut.memory(samples), strict=True)
     ]
+
+
+def _memory_of_relay(job: Job, shards: Sequence[Range], workers: int) -> dict[str, int]:
+    """Return the bytes of a relay: the parameters that it fetches and shows, two sums and its workers' mailboxes."""
+    held = 2 * job.layout.size * job.dtype.itemsize
+    mailboxes = sum(each.nbytes for each in of_relay(shards, workers, job.dtype))
+    return {**dict.fromkeys(PARTS, 0), "parameters": held, "exchange": held + mailboxes}
 
 
 def _memory(job: Job, shard: Range | None, replicas: int, part: _Part | None) -> dict[str, int]:
@@ -256,6 +271,10 @@ def _rank_table(plan: Mapping[str, Any]) -> list[str]:
         rows.append([f"{first['rank']}{to[0]}", f"{first['role']}{to[1]}", elements, *texts])
     return [
         *table(rows, left=3),
-        f"{len(plan['roles'])} ranks of one node: {quantity(plan['memory_bytes'], 'B')} in all, "
+        f"{len(plan['roles'])} ranks of {_nodes(plan['nodes'])}: {quantity(plan['memory_bytes'], 'B')} in all, "
         "besides Python and its libraries",
     ]
+
+
+def _nodes(count: int) -> str:
+    return "one node" if count == 1 else f"{count} nodes"

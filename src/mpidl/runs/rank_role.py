@@ -12,7 +12,7 @@ from mpi4py import MPI
 from mpidl.device import Place, choose
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError
-from mpidl.job.fill import fill
+from mpidl.job.fill import fill, fill_parameters
 from mpidl.job.job import Job
 from mpidl.job.place import place
 from mpidl.job.rehearsal import learn_outputs, rehearse_shard
@@ -22,6 +22,7 @@ from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
 from mpidl.rma.staging import Staging, is_direct
 from mpidl.roles.coordinator import Coordinator
+from mpidl.roles.relay import Relay
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
 from mpidl.runs.judgement import undisturbed
@@ -121,7 +122,8 @@ class RankRole:
     def prepare(self, transport: Transport) -> None:
         """Do before the training what may fail or takes long."""
         rank, job, roles = self._comm.rank, self._job, self._roles
-        role: Coordinator | Server | Worker
+        role: Coordinator | Server | Relay | Worker
+        relays = [relay.rank for relay in roles.relays]
         if self._reporter is not None:
             role = coordinator = Coordinator(job, self._reporter, len(self._held))
             self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
@@ -129,6 +131,9 @@ class RankRole:
             role = server = self._make_server(roles.servers.index(rank), transport)
             self._shards = [each.shard for each in server.served]
             self._work = lambda: _interruptible(server.serve, server.interrupt)
+        elif rank in relays:
+            role = relay = self._make_relay(relays.index(rank))
+            self._work = lambda: _interruptible(relay.serve, relay.interrupt)
         elif rank in transport.workers:
             rehearse_shard(job)
             role = worker = Worker(job, transport.workers.index(rank) // len(job.slices), self._held, self._group)
@@ -138,7 +143,13 @@ class RankRole:
             return
         self._fingerprints = [shard.fingerprint() for shard in self._shards]
         role.bind(transport)
-        self.unbind = role.unbind
+        if not isinstance(role, Relay):
+            self.unbind = role.unbind
+
+    def _make_relay(self, number: int) -> Relay:
+        parameters = np.empty(self._job.layout.size, self._job.dtype)
+        clocks = [fill_parameters(self._job, part, parameters[slice(*part)]) for part, _, _ in self._held]
+        return Relay(number, parameters, np.array(clocks))
 
     def _make_server(self, number: int, transport: Transport) -> Server:
         job, xp = self._job, np if self._place is None else self._place.xp
@@ -149,7 +160,7 @@ class RankRole:
         }
         rehearse_shard(job, xp)
         server = Server(
-            number, shards, job.directory, workers=job.replicas,
+            number, shards, job.directory, workers=len(self._roles.pushers()),
             deterministic=job.config.run.deterministic, coordinated=job.algorithm.coordinated,
             finite=job.config.run.terminate_on_nan,
         )  # fmt: skip

@@ -71,7 +71,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         if len(set(nodes)) > 1 and (text := nodes_as_text(nodes)) is not None:
             marks.tell(f"{marks.NODES} {text}")
     partitions, hosts = config.topology.partitions, tuple(comm.allgather(MPI.Get_processor_name()))
-    roles = replace(assign(nodes, config.servers, partitions), hosts=hosts)
+    roles = replace(assign(nodes, config.servers, partitions, relay=config.topology.relay), hosts=hosts)
     check_number(comm.size, config.servers, partitions)
     job = _agree(comm, roles, build)
     with _share_samples(comm, roles, job):
@@ -161,9 +161,11 @@ def _check_memory(job: Job, roles: Roles, nodes: list[int], rank: int) -> None:
     """Check that what the ranks of this node hold fits into its memory."""
     here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
     servers = sum(other in roles.servers for other in here)
-    workers = len(here) - servers - (roles.coordinator in here)
+    relays = sum(relay.rank in here for relay in roles.relays)
+    workers = len(here) - servers - relays - (roles.coordinator in here)
     shards = servers / len(roles.servers) * (1 + len(job.states)) if servers else 0
-    check_memory(job, 2 * workers / len(job.slices) + shards, workers)
+    # A relay has what it fetches, what it shows, and two sums.
+    check_memory(job, 2 * workers / len(job.slices) + 4 * relays + shards, workers)
 
 
 def _nodes(comm: MPI.Intracomm) -> list[int]:

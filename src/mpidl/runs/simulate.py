@@ -7,6 +7,7 @@ from typing import Any
 
 from mpidl.config import Config
 from mpidl.config.measured import read
+from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import durations
 from mpidl.job.planning import virtual_cut
@@ -31,9 +32,13 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
 
     Raises
     ------
+    UsageError
+        The job can't be built, or has relays.
     MpidlError
         The run failed; the message is one line.
     """
+    if config.topology.relay:
+        raise UsageError("topology.relay: true, but virtual clusters have no relays, expected false")
     job, path, base, costs = build(config), config.virtual.measurements(), None, Costs()
     if path is not None:
         measured = read(path)

@@ -36,7 +36,8 @@ def placement(roles: Roles) -> list[str]:
 def _played(roles: Roles) -> dict[int, tuple[str, str]]:
     """Return each rank's kind of role and its number there: ``("worker", "0.1")`` for the second rank of a replica."""
     found = {roles.coordinator: ("coordinator", "")}
-    for kind, ranks in (("server", roles.servers), ("standby", roles.standby)):
+    relays = [relay.rank for relay in roles.relays]
+    for kind, ranks in (("server", roles.servers), ("relay", relays), ("standby", roles.standby)):
         found |= {rank: (kind, str(number)) for number, rank in enumerate(ranks)}
     for replica, ranks in enumerate(roles.replicas):
         parts = [""] if len(ranks) == 1 else [f".{part}" for part in range(len(ranks))]
@@ -48,7 +49,7 @@ def _line(hosts: dict[str, list[tuple[str, str]]]) -> str:
     """Return the line of hosts with the same number of each role."""
     names = list(hosts)
     parts = []
-    for kind in ("coordinator", "server", "worker", "standby"):
+    for kind in ("coordinator", "server", "relay", "worker", "standby"):
         numbers = [number for roles in hosts.values() for other, number in roles if other == kind]
         if numbers:
             plural = "s" * (len(numbers) > 1 and kind != "standby")

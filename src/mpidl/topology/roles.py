@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpidl.errors import UsageError
 
-__all__ = ["Roles", "assign", "check_number"]
+__all__ = ["Relay", "Roles", "assign", "check_number"]
+
+#: Fewest free ranks of a node of which one becomes its relay: with two workers it saves half of the bytes.
+FEWEST_FOR_RELAY = 3
+
+
+class Relay(NamedTuple):
+    """The rank that pushes and fetches for the workers of its node.
+
+    Attributes
+    ----------
+    rank : int
+    workers : tuple of int
+        Ranks of these workers.
+    """
+
+    rank: int
+    workers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +45,8 @@ class Roles:
         Always rank 0.
     hosts : tuple of str
         ``hosts[r]`` is the name of rank r's host; empty where nobody wants to know.
+    relays : tuple of Relay
+        Those of nodes whose workers don't push to the servers themselves; their replicas have one rank each.
     """
 
     servers: tuple[int, ...]
@@ -34,6 +54,7 @@ class Roles:
     standby: tuple[int, ...] = ()
     coordinator: int = 0
     hosts: tuple[str, ...] = ()
+    relays: tuple[Relay, ...] = ()
 
     def role(self, rank: int) -> str:
         """Return the role of world rank `rank` as text: ``"server 0"``, ``"worker 1"``.
@@ -45,9 +66,23 @@ class Roles:
         IndexError
             `rank` is not a rank of this world.
         """
-        if not 0 <= rank <= len(self.servers) + sum(map(len, self.replicas)) + len(self.standby):
+        names = self.names()
+        if not 0 <= rank < len(names):
             raise IndexError(f"rank {rank} is not of this world")
-        return self.names()[rank]
+        return names[rank]
+
+    def relay_of(self, worker: int) -> Relay | None:
+        """Return the relay of the worker on rank `worker`, or None if that worker pushes to the servers itself."""
+        return next((relay for relay in self.relays if worker in relay.workers), None)
+
+    def pushers(self, partition: int = 0) -> list[int]:
+        """Return the rank that writes into each ring of mailboxes of a shard of a partition.
+
+        These are the workers that have no relay, then each relay twice: it has two rings; see `mpidl.roles.relay`.
+        """
+        workers = [replica[partition] for replica in self.replicas]
+        relayed = {worker for relay in self.relays for worker in relay.workers}
+        return [rank for rank in workers if rank not in relayed] + [each.rank for each in self.relays for _ in range(2)]
 
     def place(self, rank: int) -> str:
         """Return where a rank is, ``" on node7"``; nothing if all are there."""
@@ -62,16 +97,20 @@ class Roles:
             parts = [""] if count == 1 else [f", partition {part} of {count}" for part in range(count)]
             found |= {rank: f"worker {number}{part}" for rank, part in zip(ranks, parts, strict=True)}
         found |= {rank: f"standby {number}" for number, rank in enumerate(self.standby)}
+        found |= {relay.rank: f"relay {number}" for number, relay in enumerate(self.relays)}
         return [found[rank] for rank in range(len(found))]
 
 
-def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standby: int = 0) -> Roles:
+def assign(
+    nodes: Sequence[str | int], servers: int, partitions: int = 1, standby: int = 0, relay: bool = False
+) -> Roles:
     """Give every rank a role; servers are spread over the nodes, and the partitions of a replica stay together.
 
     The coordinator is rank 0. Each server takes the lowest free rank of the node with the fewest servers; among
-    several such nodes, of the one with the most free ranks; among several of these, of the first. Each replica takes
-    ranks of the node with the most free ranks and, if they don't suffice, of the next such node, so that it spans few
-    nodes. Replicas are numbered by their lowest rank. The remaining ranks are standby.
+    several such nodes, of the one with the most free ranks; among several of these, of the first. With `relay`, the
+    lowest free rank of each node that has not all servers becomes its relay, if at least two ranks are left to be its
+    workers. Each replica takes ranks of the node with the most free ranks and, if they don't suffice, of the next such
+    node, so that it spans few nodes. Replicas are numbered by their lowest rank. The remaining ranks are standby.
 
     Parameters
     ----------
@@ -83,6 +122,8 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
         Ranks of one replica; at least 1.
     standby : int
         Ranks to hold back, besides those that can't form a whole replica.
+    relay : bool
+        Whether nodes have relays; replicas then have one rank.
 
     Raises
     ------
@@ -106,8 +147,13 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
         placed[node] += 1
         server_ranks.append(free[node].popleft())
 
+    relays = {}
+    for node, ranks in free.items():
+        if relay and placed[node] < servers and len(ranks) >= FEWEST_FOR_RELAY:
+            relays[node] = ranks.popleft()
+
     replicas = []
-    for _ in range((len(nodes) - 1 - servers - standby) // partitions):
+    for _ in range((len(nodes) - 1 - servers - len(relays) - standby) // partitions):
         replica: list[int] = []
         while len(replica) < partitions:
             ranks = max(free.values(), key=len)
@@ -115,7 +161,9 @@ def assign(nodes: Sequence[str | int], servers: int, partitions: int = 1, standb
         replicas.append(tuple(replica))
 
     left = sorted(rank for ranks in free.values() for rank in ranks)
-    return Roles(tuple(server_ranks), tuple(sorted(replicas, key=min)), tuple(left))
+    workers = [rank for replica in sorted(replicas, key=min) for rank in replica]
+    relayed = [Relay(own, tuple(rank for rank in workers if nodes[rank] == node)) for node, own in relays.items()]
+    return Roles(tuple(server_ranks), tuple(sorted(replicas, key=min)), tuple(left), relays=tuple(relayed))
 
 
 def check_number(ranks: int, servers: int, partitions: int) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from mpidl.parameters.ranges import Range
 from mpidl.parameters.shards import Held
 from mpidl.shards.shard import CHUNK_BYTES
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.topology.roles import Relay
+from mpidl.transport.mailbox_geometry import MailboxGeometry, of_relay
 from mpidl.wire import Wire
 
 
@@ -72,6 +73,10 @@ class Capacity:
     def of_partition(self, partition: int) -> list[int]:
         """Return the numbers of the shards that make up a partition's slice, in its order."""
         return [number for number, each in enumerate(self._held) if each.partition == partition]
+
+    def relay_mailboxes(self, relay: Relay) -> list[MailboxGeometry]:
+        """Return the mailboxes that a relay has for each shard."""
+        return of_relay(self.shards, len(relay.workers), self.dtype, self.chunk_bytes)
 
     def origin(self, partition: int) -> int:
         """Return where a partition's slice begins."""

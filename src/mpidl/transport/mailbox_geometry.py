@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,20 +49,20 @@ class MailboxGeometry(NamedTuple):
     @classmethod
     def of(
         cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES,
-        *, within_nodes: bool = True,
+        *, room: int = MAILBOX_BYTES, within_nodes: bool = True,
     ) -> MailboxGeometry:  # fmt: skip
-        """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as memory allows.
+        """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as `room` bytes allow.
 
         Where many workers leave too little memory for two slots of a ring, chunks are smaller. Unless those of workers
         on the server's node are encoded, too (`within_nodes`), each ring has room for chunks as they are.
         """
         dtype = np.dtype(dtype)
-        most = MAILBOX_BYTES // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
+        most = room // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
         chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize), max(most, FEWEST_ELEMENTS))
         chunks = -(-shard.size // chunk)
         slot = chunk * dtype.itemsize if wire is None else wire.size(chunk, dtype)
         whole = 0 if wire is None or within_nodes else chunk * dtype.itemsize
-        affordable = MAILBOX_BYTES // (workers * max(slot, whole))
+        affordable = room // (workers * max(slot, whole))
         slots = max(FEWEST_SLOTS, min(MOST_SLOTS, chunks + 1, affordable))
         return cls(workers, slots, chunk, chunks, dtype, wire, slot, whole)
 
@@ -79,3 +80,11 @@ class MailboxGeometry(NamedTuple):
         """Bytes of all rings with their counters: two for each worker, and a header for each slot."""
         number = np.dtype(np.int64).itemsize
         return self.workers * (2 * number + self.slots * len(Header) * number + self.ring)
+
+
+def of_relay(
+    shards: Sequence[Range], workers: int, dtype: Any, chunk_bytes: int = CHUNK_BYTES
+) -> list[MailboxGeometry]:
+    """Return the mailboxes that a relay of so many workers has for each shard: together as large as a server's."""
+    room = MAILBOX_BYTES // len(shards)
+    return [MailboxGeometry.of(shard, workers, dtype, chunk_bytes=chunk_bytes, room=room) for shard in shards]

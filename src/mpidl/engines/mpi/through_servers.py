@@ -142,7 +142,7 @@ class ThroughServers(RequestHandler):
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`."""
         self._waiting.until(self.applied)
-        self._link.read(parameters)
+        self._link.fetch_present(parameters)
 
     def end_pushes(self) -> None:
         """See `RequestHandler.end_pushes`."""
@@ -206,11 +206,13 @@ class ThroughServers(RequestHandler):
             self._waiting.until(self._link.take_differences)
         started = self._timer()
         self._link.finish_fetch()
-        figures["bytes_fetched"] += self._link.bytes_fetched - before
+        # What travels between nodes, a relay counts.
+        if not self._link.relayed:
+            figures["bytes_fetched"] += self._link.bytes_fetched - before
         for number, part in enumerate(self._parts):
             if number in self._link.encoded:
                 from_host(self.copies[number].values, parameters[part])
-            else:
+            elif not self._link.relayed:
                 figures["bytes_fetched"] += parameters[part].nbytes
         figures["fetching_seconds"] += self._timer() - started
 
@@ -251,7 +253,7 @@ class ThroughServers(RequestHandler):
         self._link.begin_push(clocks, portions)
         self._waiting.until(lambda: self._send_some(vector))
         figures["pushes"] += 1
-        figures["bytes_pushed"] += self._link.bytes_pushed - before
+        figures["bytes_pushed"] += 0 if self._link.relayed else self._link.bytes_pushed - before
         figures["last_push"] = time.time()
 
     def _send_some(self, vector: Any) -> bool:

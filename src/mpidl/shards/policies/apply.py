@@ -19,7 +19,7 @@ class ApplyAtOnce(Policy):
     """
 
     def __init__(self, scale: Scale = unscaled) -> None:
-        self._scale = scale
+        self._scale, self.sums = scale, scale is unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""

@@ -22,10 +22,13 @@ class Policy:
         Whether workers may be waiting for the shard's next update.
     compares : bool
         Whether a push brings the parameters that it was computed at, so that its values have shape (2, size).
+    sums : bool
+        Whether the sum of several workers' pushes may come as one push.
     """
 
     awaited: bool = False
     compares: bool = False
+    sums: bool = False
 
     def attach(self, shard: ShardState) -> None:
         """Allocate what the policy keeps; the shard's parameters have their first values. A copy is attached anew."""

@@ -20,6 +20,8 @@ class CoordinatorLink(Link, Protocol):
     workers, servers : structured arrays
         The status that each worker, and the holder of each shard, posted last, of `protocol.WORKER_STATUS` and
         `SERVER_STATUS`; live after `look`.
+    relays : structured array
+        The status of each relay, of `protocol.WORKER_STATUS`; live after `look`.
     holders : int
         Number of servers.
     sums : array (workers, sums) of float64
@@ -30,6 +32,8 @@ class CoordinatorLink(Link, Protocol):
     def workers(self) -> np.ndarray: ...
     @property
     def servers(self) -> np.ndarray: ...
+    @property
+    def relays(self) -> np.ndarray: ...
     @property
     def holders(self) -> int: ...
     @property

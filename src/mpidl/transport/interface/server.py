@@ -22,6 +22,10 @@ class Inbox(Protocol):
         """Return how many chunks of `worker` are waiting."""
         ...
 
+    def taken(self, worker: int) -> int:
+        """Return how many chunks of `worker` have been released."""
+        ...
+
     def head(self, worker: int) -> Message:
         """Return the oldest waiting chunk of `worker`, which must have one."""
         ...

@@ -8,6 +8,7 @@ from typing import Protocol
 from mpidl.parameters.ranges import Range
 from mpidl.topology.roles import Roles
 from mpidl.transport.interface.coordinator import CoordinatorLink
+from mpidl.transport.interface.relay import RelayLink
 from mpidl.transport.interface.server import ServerLink
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.wire import Differences, ErrorFeedback
@@ -57,6 +58,10 @@ class Transport(Protocol):
 
     def server(self, number: int) -> ServerLink:
         """Return the link of shard `number`, on the server that holds it."""
+        ...
+
+    def relay(self, number: int) -> RelayLink:
+        """Return relay `number`'s link."""
         ...
 
     def coordinator(self) -> CoordinatorLink:

@@ -19,8 +19,10 @@ class WorkerLink(FollowerLink, Protocol):
     ----------
     shards : sequence of Range
         Those that make up this worker's slice of the vector, counted from its beginning.
+    relayed : bool
+        Whether a relay of the node has mailboxes, parameters and clocks for this worker, in the servers' place.
     bytes_pushed : int
-        Bytes of values delivered to all servers.
+        Bytes of values delivered to all servers, or to the relay.
     bytes_fetched : int
         Bytes of values that have arrived as differences.
     encoded : collection of int
@@ -35,6 +37,8 @@ class WorkerLink(FollowerLink, Protocol):
 
     @property
     def shards(self) -> Sequence[Range]: ...
+    @property
+    def relayed(self) -> bool: ...
     @property
     def bytes_pushed(self) -> int: ...
     @property
@@ -119,9 +123,6 @@ class WorkerLink(FollowerLink, Protocol):
     def read_clocks(self, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """Read the `protocol.ShardClock` of all shards but some into an int64 array (shards, len(ShardClock))."""
 
-    def read(self, parameters: Any) -> None:
-        """Read all shards into a vector as they are, whether fetches are encoded or not."""
-
     def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """Start reading all shards but some into a vector and, before each, its clock, as `read_clocks` does.
 
@@ -130,6 +131,9 @@ class WorkerLink(FollowerLink, Protocol):
 
     def finish_fetch(self) -> None:
         """Wait until a started fetch has arrived."""
+
+    def fetch_present(self, parameters: Any) -> None:
+        """Read all shards from the servers themselves, as they are now and not encoded, and wait for them."""
 
     def follow_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
         """Start a fetch behind the push that was sent last, of each part as soon as the push has been applied to it.

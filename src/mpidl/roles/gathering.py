@@ -1,0 +1,201 @@
+"""Gathering what the workers of a node push: their sum, made of whole pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpidl.parameters.ranges import Range
+from mpidl.roles.patience import Patience
+from mpidl.transport.interface.relay import RelayInbox
+from mpidl.transport.protocol import Message
+
+#: Chunks of one worker that are taken before the next worker's turn.
+GROUP = 8
+
+
+class Gathered(NamedTuple):
+    """The sum of pushes.
+
+    Attributes
+    ----------
+    vector : array (size,)
+        Valid until the sum after the next one is taken.
+    fetched : list of int
+        For each shard, the oldest clock that one of the pushes was computed at.
+    portions : (int, int)
+        The first and the last portion that the pushes were computed on.
+    late : bool
+        Whether the pushes came after their workers' marks, in a checkpoint that others have not marked yet.
+    taken : dict of int to list of int
+        For each worker with a push, how many chunks of it had been taken from each shard's mailbox.
+    """
+
+    vector: np.ndarray
+    fetched: list[int]
+    portions: tuple[int, int]
+    late: bool
+    taken: dict[int, list[int]]
+
+
+class Gathering:
+    """Adds up whole pushes as their chunks arrive.
+
+    Parameters
+    ----------
+    inboxes : sequence of RelayInbox
+        The workers' mailboxes for each shard.
+    shards : sequence of Range
+    chunks : sequence of int
+        Elements of a chunk of each shard.
+    dtype : dtype
+    workers : int
+    clock : callable
+        Returns the time in seconds.
+
+    Attributes
+    ----------
+    active : set of int
+        The workers that still push.
+    late : bool
+        See `Gathered`.
+    marked : set of int
+        The workers whose pushes are late. Early and late ones are not added to each other.
+    closing : bool
+        Whether no further push is begun, so that those begun end.
+    patience : Patience
+    """
+
+    def __init__(
+        self, inboxes: Sequence[RelayInbox], shards: Sequence[Range], chunks: Sequence[int], dtype: Any, workers: int,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._inboxes, self._shards, self._chunks, self._clock = inboxes, shards, chunks, clock
+        self._vectors = [np.empty(shards[-1].stop, dtype) for _ in range(2)]
+        self._last = [-(-shard.size // chunk) - 1 for shard, chunk in zip(shards, chunks, strict=True)]
+        # Pushes begun by each worker, and shards of them that have not arrived whole.
+        self._begun, self._missing = [0] * workers, [0] * workers
+        self.active, self.marked = set(range(workers)), set[int]()
+        self.patience = Patience(clock(), workers)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._here: set[int] = set()
+        self._touched = [[False] * (last + 1) for last in self._last]
+        self._fetched: list[int | None] = [None] * len(self._shards)
+        self._portions: tuple[int, int] | None = None
+        self.late = self.closing = self._has_whole = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been gathered."""
+        return not self._here
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that has been gathered are whole pushes."""
+        return not any(self._missing)
+
+    @property
+    def worth_waiting(self) -> bool:
+        """Whether more pushes should be waited for."""
+        return not self._has_whole or self.patience.waits(self._here, self._clock())
+
+    def take(self) -> bool:
+        """Add up what has arrived; return whether there was anything."""
+        worked = False
+        for shard, inbox in enumerate(self._inboxes):
+            for worker in inbox.waiting():
+                worked |= self._take_group(shard, inbox, worker)
+        return worked
+
+    def _take_group(self, shard: int, inbox: RelayInbox, worker: int) -> bool:
+        taken = 0
+        while taken < GROUP and inbox.pending(worker):
+            message = inbox.head(worker)
+            if message.chunk < 0 or not self._takes(worker, message.push):
+                break
+            self._add(shard, message)
+            inbox.release(worker)
+            taken += 1
+        if taken:
+            inbox.acknowledge(worker)
+        return taken > 0
+
+    def _takes(self, worker: int, push: int) -> bool:
+        """Tell whether a worker's push is gathered now; if so, it has begun."""
+        if push < self._begun[worker]:
+            return True
+        late = worker in self.marked
+        if self.closing or (self._here and late != self.late):
+            return False
+        self.late = late
+        self._here.add(worker)
+        self._begun[worker] = push + 1
+        self._missing[worker] += len(self._shards)
+        self.patience.begins_push(worker, self._clock())
+        return True
+
+    def _add(self, shard: int, message: Message) -> None:
+        start = self._shards[shard].start + message.chunk * self._chunks[shard]
+        part = self._vectors[0][start : start + message.values.size]
+        if self._touched[shard][message.chunk]:
+            part += message.values
+        else:
+            part[:] = message.values
+            self._touched[shard][message.chunk] = True
+        if message.chunk == self._last[shard]:
+            self._end_of_shard(shard, message)
+
+    def _end_of_shard(self, shard: int, message: Message) -> None:
+        """Note that a push has arrived whole at one shard."""
+        known, worker = self._fetched[shard], message.worker
+        self._fetched[shard] = message.fetched if known is None else min(known, message.fetched)
+        (first, last), (known_first, known_last) = message.portions, self._portions or message.portions
+        self._portions = min(first, known_first), max(last, known_last)
+        self._missing[worker] -= 1
+        if not self._missing[worker]:
+            self.patience.ends_push(worker, self._clock(), first=not self._has_whole)
+            self._has_whole = True
+
+    def swap(self) -> Gathered:
+        """Return the sum and begin another; only if there are whole pushes and nothing else."""
+        assert self._portions is not None, "nothing has arrived"
+        assert self.whole, "a push has arrived in part"
+        vector = self._vectors[0]
+        fetched = [0 if clock is None else clock for clock in self._fetched]
+        taken = {worker: [inbox.taken(worker) for inbox in self._inboxes] for worker in self._here}
+        gathered = Gathered(vector, fetched, self._portions, self.late, taken)
+        self._vectors.reverse()
+        self._begin()
+        return gathered
+
+    def show_applied(self, gathered: Gathered, seconds: float) -> None:
+        """Show the workers that the servers have applied a sum, in an exchange that took so many seconds."""
+        for worker, taken in gathered.taken.items():
+            self._show(worker, taken if worker in self._here else None)
+        self.patience.exchanged([each for each in gathered.taken if each not in self._here], seconds, self._clock())
+
+    def _show(self, worker: int, taken: Sequence[int] | None = None) -> None:
+        """Show a worker that what has been taken of it is applied: all, if nothing of it is gathered."""
+        for inbox, count in zip(self._inboxes, taken or [each.taken(worker) for each in self._inboxes], strict=True):
+            inbox.show_applied(worker, count)
+
+    def next_message(self) -> Message | None:
+        """Take a mark or an end that a worker has written behind its pushes to all shards; None if there is none.
+
+        Not while a sum is on its way to the servers: what is before the message must be before it there, too.
+        """
+        for worker in self.active:
+            if all(inbox.pending(worker) for inbox in self._inboxes):
+                heads = [inbox.head(worker) for inbox in self._inboxes]
+                if all(head.chunk < 0 for head in heads):
+                    for inbox in self._inboxes:
+                        inbox.release(worker)
+                        inbox.acknowledge(worker)
+                    if worker not in self._here:
+                        self._show(worker)
+                    return heads[0]
+        return None

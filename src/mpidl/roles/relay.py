@@ -1,0 +1,159 @@
+"""The role of a relay: push the sum of what the workers of a node push, and fetch for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mpidl.roles.gathering import Gathering
+from mpidl.transport.interface.transport import Transport
+from mpidl.transport.protocol import END, WORKER_STATUS, Message, Phase, ShardClock, State
+from mpidl.transport.status import Status
+
+#: Seconds between two posts of a relay's status, and between two looks at the coordinator's order after training.
+POST_EVERY, LOOK_EVERY = 0.1, 5e-3
+#: Its rings at the servers: of pushes, and of those that are late in a checkpoint.
+EARLY, LATE = 0, 1
+
+
+class Relay:
+    """Exchanges with the servers for the workers of its node until they push no more.
+
+    To its workers it is a server that has all shards. In an exchange it pushes the sum of what has come from them,
+    waits until the servers have applied it, fetches the parameters and shows these to the workers; then it says that
+    their pushes are applied. What comes meanwhile goes into the next exchange.
+
+    To the servers it is two workers, of which the second one pushes only during the cut of a checkpoint. When the first
+    worker of the node marks an order, the relay marks it in its second ring, which takes the pushes of workers that
+    have marked. When all have, it marks it in the first ring, too. So a push is in the checkpoint if and only if it
+    came before its worker's mark, and no worker waits for another's.
+
+    Parameters
+    ----------
+    number : int
+        The relay's number.
+    parameters : array (size,)
+        The first parameters.
+    clocks : array (shards,) of int
+        The shards' first clocks.
+    """
+
+    def __init__(self, number: int, parameters: np.ndarray, clocks: np.ndarray) -> None:
+        self._number, self._parameters = number, parameters
+        self._clocks = np.zeros((len(clocks), len(ShardClock)), np.int64)
+        self._clocks[:, ShardClock.CLOCK] = clocks
+        self._order, self._cutting, self._ended = 0, False, False
+        self._interrupted = False
+        self._posted = 0.0
+        self.status = Status(WORKER_STATUS)
+
+    def bind(self, transport: Transport) -> None:
+        """Relay between the ranks of a transport."""
+        self._link = link = transport.relay(self._number)
+        self._backoff = link.backoff()
+        self._gathering = Gathering(
+            link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.workers, time.perf_counter
+        )
+        link.show(self._parameters, self._clocks)
+        link.post(self.status.row)
+
+    def interrupt(self) -> None:
+        """Tell the coordinator that a signal asked to stop."""
+        self._interrupted = True
+
+    def serve(self) -> None:
+        """Exchange until no worker pushes any more, and stay until the coordinator says to exit."""
+        self.status.figures["state"] = State.WORKING
+        self._until(self._advance, worked=self._take_messages)
+        self._post(State.TRAINED)
+        looked = 0.0
+        while True:
+            self._report_interruption()
+            if time.perf_counter() - looked > LOOK_EVERY:
+                if self._link.order().phase == Phase.EXIT:
+                    return
+                looked = time.perf_counter()
+            self._backoff.pause()
+
+    def _until(self, ready: Callable[[], Any], worked: Callable[[], bool] = lambda: False) -> None:
+        """Gather until something is true, and do what else there is to do, which tells whether it did anything."""
+        while not ready():
+            self._report_interruption()
+            if self._gathering.take() | worked():
+                self._backoff.reset()
+                self._backoff.progress()
+            else:
+                self._backoff.pause()
+
+    def _advance(self) -> bool:
+        """Exchange if it is time to; return whether nothing is left to do."""
+        gathering = self._gathering
+        if time.perf_counter() - self._posted > POST_EVERY:
+            self._post(State.WORKING)
+        if not gathering.empty:
+            # A checkpoint waits for the workers that have not marked it, and late pushes wait for early ones.
+            gathering.closing = gathering.closing or self._cutting or not gathering.worth_waiting
+            if gathering.closing and gathering.whole:
+                self._exchange()
+        return self._ended
+
+    def _exchange(self) -> None:
+        gathering, link, figures = self._gathering, self._link, self.status.figures
+        started, gathered = time.perf_counter(), gathering.swap()
+        ring = link.rings[LATE if gathered.late else EARLY]
+        before = ring.bytes
+        ring.begin(gathered.fetched, gathered.portions)
+        self._until(lambda: ring.send(gathered.vector))
+        self._until(ring.applied)
+        figures["pushes"] += 1
+        figures["bytes_pushed"] += ring.bytes - before
+        link.fetch(self._parameters, self._clocks)
+        figures["fetches"] += 1
+        figures["bytes_fetched"] += self._parameters.nbytes
+        link.show(self._parameters, self._clocks)
+        gathering.show_applied(gathered, time.perf_counter() - started)
+
+    def _take_messages(self) -> bool:
+        """Act on the marks and ends that workers have written; return whether there was one."""
+        found = False
+        while (message := self._gathering.next_message()) is not None:
+            found = True
+            self._take_message(message)
+        gathering = self._gathering
+        if self._cutting and gathering.active <= gathering.marked and (gathering.empty or gathering.late):
+            self._until(lambda: self._link.rings[EARLY].mark(self._order))
+            self._cutting = gathering.late = False
+            gathering.marked.clear()
+        if not gathering.active and gathering.empty and not self._ended:
+            self._post(State.WORKING)
+            for ring in self._link.rings:
+                self._until(ring.end)
+            self._ended = True
+        return found
+
+    def _take_message(self, message: Message) -> None:
+        gathering, worker = self._gathering, message.worker
+        if message.chunk == END:
+            gathering.active.discard(worker)
+            gathering.patience.leaves(worker)
+        elif message.portions[0] > self._order:
+            # What has been gathered so far is before this order. An earlier one that is not complete is given up.
+            self._order, self._cutting, gathering.late = message.portions[0], True, False
+            gathering.marked.clear()
+            gathering.marked.add(worker)
+            self._until(lambda: self._link.rings[LATE].mark(self._order))
+        elif message.portions[0] == self._order:
+            gathering.marked.add(worker)
+
+    def _post(self, state: State) -> None:
+        self._posted = time.perf_counter()
+        self.status.figures["state"] = state
+        self._link.post(self.status.row)
+
+    def _report_interruption(self) -> None:
+        if self._interrupted:
+            self._interrupted = False
+            self._link.signal()

@@ -1,0 +1,285 @@
+"""Pushes by way of a relay count once, are seen by whoever pushed them, and are in a checkpoint if before its mark.
+
+Worker w's p-th push adds p * BASE**w to every element, so that an element tells how many pushes of each it has.
+"""
+
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from mpidl.parameters import shards
+from mpidl.shards.policies import AddChange
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+from mpidl.topology.roles import Relay as RelayRanks
+from mpidl.topology.roles import Roles
+
+pytestmark = pytest.mark.mpi(min_size=3)
+SIZE, CHUNK, BASE = 4099, 250, 10_000
+CLOCK = 0
+
+
+def triangle(pushes):
+    return pushes * (pushes + 1) / 2
+
+
+def whole(sums):
+    """Return for each sum of the first numbers how many these are, which must be a whole number."""
+    pushes = np.rint((np.sqrt(8 * sums + 1) - 1) / 2)
+    assert (triangle(pushes) == sums).all()
+    return pushes
+
+
+class Late:
+    """Remote memory each of whose operations may begin late."""
+
+    def __init__(self, memory, seed):
+        self._memory, self._random = memory, np.random.default_rng(seed)
+
+    def __getattr__(self, name):
+        if self._random.random() < 0.1:
+            time.sleep(self._random.exponential(3e-4))
+        return getattr(self._memory, name)
+
+
+class Pusher:
+    """What a test does on a worker."""
+
+    def __init__(self, transport, number, figures):
+        self.number, self.link, self.pushes = number, transport.worker(number), 0
+        self._backoff, self._vector = self.link.backoff(), np.empty(SIZE)
+        self._clocks = np.zeros((figures, 3), np.int64)
+        self._has = np.zeros((len(transport.workers), SIZE))
+
+    def until(self, ready):
+        while not ready():
+            self._backoff.pause()
+
+    def push(self):
+        self.pushes += 1
+        self._vector[:] = self.pushes * float(BASE) ** self.number
+        self.link.begin_push(self._clocks[:, CLOCK].tolist(), (self.pushes, self.pushes))
+        self.until(lambda: self.link.send_push(self._vector))
+        self._vector[:] = np.nan  # What has been sent may change.
+
+    def fetch(self):
+        """Fetch, and check that all own pushes are there, and of the others whole ones, no fewer than before."""
+        self.until(self.link.applied)
+        before = self._clocks.copy()
+        self.link.start_fetch(self._vector, self._clocks)
+        self.link.finish_fetch()
+        assert (self._clocks >= before).all()
+        rest = self._vector.copy()
+        for worker in range(len(self._has)):
+            rest, digit = np.divmod(rest, BASE)
+            pushes = whole(digit)
+            assert (pushes >= self._has[worker]).all()
+            self._has[worker] = pushes
+        assert not rest.any()
+        assert (self._has[self.number] == self.pushes).all()
+
+    def meet(self, comm):
+        self.until(comm.Ibarrier().Test)
+
+
+@pytest.fixture(params=["windows", "mixed", "messages"])
+def way(request):
+    return request.param
+
+
+@pytest.fixture(params=[1, 2])
+def servers(request, comm):
+    if comm.size < 2 + request.param:
+        pytest.skip("no worker is left")
+    return request.param
+
+
+def play(comm, path, way, servers, monkeypatch, act, late=False):
+    """Let `act` push on the workers of a relay; return the last parameters on servers, and what the relay counted.
+
+    Rank 0 is the relay, the last ones are servers on another node, and rank 1 is also the coordinator.
+    """
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.roles.relay import Relay
+    from mpidl.roles.server import Server
+    from mpidl.transport.capacity import Capacity
+    from mpidl.transport.protocol import Phase, State
+
+    workers = tuple(range(1, comm.size - servers))
+    roles = Roles(
+        tuple(range(comm.size - servers, comm.size)), tuple((rank,) for rank in workers),
+        coordinator=1, relays=(RelayRanks(0, workers),),
+    )  # fmt: skip
+    if way != "windows":
+        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", str(comm.size - servers))
+    ranges = shards(SIZE, servers)
+    among = comm.Split(comm.rank in workers)
+    found = None
+    with WindowTransport(comm, roles, Capacity(ranges, np.dtype(np.float64), chunk_bytes=8 * CHUNK), way=way) as opened:
+        if late:
+            opened.window = Late(opened.window, comm.rank)
+        if comm.rank == 0:
+            relay = Relay(0, np.zeros(SIZE), np.zeros(servers, np.int64))
+            relay.bind(opened)
+            opened.settle()
+            relay.serve()
+            found = relay.status.figures
+        elif comm.rank in roles.servers:
+            number = roles.servers.index(comm.rank)
+            shard = Shard(ranges[number], np.zeros(ranges[number].size), ScheduledRule(None), AddChange(), CHUNK)
+            server = Server(number, {number: shard}, path, workers=len(roles.pushers()))
+            server.bind(opened)
+            opened.settle()
+            server.serve()
+            server.unbind()
+            found = shard
+        else:
+            coordinator = opened.coordinator() if comm.rank == 1 else None
+            opened.settle()
+            pusher = Pusher(opened, comm.rank - 1, servers)
+            act(pusher, among, coordinator)
+            pusher.until(pusher.link.applied)
+            pusher.until(pusher.link.end_pushes)
+            if coordinator is not None:
+                states = coordinator.servers["state"], coordinator.relays["state"]
+                pusher.until(lambda: coordinator.look() or all((state == State.TRAINED).all() for state in states))
+                coordinator.set_phase(Phase.EXIT)
+            found = pusher.pushes
+    among.Free()
+    return roles, found
+
+
+def check_sums(comm, roles, found):
+    """Check that the servers have every push once, and that the relay has sent fewer, whole vectors."""
+    everywhere = comm.allgather(found if comm.rank - 1 < len(roles.replicas) and comm.rank else None)
+    pushes = [each for each in everywhere if each is not None]
+    expected = sum(triangle(each) * float(BASE) ** worker for worker, each in enumerate(pushes))
+    relayed = comm.bcast(None if comm.rank else (int(found["pushes"]), int(found["bytes_pushed"])))
+    assert relayed[1] == relayed[0] * SIZE * 8
+    assert relayed[0] <= sum(pushes)
+    if comm.rank in roles.servers:
+        assert (found.parameters == expected).all()
+        assert found.pushes == relayed[0]
+        assert found.staleness.counts.sum() == relayed[0]
+    return relayed[0], sum(pushes)
+
+
+@pytest.mark.parametrize("fetch_every", [1, 3])
+def test_every_push_counts_once_however_late_its_steps_are(comm, shared_path, way, servers, monkeypatch, fetch_every):
+    def act(pusher, among, coordinator):
+        random = np.random.default_rng(pusher.number)
+        for push in range(20):
+            pusher.push()
+            if push % fetch_every == 0:
+                pusher.fetch()
+            time.sleep(random.exponential(1e-3))
+
+    check_sums(comm, *play(comm, shared_path, way, servers, monkeypatch, act, late=True))
+
+
+def test_workers_of_one_speed_share_what_travels(comm, shared_path, way, servers, monkeypatch):
+    steps = 20
+
+    def act(pusher, among, coordinator):
+        time.sleep(0.05 * pusher.number)
+        for _ in range(steps):
+            time.sleep(0.1)
+            pusher.push()
+            pusher.fetch()
+
+    relayed, _ = check_sums(comm, *play(comm, shared_path, way, servers, monkeypatch, act))
+    assert relayed <= 1.4 * steps
+
+
+def saved(path, order, ranges):
+    """Return what the checkpoint of an order has, and wait for it."""
+    found = []
+    for shard in range(len(ranges)):
+        file = path / "checkpoints" / f".{order}" / f"shard-{shard}.h5"
+        until = time.monotonic() + 20
+        while True:
+            try:
+                with h5py.File(file) as opened:
+                    found.append(opened["parameters"][...])
+                    break
+            except OSError:
+                assert time.monotonic() < until, f"{file} is not written"
+                time.sleep(1e-3)
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("orders", [(1, 2, 3), (5,)])
+def test_a_checkpoint_has_what_was_pushed_before_the_marks_and_nobody_waits_for_them(
+    comm, shared_path, way, servers, monkeypatch, orders
+):
+    """The workers mark one after the other; between two marks, each worker pushes, and fetches what it has pushed.
+
+    An order is given up if a later one is marked before all have marked it.
+    """
+
+    def act(pusher, among, coordinator):
+        random, workers = np.random.default_rng(3), among.size
+        for order in orders:
+            pusher.push()
+            marked = None
+            given_up = order == 5 and workers > 1
+            for turn in random.permutation(workers)[: workers - 1 if given_up else workers].tolist():
+                if turn == pusher.number:
+                    for _ in range(order):
+                        pusher.push()
+                    pusher.until(lambda order=order: pusher.link.mark(order))
+                    marked = pusher.pushes
+                for _ in range(1 + (turn + pusher.number) % 3):
+                    pusher.push()
+                pusher.fetch()
+                pusher.meet(among)
+            if given_up:
+                order += 1
+                for turn in random.permutation(workers).tolist():
+                    if turn == pusher.number:
+                        pusher.until(lambda order=order: pusher.link.mark(order))
+                        marked = pusher.pushes
+                    pusher.push()
+                    pusher.fetch()
+                    pusher.meet(among)
+            marks = among.allgather(marked)
+            if coordinator is not None:
+                expected = sum(triangle(each) * float(BASE) ** worker for worker, each in enumerate(marks))
+                reported = []
+                pusher.until(
+                    lambda order=order, reported=reported: (
+                        reported.extend(coordinator.saved())
+                        or sum(len(each.shards) for each in reported if each.order == order) == servers
+                    )
+                )
+                assert (saved(shared_path, order, range(servers)) == expected).all()
+            pusher.meet(among)
+
+    check_sums(comm, *play(comm, shared_path, way, servers, monkeypatch, act))
+
+
+def test_a_worker_that_ends_early_holds_up_no_checkpoint(comm, shared_path, way, servers, monkeypatch):
+    def act(pusher, among, coordinator):
+        for _ in range(3):
+            pusher.push()
+        leaves = pusher.number == 0 and among.size > 1
+        if leaves:
+            pusher.until(pusher.link.end_pushes)
+        else:
+            pusher.until(lambda: pusher.link.mark(1))
+        counts = among.allgather(pusher.pushes)
+        if not leaves:
+            pusher.push()
+            pusher.fetch()
+        if coordinator is not None:
+            reported = []
+            pusher.until(
+                lambda: reported.extend(coordinator.saved()) or sum(len(each.shards) for each in reported) == servers
+            )
+            expected = sum(triangle(each) * float(BASE) ** worker for worker, each in enumerate(counts))
+            assert (saved(shared_path, 1, range(servers)) == expected).all()
+        pusher.meet(among)
+
+    check_sums(comm, *play(comm, shared_path, way, servers, monkeypatch, act))
