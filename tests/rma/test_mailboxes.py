@@ -18,7 +18,9 @@ class Post:
     def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True):
         from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
-        from mpidl.rma.mailboxes import Inbox, Outbox, Outboxes, regions
+        from mpidl.rma.inboxes import Inbox
+        from mpidl.rma.mailboxes import regions
+        from mpidl.rma.outboxes import Outbox, Outboxes
         from mpidl.transport.mailbox_geometry import MailboxGeometry
 
         self.comm, self.workers = comm, comm.size - 1

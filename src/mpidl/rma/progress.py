@@ -19,7 +19,7 @@ class ProgressThread:
     ----------
     step : callable
         Calls MPI, which must allow calls from several threads; returns whether there is more to do.
-    pause : callable
+    pause : callable, optional
         Waits between two steps; by default for a tenth of a millisecond.
 
     Attributes
@@ -28,8 +28,9 @@ class ProgressThread:
         What a step has raised, after which there are no more.
     """
 
-    def __init__(self, step: Callable[[], bool], pause: Callable[[], Any] = partial(time.sleep, PERIOD)) -> None:
-        self._step, self._pause, self._awake, self._ended = step, pause, threading.Event(), False
+    def __init__(self, step: Callable[[], bool], pause: Callable[[], Any] | None = None) -> None:
+        self._step, self._awake, self._ended = step, threading.Event(), False
+        self._pause = partial(time.sleep, PERIOD) if pause is None else pause
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="mpidl messages", daemon=True)
         self._thread.start()

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from mpidl.parameters.ranges import Range
+from mpidl.rma.inboxes import RelayInbox
 from mpidl.rma.link import WindowLink
-from mpidl.rma.mailboxes import Outbox, Outboxes, RelayInbox
+from mpidl.rma.outboxes import Outbox, Outboxes
 from mpidl.rma.reading import Holder, ShardReader
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ShardClock

@@ -8,8 +8,8 @@ import numpy as np
 
 from mpidl.rma.calls import Callee
 from mpidl.rma.differences import DifferenceAnswers
+from mpidl.rma.inboxes import Inbox
 from mpidl.rma.link import WindowLink
-from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import Order, ShardClock
 

@@ -1,0 +1,141 @@
+"""A server's ends of the mailboxes, and a relay's: see `mpidl.rma.mailboxes`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mpidl.errors import MpidlError
+from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.mailboxes import HEADER, names
+from mpidl.rma.verbs import RemoteMemory
+from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.protocol import END, MARK, Message
+
+
+class Inbox:
+    """A server's end of the rings of a shard's workers.
+
+    Parameters
+    ----------
+    window : RemoteMemory
+    geometry : MailboxGeometry
+    ranks : list of int
+        Rank of each worker, to wake it.
+    doorbells : Doorbells
+    shard : int
+        The shard's number.
+    """
+
+    def __init__(
+        self, window: RemoteMemory, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
+    ) -> None:
+        self._window, self._geometry, self._ranks, self._doorbells = window, geometry, ranks, doorbells
+        name = names(shard)
+        self._published = window.local(name.published)
+        self._consumed = window.local(name.consumed)
+        workers, slots, chunk = geometry.workers, geometry.slots, geometry.chunk
+        headers = window.local(name.headers).reshape(workers, slots, HEADER)
+        rings = window.local(name.slots).reshape(workers, geometry.ring)
+        self._headers = [[headers[w, s] for s in range(slots)] for w in range(workers)]
+        # The slots of each ring, as they lie if its worker encodes chunks or, first, if it does not.
+        self._payloads = [
+            [[ring[s * stride : (s + 1) * stride] for s in range(slots)] for ring in rings]
+            for stride in (geometry.stride(False), geometry.stride(True))
+        ]
+        self._decoded = np.empty(geometry.wire.rows * chunk if geometry.wire is not None else 0, geometry.dtype)
+        self._taken = [0] * workers
+        # What `published` was when nothing was waiting; a worker may have published before this end exists.
+        self._seen = bytes(self._published.nbytes)
+        self._expected = [(0, 0)] * workers
+        # The chunk at each head.
+        self._chunk = [0] * workers
+
+    def waiting(self) -> list[int]:
+        """Return the workers that have chunks waiting; nearly free if nothing has arrived."""
+        now = self._published.tobytes()
+        if now == self._seen:
+            return []
+        self._window.sync()
+        snapshot = np.frombuffer(now, np.int64).tolist()
+        ready = [w for w, (published, taken) in enumerate(zip(snapshot, self._taken, strict=True)) if published > taken]
+        if not ready:
+            self._seen = now
+        return ready
+
+    def pending(self, worker: int) -> int:
+        """Return how many chunks of `worker` are waiting."""
+        return int(self._published[worker]) - self._taken[worker]
+
+    def taken(self, worker: int) -> int:
+        """Return how many chunks of `worker` have been released."""
+        return self._taken[worker]
+
+    def head(self, worker: int) -> Message:
+        """Return the oldest waiting chunk of `worker`, which must have one.
+
+        Raises
+        ------
+        MpidlError
+            The chunk is not the one that must follow the last: this MPI let a counter overtake its data.
+        """
+        slot = self._taken[worker] % self._geometry.slots
+        push, chunk, fetched, count, first, last, encoded = self._headers[worker][slot].tolist()
+        expected, self._chunk[worker] = self._expected[worker], chunk
+        if (push, chunk) != expected and (chunk not in (END, MARK) or (push, 0) != expected):
+            raise MpidlError(
+                f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
+                f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
+            )
+        values = self._values(worker, slot, count, bool(encoded))
+        return Message(worker, push, chunk, fetched, values, (first, last))
+
+    def _values(self, worker: int, slot: int, count: int, encoded: bool) -> np.ndarray:
+        wire, payload = self._geometry.wire, self._payloads[encoded][worker][slot]
+        values: np.ndarray
+        if wire is None or not encoded:
+            values = payload.view(self._geometry.dtype)[:count]
+            return values
+        values = self._decoded[: wire.rows * count].reshape(wire.shape(count))
+        wire.decode(payload[: wire.size(count, values.dtype)], values)
+        return values
+
+    def release(self, worker: int) -> None:
+        """Free the slot of the oldest waiting chunk of `worker`, which has been applied."""
+        self._taken[worker] += 1
+        push, chunk = self._expected[worker]
+        if self._chunk[worker] < 0:
+            return
+        self._expected[worker] = (push, chunk + 1) if chunk + 1 < self._geometry.chunks else (push + 1, 0)
+
+    def acknowledge(self, worker: int) -> None:
+        """Show `worker` what has been released, and wake it if it may be waiting for that."""
+        taken = self._taken[worker]
+        self._window.sync()
+        self._consumed[worker] = taken
+        if self._expected[worker][1] == 0 or 2 * self.pending(worker) < self._geometry.slots:
+            self._doorbells.ring(self._ranks[worker])
+
+    def drain(self, worker: int, most: int) -> Iterator[Message]:
+        """Yield up to `most` waiting chunks of `worker`, releasing each after use and acknowledging at the end."""
+        for _ in range(min(most, self.pending(worker))):
+            yield self.head(worker)
+            self.release(worker)
+        self.acknowledge(worker)
+
+
+class RelayInbox(Inbox):
+    """A relay's end: what it has released, servers have not applied yet; see `Inbox` for the parameters."""
+
+    def __init__(
+        self, window: RemoteMemory, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
+    ) -> None:
+        super().__init__(window, geometry, ranks, doorbells, shard)
+        self._applied = window.local(names(shard).applied)
+
+    def show_applied(self, worker: int, count: int) -> None:
+        """Show `worker` how many of its chunks the servers have applied, and wake it."""
+        self._window.sync()
+        self._applied[worker] = count
+        self._doorbells.ring(self._ranks[worker])

@@ -1,0 +1,295 @@
+"""A worker's ends of the mailboxes: see `mpidl.rma.mailboxes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.mailboxes import CHUNK, COUNT, ENCODED, FETCHED, FIRST, GROUP, HEADER, LAST, PUSH, names
+from mpidl.rma.verbs import RemoteMemory
+from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.protocol import END, MARK
+from mpidl.wire import ErrorFeedback
+
+
+class Outbox:
+    """A worker's end of its ring for one shard.
+
+    Parameters
+    ----------
+    window : RemoteMemory
+    server : int
+        Rank of the server.
+    worker : int
+        Index of this worker's ring.
+    geometry : MailboxGeometry
+    feedback : ErrorFeedback, optional
+        Encodes this worker's pushes to the shard. Where the geometry has a wire format but this is not given, they
+        travel as they are.
+    shard : int
+        The shard's number.
+    relayed : bool
+        Whether the ring is a relay's, who says when servers have applied what it has consumed.
+
+    Attributes
+    ----------
+    server : int
+    pushes : int
+        Whole pushes delivered.
+    bytes : int
+        Bytes of values delivered.
+    """
+
+    def __init__(
+        self,
+        window: RemoteMemory,
+        server: int,
+        worker: int,
+        geometry: MailboxGeometry,
+        feedback: ErrorFeedback | None = None,
+        shard: int = 0,
+        relayed: bool = False,
+    ) -> None:
+        self._names = names(shard)
+        self._window, self.server, self._worker = window, server, worker
+        self._geometry, self._feedback = geometry, feedback
+        self._first_slot = worker * geometry.slots
+        self._stride = geometry.stride(feedback is not None)
+        self._published = np.zeros(1, np.int64)
+        self._consumed = np.zeros(1, np.int64)
+        self._applied = np.zeros(1, np.int64) if relayed else self._consumed
+        self._headers = np.zeros((GROUP, HEADER), np.int64)
+        self._encoded = np.empty(GROUP * geometry.slot if feedback is not None else 0, np.uint8)
+        self.pushes = self.bytes = 0
+        self._chunk, self._unpublished = geometry.chunks, 0
+        self._fetched, self._portions = 0, (-1, -1)
+
+    @property
+    def sent(self) -> int:
+        """Chunks delivered."""
+        return int(self._published[0])
+
+    def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1)) -> None:
+        """Begin a push; `write` and `publish` until it is `delivered`.
+
+        Parameters
+        ----------
+        fetched : int
+            The shard's clock at the last fetch.
+        portions : (int, int)
+            The first and the last portion that the push was computed on.
+        """
+        self._chunk, self._fetched, self._portions = 0, fetched, portions
+
+    @property
+    def applied(self) -> bool:
+        """Whether the server, when it was asked last, had applied everything that was sent."""
+        return bool(self._applied[0] == self._published[0])
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the whole push has been written."""
+        return self._chunk == self._geometry.chunks
+
+    def follow(self, parameters: Any, clock: np.ndarray, after: np.ndarray, regions: tuple[str, str]) -> None:
+        """Start a fetch behind the push that was delivered last, a group of chunks when the server has applied it.
+
+        Parameters
+        ----------
+        parameters : array, shape (shard size,), or None
+            None to fetch the clock alone, when the whole push has been applied.
+        clock, after : array of int64, shape (len(ShardClock),)
+            Receive the shard's clock before the parameters, and after them.
+        regions : (str, str)
+            Names of the server's regions of parameters and clock.
+        """
+        geometry, (values, clocks) = self._geometry, regions
+        begun = self.sent - geometry.chunks
+        groups = range(0, geometry.chunks, GROUP) if parameters is not None else ()
+        self._get_later(clock, clocks, 0, begun + min(GROUP, geometry.chunks) if groups else self.sent)
+        for first in groups:
+            last = min(first + GROUP, geometry.chunks)
+            part = slice(first * geometry.chunk, last * geometry.chunk)
+            self._get_later(parameters[part], values, part.start, begun + last)
+        self._get_later(after, clocks, 0, self.sent)
+
+    def followed(self) -> None:
+        """Note that what `follow` started has arrived: everything has been applied."""
+        self._consumed[0] = self.sent
+
+    def _get_later(self, values: Any, name: str, offset: int, consumed: int) -> None:
+        self._window.get_later(values, self.server, name, offset, self._names.consumed, self._worker, consumed)
+
+    def has_room(self, message: bool = False) -> bool:
+        """Return whether there were slots for a group of the push, or for a message, when the server was asked last."""
+        wanted = 1 if message else min(GROUP, self._geometry.chunks - self._chunk)
+        return self._geometry.slots - (self.sent - int(self._consumed[0])) >= wanted
+
+    def ask(self) -> None:
+        """Start asking the server how far it has come, unless it has come to the end; the caller flushes."""
+        if self.applied:
+            return
+        self._window.get(self._consumed, self.server, self._names.consumed, self._worker)
+        if self._applied is not self._consumed:
+            self._window.get(self._applied, self.server, self._names.applied, self._worker)
+
+    def write(self, values: Any) -> bool:
+        """Start writing as many chunks of the push as there are free slots for, at most a group.
+
+        Parameters
+        ----------
+        values : array, shape (shard size,) or (2, shard size)
+            The whole push for this server, the host's or a device's.
+
+        Returns
+        -------
+        bool
+            Whether there is something to publish.
+        """
+        geometry = self._geometry
+        room = self._room(min(GROUP, geometry.chunks - self._chunk))
+        if not room:
+            return False
+        headers = self._headers[:room]
+        headers[:, PUSH] = self.pushes
+        headers[:, FETCHED] = self._fetched
+        headers[:, FIRST], headers[:, LAST] = self._portions
+        headers[:, ENCODED] = self._feedback is not None
+        start = self._chunk * geometry.chunk
+        part = values[..., start : start + room * geometry.chunk]
+        elements = part.shape[-1]
+        for i in range(room):
+            headers[i, CHUNK] = self._chunk + i
+            headers[i, COUNT] = min(geometry.chunk, elements - i * geometry.chunk)
+        if self._feedback is not None:
+            host = self._window.on_host(part, self.server)
+            nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, self._stride)
+            part = self._encoded[:nbytes]
+        self._put(headers, part)
+        self.bytes += part.nbytes
+        self._chunk += room
+        self.pushes += self.delivered
+        return True
+
+    def write_end(self) -> bool:
+        """Start saying that no push follows; False if there is no free slot yet."""
+        return self._write_message(END, 0)
+
+    def write_mark(self, order: int) -> bool:
+        """Start marking an order behind the pushes sent so far; False if there is no free slot yet."""
+        return self._write_message(MARK, order)
+
+    def _write_message(self, chunk: int, order: int) -> bool:
+        if not self._room(1):
+            return False
+        self._headers[0] = (self.pushes, chunk, 0, 0, order if chunk == MARK else -1, -1, 0)
+        self._put(self._headers[:1], None)
+        return True
+
+    def _room(self, wanted: int) -> int:
+        """Return how many slots in a row, at most `wanted`, may be written."""
+        slots, sent = self._geometry.slots, self.sent
+        return min(wanted, slots - (sent - int(self._consumed[0])), slots - sent % slots)
+
+    def _put(self, headers: np.ndarray, values: Any) -> None:
+        slot = self.sent % self._geometry.slots
+        if values is not None:
+            offset = self._worker * self._geometry.ring + slot * self._stride
+            self._window.put(values, self.server, self._names.slots, offset)
+        self._window.put(headers, self.server, self._names.headers, (self._first_slot + slot) * HEADER)
+        self._unpublished = len(headers)
+
+    def publish(self) -> None:
+        """Start showing the server what has been written, which must have been ordered before."""
+        self._published[0] += self._unpublished
+        self._window.put(self._published, self.server, self._names.published, self._worker)
+
+
+class Outboxes:
+    """A worker's ends of its rings for all its shards, whose servers it asks and tells side by side.
+
+    Parameters
+    ----------
+    window : RemoteMemory
+    outboxes : sequence of Outbox
+    parts : sequence of slice
+        The shard of each in the worker's vector.
+    doorbells : Doorbells
+    """
+
+    def __init__(
+        self, window: RemoteMemory, outboxes: Sequence[Outbox], parts: Sequence[slice], doorbells: Doorbells
+    ) -> None:
+        self._window, self._doorbells, self._parts = window, doorbells, dict(zip(outboxes, parts, strict=True))
+        self._all, self._unended, self._unmarked = list(outboxes), list(outboxes), list[Outbox]()
+
+    def __getitem__(self, number: int) -> Outbox:
+        """Return the end of the ring for the worker's shard of that number, from 0."""
+        return self._all[number]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of values delivered."""
+        return sum(outbox.bytes for outbox in self._all)
+
+    def begin(self, fetched: Sequence[int], portions: tuple[int, int] = (-1, -1)) -> None:
+        """Begin a push; `send` until it returns True. See `Outbox.begin`; `fetched` is of each shard."""
+        for outbox, clock in zip(self._all, fetched, strict=True):
+            outbox.begin(clock, portions)
+
+    def send(self, vector: Any) -> bool:
+        """Deliver as many chunks of a vector as there are free slots for; return whether all are delivered."""
+        while undelivered := [outbox for outbox in self._all if not outbox.delivered]:
+            self._ask([outbox for outbox in undelivered if not outbox.has_room()])
+            written = [outbox for outbox in undelivered if outbox.write(vector[..., self._parts[outbox]])]
+            if not written:
+                return False
+            self._publish(written)
+        return True
+
+    def end(self) -> bool:
+        """Say that no push follows; False, to be called again, if a shard has no free slot yet."""
+        self._unended = self._tell(self._unended, lambda outbox: outbox.write_end())
+        return not self._unended
+
+    def mark(self, order: int) -> bool:
+        """Mark an order behind the pushes sent so far; False, to be called again, if a shard has no free slot yet."""
+        self._unmarked = self._tell(self._unmarked or self._all, lambda outbox: outbox.write_mark(order))
+        return not self._unmarked
+
+    def _tell(self, outboxes: Sequence[Outbox], write: Callable[[Outbox], bool]) -> list[Outbox]:
+        """Publish a message where there is room for one; return the outboxes that have none."""
+        self._ask([outbox for outbox in outboxes if not outbox.has_room(message=True)])
+        written = [outbox for outbox in outboxes if write(outbox)]
+        self._publish(written)
+        return [outbox for outbox in outboxes if outbox not in written]
+
+    def applied(self) -> bool:
+        """Return whether the servers have applied everything that was sent."""
+        self._ask(self._all)
+        return all(outbox.applied for outbox in self._all)
+
+    def start_asking(self) -> None:
+        """Start asking the servers how far they have come; the caller flushes."""
+        for outbox in self._all:
+            outbox.ask()
+
+    def _ask(self, outboxes: Sequence[Outbox]) -> None:
+        asked = [outbox for outbox in outboxes if not outbox.applied]
+        for outbox in asked:
+            outbox.ask()
+        for outbox in asked:
+            self._window.flush(outbox.server)
+
+    def _publish(self, written: Sequence[Outbox]) -> None:
+        """Show servers what has been written, once it is there."""
+        for outbox in written:
+            self._window.order(outbox.server)
+        for outbox in written:
+            outbox.publish()
+        for outbox in written:
+            self._window.order(outbox.server)
+            self._doorbells.ring(outbox.server)
