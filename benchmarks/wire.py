@@ -22,7 +22,7 @@ from mpidl.wire import Wire, parse
 
 MEMCPY = "memcpy"
 ARGPARTITION = "np.argpartition"
-FORMATS = ["bf16", "topk:0.001", "topk:0.01", "topk:0.1", "onebit"]
+FORMATS = ["bf16", "int8", "topk:0.001", "topk:0.01", "topk:0.1", "onebit"]
 #: Elements of a chunk; its bytes are the same.
 CHUNKS = {"float32": 131072, "float64": 65536}
 #: How often a case is called in one timing.

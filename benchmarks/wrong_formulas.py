@@ -105,9 +105,9 @@ FORMULAS = (
     Wrong("wire/differences.py", "self.values[part], out=difference", "0, out=difference"),
     Wrong("wire/differences.py", "        residual[:] = 0\n", ""),
     Wrong("wire/differences.py", "self.values[part] += difference", "self.values[part] = difference"),
-    Wrong("wire/int8.py", "largest / real(LARGEST)", "largest / real(LARGEST + 1)"),
+    Wrong("wire/int8.py", "scales[number] / real(LARGEST)", "scales[number] / real(LARGEST + 1)"),
     Wrong("wire/int8.py", "np.rint(left[i] / divisor)", "np.floor(left[i] / divisor)"),
-    Wrong("wire/int8.py", "left[i] - real(np.int8(whole)) * scale", "left[i] + real(np.int8(whole)) * scale"),
+    Wrong("wire/int8.py", "left[i] -= whole * scale", "left[i] += whole * scale"),
     # Cut models.
     Wrong("partition/transfer.py", "missing = [rest for each in missing for rest in each.minus(box)]", "pass"),
     Wrong("partition/transfer.py", "added = [rest for each in added for rest in each.minus(part)]", "pass"),
