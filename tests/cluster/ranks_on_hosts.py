@@ -44,7 +44,10 @@ def words(hosts: Hosts, ranks: int, command: Sequence[str], variables: Mapping[s
     else:
         names = ",".join(f"{name}:{SLOTS}" for name in hosts.names)
         options = ["-launcher", "ssh", "-launcher-exec", str(hosts.directory / "agent"), "-hosts", names]
-    assigned = [f"{name}={value}" for name, value in {"TMPDIR": tempfile.gettempdir(), **variables}.items()]
+    assigned = [
+        f"{name}={value}"
+        for name, value in {"TMPDIR": tempfile.gettempdir(), "OMPI_MCA_osc": "^ucx", **variables}.items()
+    ]
     return [mpirun, *options, "-n", str(ranks), "env", *assigned, *command]
 
 
