@@ -40,11 +40,14 @@ def words(hosts: Hosts, ranks: int, command: Sequence[str], variables: Mapping[s
     assert mpirun is not None, "no mpirun"
     found = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
     if "Open MPI" in found:
-        options = ["--bind-to", "none"]
+        options = ["--bind-to", "none", "--allow-run-as-root"]
     else:
         names = ",".join(f"{name}:{SLOTS}" for name in hosts.names)
         options = ["-launcher", "ssh", "-launcher-exec", str(hosts.directory / "agent"), "-hosts", names]
-    assigned = [f"{name}={value}" for name, value in {"TMPDIR": tempfile.gettempdir(), **variables}.items()]
+    assigned = [
+        f"{name}={value}"
+        for name, value in {"TMPDIR": tempfile.gettempdir(), "OMPI_MCA_osc": "^ucx", **variables}.items()
+    ]
     return [mpirun, *options, "-n", str(ranks), "env", *assigned, *command]
 
 

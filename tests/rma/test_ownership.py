@@ -32,10 +32,13 @@ def test_a_freed_window_raises(comm):
 
 def test_freed_memory_and_doorbells_raise(comm):
     from mpidl.rma.doorbells import Doorbells
+    from mpidl.rma.nodes import neighbours
     from mpidl.rma.shared_vectors import SharedVectors
 
-    with SharedVectors(comm, 1, 4, np.float32) as shared:
+    node = neighbours(comm)
+    with SharedVectors(node, 1, 4, np.float32) as shared:
         comm.Barrier()
+    node.Free()
     with pytest.raises(RuntimeError, match="the shared memory has been freed"):
         shared.vectors[0]
     with Doorbells(comm) as doorbells:
