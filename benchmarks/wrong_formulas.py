@@ -122,7 +122,7 @@ FORMULAS = (
     Wrong("nn/losses.py", "gradient, 1 / samples", "gradient, 1 / len(gradient)"),
     Wrong("nn/losses.py", "2 / size", "2 / gradient.size"),
     Wrong("parameters/shards.py", "part.intersect(blocks)", "part"),
-    Wrong("parameters/shards.py", "part.shift(own.start)", "part"),
+    Wrong("parameters/shards.py", "part.shift(own.start + fragment.start)", "part"),
     Wrong("job/job.py", "each._replace(range=own.shift(-self.slice.start))", "each._replace(range=own)"),
     Wrong("partition/network.py", "group.sum(sums)", "pass"),
     Wrong("partition/network.py", "difference(self._left_alone, names)", "difference(names)"),
