@@ -46,6 +46,9 @@ HEAD = 7
 HEAD_BYTES = HEAD * 8
 #: Bytes of the longest data that are sent with their request: MPI libraries send such messages at once.
 SHORT = 2048
+#: Bytes of the pieces of answers to what had to wait. MPI libraries send such messages at once over TCP: for longer ones,
+#: the receiver's consent would have to overtake what it is still sending itself.
+AT_ONCE = 60 << 10
 OPERATORS = (MPI.SUM, MPI.REPLACE, MPI.MAX, MPI.NO_OP)
 
 
@@ -162,7 +165,7 @@ class Requests:
         """Answer what waited for counters that are large enough now; return whether there was anything."""
         served, later = False, source.later
         while later and self._count(later[0]) >= later[0][6]:
-            self._sends.start(self._bytes(later.popleft()), source.rank, Tag.LATER)
+            self._sends.start(self._bytes(later.popleft()), source.rank, Tag.LATER, longest=AT_ONCE)
             served = True
         if not later:
             self._later.remove(source)

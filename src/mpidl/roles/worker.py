@@ -90,7 +90,8 @@ class Worker:
             state.load(vectors, position.counts, position.portion)
             self._handler.load(position, vectors)
             working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
-        engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)
+        workers = self._replicas * self._lead.partitions
+        engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working, workers)
         finite = job.config.run.terminate_on_nan
         part = job.slice if self._lead.partitions > 1 else None
         marking = Marking(number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets, finite, part)

@@ -23,8 +23,8 @@ from mpidl.nn.model import Model
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
 
-#: Seconds between two posts of a worker's status.
-POST_EVERY = 0.1
+#: Seconds between two posts of a worker's status, and those of all workers that the coordinator takes in a second.
+POST_EVERY, POSTS = 0.1, 1000
 
 
 class WorkerHooks(Protocol):
@@ -64,6 +64,8 @@ class MpiEngine:
     hooks : WorkerHooks
     resumed : sequence of (int, int)
         Portions that the replica has taken before, each with its next batch.
+    workers : int
+        Number of workers of the job.
 
     Attributes
     ----------
@@ -82,12 +84,13 @@ class MpiEngine:
         state: ReplicaState,
         hooks: WorkerHooks,
         resumed: Sequence[tuple[int, int]] = (),
+        workers: int = 1,
     ) -> None:
         self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
         self.state, self._hooks = state, hooks
         self.loader = Loader(schedule, split, self._take_ticket, self._epoch_over, resumed, prepare=True)
         self.status = handler.status
-        self._posted = 0.0
+        self._posted, self._post_every = 0.0, max(POST_EVERY, workers / POSTS)
         self._actions: dict[type, Callable[[Any], Any]] = {
             Gradient: self._gradient,
             WaitForEpoch: self._wait_for_epoch,
@@ -134,7 +137,7 @@ class MpiEngine:
         self._hooks.between_batches()
         self.marking.look()
         now = time.perf_counter()
-        if now - self._posted > POST_EVERY:
+        if now - self._posted > self._post_every:
             self._posted = now
             self._link.post(self.status.row)
             self.handler.post()
