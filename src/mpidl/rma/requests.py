@@ -46,8 +46,8 @@ HEAD = 7
 HEAD_BYTES = HEAD * 8
 #: Bytes of the longest data that are sent with their request: MPI libraries send such messages at once.
 SHORT = 2048
-#: Bytes of the pieces of answers to what had to wait. MPI libraries send such messages at once over TCP: for longer ones,
-#: the receiver's consent would have to overtake what it is still sending itself.
+#: Bytes of the pieces of answers to what had to wait. Over TCP, MPI libraries send such messages at once. For longer
+#: ones the receiver's consent would wait behind all that it is still sending itself.
 AT_ONCE = 60 << 10
 OPERATORS = (MPI.SUM, MPI.REPLACE, MPI.MAX, MPI.NO_OP)
 
