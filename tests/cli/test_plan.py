@@ -60,7 +60,7 @@ def test_servers_hold_shards_and_workers_models():
     assert [tuple(rank["shard"]) for rank in (first, second)] == [(0, 69), (69, 138)]
     memory = {part: nbytes for part, nbytes in first["memory"].items() if nbytes}
     # A ring for each worker: two counters, and two slots (a push and its end) of a shard and its header of 6 numbers.
-    assert memory == {"parameters": 276, "state": 276, "checkpoint": 552, "exchange": 2 * (16 + 2 * (276 + 48))}
+    assert memory == {"parameters": 276, "state": 276, "checkpoint": 552, "exchange": 2 * (16 + 2 * (276 + 56))}
     assert {part: nbytes for part, nbytes in workers[1]["memory"].items() if nbytes} == {
         "parameters": 552, "gradient": 552, "evaluation": 552, "activations": 100 * 2 * (7 + 5) * 4,
     }  # fmt: skip
@@ -72,7 +72,7 @@ def test_nodes_have_relays():
     assert found["nodes"] == 2
     assert [rank["role"] for rank in found["roles"]][:4] == ["coordinator", "relay 0", "worker 0", "worker 1"]
     _, relay, *_ = found["roles"]
-    mailboxes = 2 * (2 * 8 + 2 * (6 * 8 + 552))
+    mailboxes = 2 * (2 * 8 + 2 * (7 * 8 + 552))
     assert {part: nbytes for part, nbytes in relay["memory"].items() if nbytes} == {
         "parameters": 2 * 552, "exchange": 2 * 552 + mailboxes,
     }  # fmt: skip
@@ -136,11 +136,11 @@ def test_the_text_is_aligned():
         "rank    role           shard     parameters  gradient  rule's state  exchange  activations  evaluation"
         "  checkpoint   in all",
         "0       coordinator",
-        "1       server 0       0 to 138       552 B                   552 B   3.65 kB                        "
-        "       1.1 kB  5.86 kB",
+        "1       server 0       0 to 138       552 B                   552 B    3.7 kB                        "
+        "       1.1 kB   5.9 kB",
         "2 to 4  worker 0 to 2                 552 B     552 B                               9.6 kB       552 B"
         "              11.3 kB",
-        "5 ranks of one node: 39.6 kB in all, besides Python and its libraries",
+        "5 ranks of one node: 39.7 kB in all, besides Python and its libraries",
     ]
 
 
