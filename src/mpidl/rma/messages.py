@@ -20,7 +20,7 @@ from mpidl.rma.nodes import neighbours
 from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.progress import ProgressThread
-from mpidl.rma.requests import AT_ONCE, HEAD_BYTES, OPERATORS, SHORT, Operation, Requests, Tag
+from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Operation, Requests, Tag
 from mpidl.rma.sends import Sends, pieces
 from mpidl.rma.sockets import Sockets
 from mpidl.rma.staging import Staging
@@ -160,7 +160,7 @@ class MessageWindow(Owner):
         if self._incoming is not None:
             values = self._incoming.incoming(values, rank)
         with self._lock:
-            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.LATER) for piece in pieces(values, AT_ONCE)]
+            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.LATER) for piece in pieces(values)]
             operator = self._regions[rank][counter]
             self._ask(Operation.GET_LATER, rank, name, offset, values.nbytes, operator, element, least)
         self._wake()

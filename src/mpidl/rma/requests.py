@@ -46,9 +46,6 @@ HEAD = 7
 HEAD_BYTES = HEAD * 8
 #: Bytes of the longest data that are sent with their request: MPI libraries send such messages at once.
 SHORT = 2048
-#: Bytes of the pieces of answers to what had to wait. Over TCP, MPI libraries send such messages at once. For longer
-#: ones the receiver's consent would wait behind all that it is still sending itself.
-AT_ONCE = 60 << 10
 OPERATORS = (MPI.SUM, MPI.REPLACE, MPI.MAX, MPI.NO_OP)
 
 
@@ -141,7 +138,7 @@ class Requests:
                 self._waiting.append(source)
             data = pieces(self._bytes(head))
             source.waiting.extend(self._comm.Irecv(piece, source.rank, Tag.DATA) for piece in data)
-        elif source.waiting:
+        elif source.waiting and head[0] != Operation.GET_LATER:  # Which waits for a counter, and for nothing else.
             source.waiting.append((head, source.message.copy()))
         else:
             self._carry_out(source, head, source.message)
@@ -165,7 +162,7 @@ class Requests:
         """Answer what waited for counters that are large enough now; return whether there was anything."""
         served, later = False, source.later
         while later and self._count(later[0]) >= later[0][6]:
-            self._sends.start(self._bytes(later.popleft()), source.rank, Tag.LATER, longest=AT_ONCE)
+            self._sends.start(self._bytes(later.popleft()), source.rank, Tag.LATER)
             served = True
         if not later:
             self._later.remove(source)

@@ -11,16 +11,13 @@ from mpi4py import MPI
 LONGEST_MESSAGE = 1 << 30
 
 
-def pieces(values: Any, longest: int | None = None) -> list[list[Any]]:
-    """Return contiguous values as arguments of MPI's transfers, none of more bytes than `longest`.
-
-    By default, that is as many as MPI can count.
-    """
-    size, longest = values.nbytes, longest or LONGEST_MESSAGE
-    if size <= longest:
+def pieces(values: Any) -> list[list[Any]]:
+    """Return contiguous values as arguments of MPI's transfers, none longer than `LONGEST_MESSAGE`."""
+    size = values.nbytes
+    if size <= LONGEST_MESSAGE:
         return [[values, size, MPI.BYTE]]
     data = MPI.buffer.frombuffer(values)
-    parts = [data[start : start + longest] for start in range(0, size, longest)]
+    parts = [data[start : start + LONGEST_MESSAGE] for start in range(0, size, LONGEST_MESSAGE)]
     return [[part, part.nbytes, MPI.BYTE] for part in parts]
 
 
@@ -51,11 +48,9 @@ class Sends:
         free = self._free.setdefault(order, [])
         return free.pop() if free else np.empty(1 << order, np.uint8)
 
-    def start(
-        self, values: Any, rank: int, tag: int, lent: np.ndarray | None = None, longest: int | None = None
-    ) -> None:
-        """Start sending `values`, which lie in the borrowed memory `lent` or stay where they are; see `pieces`."""
-        for piece in pieces(values, longest):
+    def start(self, values: Any, rank: int, tag: int, lent: np.ndarray | None = None) -> None:
+        """Start sending `values`, which lie in the borrowed memory `lent` or stay where they are."""
+        for piece in pieces(values):
             self._requests.append(self._comm.Isend(piece, rank, tag))
             self._lent.append(None)
         self._lent[-1] = lent

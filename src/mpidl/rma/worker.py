@@ -210,11 +210,16 @@ class WindowWorkerLink(WindowLink):
         self._servers_reader.start(parameters)
         self._servers_reader.finish()
 
+    @property
+    def can_follow(self) -> bool:
+        """See `WorkerLink`."""
+        return not self.relayed and any(self._window.answers_later(rank) for rank, _ in self._holders)
+
     def follow_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
         """See `WorkerLink.follow_push`."""
         self._before, self._followed = clocks, []
         for number, (rank, shard) in enumerate(self._holders):
-            if self._window.answers_later(rank) and not self.relayed:
+            if self._window.answers_later(rank):
                 self._followed.append(number)
                 encoded = number in self._fetches
                 part = None if encoded else parameters[self._parts[number]]

@@ -231,7 +231,7 @@ class ThroughServers(RequestHandler):
         self._send(request.vector, self.fetched[:, ShardClock.CLOCK].tolist(), portions)
         self.unpushed.clear()
         # A record says what a fetch has seen by one number, and rounds are the same wherever ranks are.
-        if request.fetch_follows and self.record is None and not self.together:
+        if request.fetch_follows and self._link.can_follow and self.record is None and not self.together:
             started = self._timer()
             if self._spare is None:
                 self._spare = np.empty_like(request.vector)

@@ -27,6 +27,8 @@ class WorkerLink(FollowerLink, Protocol):
         Bytes of values that have arrived as differences.
     encoded : collection of int
         Numbers of the shards, from 0, whose fetches are encoded.
+    can_follow : bool
+        Whether `follow_push` can be called: whether there is a server that it asks.
     peers : MPI.Intracomm or None
         In a job without servers, the workers that have the same slice.
     shared_vectors : list of array
@@ -45,6 +47,8 @@ class WorkerLink(FollowerLink, Protocol):
     def bytes_fetched(self) -> int: ...
     @property
     def encoded(self) -> Collection[int]: ...
+    @property
+    def can_follow(self) -> bool: ...
     @property
     def peers(self) -> Any: ...
     @property
