@@ -43,7 +43,7 @@ class Doorbells(Owner):
         self._socket: Any = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(self._addresses[comm.rank])
         comm.Barrier()
-        self._sockets: Any = Sockets()
+        self._sockets: Any = Sockets(watch=not self.alone)
         far = next((rank for rank in range(comm.size) if rank not in here), None)
         self.messages_wake = messages_wake(comm, far, self._sockets)
         self._waking: list[Any] = [self._socket, self._sockets] if self.messages_wake else [self._socket]

@@ -95,10 +95,10 @@ class MessageWindow(Owner):
         self._lock = threading.RLock()
         # Who is asked calls MPI all the time; others compute, and what they wait for goes on only if someone calls MPI.
         several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._pace, self._sockets, self._waiting = WOKEN if woken else BLIND, Sockets(), False
+        self._pace, self._sockets, self._waiting = WOKEN if woken else BLIND, Sockets(woken), False
         self._thread = None
         if several and self._targets and not size:
-            self._thread = ProgressThread(self._advance, partial(Sockets().sleep, self._pace.thread))
+            self._thread = ProgressThread(self._advance, partial(Sockets(woken).sleep, self._pace.thread))
         self._comm.Barrier()
 
     def _share(

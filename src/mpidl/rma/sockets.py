@@ -27,10 +27,15 @@ class Sockets:
 
     `sleep` returns at once if there was something since it was called last: look for it, and sleep again only when
     nothing is left. Connections that are made later are watched after the next `find`, or sleep in vain.
+
+    Parameters
+    ----------
+    watch : bool
+        If not, `sleep` sleeps as long as it may.
     """
 
-    def __init__(self) -> None:
-        self._epoll = select.epoll() if sys.platform == "linux" else None
+    def __init__(self, watch: bool = True) -> None:
+        self._epoll = select.epoll() if watch and sys.platform == "linux" else None
         self._open: list[str] = []
         self.find()
 
