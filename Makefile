@@ -9,6 +9,8 @@ EXTRAS ?= $(MPI),test,frameworks
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+# What is left to `make hosts` of the tests on emulated hosts.
+LONGER := tests/cluster/test_killed_on_hosts.py tests/cluster/test_ranks_on_two_hosts.py
 
 # Ranks must not fight over cores, and root must be allowed to start them in a container.
 export OMP_NUM_THREADS := 1
@@ -45,10 +47,11 @@ unit: venv
 
 # Jobs on emulated hosts and in a real Slurm; what can't be tested on this machine is skipped, and the summary says why.
 cluster: venv
-	$(BIN)/pytest -rs tests/cluster
+	$(BIN)/pytest -rs tests/cluster $(LONGER:%=--ignore=%)
 
 # What must hold whatever the timing, across a network: on either transport, with either MPI library.
 hosts: venv .venv-mpich/.installed
+	$(BIN)/pytest -rs $(LONGER)
 	for environment in $(VENV) .venv-mpich; do for transport in windows mixed; do for n in 3 4; do \
 	  $$environment/bin/python tests/cluster/ranks_on_hosts.py -n $$n --transport $$transport tests/rma \
 	    tests/ranks/test_training.py tests/ranks/test_family_on_ranks.py tests/ranks/test_transports.py || exit 1; \

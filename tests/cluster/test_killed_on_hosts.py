@@ -17,7 +17,7 @@ LAUNCHERS = {"mpidl": ("head", "prterun"), "srun": ("node1", "srun"), "mpirun": 
 DAEMONS = {"mpidl": ("node2", "prted"), "srun": ("node2", "slurmstepd"), "mpirun": ("node2", "prted")}
 #: How a job is started, what is hit, the transport, the exit code, and a part of the line; srun has lines of its own.
 CASES = [
-    ("mpidl", "daemon", "mixed", 1, "a rank died, or a host or the launcher's daemon there is lost; mpi"),
+    ("mpidl", "daemon", "mixed", 1, "the launcher's daemon there"),
     ("mpidl", "launcher", "windows", 1, "mpiexec was killed by SIGKILL"),
     ("mpidl", "host", "mixed", 1, "the job ended before its work was done; mpi"),
     ("srun", "daemon", "mixed", None, "srun: error: "),
