@@ -91,6 +91,58 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
         assert np.array_equal(fetched, np.concatenate([each.values for each in handler.copies]))
 
 
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("wire_fetch", ["fp32", "bf16"])
+def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch):
+    """In many chunks, of which a server applies some between two looks at what it is asked for."""
+    from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.roles.server import Server
+    from mpidl.transport.capacity import Capacity
+    from mpidl.transport.protocol import Phase, ShardClock
+
+    roles, size, dtype = assign([0] * comm.size, servers=1), 20_009, np.dtype(np.float64)
+    ranges, workers, wire = shards(size, 1, 1024), len(roles.replicas), parse(wire_fetch, "wire_fetch")
+    capacity = Capacity(ranges, dtype, wire_fetch=wire, chunk_bytes=8192)
+    with WindowTransport(comm, roles, capacity, way="messages") as transport:
+        if comm.rank in roles.servers:
+            shard = Shard(ranges[0], np.zeros(size), ScheduledRule(None), AddChange(), 1024)
+            server = Server(0, {0: shard}, tmp_path, workers=workers)
+            served = server.served[0]
+            at_once = served.round
+            served.round = lambda: (
+                time.sleep(0.005) or at_once()
+            )  # Meanwhile a push arrives whole, and what follows it.
+            server.bind(transport)
+            comm.Barrier()
+            server.serve()
+            server.unbind()
+        elif comm.rank > 0:
+            comm.Barrier()
+            handler, fetched = ThroughServers(ranges, dtype, None, wire), np.full(size, np.nan)
+            handler.bind(transport.worker(comm.rank - 2, copies=handler.copies))
+            handler.actions[Fetch](Fetch(fetched))
+            for push in range(1, PUSHES + 1):
+                before = fetched.min()
+                handler.actions[Push](Push(np.ones(size), fetch_follows=True))
+                handler.actions[Fetch](Fetch(fetched))
+                assert fetched.min() >= max(push, before + 1)
+                clock = handler.fetched[0, ShardClock.CLOCK]
+                assert push <= clock <= fetched.max()
+            comm.send(None, 0)
+            handler.unbind()
+        else:
+            link = transport.coordinator()
+            link.set_phase(Phase.TRAIN)
+            comm.Barrier()
+            backoff = link.backoff()
+            for rank in range(2, comm.size):
+                while not comm.iprobe(rank):
+                    backoff.pause()
+                comm.recv(source=rank)
+            link.set_phase(Phase.EXIT)
+
+
 def run(comm, problem, algorithm, tmp_path, **options):
     model, split = problem
     dataset = Dataset("test", (1,), None, split, split)

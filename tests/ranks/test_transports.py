@@ -33,7 +33,8 @@ def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, 
     if comm.size != 2 + servers:
         return
     model, split = least_squares()
-    run((model, split), transport, shared_path, servers=servers, rule=Sgd(0.05))
+    summary = run((model, split), transport, shared_path, servers=servers, rule=Sgd(0.05))
+    assert summary["staleness"]["max"] == 0
     expected, _ = least_squares()
     portions = Portions(split.samples, 8, 8, seed=7)
     for number in range(2 * portions.per_epoch):
