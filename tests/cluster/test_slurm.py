@@ -58,7 +58,7 @@ def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counti
     until(lambda: cluster.job(number).get("Restarts") == "1")
     assert "stopping" in told(number)
     assert summary(run)["interrupted"]
-    # A node that is still ending the job's first start may refuse the launcher's daemon: the script then asks once more.
+    # A node that is still ending the first start may refuse the launcher's daemon: the script then asks once more.
     assert 1 <= finish(cluster, number, told) <= 2
     assert not summary(run)["interrupted"]
     assert counts(run) == [EPOCHS] * SAMPLES
