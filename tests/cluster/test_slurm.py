@@ -59,7 +59,7 @@ def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counti
     assert "stopping" in told(number)
     assert summary(run)["interrupted"]
     # A node that is still ending the first start may refuse the launcher's daemon: the script then asks once more.
-    assert 1 <= finish(cluster, number, told) <= 2
+    assert 1 <= finish(cluster, number, told) <= 1 + (mpi == "mpirun")
     assert not summary(run)["interrupted"]
     assert counts(run) == [EPOCHS] * SAMPLES
 
