@@ -1,10 +1,11 @@
-"""Update rules applied to a shard, against memcpy and PyTorch's fused Adagrad, one thread.
+"""Update rules applied to a shard, against memcpy and PyTorch's fused optimizers, on one thread or on a GPU.
 
-    python benchmarks/rules.py [--rounds 9]
+    python benchmarks/rules.py [--device cuda] [--rounds 9]
 
 Bandwidth counts what is read and what is written: memcpy 8 bytes per element, Adagrad 20 (reads parameter, sum and
 gradient, writes parameter and sum). The shard of 64 Ki elements is in the cache, as a chunk of a push is when the
-server applies it; the one of 32 Mi elements isn't. PyTorch's figure is that of `optimizer.step()`.
+server applies it; the one of 32 Mi elements isn't. PyTorch's figure is that of `optimizer.step()`: of Adagrad, or of
+Adam on a GPU, for which it has no fused Adagrad. There memcpy is CuPy's copy within the GPU's memory.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness import interleave, save, table
+from mpidl.device import choose
 from mpidl.rules import RULES, Rule
 
 try:
@@ -26,7 +28,7 @@ except ImportError:
     torch = None  # type: ignore[assignment]
 
 MEMCPY = "memcpy"
-TORCH = "PyTorch fused Adagrad"
+TORCH = "PyTorch, fused"
 #: Elements of the shard, and how often it is updated in one timing.
 SIZES = {"64 Ki": (1 << 16, 2048), "32 Mi": (1 << 25, 2)}
 REAL = np.dtype(np.float32)
@@ -34,23 +36,28 @@ REAL = np.dtype(np.float32)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=9, help="timings of each case (default: %(default)s)")
     arguments = parser.parse_args()
-    rows = [row for name in SIZES for row in measure(name, arguments.rounds)]
+    place = choose(arguments.device, 0)
+    rows = [row for name in SIZES for row in measure(place.xp, name, arguments.rounds)]
+    print(f"on {place}")
     print(table(rows))
     if torch is None:
         print(f"{TORCH}: torch not installed")
     print(f"written to {save('rules', rows)}")
 
 
-def measure(name: str, rounds: int) -> list[dict[str, Any]]:
+def measure(xp: Any, name: str, rounds: int) -> list[dict[str, Any]]:
     """Return a row for each case at this size."""
     elements, repeats = SIZES[name]
-    cases = cases_of(elements)
-    moved = {MEMCPY: 2, TORCH: 5} | {rule.name: 3 + 2 * len(rule.states) for rule in RULES.values()}
+    cases = cases_of(xp, elements)
+    same = "adagrad" if xp is np else "adam"
+    moved = {MEMCPY: 2} | {rule.name: 3 + 2 * len(rule.states) for rule in RULES.values()}
+    moved[TORCH] = moved[same]
     for case in cases.values():
         case()
-    seconds = interleave({key: partial(repeat, case, repeats) for key, case in cases.items()}, rounds)
+    seconds = interleave({key: partial(repeat, xp, case, repeats) for key, case in cases.items()}, rounds)
     each = {key: median(times) / repeats for key, times in seconds.items()}
     bandwidth = {key: moved[key] * REAL.itemsize * elements / each[key] / 1e9 for key in cases}
     return [
@@ -61,42 +68,45 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
             "us": each[key] * 1e6,
             "GB/s": bandwidth[key],
             "of memcpy": bandwidth[key] / bandwidth[MEMCPY],
-            "of PyTorch": bandwidth[key] / bandwidth[TORCH] if key == "adagrad" and TORCH in cases else None,
+            "of PyTorch": bandwidth[key] / bandwidth[TORCH] if key == same and TORCH in cases else None,
         }
         for key in cases
     ]
 
 
-def cases_of(elements: int) -> dict[str, Callable[[], None]]:
+def cases_of(xp: Any, elements: int) -> dict[str, Callable[[], None]]:
     """Return what is timed: each rule and memcpy on vectors that all share, PyTorch on its own."""
     # A positive gradient, as then the states that one case leaves to the next are in every rule's range.
-    parameters, gradient = np.random.default_rng(0).random((2, elements), REAL)
-    states = np.zeros((2, elements), REAL)
-    cases: dict[str, Callable[[], None]] = {MEMCPY: partial(np.copyto, states[0], gradient)}
+    parameters, gradient = xp.asarray(np.random.default_rng(0).random((2, elements), REAL))
+    states = xp.zeros((2, elements), REAL)
+    cases: dict[str, Callable[[], None]] = {MEMCPY: partial(xp.copyto, states[0], gradient)}
     for rule in RULES.values():
         cases[rule.name] = partial(apply, rule(), parameters, tuple(states[: len(rule.states)]), gradient)
     if torch is not None:
-        cases[TORCH] = torch_adagrad(parameters.copy(), gradient)
+        cases[TORCH] = their_step(parameters.copy(), gradient)
     return cases
 
 
-def apply(rule: Rule, parameters: np.ndarray, state: tuple[np.ndarray, ...], gradient: np.ndarray) -> None:
+def apply(rule: Rule, parameters: Any, state: tuple[Any, ...], gradient: Any) -> None:
     """Apply one gradient."""
     rule.update(parameters, state, gradient, step=1)
 
 
-def torch_adagrad(parameters: np.ndarray, gradient: np.ndarray) -> Callable[[], Any]:
+def their_step(parameters: Any, gradient: Any) -> Callable[[], Any]:
     """Return the step of PyTorch's optimizer on these vectors."""
     torch.set_num_threads(1)
-    tensor = torch.nn.Parameter(torch.from_numpy(parameters))
-    tensor.grad = torch.from_numpy(gradient)
-    return torch.optim.Adagrad([tensor], lr=0.01, fused=True).step
+    tensor = torch.nn.Parameter(torch.as_tensor(parameters))
+    tensor.grad = torch.as_tensor(gradient)
+    optimizer = torch.optim.Adam if tensor.is_cuda else torch.optim.Adagrad
+    return optimizer([tensor], lr=0.01, fused=True).step
 
 
-def repeat(case: Callable[[], None], times: int) -> None:
-    """Call a case some times."""
+def repeat(xp: Any, case: Callable[[], None], times: int) -> None:
+    """Call a case some times, and wait for the GPU if it is there."""
     for _ in range(times):
         case()
+    if xp is not np:
+        xp.cuda.Device().synchronize()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -184,6 +184,42 @@ class ElementwiseKernel:
         return _library(f'typedef {real} T;\nextern "C" void run({", ".join(taken)}) {{\n{loop}\n}}').run
 
 
+class Cublas:
+    """Products of matrices, by the addresses that they are given."""
+
+    def __init__(self):
+        self.sgemmStridedBatched = partial(self._product, "float32")
+        self.dgemmStridedBatched = partial(self._product, "float64")
+
+    def _product(
+        self, dtype, handle, how_a, how_b, m, n, k, alpha, a, lda, step_a, b, ldb, step_b, beta, c, ldc, step_c, pairs
+    ):
+        assert handle == "handle"
+        alpha, beta = (
+            np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(TYPES[dtype])), (1,))[0] for at in (alpha, beta)
+        )
+        a, b, c = (
+            self._matrices(dtype, *each, pairs)
+            for each in ((a, how_a, m, k, lda, step_a), (b, how_b, k, n, ldb, step_b), (c, 0, m, n, ldc, step_c))
+        )
+        product = alpha * np.matmul(a, b)
+        c[:] = product + beta * c if beta else product
+
+    @staticmethod
+    def _matrices(dtype, address, transposed, rows, columns, leading, step, pairs):
+        """Return matrices whose columns follow each other, or those of their transposes."""
+        rows, columns = (columns, rows) if transposed else (rows, columns)
+        assert leading >= max(1, rows)
+        if not rows or not columns:
+            found = np.empty((pairs, rows, columns), dtype)
+        else:
+            elements = (pairs - 1) * step + (columns - 1) * leading + rows
+            memory = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(TYPES[dtype])), (elements,))
+            strides = (step * memory.itemsize, memory.itemsize, leading * memory.itemsize)
+            found = np.lib.stride_tricks.as_strided(memory, (pairs, rows, columns), strides)
+        return found.swapaxes(1, 2) if transposed else found
+
+
 class ReductionKernel:
     """A sum of what an expression is of vectors that are broadcast."""
 
@@ -250,8 +286,9 @@ def fake(devices: int = 1) -> ModuleType:
     module.ElementwiseKernel, module.ReductionKernel = ElementwiseKernel, ReductionKernel
     module.asarray = lambda values: values if isinstance(values, Array) else np.array(values).view(Array)
     module.cuda = SimpleNamespace(
-        runtime=runtime, Device=Device, used=[], pinned=[], get_current_stream=lambda: STREAM, alloc_pinned_memory=pin
-    )
+        runtime=runtime, Device=Device, used=[], pinned=[], get_current_stream=lambda: STREAM, alloc_pinned_memory=pin,
+        cublas=Cublas(), device=SimpleNamespace(get_cublas_handle=lambda: "handle"),
+    )  # fmt: skip
     return module
 
 

@@ -36,7 +36,7 @@ def kernel(rule: type[ScalarForm], decaying: bool = False) -> Callable[..., None
     If `decaying`, weight decay is the last argument.
 
     CuPy compiles the kernel at its first use with a dtype and caches it on disk. Contraction to fused multiply-add is
-    off, so that the kernel rounds as the CPU does.
+    off, so that the kernel rounds as the CPU does. CuPy has float32 results below 1.2e-38 replaced by zero.
     """
     import cupy
 

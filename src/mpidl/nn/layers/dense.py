@@ -83,7 +83,7 @@ class Dense(Weighted):
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
-        work.xp.matmul(inputs.reshape(len(inputs), -1), work.parameters["weight"], out=outputs)
+        work.kernels.matmul(inputs.reshape(len(inputs), -1), work.parameters["weight"], outputs)
         if self.bias:
             work.kernels.add_row(outputs, work.parameters["bias"])
         self.activate(work, outputs)
@@ -95,10 +95,10 @@ class Dense(Weighted):
         self.backprop(work, outputs, output_gradient)
         if input_gradient is not None:
             flat = input_gradient.reshape(len(inputs), -1)
-            work.xp.matmul(output_gradient, work.parameters["weight"].T, out=flat)
+            work.kernels.matmul(output_gradient, work.parameters["weight"].T, flat)
 
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
         """See `Layer`."""
-        work.xp.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, out=work.gradients["weight"])
+        work.kernels.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, work.gradients["weight"])
         if self.bias:
             work.kernels.sum_rows(output_gradient, work.gradients["bias"])

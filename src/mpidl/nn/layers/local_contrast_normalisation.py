@@ -140,9 +140,9 @@ class LocalContrastNormalisation(Layer):
         half = work.buffers["half"]
         down = gaussian_means(work.xp, height, self.size, planes.dtype.name)
         across = gaussian_means(work.xp, width, self.size, planes.dtype.name)
-        work.xp.matmul(down.T if transposed else down, planes, out=half)
+        work.kernels.matmul(down.T if transposed else down, planes, half)
         across = across if transposed else across.T
-        work.xp.matmul(half.reshape(-1, width), across, out=result.reshape(-1, width))
+        work.kernels.matmul(half.reshape(-1, width), across, result.reshape(-1, width))
 
 
 @cache

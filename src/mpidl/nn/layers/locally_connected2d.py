@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.nn.layers.conv2d import PATCHES
+from mpidl.nn.layers.conv2d import MOST_IMAGES, PATCHES, PATCHES_ON_DEVICE
 from mpidl.nn.layers.layer import Buffer, Piece, Shape, Weighted, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
 from mpidl.parameters.box import Box
@@ -93,22 +93,28 @@ class LocallyConnected2d(Weighted):
         (input_shape,) = input_shapes
         windows = self._windows(input_shape)
         row = windows.positions[1] * prod(windows.size) * windows.channels
+        on_device = max(row, min(PATCHES_ON_DEVICE, MOST_IMAGES * windows.positions[0] * row))
         return super().buffers(input_shape) | {
-            "patches": Buffer((max(row, PATCHES),), per_sample=False),
+            "patches": Buffer((max(row, PATCHES),), per_sample=False, shape_on_device=(on_device,)),
         }
 
     def _blocks(
         self, work: Workspace, windows: SlidingWindows, samples: int, rows: Range
-    ) -> Iterator[tuple[slice, int, Any]]:
-        """Yield blocks that fit into the buffer: a slice of images, a row of positions, memory for patches."""
-        memory, across = work.buffers["patches"], windows.positions[1]
-        shape = (1, across, *windows.size, windows.channels)
-        images = min(samples, memory.size // prod(shape))
-        for row in range(*rows):
+    ) -> Iterator[tuple[slice, slice, Any]]:
+        """Yield blocks that fit into the buffer: some images, some rows of positions, memory for patches.
+
+        A CPU takes one row at a time, whose weights then stay in its cache, and a GPU as many as there is memory for.
+        """
+        memory = work.buffers["patches"]
+        shape = (windows.positions[1], *windows.size, windows.channels)
+        most = 1 if work.xp is np else max(1, min(rows.size, memory.size // (samples * prod(shape))))
+        images = min(samples, memory.size // (most * prod(shape)))
+        for row in range(*rows, most):
+            at = slice(row, min(row + most, rows.stop))
             for first in range(0, samples, images):
                 some = slice(first, min(samples, first + images))
-                block = (some.stop - first, *shape)
-                yield some, row, memory[: prod(block)].reshape(block)
+                block = (some.stop - first, at.stop - row, *shape)
+                yield some, at, memory[: prod(block)].reshape(block)
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """See `Layer`."""
@@ -123,10 +129,10 @@ class LocallyConnected2d(Weighted):
         """See `Layer`: bias and activation are left for the end."""
         kernels, windows, images = work.kernels, self._windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
         weight = work.parameters["weight"].reshape(*windows.positions, -1, self.channels)
-        for some, row, patches in self._blocks(work, windows, len(inputs), rows):
-            kernels.gather_patches(images[some], patches, windows, row, 0)
+        for some, at, patches in self._blocks(work, windows, len(inputs), rows):
+            kernels.gather_patches(images[some], patches, windows, at.start, 0)
             # One matrix product per position, over the patches of all images.
-            kernels.multiply(_by_position(patches), weight[row], _by_position(outputs[some, row]))
+            kernels.multiply(_by_position(patches), _positions(weight[at]), _by_position(outputs[some, at]))
 
     def end_rows(self, work: Workspace, outputs: Any) -> None:
         """See `Layer`."""
@@ -156,7 +162,7 @@ class LocallyConnected2d(Weighted):
         self, work: Workspace, inputs: Any, output_gradient: Any, input_gradient: Any | None, weights: bool = True
     ) -> None:
         """Compute the gradients of weight and bias, if wanted, and of the inputs, unless it is None."""
-        xp, kernels = work.xp, work.kernels
+        kernels = work.kernels
         windows, images = self._windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
         weight = work.parameters["weight"].reshape(*windows.positions, -1, self.channels)
         gradient = work.gradients["weight"].reshape(weight.shape)
@@ -165,17 +171,23 @@ class LocallyConnected2d(Weighted):
             image_gradients = input_gradient.reshape(images.shape)
         if weights:
             kernels.sum_rows(output_gradient.reshape(len(inputs), -1), work.gradients["bias"].reshape(-1))
-        for some, row, patches in self._blocks(work, windows, len(inputs), Range(0, windows.positions[0])):
-            by_position, sums = _by_position(patches), _by_position(output_gradient[some, row])
+        for some, at, patches in self._blocks(work, windows, len(inputs), Range(0, windows.positions[0])):
+            by_position, sums = _by_position(patches), _by_position(output_gradient[some, at])
             if weights:
-                kernels.gather_patches(images[some], patches, windows, row, 0)
-                kernels.multiply(by_position.swapaxes(1, 2), sums, gradient[row], add=some.start > 0)
+                kernels.gather_patches(images[some], patches, windows, at.start, 0)
+                own = _positions(gradient[at])
+                kernels.multiply(by_position.swapaxes(1, 2), sums, own, add=some.start > 0)
             if input_gradient is not None:
-                xp.matmul(sums, weight[row].swapaxes(1, 2), out=by_position)
-                kernels.scatter_patches(patches, image_gradients[some], windows, row, 0)
+                kernels.matmul(sums, _positions(weight[at]).swapaxes(1, 2), by_position)
+                kernels.scatter_patches(patches, image_gradients[some], windows, at.start, 0)
+
+
+def _positions(values: Any) -> Any:
+    """Return a view (positions, ...) of values (rows, positions of a row, ...)."""
+    return values.reshape(-1, *values.shape[2:])
 
 
 def _by_position(values: Any) -> Any:
-    """Return a view (positions, images, ...) of one row's values (images, ..., positions, ...)."""
-    across = values.shape[-2] if values.ndim == 3 else values.shape[2]
-    return values.reshape(len(values), across, -1).swapaxes(0, 1)
+    """Return a view (positions, images, n) of values (images, rows, positions of a row, ...)."""
+    images, rows, across = values.shape[:3]
+    return values.reshape(images, rows * across, -1).swapaxes(0, 1)

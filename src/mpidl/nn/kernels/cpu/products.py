@@ -1,7 +1,7 @@
-"""Products of matrices so small that a BLAS would spend its time on packing them.
+"""Products of matrices: by a BLAS, and of those so small that a BLAS would spend its time on packing them.
 
-A tile of the result stays in vector registers while at most `DEPTH` terms are summed. Vectors are loaded from `b`, and
-single numbers from `a`: only the rows of `b` and of the result must be contiguous.
+There a tile of the result stays in vector registers while at most `DEPTH` terms are summed. Vectors are loaded from
+`b`, and single numbers from `a`: only the rows of `b` and of the result must be contiguous.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ ROWS = 12 if BYTES == 64 else 6
 FEW = 4
 #: Number of terms that are summed at a time, so that the part of `b` that they need stays in the L1 cache.
 DEPTH = 128
+
+
+def matmul(a: Any, b: Any, out: Any) -> None:
+    """Set `out` to the product of two matrices or of pairs of matrices; rows or columns of each are contiguous."""
+    np.matmul(a, b, out=out)
 
 
 def multiply(a: Any, b: Any, out: Any, add: bool = False) -> None:

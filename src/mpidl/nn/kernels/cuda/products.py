@@ -1,15 +1,45 @@
-"""Products of matrices."""
+"""Products of matrices, by cuBLAS."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 
-def multiply(a: Any, b: Any, out: Any, add: bool = False) -> None:
-    """See `mpidl.nn.kernels.cpu.products.multiply`."""
+#: What products are multiplied by, and what was there before, which cuBLAS reads from the host's memory.
+FACTORS = {dtype: np.array([0, 1], dtype) for dtype in ("float32", "float64")}
+ADDRESSES = {dtype: (each.ctypes.data, each.ctypes.data + each.itemsize) for dtype, each in FACTORS.items()}
+
+
+def matmul(a: Any, b: Any, out: Any, add: bool = False) -> None:
+    """See `mpidl.nn.kernels.cpu.products`; only the rows of `out` must be contiguous, and nothing is copied."""
     import cupy
 
-    if add:
-        out += cupy.matmul(a, b)
-    else:
-        cupy.matmul(a, b, out=out)
+    if not out.size:
+        return
+    *pairs, n, m = out.shape
+    cublas, dtype = cupy.cuda.cublas, out.dtype.name
+    product = cublas.sgemmStridedBatched if dtype == "float32" else cublas.dgemmStridedBatched
+    zero, one = ADDRESSES[dtype]
+    (how_a, *place_a), (how_b, *place_b), (_, *place) = (_storage(each) for each in (a, b, out))
+    # cuBLAS takes columns to be contiguous, so it is asked for the transpose of the product.
+    product(
+        cupy.cuda.device.get_cublas_handle(), how_b, how_a, m, n, a.shape[-1],
+        one, *place_b, *place_a, one if add else zero, *place, *(pairs or (1,)),
+    )  # fmt: skip
+
+
+multiply = matmul
+
+
+def _storage(matrices: Any) -> tuple[int, int, int, int]:
+    """Return how matrices are stored.
+
+    Whether rows (0) or columns (1) are contiguous, the address, and how many elements lie between two of these and
+    between two matrices.
+    """
+    size, (rows, columns), (down, across) = matrices.itemsize, matrices.shape[-2:], matrices.strides[-2:]
+    step = matrices.strides[0] // size if matrices.ndim == 3 else 0
+    if across == size or columns == 1:
+        return 0, matrices.data.ptr, max(1, columns, down // size if rows > 1 else 1), step
+    return 1, matrices.data.ptr, max(1, rows, across // size), step
