@@ -71,7 +71,8 @@ class Energy(torch.nn.Module):
             apart = (positions[:, FIRST] - positions[:, SECOND]).norm(dim=2)
             near = torch.exp(-((apart[..., None] - self.radii) ** 2) / 0.04)
             atoms = near.new_zeros((len(positions), len(ATOMS), near.shape[2]))
-            atoms = atoms.index_add(1, torch.from_numpy(FIRST), near).index_add(1, torch.from_numpy(SECOND), near)
+            for atom in (FIRST, SECOND):
+                atoms = atoms.index_add(1, torch.as_tensor(atom, device=near.device), near)
             energies = (self.pairs(atoms) + self.network(atoms)).sum(1)
             (slopes,) = torch.autograd.grad(energies.sum(), positions, create_graph=True)
         return torch.cat([energies, -slopes.flatten(1)], dim=1)

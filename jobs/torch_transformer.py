@@ -71,7 +71,7 @@ class LanguageModel(nn.Module):
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
         length = codes.shape[1]
-        mask = nn.Transformer.generate_square_subsequent_mask(length)
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=codes.device)
         values = self.embedding(codes) + self.positions[:length]
         return self.last(self.layers(values, mask=mask, is_causal=True))
 

@@ -21,6 +21,9 @@ from mpidl.launch.environment import THREAD_VARIABLES
 # Bits depend on the number of threads, also of what tests start; commands that tests call set what isn't set.
 os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
 
+# JAX would take most of a GPU's memory for each process that tests.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 # What this user has measured decides no test.
 os.environ["XDG_CONFIG_HOME"] = os.devnull
 

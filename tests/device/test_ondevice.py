@@ -58,6 +58,34 @@ def test_it_computes_what_the_network_does(cupy, model, loss, inputs):
     close(given.parameters, host.parameters)
 
 
+class Recorded:
+    """A model that shows the batches that it is given."""
+
+    parameters = np.zeros(1)
+
+    def on(self, xp):
+        return self
+
+    def loss_and_gradient(self, batch):
+        self.batch = batch
+        return 0.0, None
+
+
+def test_a_batch_may_be_made_of_several_arrays(cupy):
+    model = Recorded()
+    device, text = OnDevice(model, cupy), object()
+    for samples in (3, 5, 2):
+        x, y, mask = np.arange(2.0 * samples).reshape(-1, 2), np.arange(samples), np.ones((samples, 4), bool)
+        device.loss_and_gradient(Batch({"x": x, "more": [mask, 7]}, (y, y + 1, text, np.float64(3))))
+        inputs, targets = model.batch.inputs, model.batch.targets
+        assert set(inputs) == {"x", "more"}
+        assert inputs["more"][1:] == [7]
+        assert targets[2:] == (text, 3.0)
+        for found, expected in ((inputs["x"], x), (inputs["more"][0], mask), (targets[0], y), (targets[1], y + 1)):
+            assert type(found) is cupy.ndarray
+            np.testing.assert_array_equal(on_host(cupy, found), expected)
+
+
 @pytest.mark.parametrize("model", [OnDevice, Mirrored])
 def test_single_precision_and_what_is_done_to_the_gradient(cupy, model):
     host, _, device = pair(cupy, model, "float32", regularisation=Regularisation(clip=0.01))

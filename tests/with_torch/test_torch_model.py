@@ -69,6 +69,30 @@ def test_running_means_are_statistics_and_counters_stay_behind():
     }  # fmt: skip
 
 
+def test_a_module_that_is_moved_goes_on_changing_statistics_and_counters(monkeypatch):
+    def move(module, device):
+        """Replace the buffers as a move to a GPU does."""
+        for each in module.modules():
+            each._buffers.update({key: buffer.clone() for key, buffer in each._buffers.items()})
+        return module
+
+    stays, given = (TorchModel(cnn(), "cross_entropy") for _ in range(2))
+    monkeypatch.setattr(torch.nn.Module, "to", move)
+    moved = given.on(np)
+    moved.parameters = given.parameters.copy()
+    for _ in range(2):
+        for model in (stays, moved):
+            model.parameters -= model.loss_and_gradient(BATCH)[1]
+    assert np.array_equal(moved.parameters, stays.parameters)
+    assert not np.array_equal(
+        moved.parameters[moved.statistics[0].start :], given.parameters[moved.statistics[0].start :]
+    )
+    assert given.buffers() == stays.buffers()
+    assert all(given.buffers().values())
+    given.finish()
+    assert int(given.module.state_dict()["norms.0.num_batches_tracked"]) == 2
+
+
 def test_frozen_parameters_and_masks_are_constants():
     module = transformer()
     module.last.weight.requires_grad_(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -119,16 +120,31 @@ class _Staging:
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
-        self._host = np.empty(0)
-        self._device: Any = None
+        self._memory: dict[str, tuple[np.ndarray, Any]] = {}
 
-    def uploaded(self, values: np.ndarray) -> Any:
-        """Return a copy (n, ...) of `values` on the device; the next call overwrites it."""
-        samples, old = len(values), self._host
-        if samples > len(old) or values.shape[1:] != old.shape[1:] or values.dtype != old.dtype:
-            self._host = pinned(self._xp, values.shape, values.dtype)
-            self._device = self._xp.empty(values.shape, values.dtype)
-        host, device = self._host[:samples], self._device[:samples]
+    def uploaded(self, values: Any, place: str = "") -> Any:
+        """Return a copy of `values` on the device, which the next call overwrites.
+
+        They are an array (n, ...), or several in whatever tuples, lists and mappings they lie; anything else stays as
+        it is. `place` tells them from others.
+        """
+        if isinstance(values, tuple | list):
+            return type(values)(self.uploaded(each, f"{place}/{number}") for number, each in enumerate(values))
+        if isinstance(values, Mapping):
+            return {key: self.uploaded(each, f"{place}/{key}") for key, each in values.items()}
+        if not isinstance(values, np.ndarray) or not values.ndim:
+            return values
+        samples = len(values)
+        memory = self._memory.get(place)
+        if memory is None or samples > len(memory[0]) or not _alike(values, memory[0]):
+            memory = pinned(self._xp, values.shape, values.dtype), self._xp.empty(values.shape, values.dtype)
+            self._memory[place] = memory
+        host, device = memory[0][:samples], memory[1][:samples]
         np.copyto(host, values)
         device.set(host)
         return device
+
+
+def _alike(values: np.ndarray, others: np.ndarray) -> bool:
+    """Return whether two arrays differ in their length alone."""
+    return values.shape[1:] == others.shape[1:] and values.dtype == others.dtype

@@ -48,7 +48,7 @@ class Tensors:
     def _convert(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         memory = self._converted.get(place)
         if memory is None or memory.shape[1:] != tensor.shape[1:] or len(memory) < len(tensor):
-            memory = self._converted[place] = torch.empty(tensor.shape, dtype=self._dtype)
+            memory = self._converted[place] = torch.empty(tensor.shape, dtype=self._dtype, device=tensor.device)
         return memory[: len(tensor)].copy_(tensor)
 
 

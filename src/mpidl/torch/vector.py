@@ -65,7 +65,7 @@ class Vector:
         self.dtype: np.dtype[Any] = DTYPES[self._dtype]
         buffers = dict(_saved_buffers(module))
         statistics = {key: each for key, each in buffers.items() if self._is_statistic(each)}
-        self._statistics = list(statistics.values())
+        self._statistics = statistics
         self.constants = {key: each for key, each in named.items() if not each.requires_grad} | {
             key: each for key, each in buffers.items() if each.is_floating_point() and key not in statistics
         }
@@ -90,18 +90,20 @@ class Vector:
     def _take_over(self) -> None:
         """Make vector, gradient and the module's own statistics, with the values that the module has."""
         values = np.empty(self.layout.size, self.dtype)
-        for view, each in zip(_views(values, [*self.parameters, *self._statistics]), self._tensors(), strict=True):
+        tensors = [each.detach() for each in (*self.parameters, *self._statistics.values())]
+        for view, each in zip(_views(values, tensors), tensors, strict=True):
             view.copy_(each)
-        self._own = torch.from_numpy(values[self._averaged].copy())
-        for view, each in zip(_views(self._own, self._statistics), self._statistics, strict=True):
-            each.data = view
+        self._use_own(torch.from_numpy(values[self._averaged].copy()))
         self.gradient: Any = np.zeros_like(values)
         self.gradients = list(_views(self.gradient, self.parameters))
         self._changes = as_tensor(self.gradient)[self._averaged]
         self.replace(values)
 
-    def _tensors(self) -> Iterator[torch.Tensor]:
-        return (each.detach() for each in (*self.parameters, *self._statistics))
+    def _use_own(self, values: torch.Tensor) -> None:
+        """Let the module's own statistics be views of a vector with their values."""
+        self._own, statistics = values, list(self._statistics.values())
+        for view, each in zip(_views(values, statistics), statistics, strict=True):
+            each.data = view
 
     def replace(self, array: Any) -> None:
         """Let the parameters be views of another vector, with the values that it has."""
@@ -115,9 +117,11 @@ class Vector:
         values = xp.asarray(self.array)
         device = as_tensor(values).device
         self._module.to(device)
-        self._own = self._own.to(device)
-        for view, each in zip(_views(self._own, self._statistics), self._statistics, strict=True):
-            each.data = view
+        # Parameters are the same ones afterwards, and buffers are others.
+        buffers = dict(_saved_buffers(self._module))
+        for known in (self._statistics, self.counters, self.constants):
+            known.update((key, buffers[key]) for key in known.keys() & buffers.keys())
+        self._use_own(self._own.to(device))
         self.gradient = xp.zeros_like(values)
         self.gradients = list(_views(self.gradient, self.parameters))
         self._changes = as_tensor(self.gradient)[self._averaged]

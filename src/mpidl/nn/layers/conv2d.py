@@ -20,8 +20,8 @@ from mpidl.parameters.ranges import Range, split
 
 #: Number of elements in the patches of one block: few enough for a CPU's cache, or enough to keep a GPU busy.
 PATCHES, PATCHES_ON_DEVICE = 1 << 19, 1 << 25
-#: Largest number of images in one block.
-MOST_IMAGES = 64
+#: Largest number of images in one block, on either.
+MOST_IMAGES, MOST_IMAGES_ON_DEVICE = 64, 1024
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,10 @@ class Conv2d(Weighted):
         windows = self._windows(input_shape)
         weight = self.parameters(input_shape)["weight"]
         row = windows.positions[1] * prod(weight[:-1])
-        most = MOST_IMAGES * windows.positions[0] * row
-        patches, on_device = (max(row, min(limit, most)) for limit in (PATCHES, PATCHES_ON_DEVICE))
+        patches, on_device = (
+            max(row, min(limit, images * windows.positions[0] * row))
+            for limit, images in ((PATCHES, MOST_IMAGES), (PATCHES_ON_DEVICE, MOST_IMAGES_ON_DEVICE))
+        )
         tiling = self._tiling(windows)
         # A CPU needs either patches or tiles, a GPU always patches.
         sizes = {"patches": (patches, on_device), "transposed": (prod(weight), prod(weight))}

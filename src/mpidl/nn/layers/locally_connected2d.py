@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.nn.layers.conv2d import MOST_IMAGES, PATCHES, PATCHES_ON_DEVICE
+from mpidl.nn.layers.conv2d import MOST_IMAGES_ON_DEVICE, PATCHES, PATCHES_ON_DEVICE
 from mpidl.nn.layers.layer import Buffer, Piece, Shape, Weighted, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
 from mpidl.parameters.box import Box
@@ -93,7 +93,7 @@ class LocallyConnected2d(Weighted):
         (input_shape,) = input_shapes
         windows = self._windows(input_shape)
         row = windows.positions[1] * prod(windows.size) * windows.channels
-        on_device = max(row, min(PATCHES_ON_DEVICE, MOST_IMAGES * windows.positions[0] * row))
+        on_device = max(row, min(PATCHES_ON_DEVICE, MOST_IMAGES_ON_DEVICE * windows.positions[0] * row))
         return super().buffers(input_shape) | {
             "patches": Buffer((max(row, PATCHES),), per_sample=False, shape_on_device=(on_device,)),
         }

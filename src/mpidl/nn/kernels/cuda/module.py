@@ -14,6 +14,9 @@ MOST_BLOCKS = 1 << 14
 #: Largest count for indices of 32 bits, whose divisions are several times faster; one more stride still fits.
 NARROW = (1 << 31) - 1 - THREADS * MOST_BLOCKS
 
+#: Types by the characters of their dtypes, whose names take longer to find than a kernel to launch.
+REALS = {"f": np.float32, "d": np.float64}
+
 #: The beginning of every source.
 PRELUDE = """
 typedef {real} Real;
@@ -62,19 +65,17 @@ class CudaModule:
         assert all(each.flags.c_contiguous for each in arrays)
         if not count:
             return
-        dtype, wide = arrays[0].dtype, max(count, *(each.size for each in arrays)) > NARROW
-        index = np.int64 if wide else np.int32
-        values = [
-            index(each) if isinstance(each, int) else dtype.type(each) if isinstance(each, float) else each
-            for each in (count, *arguments)
-        ]
-        compiled = _compiled(cupy, self, kernel, dtype.name, wide)
+        real = arrays[0].dtype.char
+        wide = max(count, *[each.size for each in arrays]) > NARROW
+        kinds = {int: np.int64 if wide else np.int32, float: REALS[real]}
+        values = [kinds[type(each)](each) if type(each) in kinds else each for each in (count, *arguments)]
+        compiled = _compiled(cupy, self, kernel, real, wide)
         compiled((min(-(-count // THREADS), MOST_BLOCKS),), (THREADS,), tuple(values))
 
 
 @cache
-def _compiled(cupy: Any, module: CudaModule, kernel: str, dtype: str, wide: bool) -> Any:
-    return _loaded(cupy, module, dtype, wide).get_function(kernel)
+def _compiled(cupy: Any, module: CudaModule, kernel: str, real: str, wide: bool) -> Any:
+    return _loaded(cupy, module, np.dtype(real).name, wide).get_function(kernel)
 
 
 @cache

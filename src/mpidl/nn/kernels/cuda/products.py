@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 #: What products are multiplied by, and what was there before, which cuBLAS reads from the host's memory.
-FACTORS = {dtype: np.array([0, 1], dtype) for dtype in ("float32", "float64")}
+FACTORS = {dtype: np.array([0, 1], dtype) for dtype in "fd"}
 ADDRESSES = {dtype: (each.ctypes.data, each.ctypes.data + each.itemsize) for dtype, each in FACTORS.items()}
 
 
@@ -18,8 +18,8 @@ def matmul(a: Any, b: Any, out: Any, add: bool = False) -> None:
     if not out.size:
         return
     *pairs, n, m = out.shape
-    cublas, dtype = cupy.cuda.cublas, out.dtype.name
-    product = cublas.sgemmStridedBatched if dtype == "float32" else cublas.dgemmStridedBatched
+    cublas, dtype = cupy.cuda.cublas, out.dtype.char
+    product = cublas.sgemmStridedBatched if dtype == "f" else cublas.dgemmStridedBatched
     zero, one = ADDRESSES[dtype]
     (how_a, *place_a), (how_b, *place_b), (_, *place) = (_storage(each) for each in (a, b, out))
     # cuBLAS takes columns to be contiguous, so it is asked for the transpose of the product.

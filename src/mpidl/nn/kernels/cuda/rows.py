@@ -7,6 +7,8 @@ from typing import Any
 from mpidl.nn.kernels.cuda.module import CudaModule
 
 MODULE = CudaModule("rows")
+#: Rows that one thread sums.
+LENGTH = 64
 
 
 def add_row(matrix: Any, row: Any) -> None:
@@ -16,7 +18,15 @@ def add_row(matrix: Any, row: Any) -> None:
 
 def sum_rows(matrix: Any, row: Any) -> None:
     """See the CPU's. Sums are computed as a tree, in the matrix's dtype."""
-    matrix.sum(axis=0, out=row)
+    import cupy
+
+    rows, columns = matrix.shape
+    while rows > LENGTH:
+        count = -(-rows // LENGTH)
+        sums = cupy.empty((count, columns), matrix.dtype)
+        MODULE.launch("sum_rows", sums.size, matrix, sums, rows, columns, LENGTH)
+        matrix, rows = sums, count
+    MODULE.launch("sum_rows", columns, matrix, row, rows, columns, LENGTH)
 
 
 def take_rows(matrix: Any, ids: Any, outputs: Any) -> None:
