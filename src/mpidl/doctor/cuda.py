@@ -29,9 +29,7 @@ def gpu() -> Finding:
         remedy = "`pip install 'mpidl[cuda12]'`, or cuda13 for newer drivers, to train on it"
         return Finding("there is one, but no CuPy", Verdict.WARNING, remedy)
     environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name in ROOT_PERMISSIONS or not name.startswith(LAUNCHERS)
+        name: value for name, value in os.environ.items() if name in ROOT_PERMISSIONS or not name.startswith(LAUNCHERS)
     }
     try:
         tried = subprocess.run(
