@@ -27,8 +27,9 @@ def rates(flows, bandwidths):
     """Return the fair rates of flows, given as (sender, receiver)."""
     ends, found = np.array(flows).T.copy(), np.empty(len(flows))
     capacities = np.array([bandwidths, bandwidths], float)
-    spare, crossing, growing = np.empty_like(capacities), np.empty_like(capacities), np.empty(len(flows), np.int64)
-    fair_shares(len(flows), ends, capacities, found, spare, crossing, growing)
+    spare, crossing = np.empty_like(capacities), np.empty_like(capacities)
+    places, cards = np.empty(2 * len(flows), np.int64), np.empty((3, capacities.size + 1), np.int64)
+    fair_shares(len(flows), ends, capacities, found, spare, crossing, places, cards)
     return found
 
 

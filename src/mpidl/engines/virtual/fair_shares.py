@@ -11,7 +11,9 @@ OUT, IN = 0, 1
 
 
 @jit
-def fair_shares(flows: int, ends: Any, capacities: Any, rates: Any, spare: Any, crossing: Any, growing: Any) -> None:
+def fair_shares(
+    flows: int, ends: Any, capacities: Any, rates: Any, spare: Any, crossing: Any, places: Any, cards: Any
+) -> None:
     """Set the rates of flows to the max-min fair ones: none can be raised without lowering one that isn't larger.
 
     By progressive filling (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2): all rates grow alike until a
@@ -30,41 +32,66 @@ def fair_shares(flows: int, ends: Any, capacities: Any, rates: Any, spare: Any, 
         Overwritten with the flows' rates in bytes per second.
     spare, crossing : arrays, shape (2, nodes), float64
         Overwritten.
-    growing : array, shape (flows,), int64
-        Overwritten.
+    places : array, shape (2 flows,), int64
+        Overwritten with the flows of one card after another.
+    cards : array, shape (3, 2 nodes + 1), int64
+        Overwritten with where the flows of a card begin and end, and the cards that aren't full.
     """
-    for flow in range(flows):
-        growing[flow] = flow
-        for way in (OUT, IN):
-            spare[way, ends[way, flow]] = capacities[way, ends[way, flow]]
-            crossing[way, ends[way, flow]] = 0.0
-    for flow in range(flows):
-        for way in (OUT, IN):
-            crossing[way, ends[way, flow]] += 1.0
-    left = flows
+    nodes = capacities.shape[1]
+    begins, stops, growing = cards[0], cards[1], cards[2]
+    _list_flows(flows, ends, nodes, places, begins, stops)
+    left = 0
+    for card in range(2 * nodes):
+        way, node = card // nodes, card % nodes
+        spare[way, node], crossing[way, node] = capacities[way, node], stops[card] - begins[card]
+        if crossing[way, node]:
+            growing[left] = card
+            left += 1
+    rates[:flows] = 0.0
     while left:
         share = float("inf")
-        for place in range(left):
-            sender, receiver = ends[OUT, growing[place]], ends[IN, growing[place]]
-            share = min(share, spare[OUT, sender] / crossing[OUT, sender], spare[IN, receiver] / crossing[IN, receiver])
-        # Cards that are equally full may differ by rounding.
-        full = share * (1 + 1e-9)
-        for place in range(left):
-            flow = growing[place]
-            sender, receiver = ends[OUT, flow], ends[IN, flow]
-            level = min(spare[OUT, sender] / crossing[OUT, sender], spare[IN, receiver] / crossing[IN, receiver])
-            rates[flow] = share if level <= full else 0.0
-        still = 0
-        for place in range(left):
-            flow = growing[place]
-            if rates[flow]:
-                for way in (OUT, IN):
-                    spare[way, ends[way, flow]] -= share
-                    crossing[way, ends[way, flow]] -= 1.0
+        for card in growing[:left]:
+            way, node = card // nodes, card % nodes
+            share = min(share, spare[way, node] / crossing[way, node])
+        # Cards that are equally full may differ by rounding. They are put behind the others.
+        full, still, last = share * (1 + 1e-9), 0, left
+        while still < last:
+            card = growing[still]
+            way, node = card // nodes, card % nodes
+            if spare[way, node] / crossing[way, node] <= full:
+                last -= 1
+                growing[still], growing[last] = growing[last], card
             else:
-                growing[still] = flow
                 still += 1
-        left = still
+        for card in growing[last:left]:
+            for flow in places[begins[card] : stops[card]]:
+                if not rates[flow]:
+                    rates[flow] = share
+                    for way in (OUT, IN):
+                        spare[way, ends[way, flow]] -= share
+                        crossing[way, ends[way, flow]] -= 1.0
+        left = 0
+        for card in growing[:last]:
+            if crossing[card // nodes, card % nodes]:
+                growing[left] = card
+                left += 1
+
+
+@jit
+def _list_flows(flows: int, ends: Any, nodes: int, places: Any, begins: Any, stops: Any) -> None:
+    """List the flows of each card; begins[card] and stops[card] are where they begin and end in `places`."""
+    begins[:] = 0
+    for way in (OUT, IN):
+        for flow in range(flows):
+            begins[way * nodes + ends[way, flow] + 1] += 1
+    for card in range(2 * nodes):
+        begins[card + 1] += begins[card]
+        stops[card] = begins[card]
+    for way in (OUT, IN):
+        for flow in range(flows):
+            card = way * nodes + ends[way, flow]
+            places[stops[card]] = flow
+            stops[card] += 1
 
 
 @jit

@@ -32,12 +32,13 @@ class Network:
         self._environment = environment
         self._capacities = np.stack([bandwidths, bandwidths]).astype(np.float64)
         self._spare, self._crossing = np.empty_like(self._capacities), np.empty_like(self._capacities)
+        self._cards = np.empty((3, self._capacities.size + 1), np.int64)
         # The flows under way, in no order; `_begun` has the event of each, and its number since the beginning.
         self._begun: list[tuple[int, simpy.Event]] = []
         self._count = 0
         self._ends = np.empty((2, 0), np.int64)
         self._left = self._rates = self._least = np.empty(0)
-        self._indices = np.empty(0, np.int64)
+        self._indices, self._places = np.empty(0, np.int64), np.empty(0, np.int64)
         self._then, self._changing = environment.now, False
         self._version, self._due, self._wait, self._first = 0, float("inf"), 0.0, -1
 
@@ -69,6 +70,7 @@ class Network:
 
         self._ends, self._left, self._rates = grown(self._ends), grown(self._left), grown(self._rates)
         self._least, self._indices = grown(self._least), grown(self._indices)
+        self._places = np.empty(2 * capacity, np.int64)
 
     def _change(self) -> None:
         """End the flows that are done, set the rates of the others, and wake up when the next one ends."""
@@ -76,7 +78,9 @@ class Network:
         self._end_flows()
         self._version += 1
         flows, version = len(self._begun), self._version
-        fair_shares(flows, self._ends, self._capacities, self._rates, self._spare, self._crossing, self._indices)
+        fair_shares(
+            flows, self._ends, self._capacities, self._rates, self._spare, self._crossing, self._places, self._cards
+        )
         self._first, self._wait = next_end(flows, self._left, self._rates)
         self._due = self._then + self._wait
         if flows:
