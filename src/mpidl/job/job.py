@@ -22,6 +22,7 @@ from mpidl.job.checks import check_data, check_model, check_order, check_parts, 
 from mpidl.job.description import of_data
 from mpidl.job.goal import Goal, metrics
 from mpidl.job.initial import Initial
+from mpidl.job.notes import notes_on
 from mpidl.metrics.figures import Figures
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.groups import frozen_names, segments_of, statistics_in
@@ -149,7 +150,7 @@ class Job:
             if self.resumes:
                 check_states(checkpoint, config, self.states)
             self.original.load_constants(checkpoint.constants())
-        self.notes = self._notes()
+        self.notes = notes_on(config, self.dataset.train)
         self._initial = self._open_initial()
         train = self.dataset.train
         by_portions = data.by_portions(train)
@@ -337,26 +338,6 @@ class Job:
         """The splits whose samples are kept in memory."""
         splits = (self.given.train, self.given.test, self.given.validation)
         return [split for split in splits if isinstance(split, KeptSplit)]
-
-    def _notes(self) -> list[str]:
-        return [*self._notes_on_rule(), *self._notes_on_data()]
-
-    def _notes_on_data(self) -> list[str]:
-        data, train = self.config.data, self.dataset.train
-        if data.keep == "memory" or data.portion % train.chunk == 0:
-            return []
-        if not data.by_portions(train):
-            return [f"data.shuffle: 'samples', but the files are read in chunks of {train.chunk}: use 'portion'"]
-        return [
-            f"data.portion: {data.portion}, but the files are read in chunks of {train.chunk} samples, some of them "
-            f"for two portions: use a multiple of {train.chunk}"
-        ]
-
-    def _notes_on_rule(self) -> list[str]:
-        default = self.algorithm.default_rule
-        if not self.algorithm.outer or self.rule is None or default is None or isinstance(self.rule, type(default)):
-            return []
-        return [f"server.rule: {self.rule.name} is the outer rule of {self.algorithm.name} now, {default.name} its own"]
 
     def shards(self, holders: int) -> list[Range]:
         """Return the parts of the parameters that servers hold or, without servers, workers of whole models.
