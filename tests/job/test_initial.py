@@ -16,6 +16,7 @@ from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Box, Layout, Range, shards
 from mpidl.storage.checkpoints import latest
 from mpidl.storage.tensor_files import save
+from tensor_files import KINDS
 
 LAYOUT = Layout([("a/weight", (3, 5)), ("a/bias", (5,)), ("scale", ()), ("b/weight", (5, 7))])
 
@@ -45,7 +46,7 @@ VALUES = np.random.default_rng(3).normal(size=LAYOUT.size)
 TENSORS = LAYOUT.views(VALUES)
 
 
-@pytest.fixture(scope="module", params=["safetensors", "npz", "torch"])
+@pytest.fixture(scope="module", params=KINDS)
 def file(request, tmp_path_factory):
     suffix = {"safetensors": ".safetensors", "npz": ".npz", "torch": ".pt"}[request.param]
     path = tmp_path_factory.mktemp("initial") / f"model{suffix}"
