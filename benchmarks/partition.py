@@ -180,8 +180,8 @@ class Case:
     def _costs(self) -> Costs:
         """Measure what the doctor does, on all ranks."""
         from mpidl.doctor.gradients import speeds
-        from mpidl.doctor.measuring import sends
         from mpidl.doctor.pair import Pair
+        from mpidl.doctor.windows import sends
 
         found = speeds()
         pair = self._comm.Split(self._comm.rank // 2)

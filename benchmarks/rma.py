@@ -1,15 +1,19 @@
-"""Push and fetch through a window against memcpy of the same bytes, and what an idle server costs.
+"""Push and fetch against memcpy and a plain MPI send of the same bytes, and what an idle server costs.
 
     python benchmarks/rma.py [--rounds 15]
+    mpirun --hostfile FILE --map-by ppr:1:node -n 2 python benchmarks/rma.py
 
-Starts two ranks: a worker with one server, both as they are in a run. All cases take turns within each round:
+Starts two ranks, if a launcher hasn't: a worker with one server, both as they are in a run, through windows on one node
+and by messages between two. All cases take turns within each round:
 
 - memcpy: the worker copies a gradient that it has just written to another vector;
 - fetch: the worker brings the server's parameters into its vector;
 - push: the worker delivers a gradient that it has just written into the server's mailbox, which frees its slots unread;
-- applied: such a push until the server has applied the whole of it with Adagrad.
+- applied: such a push until the server has applied the whole of it with Adagrad. Between nodes, where a push leaves the
+  worker only by what the server takes in, this is what a push takes.
 
-Bandwidths count each byte once. An idle server's answer is timed from a chunk's delivery to its being applied.
+A send and its receipt, before and after the rounds, have no other work beside them. Bandwidths count each byte once. An
+idle server's answer is timed from a chunk's delivery to its being applied.
 """
 
 from __future__ import annotations
@@ -74,9 +78,11 @@ class OddPushes(ApplyAtOnce):
 def transfer(pair: Any, size: int, rounds: int) -> dict[str, Any] | None:
     """Return the table's row for transfers of `size` bytes; None on the server."""
     from mpidl.doctor.serving import ServerAndWorker
+    from mpidl.doctor.windows import sends
 
-    served = ServerAndWorker(pair.comm, size // 4, OddPushes())
+    served = ServerAndWorker(pair.comm, size // 4, OddPushes(), way="allocate" if pair.one_node else "messages")
     row = None
+    before = sends(pair, nbytes=size)[1]
     if pair.origin:
         worker = Worker(served, size)
         served.work(lambda: worker.measure(rounds))
@@ -84,6 +90,9 @@ def transfer(pair: Any, size: int, rounds: int) -> dict[str, Any] | None:
     else:
         served.serve()
     served.free()
+    send = (before + sends(pair, nbytes=size)[1]) / 2 / 1e9
+    if row is not None:
+        row |= {"send GB/s": send} | {f"{case}/send": row[f"{case} GB/s"] / send for case in CASES[1:]}
     return row
 
 
@@ -142,7 +151,7 @@ def wait(pair: Any) -> dict[str, Any]:
     from mpidl.doctor.serving import ServerAndWorker, answers, idle_share
 
     gradient = np.full(SIZES[0] // 4, 1e-3, np.float32)
-    served = ServerAndWorker(pair.comm, gradient.size)
+    served = ServerAndWorker(pair.comm, gradient.size, way="allocate" if pair.one_node else "messages")
     share = idle_share(served, pair, IDLE_SECONDS)
     milliseconds = [1e3 * elapsed for elapsed in answers(served, pair, gradient, QUESTIONS)]
     served.free()

@@ -17,7 +17,7 @@ from mpidl.config.measured import Link, Measured, Node
 from mpidl.doctor import windows
 from mpidl.doctor.examination import Finding
 from mpidl.doctor.gradients import ROUNDS, speeds
-from mpidl.doctor.pair import ORIGIN, TARGET, Pair, seconds
+from mpidl.doctor.pair import Pair, seconds
 from mpidl.report.text import quantity
 from mpidl.rules import Adagrad
 from mpidl.shards.shard import CHUNK_BYTES
@@ -59,7 +59,7 @@ class Measuring:
         """Measure pushes, fetches and sends."""
         push, fetch, _ = windows.bandwidths(self._pair, self._way)
         push_latency, fetch_latency, _ = windows.latencies(self._pair, self._way)
-        send_latency, send = sends(self._pair)
+        send_latency, send = windows.sends(self._pair)
         link = Link(
             **self._origin(2), push_bandwidth=push, fetch_bandwidth=fetch, send_bandwidth=send,
             push_latency=push_latency, fetch_latency=fetch_latency, send_latency=send_latency,
@@ -84,25 +84,6 @@ class Measuring:
             "mpi": mpi,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-
-
-def sends(pair: Pair, rounds: int = 100) -> tuple[float, float]:
-    """Return the seconds of a send of 8 bytes, and the bytes per second of long ones, on both ranks."""
-    there_and_back = []
-    for nbytes, count in ((8, rounds), (windows.LONG, 15)):
-        buffer, answer = np.zeros(nbytes, np.uint8), np.zeros(8, np.uint8)
-
-        def exchange(buffer: np.ndarray = buffer, answer: np.ndarray = answer) -> None:
-            if pair.origin:
-                pair.comm.Send(buffer, TARGET)
-                pair.comm.Recv(answer, TARGET)
-            else:
-                pair.comm.Recv(buffer, ORIGIN)
-                pair.comm.Send(answer, ORIGIN)
-
-        there_and_back.append(min(seconds(exchange, count)))
-    short, long = pair.comm.bcast(there_and_back, root=ORIGIN)
-    return short / 2, windows.LONG / max(long - short / 2, 1e-9)
 
 
 def copy_bandwidth() -> float:

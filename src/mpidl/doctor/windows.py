@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from mpidl.doctor.examination import Finding, Verdict
-from mpidl.doctor.pair import Pair, typical
+from mpidl.doctor.pair import ORIGIN, TARGET, Pair, seconds, typical
 from mpidl.rma.probes import WindowProbe
 
 #: Rounds of the test of the order of data, and elements of the data of a round (256 KiB).
@@ -67,10 +67,29 @@ def bandwidths(pair: Pair, way: str) -> list[float]:
         return [LONG / each for each in pair.measure(times, probe.serve)]
 
 
+def sends(pair: Pair, rounds: int = 100, nbytes: int = LONG) -> tuple[float, float]:
+    """Return the seconds of a send of 8 bytes, and the bytes per second of those of `nbytes`, on both ranks."""
+    there_and_back = []
+    for size, count in ((8, rounds), (nbytes, 15)):
+        buffer, answer = np.zeros(size, np.uint8), np.zeros(8, np.uint8)
+
+        def exchange(buffer: np.ndarray = buffer, answer: np.ndarray = answer) -> None:
+            if pair.origin:
+                pair.comm.Send(buffer, TARGET)
+                pair.comm.Recv(answer, TARGET)
+            else:
+                pair.comm.Recv(buffer, ORIGIN)
+                pair.comm.Send(answer, ORIGIN)
+
+        there_and_back.append(min(seconds(exchange, count)))
+    short, long = pair.comm.bcast(there_and_back, root=ORIGIN)
+    return short / 2, nbytes / max(long - short / 2, 1e-9)
+
+
 def bandwidth(pair: Pair, way: str) -> Finding:
-    """Measure the bandwidth of long transfers, and of a copy in memory."""
-    fast = [each / 1e9 for each in bandwidths(pair, way)]
-    found = "put {:.1f} GB/s, get {:.1f} GB/s, memcpy {:.1f} GB/s".format(*fast)
+    """Measure the bandwidth of long transfers, of a plain send and of a copy in memory."""
+    fast = [each / 1e9 for each in (*bandwidths(pair, way), sends(pair)[1])]
+    found = "put {:.1f} GB/s, get {:.1f} GB/s, memcpy {:.1f} GB/s, send {:.1f} GB/s".format(*fast)
     if pair.one_node and min(fast[:2]) < fast[2] / 2:
         return Finding(found, Verdict.WARNING, "slow for ranks of one node")
     return Finding(found)
