@@ -11,9 +11,9 @@ from layer_cases import CASES, Alone, name_of
 
 import fake_cupy
 from mpidl.data import Batch
-from mpidl.nn import BatchNormalisation, Conv2d, Dense, Network
+from mpidl.nn import BatchNormalisation, Conv2d, Dense, LocallyConnected2d, Network
 from mpidl.nn.kernels.cuda import normalisation, patches
-from mpidl.nn.layers import conv2d
+from mpidl.nn.layers import conv2d, locally_connected2d
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -114,3 +114,19 @@ def test_a_gpu_works_on_more_patches_at_a_time(cupy, monkeypatch):
     expected = host.loss_and_gradient(Batch(inputs, targets, 0))
     assert float(loss) == pytest.approx(expected[0], rel=1e-12)
     np.testing.assert_allclose(gradient.get(), expected[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(None, None), (1, 5), (2, 3), (9, 1)])
+def test_rows_of_positions_in_blocks_of_any_size(cupy, monkeypatch, rows, blocks):
+    host = Alone(LocallyConnected2d(3, 2, "relu"), (6, 4, 2))
+    # Five rows of three positions, and 24 elements of a row's patches; or room for one of these rows of one sample.
+    samples = len(host.outputs)
+    monkeypatch.setattr(locally_connected2d, "PATCHES_ON_DEVICE", 24 * samples * rows if rows else 1)
+    device = Alone(LocallyConnected2d(3, 2, "relu"), (6, 4, 2), xp=cupy)
+    gathered, gather = [], patches.gather_patches
+    monkeypatch.setattr("mpidl.nn.kernels.cuda.gather_patches", lambda *each: (gathered.append(1), gather(*each))[1])
+    y = host.random.normal(size=host.outputs.shape)
+    np.testing.assert_allclose(device.forward().get(), host.forward(), rtol=1e-12, atol=1e-12)
+    assert len(gathered) == (blocks or 5 * samples)
+    for found, expected in zip(device.backward(cupy.asarray(y)), host.backward(y), strict=True):
+        np.testing.assert_allclose(found.get(), expected, rtol=1e-12, atol=1e-12)
