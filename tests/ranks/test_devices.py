@@ -124,9 +124,9 @@ def test_a_run_on_gpus_is_one_on_cpus(comm, shared_path, monkeypatch, cupy, algo
     given = []
     if stand_in:
         # A stand-in's pointer is the host's, and any MPI takes it.
-        data = fake_cupy.Array.data
+        memory = staging.Staging._memory
         monkeypatch.setattr(
-            fake_cupy.Array, "data", property(lambda self: (given.append(self.size), data.fget(self))[1])
+            staging.Staging, "_memory", lambda self, values: (given.append(values.size), memory(self, values))[1]
         )
         cupy.cuda.pinned.clear()
     model, summary = run(shared_path, {"kind": "cuda"} | device, **options)
