@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from mpidl.doctor.examination import Finding, Verdict
-from mpidl.launch.command import ROOT_PERMISSIONS
 
 #: Prefixes of the variables that a launcher sets for its ranks, which a process that it didn't start must not see.
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDRA_", "HYDI_", "I_MPI_HYDRA")
@@ -28,9 +27,7 @@ def gpu() -> Finding:
             return Finding("none")
         remedy = "`pip install 'mpidl[cuda12]'`, or cuda13 for newer drivers, to train on it"
         return Finding("there is one, but no CuPy", Verdict.WARNING, remedy)
-    environment = {
-        name: value for name, value in os.environ.items() if name in ROOT_PERMISSIONS or not name.startswith(LAUNCHERS)
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     try:
         tried = subprocess.run(
             [sys.executable, "-P", "-m", "mpidl.doctor.cuda"],

@@ -20,7 +20,7 @@ from mpidl.parameters.ranges import Range, split
 
 #: Number of elements in the patches of one block: few enough for a CPU's cache, or enough to keep a GPU busy.
 PATCHES, PATCHES_ON_DEVICE = 1 << 19, 1 << 25
-#: Largest number of images in one block, on either.
+#: Largest number of images in one block, on a CPU and on a GPU.
 MOST_IMAGES, MOST_IMAGES_ON_DEVICE = 64, 1024
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-#: What products are multiplied by, and what was there before, which cuBLAS reads from the host's memory.
+#: The factors of a product and of what was there before, and where cuBLAS finds them in the host's memory.
 FACTORS = {dtype: np.array([0, 1], dtype) for dtype in "fd"}
 ADDRESSES = {dtype: (each.ctypes.data, each.ctypes.data + each.itemsize) for dtype, each in FACTORS.items()}
 
@@ -21,7 +21,8 @@ def matmul(a: Any, b: Any, out: Any, add: bool = False) -> None:
     cublas, dtype = cupy.cuda.cublas, out.dtype.char
     product = cublas.sgemmStridedBatched if dtype == "f" else cublas.dgemmStridedBatched
     zero, one = ADDRESSES[dtype]
-    (how_a, *place_a), (how_b, *place_b), (_, *place) = (_storage(each) for each in (a, b, out))
+    (how_a, *place_a), (how_b, *place_b), (how, *place) = (_storage(each) for each in (a, b, out))
+    assert how == 0
     # cuBLAS takes columns to be contiguous, so it is asked for the transpose of the product.
     product(
         cupy.cuda.device.get_cublas_handle(), how_b, how_a, m, n, a.shape[-1],
