@@ -11,8 +11,9 @@ worker, or process, of the same run. On several hosts --start says how ranks are
     --start 'srun --mpi=pmix --nodes={hosts} --ntasks={ranks}'    or    --start 'mpirun --hostfile FILE -n {ranks}'
 
 The prediction is that of a virtual cluster with the durations that the single worker has measured, and goes on to 1000
-workers. Without --data it is a small network on the embedded digits, without DDP. Prints a table, and writes it to
-results/scaling.json, scaling.h5 and scaling.png.
+workers. In strong scaling, gradients are those of a single worker with minibatches of the same size. Without --data it
+is a small network on the embedded digits, without DDP. Prints a table, and writes it to results/scaling.json,
+scaling.h5 and scaling.png.
 
 --point K only measures the K-th point, and keeps it in --points DIRECTORY; --gather makes the table of what is there.
 """
@@ -129,11 +130,11 @@ def points(options: argparse.Namespace) -> Iterator[Point]:
     yield from found
 
 
-def job(point: Point, options: argparse.Namespace) -> Job:
-    """Return the configuration of a point."""
+def job(point: Point, options: argparse.Namespace, batch: int | None = None) -> Job:
+    """Return the configuration of a point, with its own minibatches or larger or smaller ones."""
     sections = {
         "run": {"steps": options.steps * point.workers},
-        "data": {"batch": point.batch(options.batch)},
+        "data": {"batch": batch or point.batch(options.batch)},
         "topology": {"servers": point.servers, "partitions": point.partitions},
     }
     if options.data is not None:
@@ -148,13 +149,17 @@ def job(point: Point, options: argparse.Namespace) -> Job:
 def measure(chosen: list[Point], options: argparse.Namespace, directory: Path) -> None:
     """Run the points in turn, round after round, and write what each has measured into a file of its own."""
     runs: dict[Point, list[dict[str, Any]]] = {point: [] for point in chosen}
+    alone: dict[Point, list[dict[str, Any]]] = {point: [] for point in chosen if point.scaling == STRONG}
     for _ in range(options.rounds):
         for point, found in runs.items():
             found.append(run_ddp(point, options, directory) if point.ddp else run(point, options, directory))
             print(f"{point}: {found[-1]['samples_per_second']:.0f} samples/s", file=sys.stderr, flush=True)
+            if point in alone:
+                weak = replace(point, scaling=WEAK, workers=1)
+                alone[point].append(run(weak, options, directory, point.batch(options.batch)))
     for point, found in runs.items():
         name = "-".join(str(each).replace(", ", "-") for each in asdict(point).values())
-        record = asdict(point) | {"cores": len(os.sched_getaffinity(0)), "runs": found}
+        record = asdict(point) | {"cores": len(os.sched_getaffinity(0)), "runs": found, "alone": alone.get(point)}
         (directory / f"{name}.json").write_text(json.dumps(record) + "\n")
 
 
@@ -163,10 +168,10 @@ def start(point: Point, options: argparse.Namespace) -> list[str] | None:
     return options.start and [word.format(hosts=point.hosts, ranks=point.ranks) for word in options.start]
 
 
-def run(point: Point, options: argparse.Namespace, directory: Path) -> dict[str, Any]:
+def run(point: Point, options: argparse.Namespace, directory: Path, batch: int | None = None) -> dict[str, Any]:
     """Train on the point's ranks; return its speed, and where the time went."""
     with tempfile.TemporaryDirectory(dir=directory) as own:
-        summary = train(job(point, options), point.ranks, Path(own), start(point, options))
+        summary = train(job(point, options, batch), point.ranks, Path(own), start(point, options))
     return {key: summary[key] for key in ("samples_per_second", "shares", "timing")}
 
 
@@ -183,7 +188,13 @@ def run_ddp(point: Point, options: argparse.Namespace, directory: Path) -> dict[
 # Predicting.
 
 
-def predicted(point: Point, base: dict[str, Any], options: argparse.Namespace, cores: int | None) -> float:
+def predicted(
+    point: Point,
+    base: dict[str, Any],
+    options: argparse.Namespace,
+    cores: int | None,
+    alone: list[dict[str, Any]] | None = None,
+) -> float:
     """Return the samples/s on a virtual cluster with the durations of the single worker's runs.
 
     Parameters
@@ -192,11 +203,12 @@ def predicted(point: Point, base: dict[str, Any], options: argparse.Namespace, c
         What to predict, and the record of the single worker.
     cores
         Number of cores that all ranks share; each has its own if None.
+    alone
+        Runs of a single worker with the point's minibatches, if these are others.
     """
-    measured = {key: median(run["timing"][key] or 0.0 for run in base["runs"]) for key in base["runs"][0]["timing"]}
-    part = point.batch(options.batch) / options.batch
+    measured, gradients = timing(base["runs"]), timing(alone or base["runs"])
     times = Times(
-        compute=Jitter(measured["compute"] * part, measured["compute_deviation"]),
+        compute=Jitter(gradients["compute"], gradients["compute_deviation"]),
         service=Constant(measured["service"] * base["servers"] / point.servers),
         bandwidth=measured["bandwidth"] or float("inf"),
         ranks_per_node=-(-point.ranks // point.hosts) if cores is None else 1,
@@ -206,6 +218,11 @@ def predicted(point: Point, base: dict[str, Any], options: argparse.Namespace, c
     if point.partitions > 1:
         times = replace(times, cut=virtual_cut(built, Costs()))
     return predict(built, point.servers, point.workers, times).samples_per_second
+
+
+def timing(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the medians of the durations in runs."""
+    return {key: median(run["timing"][key] or 0.0 for run in runs) for key in runs[0]["timing"]}
 
 
 def beyond(base: dict[str, Any], largest: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -265,7 +282,8 @@ def row(record: dict[str, Any], base: dict[str, Any], options: argparse.Namespac
     }  # fmt: skip
     if not point.ddp:
         line["computing"] = median(run["shares"].get("computing", float("nan")) for run in record["runs"])
-        line["predicted"] = predicted(point, base, options, record["cores"] if point.hosts == 1 else None)
+        cores = record["cores"] if point.hosts == 1 else None
+        line["predicted"] = predicted(point, base, options, cores, record["alone"])
         line["error"] = line["predicted"] / speed - 1
     return line
 

@@ -1,5 +1,7 @@
 """Flows that share network cards: textbook rates, what no card ever exceeds, and what follows for whole runs."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import simpy
@@ -10,7 +12,7 @@ from mpidl.algorithms import Downpour
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
-from mpidl.engines.virtual import VirtualEngine, VirtualTime
+from mpidl.engines.virtual import VirtualEngine, VirtualTime, network
 from mpidl.engines.virtual.fair_shares import fair_shares
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.network import Network
@@ -36,12 +38,12 @@ def rates(flows, bandwidths):
 def ends(flows, bandwidths):
     """Let flows (start, sender, receiver, size) pass; return when each ends, and the order in which they do."""
     environment = simpy.Environment()
-    network = Network(environment, np.array(bandwidths, float))
+    cards = Network(environment, np.array(bandwidths, float))
     found = {}
 
     def live(number, start, *flow):
         yield environment.timeout(start)
-        yield network.send(*flow)
+        yield cards.send(*flow)
         found[number] = environment.now
 
     for number, flow in enumerate(flows):
@@ -111,9 +113,15 @@ def test_rates_are_max_min_fair(case):
         assert any(sum(on) >= (1 - 1e-6) * most and rate >= (1 - 1e-6) * max(on) for on, most in through)
 
 
-@given(cases())
-def test_no_card_carries_more_than_its_capacity(case):
+@pytest.mark.parametrize("changes", [network.CHANGES, 3])
+@given(case=cases())
+def test_no_card_carries_more_than_its_capacity(changes, case):
     bandwidths, flows = case
+    with mock.patch.object(network, "CHANGES", changes):
+        carries_no_more(flows, bandwidths)
+
+
+def carries_no_more(flows, bandwidths):
     found, order = ends(flows, bandwidths)
     assert (found, order) == ends(flows, bandwidths)
     for way in (1, 2):
@@ -123,6 +131,30 @@ def test_no_card_carries_more_than_its_capacity(case):
                 for _, end, _ in through:
                     inside = sum(size for begun, ended, size in through if start <= begun and ended <= end)
                     assert inside <= most * (max(0, end - start) * (1 + 1e-6) + 1e-9)
+
+
+def test_many_flows_change_together_and_take_hardly_longer(monkeypatch):
+    draw = np.random.default_rng(0)
+    flows = [
+        (start, sender, 20 + receiver, size)
+        for start, sender, receiver, size in zip(
+            draw.uniform(0, 50, 1501), draw.integers(0, 20, 1501), draw.integers(0, 5, 1501),
+            draw.uniform(1, 9, 1501), strict=True,
+        )
+    ]  # fmt: skip
+    changes = []
+    monkeypatch.setattr(network, "fair_shares", lambda *given: changes.append(given[0]) or fair_shares(*given))
+    together, _ = ends(flows, [20.0] * 25)
+    counted = len(changes)
+    changes.clear()
+    monkeypatch.setattr(network, "CHANGES", 10**6)
+    exact, _ = ends(flows, [20.0] * 25)
+    assert len(changes) > 2 * counted
+    longer = (np.array(together) - exact) / (np.array(exact) - [flow[0] for flow in flows])
+    assert abs(longer.mean()) < 0.01
+    assert longer.max() < 0.2
+    # All that flows through the last card to be empty has flowed at its full rate.
+    assert max(together) == pytest.approx(max(exact), rel=0.005)
 
 
 def engine(problem, algorithm, times, replicas, servers=1):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mpidl.jit import jit
 
 #: Directions of a card.
@@ -95,13 +97,20 @@ def _list_flows(flows: int, ends: Any, nodes: int, places: Any, begins: Any, sto
 
 
 @jit
-def next_end(flows: int, left: Any, rates: Any) -> tuple[int, float]:
-    """Return the flow that ends first at these rates, and the seconds until then."""
-    first, wait = -1, float("inf")
+def next_ends(flows: int, left: Any, rates: Any, count: int, waits: Any) -> tuple[int, float]:
+    """Return the flow that is the `count`-th to end at these rates, and the seconds until then.
+
+    `waits`, an array of float64 of shape (flows,), is overwritten.
+    """
+    first = 0
     for flow in range(flows):
-        if left[flow] < wait * rates[flow]:
-            first, wait = flow, left[flow] / rates[flow]
-    return first, wait
+        waits[flow] = left[flow] / rates[flow]
+        if waits[flow] < waits[first]:
+            first = flow
+    if count == 1:
+        return first, waits[first]
+    wait = np.partition(waits[:flows], count - 1)[count - 1]
+    return np.flatnonzero(waits[:flows] == wait)[0], wait
 
 
 @jit
