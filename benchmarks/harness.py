@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing in turn, a table for people, JSON for machines."""
+"""What the benchmarks share: timing in turn, a table for people, JSON and HDF5 for machines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import h5py
+import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -59,6 +62,19 @@ def save(name: str, rows: list[dict[str, Any]]) -> Path:
     path = RESULTS / f"{name}.json"
     record = {"benchmark": name, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "machine": _machine(), "rows": rows}
     path.write_text(json.dumps(record, indent=2) + "\n")
+    return path
+
+
+def save_hdf5(name: str, tables: dict[str, list[dict[str, Any]]]) -> Path:
+    """Write tables to ``results/NAME.h5``, a dataset for each column, NaN where there is no number; return its path."""
+    path = RESULTS / f"{name}.h5"
+    with h5py.File(path, "w") as file:
+        for title, rows in tables.items():
+            for column in dict.fromkeys(key for row in rows for key in row):
+                values = [row.get(column, np.nan) for row in rows]
+                text = any(isinstance(value, str) for value in values)
+                key = f"{title}/{column.replace('/', ' per ')}"
+                file.create_dataset(key, data=values, dtype=h5py.string_dtype() if text else None)
     return path
 
 

@@ -33,10 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import h5py
-import numpy as np
-
-from harness import RESULTS, save, table
+from harness import RESULTS, save, save_hdf5, table
 from mpidl.config import from_dict
 from mpidl.engines.virtual.times import Constant, Jitter, Times
 from mpidl.job.build import build
@@ -259,7 +256,7 @@ def show(records: list[dict[str, Any]], options: argparse.Namespace) -> None:
     print("\nPredicted, nothing measured:")
     print(table(more))
     print(save("scaling", rows + more))
-    print(write(RESULTS / "scaling.h5", {"measured": rows, "predicted": more}))
+    print(save_hdf5("scaling", {"measured": rows, "predicted": more}))
     print(plot(rows, more))
 
 
@@ -286,18 +283,6 @@ def row(record: dict[str, Any], base: dict[str, Any], options: argparse.Namespac
         line["predicted"] = predicted(point, base, options, cores, record["alone"])
         line["error"] = line["predicted"] / speed - 1
     return line
-
-
-def write(path: Path, tables: dict[str, list[dict[str, Any]]]) -> Path:
-    """Write tables to HDF5, a dataset for each column; NaN where a row has no number."""
-    with h5py.File(path, "w") as file:
-        for name, rows in tables.items():
-            for column in dict.fromkeys(key for row in rows for key in row):
-                values = [row.get(column, np.nan) for row in rows]
-                text = any(isinstance(value, str) for value in values)
-                key = f"{name}/{column.replace('/', ' per ')}"
-                file.create_dataset(key, data=values, dtype=h5py.string_dtype() if text else None)
-    return path
 
 
 def plot(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> Path:
