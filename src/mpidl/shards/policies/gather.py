@@ -75,5 +75,5 @@ class Gather(Gathering):
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """See `Policy.end_push`: the clock counts updates, not pushes."""
-        if not self._gathered[-1]:
+        if not self._gathered[0]:
             shard.clock += 1

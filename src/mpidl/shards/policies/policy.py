@@ -45,7 +45,7 @@ class Policy:
         return True
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
-        """Act on a push whose last chunk has been applied; by default each push is one update of the shard's clock."""
+        """Act on a push that has been applied whole; by default each push is one update of the shard's clock."""
         shard.clock += 1
 
     def remove_worker(self, shard: ShardState, worker: int) -> None:
