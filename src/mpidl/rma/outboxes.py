@@ -65,6 +65,7 @@ class Outbox:
         self._encoded = np.empty(GROUP * geometry.slot if feedback is not None else 0, np.uint8)
         self.pushes = self.bytes = 0
         self._left = self._unpublished = 0
+        self._asked = False
         self._fetched, self._portions = 0, (-1, -1)
 
     @property
@@ -136,13 +137,25 @@ class Outbox:
         if self._applied is not self._consumed:
             self._window.get(self._applied, self.server, self._names.applied, self._worker)
 
-    def write(self, values: Any) -> bool:
+    def knows_room(self) -> bool:
+        """Return whether a slot is known to be free; if none is, ask the server, and don't wait for its answer."""
+        if not self._asked:
+            if self._room(1):
+                return True
+            self.ask()
+            self._asked = True
+        self._asked = not self._window.arrived(self.server)
+        return not self._asked and self._room(1) > 0
+
+    def write(self, values: Any, final: int = 0) -> bool:
         """Start writing as many chunks of the push as there are free slots for, at most a group.
 
         Parameters
         ----------
         values : array, shape (shard size,) or (2, shard size)
             The whole push for this server, the host's or a device's.
+        final : int
+            Write no chunk that begins before this element of the shard.
 
         Returns
         -------
@@ -150,7 +163,7 @@ class Outbox:
             Whether there is something to publish.
         """
         geometry = self._geometry
-        room = self._room(min(GROUP, self._left))
+        room = self._room(min(GROUP, self._final_chunks(final)))
         if not room:
             return False
         headers = self._headers[:room]
@@ -174,6 +187,13 @@ class Outbox:
         self._left = first
         self.pushes += self.delivered
         return True
+
+    def has_final(self, final: int) -> bool:
+        """Return whether there is a chunk that is still to be written and doesn't begin before `final`."""
+        return self._final_chunks(final) > 0
+
+    def _final_chunks(self, final: int) -> int:
+        return max(0, self._left - max(0, -(-final // self._geometry.chunk)))
 
     def write_end(self) -> bool:
         """Start saying that no push follows; False if there is no free slot yet."""
@@ -250,6 +270,16 @@ class Outboxes:
                 return False
             self._publish(written)
         return True
+
+    def send_final(self, vector: Any, start: int) -> None:
+        """Deliver the chunks that don't begin before `start`, as far as there are free slots; wait for no server."""
+        final = [(outbox, part, start - part.start) for outbox, part in self._parts.items() if start < part.stop]
+        while written := [
+            outbox
+            for outbox, part, first in final
+            if outbox.has_final(first) and outbox.knows_room() and outbox.write(vector[part], first)
+        ]:
+            self._publish(written)
 
     def end(self) -> bool:
         """Say that no push follows; False, to be called again, if a shard has no free slot yet."""

@@ -24,11 +24,14 @@ class Policy:
         Whether a push brings the parameters that it was computed at, so that its values have shape (2, size).
     sums : bool
         Whether the sum of several workers' pushes may come as one push.
+    by_staleness : bool
+        Whether what is done with a push depends on how stale it is when it begins to arrive.
     """
 
     awaited: bool = False
     compares: bool = False
     sums: bool = False
+    by_staleness: bool = False
 
     def attach(self, shard: ShardState) -> None:
         """Allocate what the policy keeps; the shard's parameters have their first values. A copy is attached anew."""
