@@ -139,11 +139,12 @@ class Outbox:
 
     def knows_room(self) -> bool:
         """Return whether a slot is known to be free; if none is, ask the server, and don't wait for its answer."""
-        if not self._asked:
-            if self._room(1):
-                return True
-            self.ask()
-            self._asked = True
+        if self._asked and not self._window.arrived(self.server):
+            return False
+        self._asked = False
+        if self._room(1):
+            return True
+        self.ask()
         self._asked = not self._window.arrived(self.server)
         return not self._asked and self._room(1) > 0
 
