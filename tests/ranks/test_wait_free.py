@@ -116,7 +116,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
     from mpidl.engines.mpi.through_servers import ThroughServers
 
     monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)
-    servers, handlers, applied, applied_before = comm.size - 2, [], [], [0]
+    servers, handlers, applied = comm.size - 2, [], []
     bind = ThroughServers.bind
     monkeypatch.setattr(ThroughServers, "bind", lambda self, link: (handlers.append((self, link)), bind(self, link))[1])
 
@@ -126,10 +126,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
         chunk = min(top.size, 65536)
         # Whole chunks of the last shard that are final; each is applied soon, where there is room for all of them.
         final = sum(top.start + first >= start for first in range(0, top.size, chunk))
-        # Messages tell a while later that there is room again; a window is looked into.
-        room = applied_before[0] + slots if transport == "windows" else slots
-        wanted = int(handler.fetched[-1, ShardClock.RECEIVED]) + min(final, room)
-        applied_before[0] = min(final, room) if start else 0
+        wanted = int(handler.fetched[-1, ShardClock.RECEIVED]) + min(final, slots)
         while clocks[-1, ShardClock.RECEIVED] < wanted and time.monotonic() < until and all(applied):
             link.read_clocks(clocks)
         applied.append(bool(clocks[-1, ShardClock.RECEIVED] >= wanted))
