@@ -36,13 +36,12 @@ def said(model, batch):
 @settings(max_examples=30, deadline=None)
 @given(units=st.lists(st.integers(1, 9), min_size=1, max_size=5), l2=st.sampled_from([0.0, 0.01]))
 def test_what_is_final_is_the_gradient_from_there_on(units, l2):
-    model = network(units, regularisation=Regularisation(l2))
+    model, plain = (network(units, regularisation=Regularisation(l2)) for _ in range(2))
     for seed in range(3):
-        expected = model.loss_and_gradient(batch(seed))
-        expected = expected[0], expected[1].copy()
+        expected_loss, expected = plain.loss_and_gradient(batch(seed))
         loss, gradient, found = said(model, batch(seed))
-        assert loss == expected[0]
-        assert gradient.tobytes() == expected[1].tobytes()
+        assert loss == expected_loss
+        assert gradient.tobytes() == expected.tobytes()
         starts = [start for start, _ in found]
         assert starts == sorted(starts, reverse=True)
         assert starts[-1] == 0
