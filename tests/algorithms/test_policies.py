@@ -33,7 +33,7 @@ def make(policy, rule=None):
 
 def push(shard, values, worker=0, fetched=None):
     fetched = shard.clock if fetched is None else fetched
-    for number in range(shard.chunks):
+    for number in reversed(range(shard.chunks)):
         shard.receive_chunk(worker, number, fetched, values[..., number * CHUNK : (number + 1) * CHUNK])
 
 
@@ -102,7 +102,7 @@ def test_gather_counts_chunks_that_arrive_interleaved():
     shard = make(Gather(2))
     before = shard.parameters.copy()
     first, second = gradient(1), gradient(2)
-    for number in range(shard.chunks):
+    for number in reversed(range(shard.chunks)):
         part = slice(number * CHUNK, (number + 1) * CHUNK)
         shard.receive_chunk(0, number, 0, first[part])
         assert np.array_equal(shard.parameters[part], before[part])
@@ -241,7 +241,7 @@ def test_chunks_of_several_pushes_may_be_interleaved_in_a_step():
     shard = make(FirstOfStep(2, 3), Sgd(1.0))
     before = shard.parameters.copy()
     pieces = [slice(*piece) for piece in shard.pieces]
-    for chunk, piece in enumerate(pieces):
+    for chunk, piece in reversed([*enumerate(pieces)]):
         for worker in (0, 2, 1):
             shard.receive_chunk(worker, chunk, 0, np.full(SIZE, 1.0 + worker)[piece])
     assert np.array_equal(shard.parameters, before - 2)

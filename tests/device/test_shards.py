@@ -50,7 +50,7 @@ def test_pushes_change_it_as_they_do_a_shard_on_the_host(cupy, algorithm, rule, 
     slot = np.empty(rows * CHUNK, dtype)
     for number in range(8):
         pushed = random.normal(size=(rows, WHOLE.size) if rows > 1 else WHOLE.size).astype(dtype)
-        for chunk, piece in enumerate(host.pieces):
+        for chunk, piece in reversed([*enumerate(host.pieces)]):
             part = pushed[..., slice(*piece)]
             values = slot[: part.size].reshape(part.shape)
             values[:] = part
@@ -82,7 +82,7 @@ def test_what_changes_when_a_worker_leaves_is_published(cupy):
     host, device, published = pair(cupy, BackupSync(), Sgd(0.1))
     before = published.copy()
     for shard in (host, device):
-        for chunk, piece in enumerate(shard.pieces):
+        for chunk, piece in reversed([*enumerate(shard.pieces)]):
             shard.receive_chunk(0, chunk, shard.clock, np.ones(piece.size), (0, 0))
     assert published.tobytes() == before.tobytes()
     for shard in (host, device):

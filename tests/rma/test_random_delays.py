@@ -62,11 +62,11 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
                     if message.chunk == END:
                         training.discard(worker)
                         continue
-                    assert message.push * own.chunks + message.chunk == seen[worker]
+                    assert (message.push + 1) * own.chunks - 1 - message.chunk == seen[worker]
                     seen[worker] += 1
                     start = message.chunk * own.chunk
                     values[start : start + message.values.size] += message.values
-                    clock += message.chunk + 1 == own.chunks
+                    clock += message.chunk == 0
             backoff.pause()
         memory.settle()
         assert seen == [PUSHES * own.chunks] * workers

@@ -73,13 +73,14 @@ class Pushes:
     def act(self, shard, worker, leaves, lag):
         if worker in self.left:
             return
-        number, chunk = divmod(self.next[worker], shard.chunks)
-        if not chunk:
+        number, arrived = divmod(self.next[worker], shard.chunks)
+        if not arrived:
             if leaves:
                 self.left.add(worker)
                 shard.remove_worker(worker)
                 return
             self.fetched[worker] = max(4, shard.clock - lag)
+        chunk = shard.chunks - 1 - arrived
         values = values_of(shard, worker, number, chunk)
         shard.receive_chunk(worker, chunk, self.fetched[worker], values, (number, number + worker))
         self.next[worker] += 1

@@ -29,7 +29,7 @@ def make():
 
 
 def push(shard, seed, chunks=None):
-    for number in range(shard.chunks) if chunks is None else chunks:
+    for number in reversed(range(shard.chunks)) if chunks is None else chunks:
         shard.receive_chunk(0, number, 0, gradient(seed)[slice(*shard.pieces[number])])
 
 
@@ -45,13 +45,13 @@ def test_pushes_change_the_new_memory_alone():
     push(shard, 1)
     before = shard.parameters
     then = before.tobytes()
-    push(shard, 2, [0, 1])
+    push(shard, 2, [3, 2])
     half = before.tobytes()
     shard.bind({PARAMETERS: memory})
     assert shard.parameters is memory
     assert shard.vectors[PARAMETERS] is memory
     assert np.shares_memory(shard.chunk(2), memory)
-    push(shard, 2, [2, 3])
+    push(shard, 2, [1, 0])
     assert memory.tobytes() == unbroken(1, 2) != then
     assert before.tobytes() == half
 

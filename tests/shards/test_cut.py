@@ -42,9 +42,9 @@ class Served:
         """Let a worker do something, if it can at this moment."""
         if worker not in self._training:
             return
-        number, chunk = divmod(self._next[worker], self.shard.chunks)
-        if action == "push" or chunk:
-            self._push(worker, number, chunk, lag)
+        number, arrived = divmod(self._next[worker], self.shard.chunks)
+        if action == "push" or arrived:
+            self._push(worker, number, arrived, lag)
         elif action == "leave":
             self._awaited.discard(worker)
             self._training.discard(worker)
@@ -54,11 +54,12 @@ class Served:
         elif action == "mark" and self._marked[worker] < self.ordered:
             self._mark(worker)
 
-    def _push(self, worker, number, chunk, lag):
-        if not chunk:
+    def _push(self, worker, number, arrived, lag):
+        if not arrived:
             # Whoever has not marked computes with nothing that came after the cut.
             newest = min(self.shard.clock, self._clock) if worker in self._awaited else self.shard.clock
             self._fetched[worker] = max(4, newest - lag)
+        chunk = self.shard.chunks - 1 - arrived
         values = values_of(self.shard, worker, number, chunk)
         received = (worker, chunk, self._fetched[worker], values, (number, number + worker))
         self._next[worker] += 1
@@ -186,7 +187,7 @@ def test_what_a_copy_drops_is_not_reported_twice():
     shard.clock = 9
     cut = Cut(shard)
     cut.begin([0])
-    for chunk, piece in enumerate(shard.pieces):
+    for chunk, piece in reversed([*enumerate(shard.pieces)]):
         received = (0, chunk, 4, np.ones(piece.size, np.float32), (0, 0))
         shard.receive_chunk(*received)
         cut.receive_chunk(*received)

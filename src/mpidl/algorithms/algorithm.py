@@ -146,6 +146,13 @@ class Algorithm(Checked):
         policy = self.policy(replicas)
         return policy if self.max_staleness is None else DropStale(policy, self.max_staleness)
 
+    def leaves_early(self, replicas: int) -> bool:
+        """Return whether a gradient may leave while it is computed: see `Gradient`.
+
+        Not where shards weigh a push by its staleness: of an early one, parts would be staler than it seems.
+        """
+        return not self.shard_policy(replicas).by_staleness
+
     def encoding(self) -> Wire | None:
         """Return how pushes are encoded, or None where they travel as they are."""
         encoding = None if self.wire == AUTO else parse(self.wire)

@@ -29,12 +29,13 @@ class BackupSync(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker in algorithm 3 of the paper; see `Algorithm.replica`."""
+        early = self.leaves_early(replicas)
         while True:
             batch = yield NextBatch()
             if batch is None:
                 break
             yield Fetch(parameters, newer=True)
-            gradient = yield Gradient(parameters, batch)
+            gradient = yield Gradient(parameters, batch, push_follows=early)
             yield Push(gradient)
 
     def policy(self, replicas: int) -> Policy:

@@ -55,6 +55,8 @@ class Downpour(Algorithm):
         counts = state.counts
         local = state.step_by(Sgd(self.rate), parameters) if self.rate is not None else None
         accrued = state.keep("accrued", parameters.copy()) if self.n_push > 1 else None
+        # A push that nobody waits for is in no hurry.
+        early = self.n_push == 1 and not self.overlap and self.leaves_early(replicas)
         fetches = self.n_fetch == 1 and not self.overlap and isinstance(self.shard_policy(replicas), ApplyAtOnce)
         if self.n_fetch > 1:
             state.keep("parameters", parameters)
@@ -62,7 +64,7 @@ class Downpour(Algorithm):
             step = counts["batches"]
             if step % self.n_fetch == 0:
                 yield Fetch(parameters, ahead=self.overlap)
-            gradient = yield Gradient(parameters, batch)
+            gradient = yield Gradient(parameters, batch, push_follows=early)
             counts["batches"] += 1
             # A local step before a fetch would be overwritten by it.
             if local is not None and (step + 1) % self.n_fetch:

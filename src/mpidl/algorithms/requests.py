@@ -22,10 +22,14 @@ class Gradient:
     """Compute the gradient of a batch's mean loss at `parameters`.
 
     Answer: a vector that the replica may change. It is valid until it is pushed, or until the next `Gradient`.
+
+    With `push_follows`, the replica's next request is a `Push` of the answer as it is. An engine may then send what is
+    final of the gradient while the rest is computed (H. Zhang et al. 2017, Poseidon: wait-free back-propagation).
     """
 
     parameters: Any
     batch: Any
+    push_follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

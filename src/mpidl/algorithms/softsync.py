@@ -40,12 +40,13 @@ class Softsync(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the learner of the paper, which fetches right after each push; see `Algorithm.replica`."""
+        early = self.leaves_early(replicas)
         while True:
             batch = yield NextBatch()
             if batch is None:
                 break
             yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch)
+            gradient = yield Gradient(parameters, batch, push_follows=early)
             yield Push(gradient)
 
     def policy(self, replicas: int) -> Policy:

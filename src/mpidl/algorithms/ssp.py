@@ -28,11 +28,12 @@ class Ssp(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker, which at clock c reads all updates up to c - s - 1; see `Algorithm.replica`."""
+        early = self.leaves_early(replicas)
         while True:
             batch = yield NextBatch()
             if batch is None:
                 break
             yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch)
+            gradient = yield Gradient(parameters, batch, push_follows=early)
             yield Push(gradient)
             yield Clock(self.bound)

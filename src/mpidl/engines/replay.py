@@ -232,7 +232,7 @@ class ReplayEngine:
             part = request.vector[..., server.part].copy()
             if self._wire is not None:
                 replica.feedback[number].round_trip(part, server.shard.pieces[0].size, part)
-            for chunk, piece in enumerate(server.shard.pieces):
+            for chunk, piece in reversed([*enumerate(server.shard.pieces)]):
                 values = part[..., piece.start : piece.stop]
                 server.mailboxes[replica.number].append((chunk, replica.fetched[number], values, portions))
 

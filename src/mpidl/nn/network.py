@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from mpidl.nn.graph import Graph
 from mpidl.nn.initialisers import draw
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
-from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary
+from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary, SendFinal
 from mpidl.nn.regularisation import Regularisation
 from mpidl.nn.workspaces import Node, Pass, Passes, Value, first_takers
 from mpidl.parameters.box import Box
@@ -88,13 +88,16 @@ class Network(CompleteModel):
         self.regularisation = Regularisation() if regularisation is None else regularisation
         self.graph = graph = Graph(layers, self.input_shape)
         self.output_shape = graph.shapes[-1]
-        tensors, statistics = [], []
+        tensors, statistics, self._starts = [], [], [0]
         for index, (layer, name) in enumerate(zip(layers, graph.names, strict=True)):
-            tensors += [(f"{name}/{key}", shape) for key, shape in layer.parameters(*graph.input_shapes(index)).items()]
+            own = layer.parameters(*graph.input_shapes(index))
+            tensors += [(f"{name}/{key}", shape) for key, shape in own.items()]
+            self._starts.append(self._starts[-1] + sum(map(prod, own.values())))
             statistics += [f"{name}/{key}" for key in layer.statistics]
         self.layout = Layout(tensors)
         self.statistics = [self.layout[name].range for name in statistics]
-        self._weights = [part.range for part in self.layout if part.name.endswith("/weight")]
+        weights = [f"{name}/weight" for name in graph.names]
+        self._weights = [[self.layout[name].range] if name in self.layout.shapes else [] for name in weights]
         self.freeze(())
         self.takes_integers = any(map(self.takes_as_is, range(len(layers))))
         self._parameters: Any = None
@@ -284,12 +287,26 @@ class Network(CompleteModel):
         UsageError
             If the shapes don't fit.
         """
+        return self._back_propagate(batch, None)
+
+    def wait_free_gradient(self, batch: Batch, send: SendFinal) -> tuple[float, Any]:
+        """See `CompleteModel.wait_free_gradient`: layer by layer, unless the norm of all is clipped or on a GPU."""
+        early = self.regularisation.clip is None and self.xp is np
+        return self._back_propagate(batch, send if early else None)
+
+    def _back_propagate(self, batch: Batch, send: SendFinal | None) -> tuple[float, Any]:
         work = self._forward(batch, training=True)
         last = work.calls[-1]
         loss = self.mean_loss(last.outputs, batch.targets, last.output_gradient)
-        for call in reversed(work.calls):
-            call.backward()
-        loss += self.regularisation.penalise(self._weights, self.parameters, self._gradient)
+        if not isfinite(loss):
+            send = None
+        penalties = [0.0] * len(work.calls)
+        for index in reversed(range(len(work.calls))):
+            work.calls[index].backward()
+            penalties[index] = self.regularisation.penalise(self._weights[index], self.parameters, self._gradient)
+            if send is not None:
+                send(self._gradient, self._starts[index])
+        loss += sum(penalties)
         squared_norm = self.regularisation.squared_norm(self._trained, self._gradient)
         self.regularisation.clip_norm(self._trained, self._gradient, squared_norm)
         return loss, self._gradient

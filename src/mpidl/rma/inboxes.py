@@ -48,7 +48,8 @@ class Inbox:
         self._taken = [0] * workers
         # What `published` was when nothing was waiting; a worker may have published before this end exists.
         self._seen = bytes(self._published.nbytes)
-        self._expected = [(0, 0)] * workers
+        self._last = geometry.chunks - 1
+        self._expected = [(0, self._last)] * workers
         # The chunk at each head.
         self._chunk = [0] * workers
 
@@ -80,10 +81,11 @@ class Inbox:
         MpidlError
             The chunk is not the one that must follow the last: this MPI let a counter overtake its data.
         """
-        slot = self._taken[worker] % self._geometry.slots
+        slots = self._geometry.slots
+        slot = slots - 1 - self._taken[worker] % slots
         push, chunk, fetched, count, first, last, encoded = self._headers[worker][slot].tolist()
         expected, self._chunk[worker] = self._expected[worker], chunk
-        if (push, chunk) != expected and (chunk not in (END, MARK) or (push, 0) != expected):
+        if (push, chunk) != expected and (chunk not in (END, MARK) or (push, self._last) != expected):
             raise MpidlError(
                 f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
                 f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
@@ -107,14 +109,14 @@ class Inbox:
         push, chunk = self._expected[worker]
         if self._chunk[worker] < 0:
             return
-        self._expected[worker] = (push, chunk + 1) if chunk + 1 < self._geometry.chunks else (push + 1, 0)
+        self._expected[worker] = (push, chunk - 1) if chunk else (push + 1, self._last)
 
     def acknowledge(self, worker: int) -> None:
         """Show `worker` what has been released, and wake it if it may be waiting for that."""
         taken = self._taken[worker]
         self._window.sync()
         self._consumed[worker] = taken
-        if self._expected[worker][1] == 0 or 2 * self.pending(worker) < self._geometry.slots:
+        if self._expected[worker][1] == self._last or 2 * self.pending(worker) < self._geometry.slots:
             self._doorbells.ring(self._ranks[worker])
 
     def drain(self, worker: int, most: int) -> Iterator[Message]:

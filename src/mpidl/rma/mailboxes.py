@@ -5,6 +5,10 @@ make it a queue with one writer and one reader, without locks: `published` (chun
 the worker after their data have arrived) and `consumed` (chunks that the server has applied, set by the server). The
 worker learns of free slots, and that its pushes are applied, by reading `consumed`: nothing is ever written to a
 worker, who does not enter MPI while it computes.
+
+A push travels from its last chunk to its first, as back-propagation computes a gradient, and rings are filled from
+their last slot to their first: chunks that are neighbours in the vector are neighbours in the ring, and one transfer
+brings several.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ class Outbox:
         self._headers = np.zeros((GROUP, HEADER), np.int64)
         self._encoded = np.empty(GROUP * geometry.slot if feedback is not None else 0, np.uint8)
         self.pushes = self.bytes = 0
-        self._chunk, self._unpublished = geometry.chunks, 0
+        self._left = self._unpublished = 0
+        self._asked = False
         self._fetched, self._portions = 0, (-1, -1)
 
     @property
@@ -82,7 +83,7 @@ class Outbox:
         portions : (int, int)
             The first and the last portion that the push was computed on.
         """
-        self._chunk, self._fetched, self._portions = 0, fetched, portions
+        self._left, self._fetched, self._portions = self._geometry.chunks, fetched, portions
 
     @property
     def applied(self) -> bool:
@@ -92,7 +93,7 @@ class Outbox:
     @property
     def delivered(self) -> bool:
         """Whether the whole push has been written."""
-        return self._chunk == self._geometry.chunks
+        return self._left == 0
 
     def follow(self, parameters: Any, clock: np.ndarray, after: np.ndarray, regions: tuple[str, str]) -> None:
         """Start a fetch behind the push that was delivered last, a group of chunks when the server has applied it.
@@ -108,12 +109,12 @@ class Outbox:
         """
         geometry, (values, clocks) = self._geometry, regions
         begun = self.sent - geometry.chunks
-        groups = range(0, geometry.chunks, GROUP) if parameters is not None else ()
+        groups = range(geometry.chunks, 0, -GROUP) if parameters is not None else ()
         self._get_later(clock, clocks, 0, begun + min(GROUP, geometry.chunks) if groups else self.sent)
-        for first in groups:
-            last = min(first + GROUP, geometry.chunks)
-            part = slice(first * geometry.chunk, last * geometry.chunk)
-            self._get_later(parameters[part], values, part.start, begun + last)
+        for stop in groups:
+            first = max(stop - GROUP, 0)
+            part = slice(first * geometry.chunk, stop * geometry.chunk)
+            self._get_later(parameters[part], values, part.start, begun + geometry.chunks - first)
         self._get_later(after, clocks, 0, self.sent)
 
     def followed(self) -> None:
@@ -125,7 +126,7 @@ class Outbox:
 
     def has_room(self, message: bool = False) -> bool:
         """Return whether there were slots for a group of the push, or for a message, when the server was asked last."""
-        wanted = 1 if message else min(GROUP, self._geometry.chunks - self._chunk)
+        wanted = 1 if message else min(GROUP, self._left)
         return self._geometry.slots - (self.sent - int(self._consumed[0])) >= wanted
 
     def ask(self) -> None:
@@ -136,13 +137,26 @@ class Outbox:
         if self._applied is not self._consumed:
             self._window.get(self._applied, self.server, self._names.applied, self._worker)
 
-    def write(self, values: Any) -> bool:
+    def knows_room(self) -> bool:
+        """Return whether a slot is known to be free; if none is, ask the server, and don't wait for its answer."""
+        if self._asked and not self._window.arrived(self.server):
+            return False
+        self._asked = False
+        if self._room(1):
+            return True
+        self.ask()
+        self._asked = not self._window.arrived(self.server)
+        return not self._asked and self._room(1) > 0
+
+    def write(self, values: Any, final: int = 0) -> bool:
         """Start writing as many chunks of the push as there are free slots for, at most a group.
 
         Parameters
         ----------
         values : array, shape (shard size,) or (2, shard size)
             The whole push for this server, the host's or a device's.
+        final : int
+            Write no chunk that begins before this element of the shard.
 
         Returns
         -------
@@ -150,7 +164,7 @@ class Outbox:
             Whether there is something to publish.
         """
         geometry = self._geometry
-        room = self._room(min(GROUP, geometry.chunks - self._chunk))
+        room = self._room(min(GROUP, self._final_chunks(final)))
         if not room:
             return False
         headers = self._headers[:room]
@@ -158,11 +172,12 @@ class Outbox:
         headers[:, FETCHED] = self._fetched
         headers[:, FIRST], headers[:, LAST] = self._portions
         headers[:, ENCODED] = self._feedback is not None
-        start = self._chunk * geometry.chunk
-        part = values[..., start : start + room * geometry.chunk]
+        first = self._left - room
+        start = first * geometry.chunk
+        part = values[..., start : self._left * geometry.chunk]
         elements = part.shape[-1]
         for i in range(room):
-            headers[i, CHUNK] = self._chunk + i
+            headers[i, CHUNK] = first + i
             headers[i, COUNT] = min(geometry.chunk, elements - i * geometry.chunk)
         if self._feedback is not None:
             host = self._window.on_host(part, self.server)
@@ -170,9 +185,16 @@ class Outbox:
             part = self._encoded[:nbytes]
         self._put(headers, part)
         self.bytes += part.nbytes
-        self._chunk += room
+        self._left = first
         self.pushes += self.delivered
         return True
+
+    def has_final(self, final: int) -> bool:
+        """Return whether there is a chunk that is still to be written and doesn't begin before `final`."""
+        return self._final_chunks(final) > 0
+
+    def _final_chunks(self, final: int) -> int:
+        return max(0, self._left - max(0, -(-final // self._geometry.chunk)))
 
     def write_end(self) -> bool:
         """Start saying that no push follows; False if there is no free slot yet."""
@@ -195,7 +217,7 @@ class Outbox:
         return min(wanted, slots - (sent - int(self._consumed[0])), slots - sent % slots)
 
     def _put(self, headers: np.ndarray, values: Any) -> None:
-        slot = self.sent % self._geometry.slots
+        slot = self._geometry.slots - self.sent % self._geometry.slots - len(headers)
         if values is not None:
             offset = self._worker * self._geometry.ring + slot * self._stride
             self._window.put(values, self.server, self._names.slots, offset)
@@ -249,6 +271,16 @@ class Outboxes:
                 return False
             self._publish(written)
         return True
+
+    def send_final(self, vector: Any, start: int) -> None:
+        """Deliver the chunks that don't begin before `start`, as far as there are free slots; wait for no server."""
+        final = [(outbox, part, start - part.start) for outbox, part in self._parts.items() if start < part.stop]
+        while written := [
+            outbox
+            for outbox, part, first in final
+            if outbox.has_final(first) and outbox.knows_room() and outbox.write(vector[part], first)
+        ]:
+            self._publish(written)
 
     def end(self) -> bool:
         """Say that no push follows; False, to be called again, if a shard has no free slot yet."""

@@ -176,6 +176,10 @@ class WindowWorkerLink(WindowLink):
         """See `WorkerLink.send_push`."""
         return self._outboxes.send(vector)
 
+    def send_final(self, vector: Any, start: int) -> None:
+        """See `WorkerLink.send_final`."""
+        self._outboxes.send_final(vector, start)
+
     def end_pushes(self) -> bool:
         """See `WorkerLink.end_pushes`."""
         return self._outboxes.end()

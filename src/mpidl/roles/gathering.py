@@ -74,7 +74,7 @@ class Gathering:
     ) -> None:  # fmt: skip
         self._inboxes, self._shards, self._chunks, self._clock = inboxes, shards, chunks, clock
         self._vectors = [np.empty(shards[-1].stop, dtype) for _ in range(2)]
-        self._last = [-(-shard.size // chunk) - 1 for shard, chunk in zip(shards, chunks, strict=True)]
+        self._counts = [-(-shard.size // chunk) for shard, chunk in zip(shards, chunks, strict=True)]
         # Pushes begun by each worker, and shards of them that have not arrived whole.
         self._begun, self._missing = [0] * workers, [0] * workers
         self.active, self.marked = set(range(workers)), set[int]()
@@ -83,7 +83,7 @@ class Gathering:
 
     def _begin(self) -> None:
         self._here: set[int] = set()
-        self._touched = [[False] * (last + 1) for last in self._last]
+        self._touched = [[False] * count for count in self._counts]
         self._fetched: list[int | None] = [None] * len(self._shards)
         self._portions: tuple[int, int] | None = None
         self.late = self.closing = self._has_whole = False
@@ -146,7 +146,7 @@ class Gathering:
         else:
             part[:] = message.values
             self._touched[shard][message.chunk] = True
-        if message.chunk == self._last[shard]:
+        if message.chunk == 0:
             self._end_of_shard(shard, message)
 
     def _end_of_shard(self, shard: int, message: Message) -> None:

@@ -78,14 +78,14 @@ class Shard(ShardState):
     def receive_chunk(
         self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)
     ) -> bool:
-        """Act on one chunk of a push. A worker's chunks arrive in order.
+        """Act on one chunk of a push. A worker's chunks arrive from the last to the first.
 
         Parameters
         ----------
         worker : int
             Number of the worker.
         chunk : int
-            Number of the chunk. Chunk 0 opens the push, the last chunk completes it.
+            Number of the chunk. The last chunk opens the push, chunk 0 completes it.
         fetched : int
             The clock of this shard when the worker fetched what it computed the gradient on.
         values : array, shape (chunk's size,), or (2, chunk's size) if the policy compares
@@ -98,13 +98,13 @@ class Shard(ShardState):
             Whether this completed the push.
         """
         self.received += 1
-        if chunk == 0:
+        if chunk == self.chunks - 1:
             staleness = self.clock - fetched
             self.begun += self.policy.takes(staleness)
             self._open[worker] = PushHeader(worker, self.begun, fetched, staleness, portions)
         push = self._open[worker]
         self.portion = push.portions[1]
-        if chunk < self.chunks - 1:
+        if chunk:
             self.policy.apply_chunk(self, chunk, values, push)
             return False
         staleness = self.clock - fetched
@@ -117,8 +117,8 @@ class Shard(ShardState):
 
     def receive_push(self, worker: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)) -> None:
         """Act on a whole push; `values` has shape (range.size,), or (2, range.size) if the policy compares."""
-        for chunk, piece in enumerate(self._slices):
-            self.receive_chunk(worker, chunk, fetched, values[..., piece], portions)
+        for chunk in reversed(range(self.chunks)):
+            self.receive_chunk(worker, chunk, fetched, values[..., self._slices[chunk]], portions)
 
     def receive_sum(
         self,
@@ -138,8 +138,8 @@ class Shard(ShardState):
             The first and the last portion that the parts were computed on.
         """
         fetched, equal = self.clock, weights is None or len(set(weights)) == 1
-        for chunk, piece in enumerate(self._slices):
-            pieces = [part[piece] for part in parts]
+        for chunk in reversed(range(self.chunks)):
+            pieces = [part[self._slices[chunk]] for part in parts]
             out = self._sum[: pieces[0].size]
             if weights is None or equal:
                 total = pieces[0]

@@ -14,9 +14,10 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError, refusing, telling
 from mpidl.nn.frameworks import seed_of_batch
-from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.nn.model import CompleteModel, Evaluation, SendFinal
 from mpidl.torch import losses
 from mpidl.torch.batches import Tensors, pieces
+from mpidl.torch.progress import BackwardProgress
 from mpidl.torch.vector import Vector
 
 __all__ = ["TorchModel"]
@@ -110,6 +111,7 @@ class TorchModel(CompleteModel):
         for number, parameter in enumerate(self._vector.parameters):
             parameter.grad = None
             parameter.register_post_accumulate_grad_hook(lambda each, number=number: self._store(number, each))
+        self._progress = BackwardProgress(self._vector, self._name)
         self._place()
 
     def _place(self) -> None:
@@ -154,6 +156,14 @@ class TorchModel(CompleteModel):
         ModelError
             The module or the loss raised an error, the loss has several elements, or a parameter is another now.
         """
+        return self._compute(batch, None)
+
+    def wait_free_gradient(self, batch: Batch, send: SendFinal) -> tuple[float, Any]:
+        """See `CompleteModel.wait_free_gradient`: parameter by parameter, of whole batches on the CPU."""
+        early = self._device.type == "cpu" and self._micro_batches == 1
+        return self._compute(batch, send if early else None)
+
+    def _compute(self, batch: Batch, send: SendFinal | None) -> tuple[float, Any]:
         vector = self._vector
         if (stray := vector.stray()) is not None:
             raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
@@ -162,18 +172,19 @@ class TorchModel(CompleteModel):
         vector.load_statistics()
         self._stored = [False] * len(self._stored)
         with telling(self._name):
-            loss = self._backward(batch)
+            loss = self._backward(batch, send)
         if not all(self._stored):
             for stored, gradient in zip(self._stored, vector.gradients, strict=True):
                 if not stored:
                     gradient.zero_()
-        vector.store_statistics()
+        if send is None:
+            vector.store_statistics()
         return loss, vector.gradient
 
-    def _backward(self, batch: Batch) -> float:
+    def _backward(self, batch: Batch, send: SendFinal | None) -> float:
         inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
         if self._micro_batches == 1:
-            return self._backward_of(inputs, targets, 1.0)
+            return self._backward_of(inputs, targets, 1.0, send)
         if batch.weight is not None:
             remedy = "use smaller batches, and push the sum of several (algorithm.n_push)"
             raise ModelError(f"{self._name}: model.micro_batches can't cut a batch with a weight of its own: {remedy}")
@@ -182,12 +193,17 @@ class TorchModel(CompleteModel):
             for (some_inputs, some_targets), share in pieces((inputs, targets), self._micro_batches)
         )
 
-    def _backward_of(self, inputs: Any, targets: Any, share: float) -> float:
+    def _backward_of(self, inputs: Any, targets: Any, share: float, send: SendFinal | None = None) -> float:
         with self._precision():
             loss = self._loss(self._outputs(inputs), targets)
         if share != 1.0:
             loss = loss * share
-        loss.backward()
+        if send is None:
+            loss.backward()
+        else:
+            self._progress.begin(loss, send)
+            loss.backward()
+            self._progress.end()
         return float(loss.item())
 
     def _store(self, number: int, parameter: torch.Tensor) -> None:
@@ -202,6 +218,7 @@ class TorchModel(CompleteModel):
         else:
             self._vector.gradients[number].copy_(gradient)
             self._stored[number] = True
+        self._progress.accumulated(number)
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,19 @@ class Vector:
         """Let the gradient of the statistics be what the module has changed them by, with the opposite sign."""
         if self.statistics:
             torch.sub(self._fetched, self._own, out=self._changes)
+
+    def store_statistics_again(self) -> bool:
+        """Do what `store_statistics` does, on the host; return whether the gradient is another one now."""
+        if not self.statistics:
+            return False
+        self._before.copy_(self._changes)
+        self.store_statistics()
+        # Bits, as no NaN equals itself.
+        return not torch.equal(self._before.view(torch.uint8), self._changes.view(torch.uint8))
+
+    @cached_property
+    def _before(self) -> torch.Tensor:
+        return torch.empty_like(self._changes)
 
 
 def as_tensor(array: Any) -> torch.Tensor:

@@ -19,7 +19,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.marking import Marking, Stopped
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
-from mpidl.nn.model import Model
+from mpidl.nn.model import CompleteModel, Model
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
 
@@ -167,14 +167,18 @@ class MpiEngine:
         batch = self.split.take(request.batch)
         if request.parameters is not self.model.parameters:
             np.copyto(self.model.parameters, request.parameters)
+        figures = self.status.figures
+        pushing = figures["pushing_seconds"]
         gradient: np.ndarray
-        loss, gradient = self.model.loss_and_gradient(batch)
-        seconds = self._timer() - started
+        if request.push_follows and isinstance(self.model, CompleteModel):
+            loss, gradient = self.model.wait_free_gradient(batch, self.handler.send_final)
+        else:
+            loss, gradient = self.model.loss_and_gradient(batch)
+        seconds = self._timer() - started - (figures["pushing_seconds"] - pushing)
         pause = self._hooks.delay(time.perf_counter() - since)
         if pause > 0:
             time.sleep(pause)
             seconds += pause
-        figures = self.status.figures
         figures["computing_seconds"] += seconds
         figures["computing_squares"] += seconds * seconds
         figures["samples"] += len(request.batch.indices)

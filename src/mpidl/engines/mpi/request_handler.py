@@ -111,6 +111,9 @@ class RequestHandler:
         else:
             self.unpushed.append([self.portion, self._batch, self._batch + 1])
 
+    def send_final(self, gradient: Any, start: int) -> None:
+        """Send what can be sent of a gradient, final from element `start` on, whose push follows; wait for nothing."""
+
     def applied(self) -> bool:
         """Return whether all that this worker pushed has been applied."""
         return True

@@ -68,6 +68,9 @@ class ThroughServers(RequestHandler):
         self._started, self._arrived = 0, self.fetched.copy()
         # The shards whose next fetch has begun behind a push.
         self._followed: Sequence[int] = ()
+        # The gradient whose push has begun while it is computed, and what had been pushed before.
+        self._leaving: Any = None
+        self._pushed_before = 0
 
     def bind(self, link: WorkerLink) -> None:
         """See `RequestHandler.bind`."""
@@ -226,9 +229,24 @@ class ThroughServers(RequestHandler):
         figures["tearing_sum"] += tearing
         figures["tearing_max"] = max(figures["tearing_max"], tearing)
 
+    def send_final(self, gradient: Any, start: int) -> None:
+        """See `RequestHandler.send_final`: a relay waits for a push that has begun, and gets it when it is whole."""
+        if self._link.relayed:
+            return
+        started = self._timer()
+        if self._leaving is None:
+            self._begin_push(*self._headers())
+            self._leaving = gradient
+        self._link.send_final(gradient, start)
+        self.status.figures["pushing_seconds"] += self._timer() - started
+
     def _push(self, request: Push) -> None:
-        portions, self._portions = self._portions or (-1, -1), None
-        self._send(request.vector, self.fetched[:, ShardClock.CLOCK].tolist(), portions)
+        if self._leaving is None:
+            self._begin_push(*self._headers())
+        else:
+            assert self._leaving is request.vector, "a part of another vector has been sent"
+            self._leaving = None
+        self._deliver(request.vector)
         self.unpushed.clear()
         # A record says what a fetch has seen by one number, and rounds are the same wherever ranks are.
         if request.fetch_follows and self._link.can_follow and self.record is None and not self.together:
@@ -237,6 +255,10 @@ class ThroughServers(RequestHandler):
                 self._spare = np.empty_like(request.vector)
             self._followed = self._link.follow_push(self._spare, self._now)
             self.status.figures["fetching_seconds"] += self._timer() - started
+
+    def _headers(self) -> tuple[Sequence[int], tuple[int, int]]:
+        portions, self._portions = self._portions or (-1, -1), None
+        return self.fetched[:, ShardClock.CLOCK].tolist(), portions
 
     def _finish_following(self, followed: Sequence[int], parameters: Any) -> None:
         """Let what was fetched behind the last push arrive."""
@@ -249,11 +271,19 @@ class ThroughServers(RequestHandler):
 
     def _send(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int]) -> None:
         """Send a vector with what goes into its headers: a clock for each server, and two numbers."""
-        figures, before = self.status.figures, self._link.bytes_pushed
+        self._begin_push(clocks, portions)
+        self._deliver(vector)
+
+    def _begin_push(self, clocks: Sequence[int], portions: tuple[int, int]) -> None:
+        self._pushed_before = self._link.bytes_pushed
         self._link.begin_push(clocks, portions)
+
+    def _deliver(self, vector: Any) -> None:
+        """Send what is left of a push that has begun."""
+        figures = self.status.figures
         self._waiting.until(lambda: self._send_some(vector))
         figures["pushes"] += 1
-        figures["bytes_pushed"] += 0 if self._link.relayed else self._link.bytes_pushed - before
+        figures["bytes_pushed"] += 0 if self._link.relayed else self._link.bytes_pushed - self._pushed_before
         figures["last_push"] = time.time()
 
     def _send_some(self, vector: Any) -> bool:

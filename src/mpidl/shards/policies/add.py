@@ -19,7 +19,7 @@ class AddChange(Policy):
     """
 
     def __init__(self, scale: Scale = unscaled) -> None:
-        self._scale, self.sums = scale, scale is unscaled
+        self._scale, self.sums, self.by_staleness = scale, scale is unscaled, scale is not unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""

@@ -23,6 +23,8 @@ class DropStale(Policy):
         Largest staleness of a push that is not dropped.
     """
 
+    by_staleness = True
+
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
         self.awaited, self.compares = policy.awaited, policy.compares

@@ -34,7 +34,7 @@ class Gather(Gathering):
     _adding = Sgd()
 
     def __init__(self, count: int, scale: Scale = unscaled) -> None:
-        self._count, self._scale = count, scale
+        self._count, self._scale, self.by_staleness = count, scale, scale is not unscaled
 
     def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
@@ -75,5 +75,5 @@ class Gather(Gathering):
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """See `Policy.end_push`: the clock counts updates, not pushes."""
-        if not self._gathered[-1]:
+        if not self._gathered[0]:
             shard.clock += 1

@@ -24,11 +24,14 @@ class Policy:
         Whether a push brings the parameters that it was computed at, so that its values have shape (2, size).
     sums : bool
         Whether the sum of several workers' pushes may come as one push.
+    by_staleness : bool
+        Whether what is done with a push depends on how stale it is when it begins to arrive.
     """
 
     awaited: bool = False
     compares: bool = False
     sums: bool = False
+    by_staleness: bool = False
 
     def attach(self, shard: ShardState) -> None:
         """Allocate what the policy keeps; the shard's parameters have their first values. A copy is attached anew."""
@@ -45,7 +48,7 @@ class Policy:
         return True
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
-        """Act on a push whose last chunk has been applied; by default each push is one update of the shard's clock."""
+        """Act on a push that has been applied whole; by default each push is one update of the shard's clock."""
         shard.clock += 1
 
     def remove_worker(self, shard: ShardState, worker: int) -> None:

@@ -116,6 +116,12 @@ class WorkerLink(FollowerLink, Protocol):
         """Send as many chunks of `vector` as the shards have room for; return whether all are delivered."""
         ...
 
+    def send_final(self, vector: Any, start: int) -> None:
+        """Send the chunks of `vector` that don't begin before `start`, as far as there is room; wait for nothing.
+
+        A push of it has begun; `send_push` sends what is left.
+        """
+
     def end_pushes(self) -> bool:
         """Tell the shards that no push follows; False while one of them has no room."""
         ...

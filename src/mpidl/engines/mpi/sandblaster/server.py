@@ -72,7 +72,7 @@ class SandblasterServer:
         loss, weight = np.array(message.portions, np.int64).view(np.float64).tolist()
         shard, accrual = self._shards[shard_number], self._accruals[shard_number]
         shard.received += 1
-        if message.chunk == shard.chunks - 1:
+        if message.chunk == 0:
             shard.pushes += 1
         values = shard.bring(message.values)
         if not accrual.add_chunk(evaluation, unit, message.chunk, values, loss, weight) or not self._has(unit):

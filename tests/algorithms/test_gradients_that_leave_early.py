@@ -1,0 +1,42 @@
+"""Who says that a push follows keeps the promise: the next request pushes the gradient as it is."""
+
+import numpy as np
+import pytest
+
+from mpidl.algorithms import ALGORITHMS, BackupSync, Downpour, Softsync, Ssp
+from mpidl.algorithms.algorithm import Exchange
+from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Gradient, NextBatch, Push
+
+EARLY = [
+    Downpour(), Downpour(3), Downpour(4, schedule="literal"), Downpour(3, rate=0.1), Ssp(), BackupSync(),
+    Softsync(modulate=False),
+]  # fmt: skip
+LATE = [
+    Downpour(n_push=2), Downpour(overlap=True), Downpour(max_staleness=3), Ssp(max_staleness=3), Softsync(),
+    BackupSync(max_staleness=1),
+]  # fmt: skip
+REST = [each() for each in ALGORITHMS.values() if each not in (Downpour, Ssp, BackupSync, Softsync)]
+
+
+@pytest.mark.parametrize("algorithm", [*EARLY, *LATE, *(each for each in REST if each.exchange is Exchange.SERVERS)])
+def test_the_push_that_was_said_to_follow_does(algorithm):
+    parameters, answer, said = np.zeros(5), None, 0
+    replica, batches = algorithm.replica(0, parameters, 2, ReplicaState()), iter(range(9))
+    try:
+        while True:
+            request = replica.send(answer)
+            answer = next(batches, None) if isinstance(request, NextBatch) else None
+            if isinstance(request, Gradient):
+                answer = gradient = np.arange(5.0) + request.batch
+                if request.push_follows:
+                    said += 1
+                    kept = gradient.copy()
+                    request = replica.send(gradient)
+                    assert isinstance(request, Push)
+                    assert request.vector is gradient
+                    assert np.array_equal(gradient, kept)
+                    answer = None
+    except StopIteration:
+        pass
+    assert said == (9 if algorithm in EARLY else 0)

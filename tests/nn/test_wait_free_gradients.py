@@ -1,0 +1,81 @@
+"""What a network says is final of its gradient, while it computes it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpidl.data.batch import Batch
+from mpidl.nn import CompleteModel, Network
+from mpidl.nn.layers import Activation, Add, BatchNormalisation, Dense
+from mpidl.nn.regularisation import Regularisation
+
+
+def network(units, **options):
+    """Return a network with a branch, a layer without parameters, and statistics."""
+    layers = [
+        Dense(units[0], name="first"), BatchNormalisation(), Activation("tanh", name="bent"),
+        *(Dense(each, activation="relu") for each in units[1:]), Dense(units[0], name="as-wide"),
+        Add(inputs=("as-wide", "bent")), Dense(3),
+    ]  # fmt: skip
+    return Network(layers, (5,), dtype="float64", **options)
+
+
+def batch(seed=0, samples=7):
+    random = np.random.default_rng(seed)
+    return Batch(random.normal(size=(samples, 5)), random.integers(0, 3, samples), seed)
+
+
+def said(model, batch):
+    """Return loss and gradient, and what was said to be final, as copies of the gradient from there on."""
+    found = []
+    loss, gradient = model.wait_free_gradient(batch, lambda vector, start: found.append((start, vector[start:].copy())))
+    return loss, gradient, found
+
+
+@settings(max_examples=30, deadline=None)
+@given(units=st.lists(st.integers(1, 9), min_size=1, max_size=5), l2=st.sampled_from([0.0, 0.01]))
+def test_what_is_final_is_the_gradient_from_there_on(units, l2):
+    model, plain = (network(units, regularisation=Regularisation(l2)) for _ in range(2))
+    for seed in range(3):
+        expected_loss, expected = plain.loss_and_gradient(batch(seed))
+        loss, gradient, found = said(model, batch(seed))
+        assert loss == expected_loss
+        assert gradient.tobytes() == expected.tobytes()
+        starts = [start for start, _ in found]
+        assert starts == sorted(starts, reverse=True)
+        assert starts[-1] == 0
+        # Each layer with tensors is said as soon as it is done.
+        layers = {name.rpartition("/")[0]: None for name in model.layout.shapes}
+        firsts = [next(part.start for part in model.layout if part.name.startswith(f"{name}/")) for name in layers]
+        assert set(firsts) <= set(starts)
+        for start, final in found:
+            assert final.tobytes() == gradient[start:].tobytes()
+
+
+def test_a_norm_that_is_clipped_needs_the_whole_gradient():
+    assert said(network([4], regularisation=Regularisation(clip=1e-3)), batch())[2] == []
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nothing_leaves_of_a_loss_that_is_not_finite(value):
+    wrong = batch()
+    wrong.inputs[0, 0] = value
+    with np.errstate(all="ignore"):
+        loss, _, found = said(network([4]), wrong)
+    assert not np.isfinite(loss)
+    assert found == []
+
+
+def test_a_class_with_a_gradient_of_its_own_says_nothing_unless_it_says_how():
+    class Noisy(Network):
+        def loss_and_gradient(self, batch):
+            loss, gradient = super().loss_and_gradient(batch)
+            return loss, gradient + 1
+
+    model = Noisy([Dense(3)], (5,))
+    _, gradient, found = said(model, batch())
+    assert found == []
+    assert np.array_equal(gradient, model.loss_and_gradient(batch())[1])
+    assert Noisy.wait_free_gradient is CompleteModel.wait_free_gradient
+    assert Network.wait_free_gradient is not CompleteModel.wait_free_gradient

@@ -1,0 +1,142 @@
+"""What is final of a gradient leaves while the rest is computed: nothing is lost, and servers have it early."""
+
+import time
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.algorithms import BackupSync, Downpour, Softsync, Ssp
+from mpidl.data import Dataset, Portions
+from mpidl.nn import CompleteModel
+from mpidl.nn.model import Evaluation
+from mpidl.parameters.layout import Layout
+from mpidl.rules import Sgd
+from mpidl.transport import mailbox_geometry
+from mpidl.transport.protocol import ShardClock
+
+pytestmark = pytest.mark.mpi(min_size=3)
+#: Parameters of several chunks, of which the last is short.
+SIZE = 200_003
+
+
+@pytest.fixture(params=["windows", "messages", "auto"])
+def transport(request, monkeypatch):
+    """Return windows, messages everywhere, or what several nodes of two ranks each have."""
+    if request.param == "auto":
+        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
+    return request.param
+
+
+class Piecewise(CompleteModel):
+    """Computes another model's gradient from behind, in pieces of any size; what is not computed yet is NaN."""
+
+    def __init__(self, model, between=lambda start: None, seed=0):
+        self._model, self._between, self._random = model, between, np.random.default_rng(seed)
+        self.layout, self.dtype = Layout([("parameters", model.parameters.shape)]), model.parameters.dtype
+        self._gradient = np.empty_like(model.parameters)
+
+    @property
+    def parameters(self):
+        return self._model.parameters
+
+    @parameters.setter
+    def parameters(self, vector):
+        self._model.parameters = vector
+
+    def loss_and_gradient(self, batch):
+        return self._model.loss_and_gradient(batch)
+
+    def evaluate(self, batch):
+        return Evaluation(0.0, float("nan"))
+
+    def wait_free_gradient(self, batch, send):
+        loss, gradient = self._model.loss_and_gradient(batch)
+        self._gradient.fill(np.nan)
+        size = gradient.size
+        starts = sorted(self._random.integers(0, size, 5).tolist(), reverse=True)
+        for start in [*starts, starts[-1], 0]:
+            self._gradient[start:] = gradient[start:]
+            send(self._gradient, start)
+            self._between(start)
+        return loss, self._gradient
+
+
+def run(model, split, transport, path, **options):
+    options = {"epochs": 2, "batch": 8, "seed": 7, "dir": str(path), "rule": Sgd(1.0)} | options
+    config = {"topology": {"transport": transport}}
+    return mpidl.train(model, Dataset("test", (1,), None, split, split), config=config, **options)
+
+
+@pytest.mark.parametrize("slots", [2, 32])
+@pytest.mark.parametrize("algorithm", [Downpour(), Downpour(4), Ssp(1), Softsync(1, modulate=False)])
+def test_no_update_is_lost(comm, shared_path, tally, monkeypatch, transport, algorithm, slots):
+    monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)
+    model, split = tally(SIZE)
+    servers = 1 if comm.size == 3 else 2
+    factor = max(1, comm.size - 1 - servers) if isinstance(algorithm, Softsync) else 1
+    run(Piecewise(model, seed=comm.rank), split, transport, shared_path, algorithm=algorithm, servers=servers)
+    assert np.array_equal(factor * model.parameters, -model.total(101, 2))
+
+
+@pytest.mark.parametrize(
+    "algorithm", [Downpour(wire="int8"), Downpour(max_staleness=100), Downpour(2, 2), BackupSync()]
+)
+def test_what_may_not_leave_early_or_is_encoded_is_as_without(comm, shared_path, least_squares, transport, algorithm):
+    """One worker; of what is encoded, the same chunks are, in the same order."""
+    found = []
+    for wrap in (lambda model: model, Piecewise):
+        model, split = least_squares(1009)
+        options = {"servers": comm.size - 2, "rule": Sgd(1e-3), "algorithm": algorithm}
+        run(wrap(model), split, transport, shared_path, **options)
+        found.append(model.parameters.copy())
+    assert np.isfinite(found[0]).all()
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, transport, servers):
+    if comm.size != 2 + servers:
+        return
+    model, split = least_squares(1009)
+    run(Piecewise(model), split, transport, shared_path, servers=servers, rule=Sgd(1e-3))
+    expected, _ = least_squares(1009)
+    portions = Portions(split.samples, 8, 8, seed=7)
+    for number in range(2 * portions.per_epoch):
+        for indices in portions.batches(number):
+            expected.parameters -= 1e-3 * expected.loss_and_gradient(split.gather(indices))[1]
+    assert np.array_equal(model.parameters, expected.parameters)
+
+
+@pytest.mark.parametrize("slots", [2, 32])
+def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
+    comm, shared_path, tally, monkeypatch, transport, slots
+):
+    """The gradient waits, between two of its pieces, for the chunks that the first of them completes."""
+    from mpidl.engines.mpi.through_servers import ThroughServers
+
+    monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)
+    servers, handlers, applied = comm.size - 2, [], []
+    bind = ThroughServers.bind
+    monkeypatch.setattr(ThroughServers, "bind", lambda self, link: (handlers.append((self, link)), bind(self, link))[1])
+
+    def wait(start):
+        handler, link = handlers[0]
+        (top, clocks), until = (link.shards[-1], np.zeros_like(handler.fetched)), time.monotonic() + 20
+        chunk = min(top.size, 65536)
+        # Whole chunks of the last shard that are final; each is applied soon, where there is room for all of them.
+        final = sum(top.start + first >= start for first in range(0, top.size, chunk))
+        wanted = int(handler.fetched[-1, ShardClock.RECEIVED]) + min(final, slots)
+        while clocks[-1, ShardClock.RECEIVED] < wanted and time.monotonic() < until and all(applied):
+            link.read_clocks(clocks)
+        applied.append(bool(clocks[-1, ShardClock.RECEIVED] >= wanted))
+        if final and start:
+            now = np.empty(SIZE)
+            link.fetch_present(now)
+            applied.append(bool(now[-1] != model.parameters[-1] and now[0] == model.parameters[0]))
+
+    model, split = tally(SIZE)
+    run(Piecewise(model, wait), split, transport, shared_path, servers=servers)
+    assert all(applied)
+    assert bool(applied) == (comm.rank not in range(servers + 1)) or not handlers
+    assert np.array_equal(model.parameters, -model.total(101, 2))
