@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -62,12 +63,15 @@ class ThroughServers(RequestHandler):
         self._cluster, self._wire, self._wire_fetch = cluster, wire, wire_fetch
         self._updated = Signal(cluster.environment)
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
+        for server in cluster.servers:
+            self._look(server, cluster.environment.now)
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
         """See `RequestHandler.remove_replica`; tells the servers that no more of its pushes follow."""
         yield from self.wait_applied(replica)
         for server in self._cluster.servers:
             server.shard.remove_worker(replica.number)
+            self._look(server, self._cluster.environment.now)
         self._updated.announce()
 
     def wait_applied(self, replica: VirtualReplica) -> Process:
@@ -196,5 +200,19 @@ class ThroughServers(RequestHandler):
         started = self._cluster.clock()
         server.shard.receive_push(push.replica.number, fetched, push.vector[..., server.part], push.portions)
         server.busy_seconds += self._cluster.clock() - started
+        self._look(server, self._cluster.environment.now)
         if server.shard.policy.awaited:
             self._updated.announce()
+
+    def _look(self, server: VirtualServer, now: float) -> None:
+        """Let a shard's policy act on the time, and again when that is due."""
+        due = server.shard.look(now)
+        if due not in (server.due, math.inf):
+            self._cluster.environment.process(self._look_at(server, due))
+        server.due = due
+
+    def _look_at(self, server: VirtualServer, due: float) -> Process:
+        yield self._cluster.environment.timeout(due - self._cluster.environment.now)
+        # The policy's own number: the present time may be rounded.
+        self._look(server, due)
+        self._updated.announce()
