@@ -63,8 +63,6 @@ class ThroughServers(RequestHandler):
         self._cluster, self._wire, self._wire_fetch = cluster, wire, wire_fetch
         self._updated = Signal(cluster.environment)
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
-        for server in cluster.servers:
-            self._look(server, cluster.environment.now)
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
         """See `RequestHandler.remove_replica`; tells the servers that no more of its pushes follow."""
