@@ -57,9 +57,12 @@ FORMULAS = (
     Wrong("algorithms/softsync.py", "replicas // self.n", "replicas // self.n + 1"),
     Wrong("algorithms/softsync.py", "inverse if self.modulate else unscaled", "unscaled"),
     Wrong("algorithms/backup_sync.py", "replicas - self.backup", "replicas"),
+    Wrong("algorithms/backup_sync.py", "replicas, self.grace)", "replicas)"),
     Wrong("algorithms/fedprox.py", "parameters, 1, -self.mu", "parameters, 1, self.mu"),
     Wrong("algorithms/fedprox.py", "                start[:] = parameters\n", "                pass\n"),
     Wrong("algorithms/diloco.py", "2 * replicas", "replicas"),
+    Wrong("algorithms/diloco.py", "newer=not self.asynchronous", "newer=False"),
+    Wrong("algorithms/diloco.py", "self.quorum, replicas, self.grace)", "replicas, replicas, self.grace)"),
     Wrong("algorithms/diloco.py", "outer: ClassVar[bool] = True", "outer: ClassVar[bool] = False"),
     Wrong("algorithms/streaming.py", "number * window // len(parts)", "number"),
     Wrong("algorithms/streaming.py", "sent(under_way[0]) + overlap", "sent(under_way[0])"),
@@ -83,6 +86,15 @@ FORMULAS = (
     Wrong("shards/policies/drop.py", "staleness <= self._bound", "staleness < self._bound"),
     Wrong("shards/policies/nesterov.py", "gathered /= self._count", "gathered /= 1"),
     Wrong("shards/policies/first.py", "gathered /= len(givers)", "gathered /= self._count"),
+    Wrong("shards/policies/first.py", "now + self._grace", "now"),
+    Wrong("shards/policies/first.py", "push.worker not in self._taken)", "False)"),
+    Wrong("shards/policies/first.py", "if not self._taken:\n", "if True:\n"),
+    Wrong("shards/policies/first.py", "or self._active <= givers", "or False"),
+    Wrong("shards/policies/first.py", "self._count and not self._grace)", "self._count)"),
+    Wrong("shards/policies/first.py", "clock, None, False", "clock, self._end, False"),
+    Wrong("shards/policies/first.py", "clock, None, False", "clock, None, self._ended"),
+    Wrong("shards/policies/first.py", '"ended": np.array(self._ended', '"ended": np.array(False'),
+    Wrong("shards/cut.py", "            self.copy.look(math.inf)\n", "            pass\n"),
     Wrong("shards/shard.py", "self.begun += self.policy.takes(staleness)", "self.begun += 1"),
     # Rules.
     Wrong("rules/adagrad.py", "sum = sum + g * g", "sum = sum + abs(g)"),
@@ -181,8 +193,9 @@ def rooms(file: str) -> list[list[str]]:
     """Return the tests of a file's room, those first that are likeliest to notice."""
     room = Path(file).parts[0]
     if room in ("algorithms", "shards"):
-        names = ("policies", "trajectories", "family", "steps")
-        return [[f"tests/algorithms/test_{name}.py" for name in names], ["tests/algorithms"]]
+        names = ("policies", "trajectories", "family", "steps", "quorum")
+        first = [f"tests/algorithms/test_{name}.py" for name in names]
+        return [*([["tests/shards"]] if room == "shards" else []), first, ["tests/algorithms"]]
     return [[f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpidl.algorithms import Averaging, BackupSync, Downpour, Hogwild, Softsync, Ssp, Sync
+from mpidl.algorithms import Averaging, BackupSync, Diloco, Downpour, Hogwild, Softsync, Ssp, Sync
 from mpidl.engines.virtual.times import Constant, Death, Exponential, Times
 from mpidl.rules import Sgd
 
@@ -35,7 +35,13 @@ def test_every_gradient_counts_exactly_once_whoever_dies(lab, tally, algorithm, 
     assert np.array_equal(engine.parameters(), (1.0 + np.arange(13)) * left - model.total(SAMPLES, EPOCHS))
 
 
-@pytest.mark.parametrize(("algorithm", "servers"), [(Sync(), 2), (BackupSync(1), 2), (Averaging(), 2), (Hogwild(), 1)])
+@pytest.mark.parametrize(
+    ("algorithm", "servers"),
+    [
+        (Sync(), 2), (BackupSync(1), 2), (BackupSync(1, 0.3), 2), (Diloco(window=1, quorum=2, grace=0.3), 2),
+        (Diloco(window=1, quorum=3), 2), (Averaging(), 2), (Hogwild(), 1),
+    ],
+)  # fmt: skip
 def test_those_that_wait_for_each_other_do_not_wait_for_the_dead(lab, tally, algorithm, servers):
     _, totals, events = run(lab, tally(), algorithm, (Death(1, 3.3, 9.0), Death(2, 5.0)), servers=servers)
     assert totals.samples == EPOCHS * SAMPLES

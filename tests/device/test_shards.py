@@ -24,6 +24,7 @@ CASES = [
     (Adag(), Sgd()),
     (Diloco(asynchronous=True), Nesterov(0.7, 0.9)),
     (BackupSync(), Sgd(0.1)),
+    (Diloco(quorum=2, grace=1.0), Nesterov(0.7, 0.9)),
 ]
 
 
@@ -88,6 +89,19 @@ def test_what_changes_when_a_worker_leaves_is_published(cupy):
     for shard in (host, device):
         shard.remove_worker(1)
         shard.remove_worker(2)
+    assert published.tobytes() == host.parameters.tobytes() != before.tobytes()
+
+
+def test_what_changes_when_a_grace_window_ends_is_published(cupy):
+    host, device, published = pair(cupy, BackupSync(backup=2, grace=1.0), Sgd(0.1))
+    before = published.copy()
+    for shard in (host, device):
+        for chunk, piece in enumerate(shard.pieces):
+            shard.receive_chunk(0, chunk, shard.clock, np.ones(piece.size), (0, 0))
+        assert shard.look(3.0) == 4.0
+    assert published.tobytes() == before.tobytes()
+    for shard in (host, device):
+        shard.look(4.0)
     assert published.tobytes() == host.parameters.tobytes() != before.tobytes()
 
 

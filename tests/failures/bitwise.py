@@ -91,6 +91,7 @@ THROUGH_SERVERS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"name": "backup_sync", "backup": 1}, MOMENTUM),
     ({"name": "dcasgd"}, ADAGRAD),
     ({"name": "diloco", "asynchronous": True, "window": 3, "delay": 4}, NESTEROV),
+    ({"name": "diloco", "quorum": REPLICAS, "window": 3}, NESTEROV),
     ({"name": "dynsgd", "window": 3}, {}),
     ({"name": "eamsgd", "tau": 3}, {}),
     ({"name": "easgd", "tau": 2}, {}),

@@ -1,5 +1,6 @@
 """A shard of every policy, and pushes to it that interleave."""
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -36,9 +37,11 @@ CASES = {
     "gather": (Adam(0.1), lambda: Gather(3, inverse)),
     "delayed_nesterov": (Nesterov(0.7, 0.9), lambda: DelayedNesterov(3)),
     "first_of_step": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS)),
+    "first_with_grace": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS, 1.5)),
     "drop": (Adagrad(0.1), lambda: DropStale(ApplyAtOnce(), 1)),
     "drop_gather": (Adagrad(0.1), lambda: DropStale(Gather(2), 1)),
     "drop_first": (Adagrad(0.1), lambda: DropStale(FirstOfStep(2, WORKERS), 1)),
+    "drop_first_with_grace": (Adagrad(0.1), lambda: DropStale(FirstOfStep(2, WORKERS, 1.5), 1)),
     "drop_compensated": (Adagrad(0.1), lambda: DropStale(DelayCompensated(0.3), 1)),
 }
 
@@ -64,13 +67,17 @@ def values_of(shard, worker, number, chunk):
 
 @dataclass
 class Pushes:
-    """What workers send: each its next chunk whenever it is its turn, until it leaves."""
+    """What workers send: each its next chunk whenever it is its turn, until it leaves. Time passes in leaps."""
 
+    turns: int = 0
     next: dict = field(default_factory=lambda: defaultdict(int))
     fetched: dict = field(default_factory=dict)
     left: set = field(default_factory=set)
 
     def act(self, shard, worker, leaves, lag):
+        self.turns += 1
+        if self.turns % 5 == 0:
+            shard.look(math.inf)
         if worker in self.left:
             return
         number, arrived = divmod(self.next[worker], shard.chunks)

@@ -1,5 +1,6 @@
 """A cut through pushes that interleave: the copy is the shard that received what came before the marks, bit for bit."""
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -39,7 +40,11 @@ class Served:
         return self._begun > 0 and not self._awaited
 
     def act(self, worker, action, lag=0):
-        """Let a worker do something, if it can at this moment."""
+        """Let a worker do something, if it can at this moment, or let time pass."""
+        if action == "wait":
+            self.shard.look(math.inf)
+            self._log.append("wait")
+            return
         if worker not in self._training:
             return
         number, arrived = divmod(self._next[worker], self.shard.chunks)
@@ -51,6 +56,7 @@ class Served:
             self.cut.mark(worker)
             self.shard.remove_worker(worker)
             self._log.append(worker)
+            self._end_if_complete()
         elif action == "mark" and self._marked[worker] < self.ordered:
             self._mark(worker)
 
@@ -77,12 +83,20 @@ class Served:
             self.cut.begin(self._training)
             self.expected = make(*self._arguments)
             for each in self._log:
-                if isinstance(each, tuple):
+                if each == "wait":
+                    self.expected.look(math.inf)
+                elif isinstance(each, tuple):
                     self.expected.receive_chunk(*each)
                 else:
                     self.expected.remove_worker(each)
         self._awaited.discard(worker)
         self.cut.mark(worker)
+        self._end_if_complete()
+
+    def _end_if_complete(self):
+        """Steps that have what they need end with the cut."""
+        if self.complete:
+            self.expected.look(math.inf)
 
     def check(self):
         if self._begun:
@@ -90,7 +104,7 @@ class Served:
             assert_same(listed(self.cut.copy), listed(self.expected))
 
 
-ACTIONS = ["push"] * 8 + ["mark"] * 2 + ["order"] + ["leave"]
+ACTIONS = ["push"] * 8 + ["mark"] * 2 + ["order"] + ["leave"] + ["wait"] * 2
 
 
 @st.composite
@@ -193,6 +207,35 @@ def test_what_a_copy_drops_is_not_reported_twice():
         cut.receive_chunk(*received)
     assert len(reported) == 1
     assert (shard.dropped, cut.copy.dropped) == (1, 1)
+
+
+@pytest.mark.parametrize("ended", [0, 1, 2])
+@pytest.mark.parametrize("late", [False, True])
+def test_the_copies_of_all_shards_are_at_one_step_whenever_that_ended(ended, late):
+    """Two of three have pushed: the window has ended on some shards, before the cut or in it, and not on others."""
+    served = Served("first_with_grace", 21, 4, "float64")
+    served.ordered = 1
+
+    def push(worker):
+        served.act(worker, "push", lag=1)  # All have fetched at clock 4, the first.
+        while served.shard.is_open(worker):
+            served.act(worker, "push")
+
+    push(0)
+    push(1)
+    for moment, worker in enumerate((0, 1, 2)):
+        if moment == ended:
+            served.act(0, "wait")
+        if late and worker == 2:
+            push(2)
+        served.act(worker, "mark")
+    served.check()
+    copy = served.cut.copy
+    assert copy.clock == 5
+    assert copy.pushes == 2 + late
+    assert copy.dropped == (late and not ended)
+    assert not copy.state()["policy/givers"].any()
+    assert not copy.state()["policy/sum"].any()
 
 
 # States at rest, in a shard of other chunks or with other workers.

@@ -43,6 +43,13 @@ class WarmStart(NamedTuple):
     epochs: int
 
 
+def check_timing(key: str, value: object, deterministic: bool) -> None:
+    """Raise UsageError if a run is to be deterministic and a key of its algorithm has a value that goes by timing."""
+    if value and deterministic:
+        found = str(value).lower()
+        raise UsageError(f"algorithm.{key}: {found} goes by timing, which can't go with run.deterministic = true")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(Checked):
     """What a replica does, what a shard does with a push, and what the algorithm needs of a job.
@@ -99,6 +106,9 @@ class Algorithm(Checked):
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """Raise UsageError if the algorithm's settings don't go with the run's, or with the shards' rule."""
+
+    def check_replicas(self, replicas: int, deterministic: bool) -> None:
+        """Raise UsageError if the settings don't go with so many replicas."""
 
     # Replicas and shards.
 

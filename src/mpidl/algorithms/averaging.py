@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Reduce
-from mpidl.algorithms.windowed import Inner, check_dynamic, inner_steps, local_steps, local_window
+from mpidl.algorithms.windowed import Inner, inner_steps, local_steps, local_window
 from mpidl.rules import Rule
 from mpidl.shards.policies import Assign, Policy
 
@@ -62,4 +62,4 @@ class Averaging(Algorithm):
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """See `Algorithm.check`."""
-        check_dynamic(self.dynamic, deterministic)
+        check_timing("dynamic", self.dynamic, deterministic)

@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Algorithm, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.rules import Rule
 from mpidl.shards.policies import FirstOfStep, Policy
 
 
@@ -21,11 +22,14 @@ class BackupSync(Algorithm):
     ----------
     backup : int
         Number of backup workers, b. At least one gradient is used in each step.
+    grace : float
+        Seconds during which more gradients may join the first N, from when these have arrived.
     """
 
     name: ClassVar[str] = "backup_sync"
 
     backup: Annotated[int, Meta(ge=0)] = 1
+    grace: Annotated[float, Meta(ge=0)] = 0.0
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker in algorithm 3 of the paper; see `Algorithm.replica`."""
@@ -40,4 +44,8 @@ class BackupSync(Algorithm):
 
     def policy(self, replicas: int) -> Policy:
         """Return the parameter server in algorithm 4 of the paper."""
-        return FirstOfStep(max(1, replicas - self.backup), replicas)
+        return FirstOfStep(max(1, replicas - self.backup), replicas, self.grace)
+
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
+        """See `Algorithm.check`."""
+        check_timing("grace", self.grace, deterministic)

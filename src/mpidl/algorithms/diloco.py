@@ -1,4 +1,4 @@
-"""DiLoCo (Douillard et al. 2023), its streaming form (2025) and its asynchronous one (Liu et al. 2024)."""
+"""DiLoCo (Douillard et al. 2023), streaming (2025), asynchronous (Liu et al. 2024) or with a quorum (2026)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Push, Reduce
 from mpidl.algorithms.streaming import stream
-from mpidl.algorithms.windowed import Inner, check_dynamic, inner_steps, local_steps, local_window
+from mpidl.algorithms.windowed import Inner, inner_steps, local_steps, local_window
 from mpidl.errors import UsageError
 from mpidl.rules import Nesterov, Rule
-from mpidl.shards.policies import ApplyAtOnce, DelayedNesterov, Policy
+from mpidl.shards.policies import ApplyAtOnce, DelayedNesterov, FirstOfStep, Policy
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,12 @@ class Diloco(Algorithm):
     delay : int, optional
         Number of changes between two updates of the outer momentum where `asynchronous` is set, N. By default twice the
         number of replicas.
+    quorum : int, optional
+        Number of changes with which servers end a round, K, so that no replica waits for slower ones: a change that
+        comes later is dropped, and its replica goes on from the new parameters. By default a round has the changes of
+        all replicas.
+    grace : float
+        Seconds during which more changes may join the first `quorum`, from when these have arrived.
     """
 
     name: ClassVar[str] = "diloco"
@@ -63,6 +69,8 @@ class Diloco(Algorithm):
     dynamic: bool = False
     asynchronous: bool = False
     delay: Annotated[int, Meta(ge=1)] | None = None
+    quorum: Annotated[int, Meta(ge=1)] | None = None
+    grace: Annotated[float, Meta(ge=0)] = 0.0
 
     def __post_init__(self) -> None:
         """See `Algorithm.__post_init__`."""
@@ -78,6 +86,14 @@ class Diloco(Algorithm):
             raise UsageError(f"dynamic: true, expected false with {form}")
         if self.mixing and not self.streamed:
             raise UsageError(f"mixing: {self.mixing}, expected 0 without fragments or overlap")
+        if self.grace and self.quorum is None:
+            raise UsageError(f"grace: {self.grace:g}, expected 0 without quorum")
+        forms = {
+            "asynchronous = true": self.asynchronous, "dynamic = true": self.dynamic,
+            "fragments or overlap": self.streamed,
+        }  # fmt: skip
+        if self.quorum is not None and (given := [form for form, taken in forms.items() if taken]):
+            raise UsageError(f"quorum: {self.quorum}, expected none with {given[0]}")
 
     @property
     def streamed(self) -> int:
@@ -87,7 +103,7 @@ class Diloco(Algorithm):
     @property
     def exchange(self) -> Exchange:
         """See `Algorithm.exchange`."""
-        return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
+        return Exchange.SERVERS if self.asynchronous or self.quorum is not None else Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the first paper (algorithm 1), or of the others; see `Algorithm.replica`."""
@@ -95,18 +111,19 @@ class Diloco(Algorithm):
         if self.streamed:
             yield from stream(parameters, step, state, self.window, self.fragments, self.overlap, self.mixing)
             return
+        through_servers = self.exchange is Exchange.SERVERS
         change = state.keep("start", parameters.copy())
         while True:
             if not state.counts["done"]:
                 # A replica that is resumed between its fetch and its first step has fetched already.
-                if self.asynchronous and not state.counts["fetched"]:
-                    yield Fetch(parameters)
+                if through_servers and not state.counts["fetched"]:
+                    yield Fetch(parameters, newer=not self.asynchronous)
                     state.counts["fetched"] = 1
                 change[:] = parameters
             window = yield from local_window(self.window, self.dynamic, state)
             done = yield from local_steps(parameters, window, step, state)
             change -= parameters
-            if not self.asynchronous:
+            if not through_servers:
                 weight = float(done) if self.dynamic else 1.0
                 if not (yield Reduce(change if done else None, parameters, weight=weight)):
                     break
@@ -118,11 +135,26 @@ class Diloco(Algorithm):
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that applies the mean change, or delayed Nesterov for each change."""
+        if self.quorum is not None:
+            return FirstOfStep(self.quorum, replicas, self.grace)
         return DelayedNesterov(self.delay or 2 * replicas) if self.asynchronous else ApplyAtOnce()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """See `Algorithm.check`."""
-        check_dynamic(self.dynamic, deterministic)
+        check_timing("dynamic", self.dynamic, deterministic)
+        check_timing("grace", self.grace, deterministic)
         if self.asynchronous and not isinstance(rule, Nesterov):
             found = "none" if rule is None else rule.name
             raise UsageError(f"server.rule: {found}, expected nesterov with algorithm.asynchronous = true")
+
+    def check_replicas(self, replicas: int, deterministic: bool) -> None:
+        """See `Algorithm.check_replicas`."""
+        if self.quorum is None:
+            return
+        if self.quorum > replicas:
+            raise UsageError(f"algorithm.quorum: {self.quorum}, expected at most {replicas}, the number of replicas")
+        if self.quorum < replicas and deterministic:
+            raise UsageError(
+                f"algorithm.quorum: {self.quorum} of {replicas} replicas goes by timing, which can't go with "
+                f"run.deterministic = true, expected {replicas}"
+            )

@@ -10,7 +10,6 @@ import numpy as np
 from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.replica_state import ReplicaState, Step
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request, Speed
-from mpidl.errors import UsageError
 from mpidl.rules import RULES, Sgd
 
 #: Names of the rules that local steps can use.
@@ -63,12 +62,6 @@ def local_window(window: int, dynamic: bool, state: ReplicaState) -> Generator[R
     if not state.counts["done"]:
         state.counts["window"] = max(1, int(window * (yield Speed())))
     return state.counts["window"]
-
-
-def check_dynamic(dynamic: bool, deterministic: bool) -> None:
-    """Raise UsageError if a run is to be deterministic whose rounds depend on timing."""
-    if dynamic and deterministic:
-        raise UsageError("algorithm.dynamic: true goes by timing, which can't go with run.deterministic = true")
 
 
 def inner_steps(parameters: Any, name: str, rate: float, state: ReplicaState) -> Step:

@@ -191,7 +191,7 @@ def from_dict(
             )
     if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
         raise UsageError(f"run.record: a run of {algorithm.name} can't be recorded")
-    for key, given in (("streamed", "fragments or overlap"), ("dynamic", "dynamic = true")):
+    for key, given in (("streamed", "fragments or overlap"), ("dynamic", "dynamic = true"), ("grace", "grace")):
         if config.run.record and getattr(config.algorithm, key, False):
             raise UsageError(f"run.record: a run of {algorithm.name} with {given} can't be recorded")
     if config.algorithm.streamed and any(death.returns is not None for death in config.virtual.death):

@@ -155,7 +155,7 @@ class Job:
         train = self.dataset.train
         by_portions = data.by_portions(train)
         self._portions = Portions(train.samples, data.batch, data.portion, run.seed, by_portions)
-        self.begin(1)
+        self._settle(1)
 
     def lay_out(self, layout: Layout, slices: Sequence[Range] = ()) -> None:
         """Let the job's flat vectors have a layout, of which each rank of a replica has a slice.
@@ -173,7 +173,17 @@ class Job:
         self.segments = segments_of(self.config.model.group, layout, self.statistics)
 
     def begin(self, replicas: int) -> None:
-        """Settle where so many replicas begin: where those of the checkpoint were, if they are the same."""
+        """Settle where so many replicas begin: where those of the checkpoint were, if they are the same.
+
+        Raises
+        ------
+        UsageError
+            The algorithm's settings don't go with so many replicas.
+        """
+        self.algorithm.check_replicas(replicas, self.config.run.deterministic)
+        self._settle(replicas)
+
+    def _settle(self, replicas: int) -> None:
         self.replicas = replicas
         self.position = self.checkpoint.position if self.checkpoint is not None else Position(0, 0, 0.0, 0, [])
         self.schedule = self._schedule()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from mpi4py import MPI
@@ -57,8 +58,13 @@ class Backoff:
         served = self._memory.serve()
         return self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG) or served
 
-    def pause(self) -> bool:
+    def pause(self, longest: float = math.inf) -> bool:
         """Let MPI make progress and wait a moment; to be called in a loop that looks for work each time.
+
+        Parameters
+        ----------
+        longest : float
+            Most seconds to sleep; none if it is negative.
 
         Returns
         -------
@@ -76,7 +82,7 @@ class Backoff:
         if self._looks:
             self._looks -= 1
             return False
-        self._overslept = not self._doorbells.sleep(self._sleep)
+        self._overslept = not self._doorbells.sleep(max(0.0, min(self._sleep, longest)))
         if self._overslept:
             return True
         self._doorbells.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,8 @@ class ServedShard:
         Ordinal of the last order to save that was taken up.
     record : ServerRecord or None
         Where arrivals are noted.
+    due : float
+        When the next call of `look` is due.
     """
 
     link: ServerLink
@@ -68,6 +71,7 @@ class ServedShard:
         self.number, self.shard, self._server = number, shard, server
         self._directory, self._finite, self._accrue = directory, finite, accrue
         self.record: ServerRecord | None = None
+        self.due = math.inf
         shard.on_drop = self._log_drop
         self._cut, self.order = Cut(shard), 0
         self._writing = BackgroundTask()
@@ -137,6 +141,20 @@ class ServedShard:
             self._cut.receive_chunk(*received)
             if record is not None:
                 record.received(message.worker)
+        self._show_clock(before)
+
+    def look(self, now: float) -> bool:
+        """Let the policy act on the time, in seconds; return whether that has updated the shard."""
+        before = self.shard.clock
+        self.due = self.shard.look(now)
+        if self.shard.clock == before:
+            return False
+        self._show_clock(before)
+        return True
+
+    def _show_clock(self, before: int) -> None:
+        """Show the workers the shard's clock, and wake them if they wait for another one than it was before."""
+        shard = self.shard
         self.link.show_clock(shard.clock, shard.received)
         if shard.clock != before and shard.policy.awaited:
             self.link.wake_workers()

@@ -98,6 +98,7 @@ class Server:
             for each in served:
                 each.save(order)
                 worked |= each.round()
+                worked |= each.look(now)
                 worked |= each.link.answer_fetches()
             if self._sandblaster is not None:
                 worked |= self._sandblaster.obey()
@@ -112,7 +113,7 @@ class Server:
                 self._backoff.reset()
                 self._backoff.progress()
             # To fall asleep and to be woken are part of the work that a core shared with others does.
-            elif self._backoff.pause() or not self._crowded:
+            elif self._backoff.pause(min(each.due for each in served) - now) or not self._crowded:
                 started = self._timer()
             if now - self._posted > POST_EVERY:
                 self._posted = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,7 +14,9 @@ class Cut:
     """A copy of a shard that has each worker's pushes up to the worker's mark and none after it.
 
     The copy is taken at the first mark (K. M. Chandy, L. Lamport 1985, Distributed snapshots: determining global states
-    of distributed systems). What other workers push before their marks is applied to the shard and to the copy.
+    of distributed systems). What other workers push before their marks is applied to the shard and to the copy. For the
+    copy no time passes until all have marked, and none is left then: steps that have as many pushes as they need are
+    over in the copies of all shards, whenever they end on the shards.
 
     Parameters
     ----------
@@ -44,10 +47,17 @@ class Cut:
             self._copy = self._shard.copy()
         else:
             self._copy.load(self._shard.state())
+        self._end_if_complete()
 
     def mark(self, worker: int) -> None:
         """Take no more pushes of a worker."""
-        self._awaited.discard(worker)
+        if worker in self._awaited:
+            self._awaited.discard(worker)
+            self._end_if_complete()
+
+    def _end_if_complete(self) -> None:
+        if self.complete:
+            self.copy.look(math.inf)
 
     def receive_chunk(
         self, worker: int, chunk: int, fetched: int, values: np.ndarray, portions: tuple[int, int]

@@ -101,6 +101,14 @@ class ShardOnDevice(Shard):
         self.chunk(chunk).get(out=self.part(self._published, chunk))
         return completed
 
+    def look(self, now: float) -> float:
+        """See `Shard.look`."""
+        before = self.clock
+        due = super().look(now)
+        if self.clock != before:
+            self.publish()
+        return due
+
     def remove_worker(self, worker: int) -> None:
         """See `Shard.remove_worker`."""
         super().remove_worker(worker)

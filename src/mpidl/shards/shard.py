@@ -163,6 +163,10 @@ class Shard(ShardState):
     def _scaled(self) -> np.ndarray:
         return np.empty_like(self._sum)
 
+    def look(self, now: float) -> float:
+        """Let the policy act on the time, and return when the next call is due; see `Policy.look`."""
+        return self.policy.look(self, now)
+
     def remove_worker(self, worker: int) -> None:
         """Expect no more pushes of a worker."""
         self.policy.remove_worker(self, worker)

@@ -39,6 +39,8 @@ class VirtualServer:
         The shard's range in the whole vector.
     busy_seconds : float
         Time that the server has worked so far.
+    due : float
+        When the shard's policy is to act on the time.
     """
 
     def __init__(self, environment: simpy.Environment, shard: Shard) -> None:
@@ -46,6 +48,7 @@ class VirtualServer:
         self.shard = shard
         self.part = slice(*shard.range)
         self.busy_seconds = 0.0
+        self.due = math.inf
         self._serving = False
         self._queue: deque[simpy.Event] = deque()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -68,6 +69,7 @@ class ThroughServers(RequestHandler):
         yield from self.wait_applied(replica)
         for server in self._cluster.servers:
             server.shard.remove_worker(replica.number)
+            self._look(server, self._cluster.environment.now)
         self._updated.announce()
 
     def wait_applied(self, replica: VirtualReplica) -> Process:
@@ -196,5 +198,19 @@ class ThroughServers(RequestHandler):
         started = self._cluster.clock()
         server.shard.receive_push(push.replica.number, fetched, push.vector[..., server.part], push.portions)
         server.busy_seconds += self._cluster.clock() - started
+        self._look(server, self._cluster.environment.now)
         if server.shard.policy.awaited:
             self._updated.announce()
+
+    def _look(self, server: VirtualServer, now: float) -> None:
+        """Let a shard's policy act on the time, and again when that is due."""
+        due = server.shard.look(now)
+        if due not in (server.due, math.inf):
+            self._cluster.environment.process(self._look_at(server, due))
+        server.due = due
+
+    def _look_at(self, server: VirtualServer, due: float) -> Process:
+        yield self._cluster.environment.timeout(due - self._cluster.environment.now)
+        # The policy's own number: the present time may be rounded.
+        self._look(server, due)
+        self._updated.announce()

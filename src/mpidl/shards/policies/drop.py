@@ -36,6 +36,10 @@ class DropStale(Policy):
         """See `Policy.attach`."""
         self._policy.attach(shard)
 
+    def look(self, shard: ShardState, now: float) -> float:
+        """See `Policy.look`."""
+        return self._policy.look(shard, now)
+
     def remove_worker(self, shard: ShardState, worker: int) -> None:
         """See `Policy.remove_worker`."""
         self._policy.remove_worker(shard, worker)

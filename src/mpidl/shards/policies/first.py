@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,27 +14,31 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class FirstOfStep(Policy):
-    """Give the rule the mean of the first `count` gradients computed on the present parameters, and drop later ones.
+    """Give the rule the mean of the first `count` pushes computed on the present parameters, and drop later ones.
 
-    Workers wait for the update that follows. If fewer than `count` workers still train, a step takes the gradients of
-    all of them.
+    Workers wait for the update that follows. A step ends at once when all workers that still train have pushed, even
+    if they are fewer than `count`. With a grace window, pushes that begin to arrive before its end join the first
+    `count`, and each counts as a whole or not at all; without, chunks are counted one by one.
 
     Parameters
     ----------
     count : int
-        Gradients of one update, the paper's N.
+        Pushes of one update, the first paper's N and the second one's minimum quorum.
     workers : int
         Number of workers.
+    grace : float
+        Seconds during which others may join, from when `count` pushes have arrived whole.
 
     References
     ----------
     J. Chen et al. (2016), Revisiting distributed synchronous SGD, algorithm 4.
+    A. Douillard et al. (2026), Decoupled DiLoCo for resilient distributed pre-training: minimum quorum, grace window.
     """
 
     awaited = True
 
-    def __init__(self, count: int, workers: int) -> None:
-        self._count, self._workers = count, workers
+    def __init__(self, count: int, workers: int, grace: float = 0.0) -> None:
+        self._count, self._workers, self._grace = count, workers, grace
 
     def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""
@@ -42,10 +47,13 @@ class FirstOfStep(Policy):
         self._givers: list[set[int]] = [set() for _ in range(shard.chunks)]
         self._clocks = [shard.clock] * shard.chunks
         self._taken: dict[int, int] = {}
+        # When the grace window ends, None where none has begun; and whether it has ended.
+        self._end: float | None = None
+        self._ended = False
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""
-        if push.fetched != self._clocks[chunk]:
+        if push.fetched != self._clocks[chunk] or (self._ended and push.worker not in self._taken):
             return
         self._taken[push.worker] = self._taken.get(push.worker, 0) + 1
         gathered = shard.part(self._sum, chunk)
@@ -57,6 +65,22 @@ class FirstOfStep(Policy):
         """See `Policy.end_push`: the clock counts steps."""
         if not self._taken.pop(push.worker, 0):
             shard.drop(push)
+
+    def look(self, shard: ShardState, now: float) -> float:
+        """See `Policy.look`: a step whose grace window has ended ends when no push to it has arrived in part."""
+        # A worker's chunks arrive in order: whoever has given the last one has given all.
+        if not self._grace or len(self._givers[-1]) < self._count:
+            return math.inf
+        if self._end is None:
+            self._end = now + self._grace
+        if now < self._end:
+            return self._end
+        self._ended = True
+        if not self._taken:
+            for chunk, givers in enumerate(self._givers):
+                if givers:
+                    self._apply(shard, chunk)
+        return math.inf
 
     def remove_worker(self, shard: ShardState, worker: int) -> None:
         """See `Policy.remove_worker`."""
@@ -71,15 +95,19 @@ class FirstOfStep(Policy):
 
     def _apply_if_complete(self, shard: ShardState, chunk: int) -> None:
         givers = self._givers[chunk]
-        if len(givers) < self._count and not self._active <= givers:
-            return
+        if (len(givers) >= self._count and not self._grace) or self._active <= givers:
+            self._apply(shard, chunk)
+
+    def _apply(self, shard: ShardState, chunk: int) -> None:
+        givers = self._givers[chunk]
         gathered = shard.part(self._sum, chunk)
         gathered /= len(givers)
         self._clocks[chunk] += 1
         shard.update(chunk, gathered, self._clocks[chunk])
         gathered.fill(0)
         givers.clear()
-        shard.clock = min(self._clocks)
+        if (clock := min(self._clocks)) != shard.clock:
+            shard.clock, self._end, self._ended = clock, None, False
 
     def state(self) -> dict[str, Any]:
         """See `Policy.state`."""
@@ -92,10 +120,12 @@ class FirstOfStep(Policy):
             "givers": np.array([[number in givers for number in numbers] for givers in self._givers], np.int64),
             "clocks": np.array(self._clocks, np.int64),
             "taken": np.array([self._taken.get(worker, 0) for worker in workers], np.int64),
+            "ended": np.array(self._ended, np.int64),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See `Policy.load`."""
+        """See `Policy.load`: a grace window that had begun begins anew."""
+        self._end, self._ended = None, bool(state["ended"])
         self._sum[...] = state["sum"]
         chunks, workers = len(self._clocks), len(state["active"])
         # If the workers are others, those that have given are none of them.

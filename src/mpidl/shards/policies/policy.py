@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +51,22 @@ class Policy:
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """Act on a push that has been applied whole; by default each push is one update of the shard's clock."""
         shard.clock += 1
+
+    def look(self, shard: ShardState, now: float) -> float:
+        """Act on the time, as whoever drives the shard does between two chunks.
+
+        Parameters
+        ----------
+        shard : ShardState
+        now : float
+            Seconds, by any clock that never goes back. Infinity: no time is left.
+
+        Returns
+        -------
+        float
+            When the next call is due, by the same clock; infinity if a push must come before.
+        """
+        return math.inf
 
     def remove_worker(self, shard: ShardState, worker: int) -> None:
         """Expect no more pushes of a worker."""

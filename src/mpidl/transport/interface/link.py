@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -19,8 +20,8 @@ class Backoff(Protocol):
         """Let MPI make progress without waiting; return whether a message has arrived that nobody has received."""
         ...
 
-    def pause(self) -> bool:
-        """Wait a moment. Return whether it slept the whole time and nobody woke it."""
+    def pause(self, longest: float = math.inf) -> bool:
+        """Wait a moment, at most `longest` seconds. Return whether it slept the whole time and nobody woke it."""
         ...
 
 

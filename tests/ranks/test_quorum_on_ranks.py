@@ -1,0 +1,107 @@
+"""Rounds of a quorum on real ranks, with one worker that is slow: each push is in exactly one round, or dropped."""
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.algorithms import BackupSync, Diloco
+from mpidl.data import Dataset
+from mpidl.rules import Sgd
+from mpidl.shards.policies import FirstOfStep
+
+pytestmark = pytest.mark.mpi(min_size=3)
+SAMPLES, EPOCHS, BATCH = 101, 3, 4
+#: Seconds of a window that ends before the slow worker has pushed, and of one that never does.
+SHORT, LONG = 1e-3, 600.0
+
+
+class Log:
+    """What a server did with each push: a round for each update, as (worker, number of its push), and the drops."""
+
+    def __init__(self, monkeypatch):
+        self.rounds, self.dropped, self._pushes, self._last = [], [], {}, {}
+        for name in ("apply_chunk", "_apply", "end_push"):
+            method, noted = getattr(FirstOfStep, name), getattr(self, name)
+
+            def call(policy, *arguments, method=method, noted=noted):
+                noted(policy, *arguments)
+                method(policy, *arguments)
+
+            monkeypatch.setattr(FirstOfStep, name, call)
+
+    def apply_chunk(self, policy, shard, chunk, values, push):
+        self._last[push.worker] = push.worker, self._pushes.setdefault(push.worker, 0)
+        self._pushes[push.worker] += 1
+
+    def _apply(self, policy, shard, chunk):
+        self.rounds.append([self._last[worker] for worker in sorted(policy._givers[chunk])])
+
+    def end_push(self, policy, shard, push):
+        if push.worker not in policy._taken:
+            self.dropped.append(self._last[push.worker])
+
+
+def train(comm, problem, algorithm, shared_path, monkeypatch, **debug):
+    """Train with a slow worker; return the summary, the server's log, and each worker's gradients in order."""
+    from mpidl.engines.mpi.engine import MpiEngine
+
+    log, (model, split), computed = Log(monkeypatch), problem, []
+    compute = MpiEngine._gradient
+
+    def noted(engine, request):
+        gradient = compute(engine, request)
+        computed.append(gradient.copy())
+        return gradient
+
+    monkeypatch.setattr(MpiEngine, "_gradient", noted)
+    summary = mpidl.train(
+        model, Dataset("test", (1,), None, split, split), algorithm=algorithm, rule=Sgd(1.0), epochs=EPOCHS,
+        batch=BATCH, portion=BATCH, dir=shared_path, debug=debug,
+    )  # fmt: skip
+    logs = comm.allgather((log.rounds, log.dropped))
+    return summary, logs[1], comm.allgather(computed)[2:]
+
+
+SLOW = {"gradient_seconds": 0.004, "slow_worker": 0, "slow_factor": 8.0}
+
+
+@pytest.mark.parametrize("grace", [0.0, SHORT, LONG])
+@pytest.mark.parametrize("name", ["diloco", "backup_sync"])
+def test_each_push_is_in_one_round_or_dropped(comm, shared_path, tally, name, grace, monkeypatch):
+    workers, (model, split) = comm.size - 2, tally()
+    quorum, start = max(1, workers - 1), model.parameters.copy()
+    algorithm = (
+        BackupSync(backup=1, grace=grace)
+        if name == "backup_sync"
+        else Diloco(rate=1.0, window=1, inner="sgd", quorum=quorum, grace=grace)
+    )
+    summary, (rounds, dropped), pushed = train(comm, (model, split), algorithm, shared_path, monkeypatch, **SLOW)
+    assert summary["samples"] == EPOCHS * SAMPLES
+    assert summary["dropped"] == len(dropped)
+    # Every push of every worker is in one round or dropped, and in none twice.
+    every = [(worker, number) for worker, own in enumerate(pushed) for number in range(len(own))]
+    assert sorted([*(each for giving in rounds for each in giving), *dropped]) == every
+    assert summary["pushes"] == len(every)
+    # The slow worker is waited for as long as it takes, or hardly ever in time.
+    if workers > 1:
+        assert (len(dropped) == 0) == (grace == LONG)
+    updates = [np.mean([pushed[worker][number] for worker, number in giving], axis=0) for giving in rounds]
+    expected = start - np.sum(updates, axis=0)
+    if comm.rank > 1:
+        assert model.parameters == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_quorum_of_all_drops_nothing(comm, shared_path, tally, monkeypatch):
+    workers = comm.size - 2
+    algorithm = Diloco(rate=1.0, window=2, inner="sgd", quorum=workers)
+    summary, (rounds, dropped), _ = train(comm, tally(), algorithm, shared_path, monkeypatch, **SLOW)
+    assert dropped == []
+    assert sum(map(len, rounds)) == summary["pushes"]
+    assert all(len(giving) == workers for giving in rounds[: len(rounds) // 2])
+
+
+def test_more_than_there_are_replicas_is_one_line(comm, shared_path, tally, monkeypatch):
+    workers = comm.size - 2
+    with pytest.raises(mpidl.UsageError) as error:
+        train(comm, tally(), Diloco(quorum=workers + 1), shared_path, monkeypatch)
+    assert str(error.value) == (f"algorithm.quorum: {workers + 1}, expected at most {workers}, the number of replicas")

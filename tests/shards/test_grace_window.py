@@ -1,0 +1,118 @@
+"""Steps with a grace window, chunk by chunk, by a clock that the tests turn."""
+
+import math
+
+import numpy as np
+
+from mpidl.parameters import Range
+from mpidl.rules import Sgd
+from mpidl.shards.policies import ApplyAtOnce, DropStale, FirstOfStep, Gather
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+
+
+def make(policy):
+    return Shard(Range(5, 18), np.arange(13) - 4.0, ScheduledRule(Sgd(1.0)), policy, 4)
+
+
+def give(shard, worker, chunks, fetched=0):
+    """Let a worker send some chunks of a push whose values are 1 + its number."""
+    for chunk in chunks:
+        shard.receive_chunk(worker, chunk, fetched, np.full(shard.pieces[chunk].size, 1.0 + worker))
+
+
+def whole(shard):
+    return range(shard.chunks)
+
+
+def test_a_step_with_a_grace_window_takes_who_comes_before_its_end():
+    shard = make(FirstOfStep(2, 4, 1.5))
+    before = shard.parameters.copy()
+    give(shard, 3, whole(shard))
+    assert shard.look(10.0) == math.inf
+    give(shard, 1, whole(shard))
+    assert shard.look(20.0) == 21.5
+    give(shard, 0, whole(shard))
+    assert shard.look(21.0) == 21.5
+    assert shard.clock == 0
+    assert shard.look(21.5) == math.inf
+    assert np.array_equal(shard.parameters, before - (4 + 2 + 1) / 3)
+    give(shard, 2, whole(shard))
+    assert (shard.clock, shard.pushes, shard.dropped) == (1, 4, 1)
+    # The next step has a window of its own.
+    give(shard, 0, whole(shard), 1)
+    give(shard, 1, whole(shard), 1)
+    assert shard.look(30.0) == 31.5
+
+
+def test_a_step_ends_before_its_window_when_all_have_given():
+    shard = make(FirstOfStep(1, 2, 100.0))
+    before = shard.parameters.copy()
+    give(shard, 1, whole(shard))
+    assert shard.look(1.0) == 101.0
+    give(shard, 0, whole(shard))
+    assert shard.clock == 1
+    assert np.array_equal(shard.parameters, before - 1.5)
+    # What the window would have ended is over.
+    assert shard.look(101.0) == math.inf
+    give(shard, 1, whole(shard), 1)
+    assert shard.look(102.0) == 202.0
+
+
+def test_a_push_that_begins_within_the_window_counts_as_a_whole_and_a_later_one_not_at_all():
+    shard = make(FirstOfStep(2, 4, 1.0))
+    before, (first, *rest) = shard.parameters.copy(), whole(shard)
+    give(shard, 0, whole(shard))
+    give(shard, 1, whole(shard))
+    assert shard.look(5.0) == 6.0
+    give(shard, 2, [first])
+    assert shard.look(6.0) == math.inf
+    give(shard, 3, whole(shard))
+    assert shard.look(7.0) == math.inf
+    assert np.array_equal(shard.parameters, before)
+    assert shard.dropped == 1
+    give(shard, 2, rest)
+    shard.look(8.0)
+    assert np.array_equal(shard.parameters, before - 2)
+    assert (shard.clock, shard.pushes, shard.dropped) == (1, 4, 1)
+
+
+def test_who_leaves_within_the_window_is_waited_for_no_longer():
+    shard = make(FirstOfStep(2, 3, 100.0))
+    before = shard.parameters.copy()
+    give(shard, 0, whole(shard))
+    give(shard, 1, whole(shard))
+    assert shard.look(1.0) == 101.0
+    shard.remove_worker(2)
+    assert np.array_equal(shard.parameters, before - 1.5)
+    shard.remove_worker(0)
+    give(shard, 1, whole(shard), 1)
+    # Fewer than the quorum are left.
+    assert shard.clock == 2
+
+
+def test_a_resumed_step_begins_its_window_anew():
+    shard, resumed = (make(FirstOfStep(1, 2, 1.0)) for _ in range(2))
+    give(shard, 0, whole(shard))
+    assert shard.look(1.0) == 2.0
+    resumed.load(shard.state())
+    assert resumed.look(70.0) == 71.0
+    resumed.look(71.0)
+    assert resumed.clock == 1
+
+
+def test_without_a_window_time_changes_nothing():
+    shard = make(DropStale(FirstOfStep(2, 3), 5))
+    give(shard, 0, whole(shard))
+    assert shard.look(math.inf) == math.inf
+    assert shard.clock == 0
+    for policy in (ApplyAtOnce(), Gather(2)):
+        assert make(policy).look(1.0) == math.inf
+
+
+def test_a_window_within_a_bound_of_staleness():
+    shard = make(DropStale(FirstOfStep(1, 2, 1.0), 5))
+    give(shard, 0, whole(shard))
+    assert shard.look(1.0) == 2.0
+    shard.look(2.0)
+    assert shard.clock == 1
