@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mpidl.data.gatherer import outside
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.ownership import Freed, Owner
-from mpidl.rma.progress import PERIOD, ProgressThread
+from mpidl.rma.progress import PERIOD
 from mpidl.rma.sends import Sends, pieces
 
 #: Most samples of a request, and most bytes of their inputs, unless one sample has more.
@@ -165,8 +165,8 @@ class RemoteSamples(Owner):
         self._ending = False
         self._all_end: Any = None
         self._looks, self._overslept = LOOKS, False
-        self._thread = ProgressThread(self._step, self._pause)
-        self._thread.wake()
+        self._thread = threading.Thread(target=self._run, name="mpidl samples", daemon=True)
+        self._thread.start()
 
     def store(self, number: int) -> RemoteStore:
         """Return the samples of a split."""
@@ -197,27 +197,31 @@ class RemoteSamples(Owner):
 
     # What the thread does.
 
-    def _step(self) -> bool:
-        """Do what there is to do; return whether there may be more."""
+    def _run(self) -> None:
         with self._guard():
-            worked = False
-            while self._asked:
-                self._request(self._asked.popleft())
+            while not self._ending or not self._has_ended():
+                if self._work():
+                    self._looks = LOOKS
+                self._pause()
+
+    def _work(self) -> bool:
+        """Do what there is to do; return whether there was anything."""
+        worked = False
+        while self._asked:
+            self._request(self._asked.popleft())
+            worked = True
+        while self._arrival.Test(self._status):
+            self._answer(self._status)
+            self._arrival = self._receive()
+            worked = True
+        self._sends.advance()
+        for asked in tuple(self._waiting):
+            if MPI.Request.Testall(asked.requests):
+                self._waiting.remove(asked)
+                asked.requests.clear()
+                asked.arrived.set()
                 worked = True
-            while self._arrival.Test(self._status):
-                self._answer(self._status)
-                self._arrival = self._receive()
-                worked = True
-            self._sends.advance()
-            for asked in tuple(self._waiting):
-                if MPI.Request.Testall(asked.requests):
-                    self._waiting.remove(asked)
-                    asked.requests.clear()
-                    asked.arrived.set()
-                    worked = True
-            if worked:
-                self._looks = LOOKS
-            return not self._ending or not self._has_ended()
+        return worked
 
     def _has_ended(self) -> bool:
         """Return whether no rank asks for anything any more; whoever waits for that goes on to answer."""
@@ -289,7 +293,7 @@ class RemoteSamples(Owner):
         """Answer until no rank asks any more, and give everything back; collective."""
         self._ending = True
         self._doorbells.ring(self._comm.rank)
-        self._thread.end()
+        self._thread.join()
         self._arrival.Cancel()
         self._arrival.Wait()
         self._doorbells.free()

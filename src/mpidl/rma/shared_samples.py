@@ -46,6 +46,8 @@ class SharedSamples(Owner):
     ----------
     held : list of Range
         Which samples of each split this node has; empty on a rank that doesn't train.
+    nbytes : int
+        Bytes of this node's memory.
     remote : RemoteSamples or None
         What reaches those of other nodes, if there are any.
     """
@@ -60,6 +62,7 @@ class SharedSamples(Owner):
     ) -> None:
         self._splits, self._window = splits if trains else (), None
         self.held: list[Range] = []
+        self.nbytes = 0
         self.remote: RemoteSamples | None = None
         workers: Any = comm.Split(0 if trains else MPI.UNDEFINED)
         sharers = Sharers(workers, splits[0].distributed) if trains else None
@@ -73,7 +76,8 @@ class SharedSamples(Owner):
             return
         forms = sharers.comm.bcast(forms)
         self.held = [sharers.held(split) for split in splits]
-        agree(lambda: self._check_room(sharers.node, forms))
+        self.nbytes = self._size(forms)
+        agree(lambda: self._check_room(sharers.node))
         arrays = self._allocate(sharers.node, forms)
         agree(lambda: self._read(sharers, forms, arrays))
         if len(sharers.nodes) == 1:
@@ -103,27 +107,25 @@ class SharedSamples(Owner):
             elif sharers.node.rank == 0:
                 sharers.take_in(split, form, own)
 
-    def _check_room(self, node: MPI.Intracomm, forms: Sequence[Form]) -> None:
+    def _check_room(self, node: MPI.Intracomm) -> None:
         if node.rank or node.size == 1:
             return
         directory = os.environ.get("OMPI_MCA_osc_sm_backing_directory", SHARED_MEMORY)  # noqa: SIM112
         remedy = "use data.keep = 'files', or give it more (a container: --shm-size)"
-        check_room(directory, self._nbytes(forms), "data.keep: samples in memory", remedy)
+        check_room(directory, self.nbytes, "data.keep: samples in memory", remedy)
 
-    def _nbytes(self, forms: Sequence[Form]) -> int:
-        """Return how many bytes the memory of this node has."""
+    def _size(self, forms: Sequence[Form]) -> int:
+        """Return how many bytes the samples of this node take; some, if it has none."""
         sizes = (
             held.size * prod(shape) * dtype.itemsize
             for held, form in zip(self.held, forms, strict=True)
             for shape, dtype in form
         )
-        return sum(map(_aligned, sizes))
+        return max(ALIGNMENT, sum(map(_aligned, sizes)))
 
     def _allocate(self, node: MPI.Intracomm, forms: Sequence[Form]) -> list[list[np.ndarray]]:
         """Return arrays for the samples that this node has, in its memory."""
-        # A node of more workers than there are chunks may have none.
-        size = max(self._nbytes(forms), ALIGNMENT) if node.rank == 0 else 0
-        window: Any = MPI.Win.Allocate_shared(size, 1, comm=node)
+        window: Any = MPI.Win.Allocate_shared(self.nbytes if node.rank == 0 else 0, 1, comm=node)
         self._window = window
         memory: Any = window.Shared_query(0)[0]
         found, place = [], 0
