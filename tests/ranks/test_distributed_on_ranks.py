@@ -1,5 +1,7 @@
 """Training on samples that the nodes of a job keep together: as on files, which are read once in all."""
 
+import time
+
 import h5py
 import numpy as np
 import pytest
@@ -143,6 +145,24 @@ def test_each_sample_is_trained_on_once_in_an_epoch(comm, shared_path, data, mon
     for each in taken[1:]:
         counts[each.indices] += 1
     assert comm.allreduce(counts).tolist() == [3] * SAMPLES
+
+
+@pytest.mark.parametrize("algorithm", [mpidl.Sync(), mpidl.Downpour(wire="auto")], ids=["sync", "downpour"])
+def test_a_worker_that_is_late_gets_its_samples(comm, shared_path, data, monkeypatch, algorithm):
+    """Whatever the others wait in, their threads answer."""
+    if comm.size < 3:
+        return
+    original = KeptSplit.gather
+
+    def gather(self, indices, epoch=0):
+        if comm.rank == comm.size - 1:
+            time.sleep(0.02)
+        return original(self, indices, epoch)
+
+    monkeypatch.setattr(KeptSplit, "gather", gather)
+    options = {"algorithm": algorithm, "deterministic": False, "epochs": 1}
+    summary, _ = train(shared_path, "hdf5", data["hdf5"], "distributed", "late", **options)
+    assert summary["samples"] == SAMPLES
 
 
 def test_what_can_not_be_read_is_one_line_on_all_ranks(comm, shared_path, data):

@@ -64,6 +64,9 @@ class SharedSamples(Owner):
         self.held: list[Range] = []
         self.nbytes = 0
         self.remote: RemoteSamples | None = None
+        # At its first reduction of objects, mpi4py duplicates a communicator and holds the GIL meanwhile: later on, a
+        # rank would so wait for others that wait for its thread.
+        comm.allreduce(0)
         workers: Any = comm.Split(0 if trains else MPI.UNDEFINED)
         sharers = Sharers(workers, splits[0].distributed) if trains else None
         agree(lambda: _check_threads(sharers))
