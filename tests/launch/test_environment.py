@@ -140,22 +140,24 @@ def test_what_mpi_is_told_unless_the_user_did(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("transport", "local", "level"),
+    ("transport", "local", "distributed", "level"),
     [
-        ("windows", "2", "funneled"),
-        ("auto", "4", "funneled"),
-        ("mixed", "4", "funneled"),
-        ("auto", "2", "multiple"),
-        ("mixed", "2", "multiple"),
-        ("messages", "4", "multiple"),
+        ("windows", "2", False, "funneled"),
+        ("windows", "2", True, "multiple"),
+        ("windows", "4", True, "funneled"),
+        ("auto", "4", False, "funneled"),
+        ("mixed", "4", False, "funneled"),
+        ("auto", "2", False, "multiple"),
+        ("mixed", "2", False, "multiple"),
+        ("messages", "4", False, "multiple"),
     ],
 )
-def test_several_threads_call_mpi_only_where_messages_travel(monkeypatch, transport, local, level):
+def test_several_threads_call_mpi_only_where_messages_travel(monkeypatch, transport, local, distributed, level):
     sizes = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": local}
     for name, value in sizes.items():
         monkeypatch.setenv(name, value)
     for name in ("MPI4PY_RC_THREAD_LEVEL", "OMPI_MCA_osc"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    prepare_mpi(transport)
+    prepare_mpi(transport, distributed)
     assert os.environ["MPI4PY_RC_THREAD_LEVEL"] == level

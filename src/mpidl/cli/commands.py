@@ -38,7 +38,7 @@ def run_train(arguments: argparse.Namespace) -> int:
 
     def resolve() -> Config:
         config = _config(arguments)
-        environment.prepare_mpi(config.topology.transport)
+        environment.prepare_mpi(config.topology.transport, config.data.keep == "distributed")
         return config
 
     config = together(resolve)

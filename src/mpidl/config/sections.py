@@ -131,9 +131,10 @@ class DataSection(Checked):
     shuffle : {"samples", "portion"}
         What the order of an epoch is a permutation of: all samples; or portions, which are blocks of neighbours, and
         the samples of each. By default portions with ``hdf5``, where neighbours are read together, else samples.
-    keep : {"files", "memory"}
-        Where the samples are. "files": as the source has them. "memory": they are read once, and kept in memory that
-        all workers of a node share.
+    keep : {"files", "memory", "distributed"}
+        Where the samples are. "files": as the source has them. "memory": each node reads them once, and keeps them in
+        memory that its workers share. "distributed": each node reads and keeps a part of them, and asks the others for
+        theirs.
     augment : Augmentation
         ``[data.augment]``.
     normalise : Normalisation
@@ -144,7 +145,7 @@ class DataSection(Checked):
     validation: Annotated[float, Meta(gt=0, lt=1)] | None = None
     portion: Count = None  # type: ignore[assignment]  # resolved below
     shuffle: Literal["samples", "portion"] | None = None
-    keep: Literal["files", "memory"] = "files"
+    keep: Literal["files", "memory", "distributed"] = "files"
     augment: Augmentation = field(default_factory=Augmentation)
     normalise: Normalisation = field(default_factory=Normalisation)
 

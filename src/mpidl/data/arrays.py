@@ -195,6 +195,8 @@ class MappedSplit(Split):
         A target is not finite.
     """
 
+    by_parts = True
+
     def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
         self.samples = len(inputs.values)
         self._inputs, self._rows = inputs, np.asarray(inputs.values)

@@ -47,6 +47,8 @@ class Split(ABC):
         Number of samples.
     contiguous : bool
         Whether neighbours are much cheaper to read together. Portions are then contiguous blocks.
+    by_parts : bool
+        Whether a part of the samples can be read for less than all.
     chunk : int
         How many neighbours, from a multiple of this number on, are read together whenever one of them is.
     lookahead : int
@@ -55,6 +57,7 @@ class Split(ABC):
 
     samples: int
     contiguous: bool = False
+    by_parts: bool = False
     chunk: int = 1
     lookahead: int = 1
 
@@ -311,4 +314,8 @@ class ArraySplit(Split):
 
     def checksum(self) -> str:
         """See `Split.checksum`: of all targets, too."""
-        return super().checksum() + xxhash.xxh3_64_hexdigest(self._targets.data.cast("B"))
+        return super().checksum() + self.checksum_of_targets()
+
+    def checksum_of_targets(self) -> str:
+        """Return a checksum of all targets."""
+        return xxhash.xxh3_64_hexdigest(self._targets.data.cast("B"))

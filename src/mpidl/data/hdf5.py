@@ -93,7 +93,7 @@ class Hdf5Split(Split):
         Whether integer inputs stay as they are, and numbers of float64; see `as_integers` and `as_double`.
     """
 
-    contiguous = True
+    contiguous = by_parts = True
 
     def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
         self.samples = inputs.values.shape[0]

@@ -148,6 +148,8 @@ class IndexedSplit(Split):
         Make the batches.
     """
 
+    by_parts = True
+
     def __init__(self, name: str, samples: int, workers: Workers | InThread) -> None:
         self.samples, self.lookahead = samples, AHEAD * max(1, workers.count)
         self._name, self._workers = name, workers

@@ -99,6 +99,8 @@ class _Buffers(NamedTuple):
 class SyntheticSplit(Split):
     """Samples `first` to `first` + `samples` - 1 of a table."""
 
+    by_parts = True
+
     def __init__(self, table: Table, first: int, samples: int) -> None:
         self.samples = samples
         self._table = table

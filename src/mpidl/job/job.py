@@ -122,7 +122,7 @@ class Job:
         data, run = config.data, config.run
         self.config, self.checkpoint = config, checkpoint
         self.original: CompleteModel = adapt(model)
-        dataset = in_memory(dataset) if data.keep == "memory" else dataset
+        dataset = dataset if data.keep == "files" else in_memory(dataset, data.keep == "distributed")
         dataset = dataset.as_integers() if self.original.takes_integers else dataset
         self.given = dataset.as_double() if self.original.dtype == np.float64 else dataset
         self.described = of_data(self.given)

@@ -21,7 +21,7 @@ def _on_rule(config: Config) -> list[str]:
 
 def _on_data(config: Config, train: Split) -> list[str]:
     data = config.data
-    if data.keep == "memory" or data.portion % train.chunk == 0:
+    if data.keep != "files" or data.portion % train.chunk == 0:
         return []
     if not data.by_portions(train):
         return [f"data.shuffle: 'samples', but the files are read in chunks of {train.chunk}: use 'portion'"]

@@ -183,18 +183,21 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
     return max(1, counts[node]) if node < len(counts) else size
 
 
-def prepare_mpi(transport: str = "windows") -> None:
+def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
     """Say what MPI needs to know before it begins, unless the user did.
 
-    Where messages travel between nodes, a thread of a worker lets them go on while it computes. Else only the thread
-    that trains calls MPI: Open MPI 4 has no one-sided communication over Ethernet at a higher thread level. On a node
-    without InfiniBand, where UCX isn't of use, each of Open MPI's ranks would say so.
+    Where messages travel between nodes, of parameters or of samples, a thread of a worker lets them go on while it
+    computes. Else only the thread that trains calls MPI: Open MPI 4 has no one-sided communication over Ethernet at a
+    higher thread level. On a node without InfiniBand, where UCX isn't of use, each of Open MPI's ranks would say so.
 
     Parameters
     ----------
     transport : {"auto", "windows", "mixed", "messages"}
+    distributed : bool
+        Whether each node has a part of the samples.
     """
-    messages = transport == "messages" or (transport != "windows" and _local_ranks(os.environ) < world().size)
+    between_nodes = distributed or transport != "windows"
+    messages = transport == "messages" or (between_nodes and _local_ranks(os.environ) < world().size)
     os.environ.setdefault("MPI4PY_RC_THREAD_LEVEL", "multiple" if messages else "funneled")
     if not INFINIBAND.is_dir() and "OMPI_MCA_pml" not in os.environ:
         os.environ.setdefault("OMPI_MCA_osc", "^ucx")

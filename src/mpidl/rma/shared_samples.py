@@ -1,9 +1,10 @@
-"""Samples that the ranks of a node which train have in common: read once from files, and kept in its memory."""
+"""Samples that the ranks which train have in common, those of a node or all: read once, and kept in memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.data.kept import Form, Kept
-from mpidl.errors import MpidlError
+from mpidl.errors import MpidlError, UsageError
 from mpidl.launch.room import SHARED_MEMORY, check_room
-from mpidl.parameters.ranges import Range, share
-from mpidl.rma.nodes import neighbours
+from mpidl.parameters.ranges import Range
 from mpidl.rma.ownership import Owner
+from mpidl.rma.remote_samples import Part, RemoteSamples
+from mpidl.rma.sharers import Sharers, keep
 
 #: Bytes at whose multiples arrays begin.
 ALIGNMENT = 64
@@ -24,7 +26,9 @@ ALIGNMENT = 64
 class SharedSamples(Owner):
     """The memory of a node for the samples of splits; `free` is collective, also after an error that all ranks raise.
 
-    Where parts of a split can be read by themselves, the ranks of the node read a part each. Else the first one reads.
+    A node has all samples or, if they are distributed, the parts of its workers: each worker of the job has as many
+    chunks as any other. Where parts of a split can be read by themselves, each rank reads its own. Else one reads all,
+    and hands other nodes theirs.
 
     Parameters
     ----------
@@ -35,42 +39,104 @@ class SharedSamples(Owner):
         The same on all ranks.
     agree : callable
         Carries out an action on every rank of `comm`; if it fails on some, raises the first one's error on all.
+    guard : callable
+        See `RemoteSamples`.
+
+    Attributes
+    ----------
+    held : list of Range
+        Which samples of each split this node has; empty on a rank that doesn't train.
+    nbytes : int
+        Bytes of this node's memory.
+    remote : RemoteSamples or None
+        What reaches those of other nodes, if there are any.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, trains: bool, splits: Sequence[Kept], agree: Callable[[Callable[[], Any]], Any]
+        self,
+        comm: MPI.Intracomm,
+        trains: bool,
+        splits: Sequence[Kept],
+        agree: Callable[[Callable[[], Any]], Any],
+        guard: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self._splits, self._window = splits if trains else (), None
+        self.held: list[Range] = []
+        self.nbytes = 0
+        self.remote: RemoteSamples | None = None
+        # At its first reduction of objects, mpi4py duplicates a communicator and holds the GIL meanwhile: later on, a
+        # rank would so wait for others that wait for its thread.
+        comm.allreduce(0)
         workers: Any = comm.Split(0 if trains else MPI.UNDEFINED)
-        node = neighbours(workers) if trains else None
-        first = node is not None and node.rank == 0
-        forms: list[Form] = agree(lambda: [split.form() for split in splits] if first else [])
-        agree(lambda: _check_room(forms) if first and node is not None and node.size > 1 else None)
-        if node is None:
-            agree(lambda: None)
+        sharers = Sharers(workers, splits[0].distributed) if trains else None
+        agree(lambda: _check_threads(sharers))
+        forms: list[Form] = agree(
+            lambda: [split.form() for split in self._splits] if sharers is not None and sharers.comm.rank == 0 else []
+        )
+        if sharers is None:
+            for _ in range(2):
+                agree(lambda: None)
             return
-        forms = node.bcast(forms)
-        arrays = self._allocate(node, forms)
-        agree(lambda: self._read(node, arrays))
-        for split, (inputs, targets) in zip(splits, arrays, strict=True):
-            split.use(inputs, targets)
-        node.Free()
+        forms = sharers.comm.bcast(forms)
+        self.held = [sharers.held(split) for split in splits]
+        self.nbytes = self._size(forms)
+        agree(lambda: self._check_room(sharers.node))
+        arrays = self._allocate(sharers.node, forms)
+        agree(lambda: self._read(sharers, forms, arrays))
+        if len(sharers.nodes) == 1:
+            for split, own in zip(splits, arrays, strict=True):
+                split.use(*own)
+        else:
+            self._join(sharers, arrays, guard)
+        sharers.free()
         workers.Free()
 
-    def _read(self, node: MPI.Intracomm, arrays: Sequence[Sequence[np.ndarray]]) -> None:
-        for split, (inputs, targets) in zip(self._splits, arrays, strict=True):
-            split.read(inputs, targets, _part(split, node))
+    def _join(
+        self, sharers: Sharers, arrays: Sequence[Sequence[np.ndarray]], guard: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        """Reach the samples of other nodes from now on, and let them reach those of this one."""
+        parts = [Part(own[0], own[1], sharers.starts(split)) for split, own in zip(self._splits, arrays, strict=True)]
+        self.remote = RemoteSamples(sharers.comm, sharers.nodes, parts, guard)
+        for number, split in enumerate(self._splits):
+            split.use_store(self.remote.store(number))
+
+    def _read(self, sharers: Sharers, forms: Sequence[Form], arrays: Sequence[Sequence[np.ndarray]]) -> None:
+        for split, form, held, own in zip(self._splits, forms, self.held, arrays, strict=True):
+            if split.by_parts:
+                for block, batch in split.read(sharers.part(split), form):
+                    keep(own, held, block, batch)
+            elif sharers.comm.rank == 0:
+                sharers.hand_out(split, form, own)
+            elif sharers.node.rank == 0:
+                sharers.take_in(split, form, own)
+
+    def _check_room(self, node: MPI.Intracomm) -> None:
+        if node.rank or node.size == 1:
+            return
+        directory = os.environ.get("OMPI_MCA_osc_sm_backing_directory", SHARED_MEMORY)  # noqa: SIM112
+        remedy = "use data.keep = 'files', or give it more (a container: --shm-size)"
+        check_room(directory, self.nbytes, "data.keep: samples in memory", remedy)
+
+    def _size(self, forms: Sequence[Form]) -> int:
+        """Return how many bytes the samples of this node take; some, if it has none."""
+        sizes = (
+            held.size * prod(shape) * dtype.itemsize
+            for held, form in zip(self.held, forms, strict=True)
+            for shape, dtype in form
+        )
+        return max(ALIGNMENT, sum(map(_aligned, sizes)))
 
     def _allocate(self, node: MPI.Intracomm, forms: Sequence[Form]) -> list[list[np.ndarray]]:
-        """Return arrays of these forms in the memory of the node."""
-        window: Any = MPI.Win.Allocate_shared(_nbytes(forms) if node.rank == 0 else 0, 1, comm=node)
+        """Return arrays for the samples that this node has, in its memory."""
+        window: Any = MPI.Win.Allocate_shared(self.nbytes if node.rank == 0 else 0, 1, comm=node)
         self._window = window
         memory: Any = window.Shared_query(0)[0]
         found, place = [], 0
-        for form in forms:
+        for held, form in zip(self.held, forms, strict=True):
             arrays = []
             for shape, dtype in form:
-                arrays.append(np.frombuffer(memory, dtype, prod(shape), place).reshape(shape))
+                whole = (held.size, *shape)
+                arrays.append(np.frombuffer(memory, dtype, prod(whole), place).reshape(whole))
                 place += _aligned(arrays[-1].nbytes)
             found.append(arrays)
         return found
@@ -80,7 +146,10 @@ class SharedSamples(Owner):
             self.free()
 
     def free(self) -> None:
-        """Give the memory back: whoever needs samples again reads them."""
+        """Give the memory back, when no rank asks for samples any more: whoever needs them again reads them."""
+        if self.remote is not None:
+            remote, self.remote = self.remote, None
+            remote.free()
         for split in self._splits:
             split.release()
         if self._window is not None:
@@ -88,22 +157,13 @@ class SharedSamples(Owner):
             window.Free()
 
 
-def _part(split: Kept, node: MPI.Intracomm) -> Range:
-    """Return which samples this rank reads."""
-    if not split.by_parts:
-        return Range(0, split.samples if node.rank == 0 else 0)
-    own = share(-(-split.samples // split.chunk), node.rank, node.size)
-    return Range(*(min(split.samples, bound * split.chunk) for bound in own))
-
-
-def _check_room(forms: Sequence[Form]) -> None:
-    directory = os.environ.get("OMPI_MCA_osc_sm_backing_directory", SHARED_MEMORY)  # noqa: SIM112
-    remedy = "use data.keep = 'files', or give it more (a container: --shm-size)"
-    check_room(directory, _nbytes(forms), "data.keep: samples in memory", remedy)
-
-
-def _nbytes(forms: Sequence[Form]) -> int:
-    return sum(_aligned(prod(shape) * dtype.itemsize) for form in forms for shape, dtype in form)
+def _check_threads(sharers: Sharers | None) -> None:
+    """Check that a thread may answer other nodes while its worker computes."""
+    if sharers is not None and len(sharers.nodes) > 1 and MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        raise UsageError(
+            "data.keep: 'distributed', but MPI allows calls from one thread only, expected 'memory' or 'files', or "
+            "MPI4PY_RC_THREAD_LEVEL=multiple"
+        )
 
 
 def _aligned(nbytes: int) -> int:

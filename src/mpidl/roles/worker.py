@@ -239,7 +239,8 @@ class Worker:
             if parameters is not model.parameters:
                 own = model.parameters.copy()
                 model.parameters[:] = parameters
-            sums = self._link.peers.allreduce(self._evaluate(self._split, part))
+            sums = np.zeros(self._job.figures.size)
+            self._link.peers.Allreduce(self._evaluate(self._split, part), sums)
             if own is not None:
                 model.parameters[:] = own
             if self._number == 0:

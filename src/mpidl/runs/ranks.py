@@ -185,11 +185,18 @@ def _check_nodes(config: Config, nodes: list[int]) -> None:
 
 
 def _share_samples(comm: MPI.Intracomm, roles: Roles, job: Job) -> contextlib.AbstractContextManager[Any]:
-    """Let the workers of each node read the samples that are kept in memory, once for all of them."""
+    """Let the workers of each node, or of all nodes, read the samples that are kept in memory, once for all of them."""
     if not job.kept:
         return contextlib.nullcontext()
     trains = any(comm.rank in ranks for ranks in roles.replicas)
-    return SharedSamples(comm, trains, [split.kept for split in job.kept], lambda read: _agree(comm, roles, read))
+    kept = [split.kept for split in job.kept]
+    return SharedSamples(
+        comm,
+        trains,
+        kept,
+        lambda read: _agree(comm, roles, read),
+        lambda: _failing_together(comm, roles, job.directory),
+    )
 
 
 def _compare(comm: MPI.Intracomm, roles: Roles, job: Job) -> None:

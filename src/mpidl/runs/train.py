@@ -205,7 +205,7 @@ def train(
         _check_objects(data, algorithm, rule)
         source = None if data is None else source_of(data)
         found = _resolve(config, sections, keys, source, algorithm, rule)
-        environment.prepare_mpi(found.topology.transport)
+        environment.prepare_mpi(found.topology.transport, found.data.keep == "distributed")
         return found
 
     resolved = together(resolve)

@@ -1,0 +1,302 @@
+"""Samples that lie in the memory of several nodes: those of other nodes are asked for, and come as messages.
+
+A batch asks each node that has some of its samples once: one worker there answers for its node. Workers compute, and
+MPI moves nothing for a rank that doesn't call it: a thread of each worker sends requests, answers those of others and
+takes in what comes. It sleeps until a message from another node wakes it; see `mpidl.rma.sockets`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from mpidl.data.gatherer import outside
+from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.ownership import Freed, Owner
+from mpidl.rma.progress import PERIOD
+from mpidl.rma.sends import Sends, pieces
+
+#: Most samples of a request, and most bytes of their inputs, unless one sample has more.
+ROWS, BYTES = 4096, 1 << 23
+#: Looks in vain before the thread sleeps: some MPIs take in one message a look.
+LOOKS = 3
+#: Longest sleep in seconds: where messages wake the thread, while it waits for answers and else; where nothing wakes
+#: it, while it waits for none (else `PERIOD`).
+WAITING_SLEEP, WOKEN_SLEEP, BLIND_SLEEP = 1e-3, 5e-3, 500e-6
+
+
+class Tag(IntEnum):
+    """Kinds of messages."""
+
+    REQUEST = 1  # the split's number, and the samples' rows in the memory of the node that is asked
+    INPUTS = 2
+    TARGETS = 3
+
+
+class Part(NamedTuple):
+    """What a node has of a split.
+
+    Attributes
+    ----------
+    inputs, targets : array
+        Its samples.
+    starts : array (nodes + 1,) of int64
+        Where the parts of all nodes begin, and where the last one ends.
+    """
+
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
+    starts: NDArray[np.int64]
+
+
+class Asked:
+    """Memory for so many samples of a split, those of each node together, until they have arrived and been used.
+
+    See `mpidl.data.kept.Coming`.
+
+    Attributes
+    ----------
+    number : int
+        The split's.
+    inputs, targets : array
+    rows : array of int64
+        Where the batch's samples lie in these.
+    remote : array of int64
+        Of each place in these: the row in the memory of the node that has it.
+    stops : array (nodes,) of int64
+        Where the samples of each node end in them.
+    requests : list of MPI.Request
+        The answers that have yet to arrive.
+    arrived : threading.Event
+    """
+
+    def __init__(self, number: int, part: Part, size: int, free: Callable[[Asked], None]) -> None:
+        self.number, self._free = number, free
+        self.inputs, self.targets = (np.empty((size, *each.shape[1:]), each.dtype) for each in part[:2])
+        self.rows, self.remote = np.empty(size, np.int64), np.empty(size, np.int64)
+        self.stops = np.empty(len(part.starts) - 1, np.int64)
+        self.requests: list[MPI.Request] = []
+        self.arrived = threading.Event()
+
+    def aim(self, indices: NDArray[np.int64], part: Part) -> None:
+        """Be for these samples."""
+        nodes = np.searchsorted(part.starts, indices, side="right") - 1
+        order = np.argsort(nodes, kind="stable")
+        self.rows[order] = np.arange(len(indices))
+        np.subtract(indices[order], part.starts[nodes[order]], out=self.remote)
+        np.cumsum(np.bincount(nodes, minlength=len(self.stops)), out=self.stops)
+        self.arrived.clear()
+
+    def result(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
+        """See `mpidl.data.kept.Coming.result`."""
+        self.arrived.wait()
+        return self.inputs, self.targets, self.rows
+
+    def release(self) -> None:
+        """See `mpidl.data.kept.Coming.release`."""
+        self._free(self)
+
+
+class RemoteStore:
+    """The samples of one split; see `mpidl.data.kept.Store`."""
+
+    def __init__(self, samples: RemoteSamples, number: int) -> None:
+        self._samples, self._number = samples, number
+
+    def ask(self, indices: NDArray[np.int64]) -> Asked:
+        """See `mpidl.data.kept.Store.ask`."""
+        return self._samples.ask(self._number, indices)
+
+
+class RemoteSamples(Owner):
+    """One worker's end of the exchange of samples; creation and `free` are collective over `comm`.
+
+    MPI must allow calls from several threads.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The workers of all nodes.
+    nodes : sequence of sequence of int
+        The ranks of each node.
+    parts : sequence of Part
+        What this rank's node has of each split, complete on all nodes.
+    guard : callable
+        Returns a context for what the thread does: an error there ends the job.
+
+    Attributes
+    ----------
+    bytes_taken : int
+        Bytes of the samples that have come from other nodes.
+    bytes_allocated : int
+        Bytes of the memory for batches under way.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        nodes: Sequence[Sequence[int]],
+        parts: Sequence[Part],
+        guard: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._comm: Any = comm.Dup()
+        self._parts, self._guard = parts, guard
+        ((self._node, place),) = [
+            (node, ranks.index(comm.rank)) for node, ranks in enumerate(nodes) if comm.rank in ranks
+        ]
+        # The workers of a node each ask another one.
+        self._asked_ranks = [ranks[place % len(ranks)] for ranks in nodes]
+        self._doorbells: Any = Doorbells(self._comm)
+        self._sends = Sends(self._comm)
+        self._free: dict[tuple[int, int], list[Asked]] = {}
+        self._asked: deque[Asked] = deque()
+        self._waiting: list[Asked] = []
+        self.bytes_taken = self.bytes_allocated = 0
+        self._message, self._status = np.empty(1 + ROWS, np.int64), MPI.Status()
+        self._arrival: Any = self._receive()
+        self._ending = False
+        self._all_end: Any = None
+        self._looks, self._overslept = LOOKS, False
+        self._thread = threading.Thread(target=self._run, name="mpidl samples", daemon=True)
+        self._thread.start()
+
+    def store(self, number: int) -> RemoteStore:
+        """Return the samples of a split."""
+        return RemoteStore(self, number)
+
+    def ask(self, number: int, indices: NDArray[np.int64]) -> Asked:
+        """Ask for samples of a split; see `mpidl.data.kept.Store.ask`.
+
+        Raises
+        ------
+        IndexError
+            There is no such sample.
+        """
+        part = self._parts[number]
+        if indices.min() < 0 or indices.max() >= part.starts[-1]:
+            raise outside(indices, 0, part.starts[-1])
+        free = self._free.setdefault((number, len(indices)), [])
+        asked = free.pop() if free else self._allocate(number, len(indices), free)
+        asked.aim(indices, part)
+        self._asked.append(asked)
+        self._doorbells.ring(self._comm.rank)
+        return asked
+
+    def _allocate(self, number: int, size: int, free: list[Asked]) -> Asked:
+        asked = Asked(number, self._parts[number], size, free.append)
+        self.bytes_allocated += asked.inputs.nbytes + asked.targets.nbytes
+        return asked
+
+    # What the thread does.
+
+    def _run(self) -> None:
+        with self._guard():
+            while not self._ending or not self._has_ended():
+                if self._work():
+                    self._looks = LOOKS
+                self._pause()
+
+    def _work(self) -> bool:
+        """Do what there is to do; return whether there was anything."""
+        worked = False
+        while self._asked:
+            self._request(self._asked.popleft())
+            worked = True
+        while self._arrival.Test(self._status):
+            self._answer(self._status)
+            self._arrival = self._receive()
+            worked = True
+        self._sends.advance()
+        for asked in tuple(self._waiting):
+            if MPI.Request.Testall(asked.requests):
+                self._waiting.remove(asked)
+                asked.requests.clear()
+                asked.arrived.set()
+                worked = True
+        return worked
+
+    def _has_ended(self) -> bool:
+        """Return whether no rank asks for anything any more; whoever waits for that goes on to answer."""
+        if self._asked or self._waiting or self._sends:
+            return False
+        if self._all_end is None:
+            self._all_end = self._comm.Ibarrier()
+        return bool(self._all_end.Test())
+
+    def _request(self, asked: Asked) -> None:
+        """Ask other nodes for their samples, then take those of this node."""
+        part, start, own = self._parts[asked.number], 0, slice(0, 0)
+        rows = max(1, min(ROWS, BYTES // max(1, asked.inputs[:1].nbytes)))
+        for node, stop in enumerate(asked.stops.tolist()):
+            if node == self._node:
+                own = slice(start, stop)
+            else:
+                for first in range(start, stop, rows):
+                    self._request_from(self._asked_ranks[node], asked, slice(first, min(stop, first + rows)))
+            start = stop
+        for values, out in ((part.inputs, asked.inputs[own]), (part.targets, asked.targets[own])):
+            np.take(values, asked.remote[own], axis=0, out=out, mode="clip")
+        self._waiting.append(asked)
+
+    def _request_from(self, rank: int, asked: Asked, place: slice) -> None:
+        for values, tag in ((asked.inputs[place], Tag.INPUTS), (asked.targets[place], Tag.TARGETS)):
+            asked.requests += [self._comm.Irecv(piece, rank, tag) for piece in pieces(values)]
+            self.bytes_taken += values.nbytes
+        size = 8 * (1 + place.stop - place.start)
+        lent = self._sends.borrow(size)
+        message = lent[:size].view(np.int64)
+        message[0], message[1:] = asked.number, asked.remote[place]
+        self._sends.start(message, rank, Tag.REQUEST, lent)
+
+    def _receive(self) -> MPI.Request:
+        arrival: MPI.Request = self._comm.Irecv([self._message, MPI.INT64_T], MPI.ANY_SOURCE, Tag.REQUEST)
+        return arrival
+
+    def _answer(self, status: MPI.Status) -> None:
+        """Send the samples that a request names."""
+        count = status.Get_count(MPI.INT64_T)
+        part, rows = self._parts[self._message[0]], self._message[1:count]
+        for values, tag in ((part.inputs, Tag.INPUTS), (part.targets, Tag.TARGETS)):
+            size = len(rows) * values[:1].nbytes
+            lent = self._sends.borrow(size)
+            out = lent[:size].view(values.dtype).reshape(len(rows), *values.shape[1:])
+            np.take(values, rows, axis=0, out=out, mode="clip")
+            self._sends.start(out, status.source, tag, lent)
+
+    def _pause(self) -> None:
+        """Sleep until there is something to do, at most a moment."""
+        if self._looks:
+            self._looks -= 1
+            if self._overslept and self._looks == LOOKS - 1:
+                self._doorbells.overslept()
+                self._overslept = False
+            return
+        waits = self._waiting or self._sends or self._ending
+        if self._doorbells.messages_wake:
+            longest = WAITING_SLEEP if waits else WOKEN_SLEEP
+        else:
+            longest = PERIOD if waits else BLIND_SLEEP
+        self._overslept = not self._doorbells.sleep(longest)
+        if not self._overslept:
+            self._doorbells.clear()
+            self._looks = LOOKS
+
+    def free(self) -> None:
+        """Answer until no rank asks any more, and give everything back; collective."""
+        self._ending = True
+        self._doorbells.ring(self._comm.rank)
+        self._thread.join()
+        self._arrival.Cancel()
+        self._arrival.Wait()
+        self._doorbells.free()
+        comm = self._comm
+        self._comm = self._doorbells = self._arrival = Freed("the exchange of samples")
+        comm.Free()
