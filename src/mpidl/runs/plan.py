@@ -12,6 +12,7 @@ from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.job.planning import plan_model
+from mpidl.job.slices import shards_of
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
 from mpidl.parameters import Range, split
@@ -140,9 +141,9 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
     parts = _parts(job, cut)
     workers = {rank: part for replica in roles.replicas for rank, part in zip(replica, parts, strict=True)}
     if roles.servers:
-        shards = dict(zip(roles.servers, job.shards(len(roles.servers)), strict=True))
+        shards = dict(zip(roles.servers, shards_of(job, len(roles.servers)), strict=True))
     elif cut is None:
-        shards = dict(zip(workers, job.shards(len(workers)), strict=True))
+        shards = dict(zip(workers, shards_of(job, len(workers)), strict=True))
     else:
         divided = [split(own.size, len(roles.replicas)) for own in cut.slices]
         shards = {
@@ -157,7 +158,7 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
             "shard": shards.get(rank),
             "memory": _memory(job, shards.get(rank), rings, workers.get(rank))
             if rank not in relays
-            else _memory_of_relay(job, job.shards(len(roles.servers)), relays[rank]),
+            else _memory_of_relay(job, shards_of(job, len(roles.servers)), relays[rank]),
         }
         for rank in range(ranks)
     ]
