@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -257,14 +258,14 @@ def _rank_table(plan: Mapping[str, Any]) -> list[str]:
     used = {part: title for part, title in PARTS.items() if any(rank["memory"][part] for rank in plan["roles"])}
     rows = [["rank", "role", "shard", *used.values(), "in all"]]
 
-    def cells(rank: Mapping[str, Any]) -> list[str]:
-        memory = rank["memory"]
-        return [
-            quantity(each, "B") if each else "" for each in (*(memory[part] for part in used), sum(memory.values()))
-        ]
+    @cache
+    def cells(memory: tuple[int, ...]) -> list[str]:
+        shown = [nbytes for part, nbytes in zip(PARTS, memory, strict=True) if part in used]
+        return [quantity(each, "B") if each else "" for each in (*shown, sum(memory))]
 
     for (_, shard, texts), group in groupby(
-        plan["roles"], lambda rank: (rank["role"].split()[0], rank["shard"], cells(rank))
+        plan["roles"],
+        lambda rank: (rank["role"].split()[0], rank["shard"], cells(tuple(rank["memory"].values()))),
     ):
         first, *others = list(group)
         to = [f" to {others[-1]['rank']}", f" to {others[-1]['role'].split()[1]}"] if others else ["", ""]
