@@ -12,6 +12,11 @@ BIN := $(VENV)/bin
 # What is left to `make hosts` of the tests on emulated hosts.
 LONGER := tests/cluster/test_killed_on_hosts.py tests/cluster/test_ranks_on_two_hosts.py
 
+# The files with tests of ranks: each rank would else collect all others, too.
+RANKS := $(sort $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py"))
+
+# Every process would compile the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Ranks must not fight over cores, and root must be allowed to start them in a container.
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
@@ -60,7 +65,7 @@ hosts: venv .venv-mpich/.installed
 # The same tests on worlds of 1 to 4 ranks: odd sizes catch what even ones hide.
 ranks: venv
 	for n in 1 2 3 4; do \
-	  $(BIN)/mpirun --oversubscribe --bind-to none -n $$n $(BIN)/python -m pytest --with-mpi -m mpi || exit 1; \
+	  $(BIN)/mpirun --oversubscribe --bind-to none -n $$n $(BIN)/python -m pytest --with-mpi -m mpi $(RANKS) || exit 1; \
 	done
 
 # A shorter run on the other MPI libraries, each in an environment of its own, since their wheels clash.

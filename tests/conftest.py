@@ -24,6 +24,10 @@ os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
 # JAX would take most of a GPU's memory for each process that tests.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
+# What JAX has compiled for one test or rank, others load.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.prefix) / "compiled-by-jax"))
+os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
 # What this user has measured decides no test.
 os.environ["XDG_CONFIG_HOME"] = os.devnull
 

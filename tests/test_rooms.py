@@ -34,7 +34,6 @@ def module(path):
 
 
 FILES = {module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
 
 
 def room(name):
@@ -42,10 +41,22 @@ def room(name):
     return name.split(".")[1] if "." in name else "__init__"
 
 
-def imports(name):
+@pytest.fixture(scope="module")
+def trees():
+    """The syntax tree of each module."""
+    return {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+
+
+@pytest.fixture(scope="module")
+def graph(trees):
+    """The modules that each module imports."""
+    return {name: imports(name, tree) for name, tree in trees.items()}
+
+
+def imports(name, tree):
     """Return the modules that a module imports, wherever in it, also for type checkers only."""
     found = set()
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -55,35 +66,32 @@ def imports(name):
     return {each for each in found if each in FILES and each != name}
 
 
-GRAPH = {name: imports(name) for name in FILES}
-
-
 def test_every_file_has_a_room():
     assert {room(name) for name in FILES} == set(ROOMS)
     loose = [path.name for path in PACKAGE.glob("*.py")]
     assert len(loose) <= 10, loose
 
 
-def test_no_room_imports_a_room_above():
+def test_no_room_imports_a_room_above(graph):
     height = {each: number for number, each in enumerate(ROOMS)}
-    up = [(name, each) for name in FILES for each in GRAPH[name] if height[room(each)] > height[room(name)]]
+    up = [(name, each) for name in FILES for each in graph[name] if height[room(each)] > height[room(name)]]
     assert not up
 
 
-def test_no_circle_of_imports():
+def test_no_circle_of_imports(graph):
     try:
-        TopologicalSorter(GRAPH).prepare()
+        TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_rooms_without_mpi():
+def test_rooms_without_mpi(trees):
     def names(node):
         if isinstance(node, ast.Import):
             return {alias.name.partition(".")[0] for alias in node.names}
         return {(node.module or "").partition(".")[0]} if isinstance(node, ast.ImportFrom) else set()
 
-    found = {name for name, tree in TREES.items() for node in ast.walk(tree) if "mpi4py" in names(node)}
+    found = {name for name, tree in trees.items() for node in ast.walk(tree) if "mpi4py" in names(node)}
     pure = {name for name in found if room(name) in PURE or name.startswith("mpidl.engines.virtual")}
     assert not pure
     assert any(room(name) == "rma" for name in found)
@@ -98,11 +106,11 @@ def window_calls(tree):
                 yield f"{owner}.{node.func.attr}"
 
 
-def test_only_rma_touches_windows():
-    outside = {name: tree for name, tree in TREES.items() if room(name) != "rma"}
+def test_only_rma_touches_windows(trees):
+    outside = {name: tree for name, tree in trees.items() if room(name) != "rma"}
     calls = {name: list(window_calls(tree)) for name, tree in outside.items()}
     assert not {name: found for name, found in calls.items() if found}
-    assert any(list(window_calls(TREES[name])) for name in FILES if room(name) == "rma")
+    assert any(list(window_calls(trees[name])) for name in FILES if room(name) == "rma")
     for name, tree in outside.items():
         attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         assert not {each for each in attributes if each.startswith("MPI.Win")}, name

@@ -107,12 +107,10 @@ def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank, transport):
     assert errors.splitlines()[-1] == f"mpidl: rank {rank} ({role}) was killed by SIGKILL"
 
 
-@pytest.mark.parametrize(
-    ("number", "transport"), [*((each, "windows") for each in STOPPING), (STOPPING[0], "messages")]
-)
-def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, start, tmp_path, number, transport):
+def stop(start, job, directory, number, transport="windows"):
+    """Stop a job in the middle by a signal, and check that it says so."""
     process = start("train", job, "-n", 4, "--json", "--set", f"topology.transport={transport}", TALLY_SECONDS="0.02")
-    wait_for(lambda: trains(tmp_path))
+    wait_for(lambda: trains(directory))
     time.sleep(0.4)
     process.send_signal(number)
     output, errors = process.communicate(timeout=30)
@@ -121,6 +119,10 @@ def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, st
     assert summary["interrupted"]
     assert 0 < summary["samples"] < EPOCHS * SAMPLES
 
+
+@pytest.mark.parametrize(("number", "transport"), [(signal.SIGINT, "windows"), (signal.SIGTERM, "messages")])
+def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, start, tmp_path, number, transport):
+    stop(start, job, tmp_path, number, transport)
     resumed = start("train", "--resume", "runs/tally", "-n", 6, "--set", "topology.servers=3", "--json")
     output, errors = resumed.communicate(timeout=60)
     assert resumed.returncode == 0, errors
@@ -128,6 +130,12 @@ def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, st
     assert rest["servers"] == 3
     assert rest["samples"] == EPOCHS * SAMPLES
     assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
+
+
+@pytest.mark.parametrize("number", sorted({*STOPPING} - {signal.SIGINT, signal.SIGTERM}))
+def test_other_signals_save_too(job, start, tmp_path, number):
+    stop(start, job, tmp_path, number)
+    assert np.all(parameters(tmp_path) < 0)
 
 
 def test_a_signal_to_one_process_alone_saves_too(job, start, tmp_path):

@@ -8,6 +8,7 @@ from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.cutting import cut, take_part
 from mpidl.job.fill import fill
+from mpidl.job.slices import held_shards, own_segments
 from mpidl.parameters import Range, moves
 from mpidl.partition.threads import run
 
@@ -40,7 +41,10 @@ def test_a_cut_job_begins_with_the_values_of_the_whole_one(partitions):
     cut(parts, partitions)
     parts.begin(1)
     vector = np.concatenate(
-        [fill(parts, each.range, np.empty(each.range.size, parts.dtype), 50).parameters for each in parts.held(2)]
+        [
+            fill(parts, each.range, np.empty(each.range.size, parts.dtype), 50).parameters
+            for each in held_shards(parts, 2)
+        ]
     )
     back, size = np.empty_like(vector), whole.layout.size
     for move in moves(parts.layout, Range(0, size), whole.layout, Range(0, size)):
@@ -56,7 +60,7 @@ def test_a_rank_has_the_groups_of_its_slice():
         take_part(own, cut(own, 2), group)
         names = [(piece.name, piece.range.shift(-own.slice.start)) for piece in own.layout.within(own.slice)]
         rates = {}
-        for segment in own.own_segments:
+        for segment in own_segments(own):
             for name, place in names:
                 if place.intersect(segment.range):
                     assert segment.range.intersect(place) == place

@@ -8,6 +8,7 @@ from mpidl.errors import UsageError
 from mpidl.job.build import build_model
 from mpidl.job.goal import Goal
 from mpidl.job.job import Job
+from mpidl.job.restoring import find_best
 from mpidl.metrics.target import Target
 from mpidl.storage.best import Best, write_best
 
@@ -74,7 +75,7 @@ def test_a_resumed_run_finds_its_best(resumed, tmp_path):
     write_best(tmp_path, BEST)
     for step in (8, 9):
         job = resumed(step, patience=3)
-        assert job.find_best() == job.best == BEST
+        assert find_best(job) == job.best == BEST
 
 
 @pytest.mark.parametrize(
@@ -88,4 +89,4 @@ def test_a_resumed_run_finds_its_best(resumed, tmp_path):
 )
 def test_what_is_not_its_best(resumed, tmp_path, step, run):
     write_best(tmp_path, BEST)
-    assert resumed(step, **run).find_best() is None
+    assert find_best(resumed(step, **run)) is None

@@ -6,6 +6,7 @@ import pytest
 import mpidl
 from mpidl.config import from_dict, load
 from mpidl.job.build import build
+from mpidl.job.training import training_of
 from mpidl.nn import Group
 from mpidl.parameters import Range
 from mpidl.rules.segments import Segment
@@ -63,7 +64,7 @@ def test_a_script_gives_groups_and_the_outer_rule_knows_only_what_is_frozen(tmp_
     assert not changed[300:].any()
     outer = from_dict(sections(tmp_path, algorithm={"name": "diloco"}))
     assert build(outer).scheduled_rule.segments == [Segment(Range(0, 256), frozen=True)]
-    assert len(build(outer).training.segments) == 3
+    assert len(training_of(build(outer)).segments) == 3
 
 
 def test_a_line_search_keeps_what_is_frozen(tmp_path):

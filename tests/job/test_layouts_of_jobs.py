@@ -12,6 +12,7 @@ from mpidl.job.build import build
 from mpidl.job.checkpoints import complete_checkpoint
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
+from mpidl.job.restoring import restore
 from mpidl.parameters import Range, shards
 from mpidl.runs.start import run
 from mpidl.storage.checkpoint import Checkpoint
@@ -112,7 +113,7 @@ def test_what_it_saves_is_read_as_whole_tensors(trained, tmp_path_factory, data)
         assert again.read(name, whole, plain.layout).tobytes() == saved.read(name, whole).tobytes()
     network = mpidl.Network([mpidl.Dense(7, "tanh"), mpidl.BatchNormalisation(), mpidl.Dense(10)], (8, 8))
     restored = laid_out(Job(config, plain.given, network), layout)
-    restored.restore(again)
+    restore(restored, again)
     assert network.parameters.tobytes() == saved.read("parameters", whole).tobytes()
 
 

@@ -110,6 +110,35 @@ def test_a_missing_or_broken_file_is_one_line(tmp_path, missing):
     assert all("\n" not in str(error.value) for error in (broken, gone))
 
 
+EVERYTHING = Range(0, LAYOUT.size)
+READERS = {
+    "read": ("shard-1.h5", lambda read: read.read("parameters", EVERYTHING)),
+    "shard_state": ("shard-0.h5", lambda read: read.shard_state(EVERYTHING)),
+    "clock": ("shard-2.h5", lambda read: read.clock(EVERYTHING)),
+    "constants": ("index.h5", Checkpoint.constants),
+    "replica_vectors": ("replica-0.h5", lambda read: read.replica_vectors(0)),
+    "buffers": ("replica-0.h5", Checkpoint.buffers),
+}
+
+
+@pytest.mark.parametrize(("file", "reader"), READERS.values(), ids=READERS)
+def test_a_file_that_becomes_unreadable_is_one_line(tmp_path, file, reader):
+    save(tmp_path)
+    read, path = Checkpoint(tmp_path / "42"), tmp_path / "42" / file
+    path.write_bytes(b"no HDF5")
+    with pytest.raises(MpidlError, match=rf"^{path}: can't be read: [^\n]+$"):
+        reader(read)
+
+
+@pytest.mark.parametrize("reader", sorted(READERS.keys() - {"replica_vectors"}))  # A replica may have kept none.
+def test_a_checkpoint_that_vanishes_is_one_line(tmp_path, reader):
+    save(tmp_path)
+    read = Checkpoint(tmp_path / "42")
+    (tmp_path / "42").rename(tmp_path / "43")
+    with pytest.raises(MpidlError, match=rf"^{tmp_path}/42.*: can't be read: No such file or directory$"):
+        READERS[reader][1](read)
+
+
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(MpidlError, match=r"shard-0.h5: can't be written: Not a directory$"):

@@ -73,11 +73,11 @@ def _ranks(arguments: argparse.Namespace) -> int:
 
 
 def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
-    from mpidl.launch.mpiexec import check_memory, launch
+    from mpidl.launch.mpiexec import check_ranks, launch
     from mpidl.report.screen import Screen
     from mpidl.topology.roles import assign, check_number
 
-    check_memory(ranks)
+    check_ranks(ranks)
     config = _config(arguments)
     partitions = config.topology.partitions
     assign([0] * ranks, config.servers, partitions)
@@ -143,10 +143,10 @@ def run_predict(arguments: argparse.Namespace) -> int:
 
 
 def _launch_prediction(arguments: argparse.Namespace, ranks: int) -> int:
-    from mpidl.launch.mpiexec import check_memory, launch
+    from mpidl.launch.mpiexec import check_ranks, launch
     from mpidl.report.screen import Screen
 
-    check_memory(ranks)
+    check_ranks(ranks)
     passed = ["predict", str(arguments.run_dir), arguments.data, f"--output={arguments.output}"]
     passed += [] if arguments.step is None else [f"--step={arguments.step}"]
     passed += [f"--{option}" for option in ("exact", "force", "json") if getattr(arguments, option)]

@@ -11,14 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.algorithms import AUTO, Algorithm
-from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms import Algorithm
 from mpidl.config import Config
 from mpidl.data import Dataset, KeptSplit, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.data.schedule import Schedule
-from mpidl.engines.training import Training
 from mpidl.errors import UsageError
-from mpidl.job.checks import check_data, check_model, check_order, check_parts, check_states
+from mpidl.job.checks import check_model, check_order, check_parts, check_states
 from mpidl.job.description import of_data
 from mpidl.job.goal import Goal, metrics
 from mpidl.job.initial import Initial
@@ -27,16 +25,14 @@ from mpidl.metrics.figures import Figures
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.groups import frozen_names, segments_of, statistics_in
 from mpidl.nn.model import CompleteModel, Model, PlacedModel
-from mpidl.parameters import Held, Layout, Range, fragments, held_by_replicas, held_by_servers, shards
+from mpidl.parameters import Layout, Range
 from mpidl.partition.group import Group
 from mpidl.paths import user_path
-from mpidl.rules.segments import Segment
 from mpidl.schema import LARGEST
 from mpidl.shards.scheduled_rule import ScheduledRule
-from mpidl.storage.best import Best, read_best
+from mpidl.storage.best import Best
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.position import Position, ReplicaPosition
-from mpidl.wire import BLOCK
+from mpidl.storage.position import Position
 
 
 class Job:
@@ -233,44 +229,6 @@ class Job:
         """Take an algorithm in which what the configuration leaves open has been chosen."""
         self.algorithm, self.config = algorithm, replace(self.config, algorithm=algorithm)
 
-    def identify(self, data: Mapping[str, str]) -> None:
-        """Note what the data are, as `mpidl.job.description` says it; checkpoints will have that.
-
-        Raises
-        ------
-        UsageError
-            The checkpoint's were others.
-        """
-        self.described = dict(data)
-        if self.checkpoint is not None:
-            check_data(self.checkpoint, self.described)
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Give the model the parameters of a checkpoint, its constants, and the buffers of its first replica.
-
-        Raises
-        ------
-        UsageError
-            It is of another model.
-        """
-        check_model(checkpoint, self.original)
-        layout = self.original.layout
-        self.original.parameters[:] = checkpoint.read("parameters", Range(0, layout.size), layout)
-        self.original.load_constants(checkpoint.constants())
-        self._load_buffers(checkpoint.buffers())
-
-    def load_buffers(self, number: int) -> None:
-        """Give the model the buffers with which replica `number` goes on, if the run is resumed.
-
-        They are those that the replica had or, where the replicas begin anew, those of the first.
-        """
-        if self.checkpoint is not None:
-            self._load_buffers(self.checkpoint.buffers(number if self.replicas_resume else 0))
-
-    def _load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
-        if buffers:
-            self.original.load_buffers(buffers)
-
     def rehearse(self) -> None:
         """Let the user's own model compute the first batch, so that what is wrong with it is told before the training.
 
@@ -303,10 +261,6 @@ class Job:
         """What the model's share of correct samples is called."""
         return self.original.accuracy_name(several_labels=self.dataset.classes is None)
 
-    def replica_position(self, number: int) -> ReplicaPosition | None:
-        """Return where a replica goes on; None if it begins at the parameters."""
-        return self.position.replicas[number] if self.replicas_resume else None
-
     @property
     def resumes(self) -> bool:
         """Whether the algorithm resumes from the checkpoint, and doesn't just start from its parameters."""
@@ -316,20 +270,6 @@ class Job:
     def checkpoints(self) -> Path:
         """Directory of the run's checkpoints."""
         return self.directory / "checkpoints"
-
-    def find_best(self) -> Best | None:
-        """Return the best checkpoint of a run that goes on, if it is by the same figure and before the run's position.
-
-        Raises
-        ------
-        MpidlError
-            What names it can't be read.
-        """
-        if self.checkpoint is not None and self.continues and self.goal.keeps_best:
-            best = read_best(self.directory)
-            if best is not None and best.figure == self.goal.figure and best.step <= self.checkpoint.position.step:
-                self.best = best
-        return self.best
 
     @property
     def units(self) -> int:
@@ -349,55 +289,6 @@ class Job:
         splits = (self.given.train, self.given.test, self.given.validation)
         return [split for split in splits if isinstance(split, KeptSplit)]
 
-    def shards(self, holders: int) -> list[Range]:
-        """Return the parts of the parameters that servers hold or, without servers, workers of whole models.
-
-        Raises
-        ------
-        UsageError
-            There are too many of them.
-        """
-        return shards(self.layout.size, holders, self._block)
-
-    def held(self, servers: int) -> list[Held]:
-        """Return the shards of so many servers or, if that is 0, of the replicas.
-
-        Raises
-        ------
-        UsageError
-            There are too many of them.
-        """
-        if servers:
-            return held_by_servers(self.slices, servers, self._block)
-        count = self.algorithm.streamed
-        parts = [fragments(self.layout, own, count) for own in self.slices] if count else None
-        return held_by_replicas(self.slices, self.replicas, parts)
-
-    @property
-    def _block(self) -> int:
-        encodings = (self.algorithm.encoding(), self.algorithm.fetch_encoding())
-        if AUTO in (self.algorithm.wire, self.algorithm.wire_fetch):
-            return BLOCK
-        return max(1 if encoding is None else encoding.block for encoding in encodings)
-
-    @property
-    def own_fragments(self) -> list[Range]:
-        """The fragments of this rank's slice of the vectors; none where the algorithm reduces it whole."""
-        count = self.algorithm.streamed
-        return fragments(self.layout, self.slice, count) if count else []
-
-    @property
-    def own_segments(self) -> list[Segment]:
-        """The segments of this rank's slice of the vectors."""
-        found = ((each, each.range.intersect(self.slice)) for each in self.segments)
-        return [each._replace(range=own.shift(-self.slice.start)) for each, own in found if own is not None]
-
-    @property
-    def own_statistics(self) -> list[Range]:
-        """The ranges of this rank's slice of the vectors that hold statistics."""
-        found = (each.intersect(self.slice) for each in self.statistics)
-        return [own.shift(-self.slice.start) for own in found if own is not None]
-
     @property
     def scheduled_rule(self) -> ScheduledRule:
         """The shards' rule, with the schedule of its rate and the parameters that it updates otherwise, or not."""
@@ -405,16 +296,3 @@ class Job:
             frozen = [each._replace(rate=1.0, weight_decay=None) for each in self.segments if each.frozen]
             return ScheduledRule(self.rule, statistics=self.statistics, segments=frozen)
         return ScheduledRule(self.rule, self.rate_at, self.statistics, self.segments)
-
-    def replica_state(self) -> ReplicaState:
-        """Return what one more replica keeps: nothing yet."""
-        return self.training.replica_state()
-
-    @property
-    def training(self) -> Training:
-        """What an engine in one process trains, with the model that computes; see `place`."""
-        train = self.dataset.train
-        return Training(
-            self.algorithm, self.model, train, self.schedule, self.rate_at, self.own_statistics, self.own_segments,
-            self.original.buffers, self.own_fragments,
-        )  # fmt: skip

@@ -7,6 +7,7 @@ import numpy as np
 from mpidl.device import Place, choose
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
+from mpidl.job.slices import own_segments
 from mpidl.nn.groups import Penalised
 from mpidl.nn.ondevice import Mirrored, OnDevice
 
@@ -37,7 +38,7 @@ def place(job: Job, number: int = 0, mirrored: bool = True) -> Place | None:
     place = _placed(job, number, mirrored)
     if job.algorithm.coordinated and job.segments:
         total = float if job.group is None else job.group.total
-        job.model = Penalised(job.model, job.own_segments, total)
+        job.model = Penalised(job.model, own_segments(job), total)
     return place
 
 

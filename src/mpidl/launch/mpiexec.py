@@ -22,7 +22,7 @@ from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import quieten
 from mpidl.topology.roles import assign
 
-__all__ = ["check_memory", "launch"]
+__all__ = ["check_ranks", "launch"]
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, 75)
@@ -129,7 +129,7 @@ def launch(
         return forwarding.verdict(code, deaths.told() or forwarding.unnamed(code, Path(words[0]).name))
 
 
-def check_memory(ranks: int) -> None:
+def check_ranks(ranks: int) -> None:
     """Raise UsageError if this machine can't hold so many ranks, and no scheduler may give them other machines."""
     if environment.job() is not None:
         return

@@ -17,7 +17,7 @@ from mpidl.metrics.figures import known
 from mpidl.report.progress import COLUMNS, Title, choose
 from mpidl.report.recent import RecentLoss
 from mpidl.report.recorder import Recorder
-from mpidl.report.terminal import say
+from mpidl.report.terminal import show_on_terminal
 from mpidl.report.text import size
 from mpidl.shards.staleness import staleness_statistics
 from mpidl.storage.best import Best
@@ -112,9 +112,9 @@ class Reporter:
             directory = self.recorder.directory
             saved = "nothing yet" if self._saved is None else f"{directory}, step {self._saved}"
             if kind == "interrupted":
-                say(f"mpidl: stopping; saved so far: {saved}")
+                show_on_terminal(f"mpidl: stopping; saved so far: {saved}")
             elif self._interrupted and kind == "checkpoint":
-                say(f"mpidl: saved: {saved}; go on with `mpidl train --resume {directory}`")
+                show_on_terminal(f"mpidl: saved: {saved}; go on with `mpidl train --resume {directory}`")
 
     def assigned(self, roles: Roles) -> None:
         """Record and show which host has which roles."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-def say(line: str) -> None:
+def show_on_terminal(line: str) -> None:
     """Show a line on the terminal that this process belongs to or, if there is none, on stderr."""
     try:
         terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)

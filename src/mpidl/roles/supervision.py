@@ -14,6 +14,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.totals import Totals
 from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
+from mpidl.job.restoring import find_best
 from mpidl.metrics.target import SPLITS
 from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
@@ -111,7 +112,7 @@ class Supervisor:
             resumed=job.checkpoint is not None,
             coordinated=job.algorithm.coordinated,
             goal=job.goal,
-            best=job.find_best(),
+            best=find_best(job),
             terminate_on_nan=job.config.run.terminate_on_nan,
         )
 

@@ -24,6 +24,8 @@ from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.rehearsal import rehearse_replica
+from mpidl.job.restoring import load_buffers, replica_position
+from mpidl.job.training import training_of
 from mpidl.metrics.figures import Figures
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Held, Range, split
@@ -81,9 +83,9 @@ class Worker:
     def _make_engine(self) -> MpiEngine:
         """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""
         job, number, in_turn = self._job, self._number, self._job.config.run.deterministic
-        state, working, tickets = job.replica_state(), [], 0
-        position = job.replica_position(number)
-        job.load_buffers(number)
+        state, working, tickets = training_of(job).replica_state(), [], 0
+        position = replica_position(job, number)
+        load_buffers(job, number)
         if position is not None:
             assert job.checkpoint is not None
             vectors = job.checkpoint.replica_vectors(number, job.slice, job.layout)

@@ -14,6 +14,7 @@ from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.job import Job
 from mpidl.job.place import place
 from mpidl.job.rehearsal import learn_outputs
+from mpidl.job.restoring import restore
 from mpidl.launch.output import say
 from mpidl.metrics.figures import known
 from mpidl.nn.evaluation import evaluate_split
@@ -91,7 +92,7 @@ def evaluate(
     config = config_of(run, model is not None, data)
     dataset = opened(config.data_source if data is None else data)
     job = Job(config, dataset, build_model(config, dataset) if model is None else own_model(model, config, loss))
-    job.restore(checkpoint)
+    restore(job, checkpoint)
     place(job, mirrored=False)
     learn_outputs(job)
     sums = {

@@ -22,6 +22,9 @@ from mpidl.job.job import Job
 from mpidl.job.memory import check_memory
 from mpidl.job.place import place
 from mpidl.job.rehearsal import learn_outputs, rehearse_replica, rehearse_shard
+from mpidl.job.restoring import identify, load_buffers, replica_position
+from mpidl.job.slices import held_shards, shards_of
+from mpidl.job.training import training_of
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range
 from mpidl.report.origin import origin
@@ -58,12 +61,12 @@ class OneProcess:
         self._partitions = 1 if times is None else times.cut.partitions
         if job.config.device.shards and not self._virtual:
             raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
-        job.identify(of_data(job.given) | of_samples(job.given))
+        identify(job, of_data(job.given) | of_samples(job.given))
         job.begin(replicas)
         check_memory(job, 1 + len(job.states) + 2 + replicas, replicas)
         placed = place(job)
         job.rehearse()
-        job.load_buffers(0)
+        load_buffers(job, 0)
         chunk = CHUNK_BYTES // job.dtype.itemsize
         alone = replicas == 1 and not self._virtual and job.algorithm.only_reads
         whole = job.model.parameters if alone else np.empty(job.layout.size, job.dtype)
@@ -82,7 +85,7 @@ class OneProcess:
         self._reporter.placed([str(placed)] if placed else [])
         clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
-            job.training,
+            training_of(job),
             self._shards,
             replicas,
             time=VirtualTime(times, job.config.run.seed, clock, start=time.time()),
@@ -114,15 +117,15 @@ class OneProcess:
 
     def _tickets_before(self) -> int:
         """Return how many tickets the replica had taken in turn, if it goes on where it was."""
-        position = self._job.replica_position(0)
+        position = replica_position(self._job, 0)
         return position.tickets if position is not None and self._job.position.beginning is not None else 0
 
     def _ranges(self) -> list[Range]:
         if self._job.algorithm.exchange is Exchange.SHARED_MEMORY:
             return [Range(0, self._job.layout.size)]
         if self._job.algorithm.streamed:
-            return [each.range for each in self._job.held(0)]
-        return self._job.shards(self._job.config.servers or self._job.replicas)
+            return [each.range for each in held_shards(self._job, 0)]
+        return shards_of(self._job, self._job.config.servers or self._job.replicas)
 
     def run(self) -> dict[str, Any]:
         """Train, and return the run's summary."""

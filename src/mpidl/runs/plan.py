@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.job.planning import plan_model
+from mpidl.job.slices import shards_of
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
 from mpidl.parameters import Range, split
@@ -140,9 +142,9 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
     parts = _parts(job, cut)
     workers = {rank: part for replica in roles.replicas for rank, part in zip(replica, parts, strict=True)}
     if roles.servers:
-        shards = dict(zip(roles.servers, job.shards(len(roles.servers)), strict=True))
+        shards = dict(zip(roles.servers, shards_of(job, len(roles.servers)), strict=True))
     elif cut is None:
-        shards = dict(zip(workers, job.shards(len(workers)), strict=True))
+        shards = dict(zip(workers, shards_of(job, len(workers)), strict=True))
     else:
         divided = [split(own.size, len(roles.replicas)) for own in cut.slices]
         shards = {
@@ -157,7 +159,7 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
             "shard": shards.get(rank),
             "memory": _memory(job, shards.get(rank), rings, workers.get(rank))
             if rank not in relays
-            else _memory_of_relay(job, job.shards(len(roles.servers)), relays[rank]),
+            else _memory_of_relay(job, shards_of(job, len(roles.servers)), relays[rank]),
         }
         for rank in range(ranks)
     ]
@@ -256,14 +258,14 @@ def _rank_table(plan: Mapping[str, Any]) -> list[str]:
     used = {part: title for part, title in PARTS.items() if any(rank["memory"][part] for rank in plan["roles"])}
     rows = [["rank", "role", "shard", *used.values(), "in all"]]
 
-    def cells(rank: Mapping[str, Any]) -> list[str]:
-        memory = rank["memory"]
-        return [
-            quantity(each, "B") if each else "" for each in (*(memory[part] for part in used), sum(memory.values()))
-        ]
+    @cache
+    def cells(memory: tuple[int, ...]) -> list[str]:
+        shown = [nbytes for part, nbytes in zip(PARTS, memory, strict=True) if part in used]
+        return [quantity(each, "B") if each else "" for each in (*shown, sum(memory))]
 
     for (_, shard, texts), group in groupby(
-        plan["roles"], lambda rank: (rank["role"].split()[0], rank["shard"], cells(rank))
+        plan["roles"],
+        lambda rank: (rank["role"].split()[0], rank["shard"], cells(tuple(rank["memory"].values()))),
     ):
         first, *others = list(group)
         to = [f" to {others[-1]['rank']}", f" to {others[-1]['role'].split()[1]}"] if others else ["", ""]

@@ -17,6 +17,7 @@ from mpidl.data.unlabelled import open_inputs
 from mpidl.errors import UsageError
 from mpidl.job.build import build_model
 from mpidl.job.job import Job
+from mpidl.job.restoring import restore
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import CompleteModel
 from mpidl.paths import check_new, user_path, whole
@@ -88,7 +89,7 @@ def _open(run: Path, checkpoint: Checkpoint, data: str) -> tuple[CompleteModel, 
     else:
         assert dataset is not None
         job = Job(config, dataset, build_model(config, dataset))
-        job.restore(checkpoint)
+        restore(job, checkpoint)
         model, shape = job.original, dataset.input_shape
     if data in SPLITS and dataset is not None:
         dataset = held_out(dataset, config.data.validation, config.data.portion, config.run.seed)

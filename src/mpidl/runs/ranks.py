@@ -22,6 +22,8 @@ from mpidl.job.cutting import cut, take_part
 from mpidl.job.description import of_data, of_model, of_samples
 from mpidl.job.job import Job
 from mpidl.job.memory import check_memory
+from mpidl.job.restoring import identify
+from mpidl.job.slices import held_shards
 from mpidl.launch import marks
 from mpidl.launch.deaths import nodes_as_text
 from mpidl.parameters import Held
@@ -87,8 +89,8 @@ def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dic
         _agree(comm, roles, lambda: agree_on_initial_values(comm, job.original))
     job.begin(len(roles.replicas))
     plan = _agree(comm, roles, lambda: cut(job, partitions)) if partitions > 1 else None
-    _agree(comm, roles, lambda: _check_memory(job, roles, nodes, comm.rank))
-    held = job.held(len(roles.servers))
+    _agree(comm, roles, lambda: _check_memory_of_node(job, roles, nodes, comm.rank))
+    held = held_shards(job, len(roles.servers))
     group = None if plan is None else _join_replica(comm, roles)
     if plan is not None and group is not None:
         take_part(job, plan, group)
@@ -157,7 +159,7 @@ def _capacity(job: Job, held: list[Held]) -> Capacity:
     )
 
 
-def _check_memory(job: Job, roles: Roles, nodes: list[int], rank: int) -> None:
+def _check_memory_of_node(job: Job, roles: Roles, nodes: list[int], rank: int) -> None:
     """Check that what the ranks of this node hold fits into its memory."""
     here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
     servers = sum(other in roles.servers for other in here)
@@ -205,7 +207,7 @@ def _compare(comm: MPI.Intracomm, roles: Roles, job: Job) -> None:
     sizes = check_same("data", of_data(job.given), comm.rank, comm.allgather)
     trains = any(comm.rank in ranks for ranks in roles.replicas)
     samples = _agree(comm, roles, lambda: of_samples(job.given) if trains else None)
-    job.identify({**sizes, **check_same("data", samples, comm.rank, comm.allgather)})
+    identify(job, {**sizes, **check_same("data", samples, comm.rank, comm.allgather)})
 
 
 def _agree(

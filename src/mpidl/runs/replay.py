@@ -13,6 +13,8 @@ from mpidl.errors import MpidlError
 from mpidl.job.build import build
 from mpidl.job.fill import fill
 from mpidl.job.place import place
+from mpidl.job.slices import shards_of
+from mpidl.job.training import training_of
 from mpidl.parameters import Range
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import steps
@@ -47,9 +49,9 @@ def replay(run: Path) -> dict[str, Any]:
     job = build(config, beginning)
     place(job)
     job.replicas = len(interleaving.batches)
-    ranges = job.shards(len(interleaving.arrivals) or job.replicas)
+    ranges = shards_of(job, len(interleaving.arrivals) or job.replicas)
     parts = [fill(job, part, np.empty(part.size, job.dtype), interleaving.chunk) for part in ranges]
-    engine = ReplayEngine(job.training, parts, interleaving)
+    engine = ReplayEngine(training_of(job), parts, interleaving)
     gradients = engine.run()
     found, expected = engine.parameters(), end.read("parameters", Range(0, end.size), job.layout)
     difference, equal = float(np.abs(found - expected).max()), bool(np.array_equal(found, expected))

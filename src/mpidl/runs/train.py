@@ -15,6 +15,7 @@ from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, kind_of, quoted
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.job import Job
+from mpidl.job.restoring import restore
 from mpidl.launch import environment
 from mpidl.launch.signals import held
 from mpidl.launch.uncaught import tell_once
@@ -224,7 +225,7 @@ def train(
         summary = start(resolved, make, run if resume else None)
         if resume and model is not None and not jobs:
             # Nothing was left to train.
-            make(replace(resolved, model=replace(resolved.model, initial=None)), None).restore(latest(run))
+            restore(make(replace(resolved, model=replace(resolved.model, initial=None)), None), latest(run))
         for job in jobs:
             job.original.finish()
     return summary

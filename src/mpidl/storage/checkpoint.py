@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -143,7 +145,8 @@ class Checkpoint:
             See `read`.
         """
         paths = takewhile(Path.exists, (self.path / replica_file(number, part) for part in count()))
-        files = [(path, _range(path, self.size)) for path in paths]
+        with _readable(self.path):
+            files = [(path, _range(path, self.size)) for path in paths]
         if not files:
             return {}
         saved, (names, others) = SavedVectors(files, self.layout), _contents(*files[0])
@@ -155,7 +158,8 @@ class Checkpoint:
 
     def buffers(self, number: int = 0) -> dict[str, np.ndarray]:
         """Return what a replica's model counted by itself, by name; that of the first replica saved if it has none."""
-        saved = sorted(int(found[1]) for path in self.path.iterdir() if (found := _REPLICA.fullmatch(path.name)))
+        with _readable(self.path):
+            saved = sorted(int(found[1]) for path in self.path.iterdir() if (found := _REPLICA.fullmatch(path.name)))
         first = number if number in saved else next(iter(saved), None)
         return {} if first is None else _arrays(self.path / replica_file(first), BUFFERS)
 
@@ -163,18 +167,31 @@ class Checkpoint:
         """Return the largest clock of the shards that had a part of a range; see `read`."""
         clocks = []
         for number in self._vectors.holders(range, layout):
-            with h5py.File(self._files[number][0]) as file:
+            with _opened(self._files[number][0]) as file:
                 clocks.append(int(file.attrs["clock"]))
         return max(clocks)
 
 
-def _range(path: Path, size: int) -> Range:
-    """Return the range of vectors of so many elements that a file of a replica has: all, unless the replica is cut."""
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """Open a file of a checkpoint; what can't be read of it raises MpidlError."""
+    with _readable(path), h5py.File(path) as file:
+        yield file
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise MpidlError if a file, or a directory, can't be read in this context."""
     try:
-        with h5py.File(path) as file:
-            return Range(int(file.attrs.get("start", 0)), int(file.attrs.get("stop", size)))
+        yield
     except OSError as error:
         raise cannot_read(path, error) from error
+
+
+def _range(path: Path, size: int) -> Range:
+    """Return the range of vectors of so many elements that a file of a replica has: all, unless the replica is cut."""
+    with _opened(path) as file:
+        return Range(int(file.attrs.get("start", 0)), int(file.attrs.get("stop", size)))
 
 
 def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]]:
@@ -189,11 +206,8 @@ def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]
             else:
                 others[name] = np.asarray(item[()])
 
-    try:
-        with h5py.File(path) as file:
-            file.visititems(take)
-    except OSError as error:
-        raise cannot_read(path, error) from error
+    with _opened(path) as file:
+        file.visititems(take)
     return names, others
 
 
@@ -205,12 +219,9 @@ def _arrays(path: Path, group: str = "/") -> dict[str, np.ndarray]:
         if isinstance(item, h5py.Dataset):
             found[name] = np.asarray(item[()])
 
-    try:
-        with h5py.File(path) as file:
-            if group in file:
-                file[group].visititems(take)
-    except OSError as error:
-        raise cannot_read(path, error) from error
+    with _opened(path) as file:
+        if group in file:
+            file[group].visititems(take)
     return found
 
 
