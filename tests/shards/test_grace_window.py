@@ -22,7 +22,7 @@ def give(shard, worker, chunks, fetched=0):
 
 
 def whole(shard):
-    return range(shard.chunks)
+    return reversed(range(shard.chunks))
 
 
 def test_a_step_with_a_grace_window_takes_who_comes_before_its_end():
@@ -75,6 +75,16 @@ def test_a_push_that_begins_within_the_window_counts_as_a_whole_and_a_later_one_
     shard.look(8.0)
     assert np.array_equal(shard.parameters, before - 2)
     assert (shard.clock, shard.pushes, shard.dropped) == (1, 4, 1)
+
+
+def test_the_window_begins_when_the_quorum_has_arrived_whole():
+    shard = make(FirstOfStep(2, 3, 1.0))
+    first, *rest = whole(shard)
+    give(shard, 0, whole(shard))
+    give(shard, 1, [first])
+    assert shard.look(5.0) == math.inf
+    give(shard, 1, rest)
+    assert shard.look(7.0) == 8.0
 
 
 def test_who_leaves_within_the_window_is_waited_for_no_longer():

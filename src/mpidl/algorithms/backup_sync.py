@@ -33,7 +33,8 @@ class BackupSync(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker in algorithm 3 of the paper; see `Algorithm.replica`."""
-        early = self.leaves_early(replicas)
+        # A step whose grace window is over still waits for a push that has begun.
+        early = self.leaves_early(replicas) and not self.grace
         while True:
             batch = yield NextBatch()
             if batch is None:

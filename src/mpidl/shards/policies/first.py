@@ -68,8 +68,8 @@ class FirstOfStep(Policy):
 
     def look(self, shard: ShardState, now: float) -> float:
         """See `Policy.look`: a step whose grace window has ended ends when no push to it has arrived in part."""
-        # A worker's chunks arrive in order: whoever has given the last one has given all.
-        if not self._grace or len(self._givers[-1]) < self._count:
+        # A worker's chunks arrive from the last to the first: whoever has given the first one has given all.
+        if not self._grace or len(self._givers[0]) < self._count:
             return math.inf
         if self._end is None:
             self._end = now + self._grace
