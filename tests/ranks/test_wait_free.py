@@ -86,8 +86,8 @@ def test_what_may_not_leave_early_or_is_encoded_is_as_without(comm, shared_path,
     """One worker; of what is encoded, the same chunks are, in the same order."""
     found = []
     for wrap in (lambda model: model, Piecewise):
-        model, split = least_squares(1009)
-        options = {"servers": comm.size - 2, "rule": Sgd(1e-3), "algorithm": algorithm}
+        model, split = least_squares(4099)
+        options = {"servers": comm.size - 2, "rule": Sgd(1e-4), "algorithm": algorithm}
         run(wrap(model), split, transport, shared_path, **options)
         found.append(model.parameters.copy())
     assert np.isfinite(found[0]).all()
