@@ -20,7 +20,8 @@ class Post:
         from mpidl.rma.doorbells import Doorbells
         from mpidl.rma.inboxes import Inbox
         from mpidl.rma.mailboxes import regions
-        from mpidl.rma.outboxes import Outbox, Outboxes
+        from mpidl.rma.outbox import Outbox
+        from mpidl.rma.outboxes import Outboxes
         from mpidl.transport.mailbox_geometry import MailboxGeometry
 
         self.comm, self.workers = comm, comm.size - 1

@@ -9,7 +9,8 @@ import numpy as np
 from mpidl.parameters.ranges import Range
 from mpidl.rma.inboxes import RelayInbox
 from mpidl.rma.link import WindowLink
-from mpidl.rma.outboxes import Outbox, Outboxes
+from mpidl.rma.outbox import Outbox
+from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.reading import Holder, ShardReader
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ShardClock

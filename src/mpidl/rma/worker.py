@@ -12,7 +12,8 @@ from mpidl.parameters.ranges import Range
 from mpidl.rma.counters import Counter
 from mpidl.rma.differences import DifferenceFetch
 from mpidl.rma.link import WindowLink
-from mpidl.rma.outboxes import Outbox, Outboxes
+from mpidl.rma.outbox import Outbox
+from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.reading import Holder, ShardReader, regions
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ROUNDS, Control, Notice, Order, ShardClock

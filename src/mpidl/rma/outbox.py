@@ -1,0 +1,228 @@
+"""A worker's end of the mailbox of one shard: see `mpidl.rma.mailboxes`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mpidl.rma.mailboxes import CHUNK, COUNT, ENCODED, FETCHED, FIRST, GROUP, HEADER, LAST, PUSH, names
+from mpidl.rma.verbs import RemoteMemory
+from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.protocol import END, MARK
+from mpidl.wire import ErrorFeedback
+
+
+class Outbox:
+    """A worker's end of its ring for one shard.
+
+    Parameters
+    ----------
+    window : RemoteMemory
+    server : int
+        Rank of the server.
+    worker : int
+        Index of this worker's ring.
+    geometry : MailboxGeometry
+    feedback : ErrorFeedback, optional
+        Encodes this worker's pushes to the shard. Where the geometry has a wire format but this is not given, they
+        travel as they are.
+    shard : int
+        The shard's number.
+    relayed : bool
+        Whether the ring is a relay's, who says when servers have applied what it has consumed.
+
+    Attributes
+    ----------
+    server : int
+    pushes : int
+        Whole pushes delivered.
+    bytes : int
+        Bytes of values delivered.
+    """
+
+    def __init__(
+        self,
+        window: RemoteMemory,
+        server: int,
+        worker: int,
+        geometry: MailboxGeometry,
+        feedback: ErrorFeedback | None = None,
+        shard: int = 0,
+        relayed: bool = False,
+    ) -> None:
+        self._names = names(shard)
+        self._window, self.server, self._worker = window, server, worker
+        self._geometry, self._feedback = geometry, feedback
+        self._first_slot = worker * geometry.slots
+        self._stride = geometry.stride(feedback is not None)
+        self._published = np.zeros(1, np.int64)
+        self._consumed = np.zeros(1, np.int64)
+        self._applied = np.zeros(1, np.int64) if relayed else self._consumed
+        self._headers = np.zeros((GROUP, HEADER), np.int64)
+        self._encoded = np.empty(GROUP * geometry.slot if feedback is not None else 0, np.uint8)
+        self.pushes = self.bytes = 0
+        self._left = self._unpublished = 0
+        self._asked = False
+        self._fetched, self._portions = 0, (-1, -1)
+
+    @property
+    def sent(self) -> int:
+        """Chunks delivered."""
+        return int(self._published[0])
+
+    def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1)) -> None:
+        """Begin a push; `write` and `publish` until it is `delivered`.
+
+        Parameters
+        ----------
+        fetched : int
+            The shard's clock at the last fetch.
+        portions : (int, int)
+            The first and the last portion that the push was computed on.
+        """
+        self._left, self._fetched, self._portions = self._geometry.chunks, fetched, portions
+
+    @property
+    def applied(self) -> bool:
+        """Whether the server, when it was asked last, had applied everything that was sent."""
+        return bool(self._applied[0] == self._published[0])
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the whole push has been written."""
+        return self._left == 0
+
+    def follow(self, parameters: Any, clock: np.ndarray, after: np.ndarray, regions: tuple[str, str]) -> None:
+        """Start a fetch behind the push that was delivered last, a group of chunks when the server has applied it.
+
+        Parameters
+        ----------
+        parameters : array, shape (shard size,), or None
+            None to fetch the clock alone, when the whole push has been applied.
+        clock, after : array of int64, shape (len(ShardClock),)
+            Receive the shard's clock before the parameters, and after them.
+        regions : (str, str)
+            Names of the server's regions of parameters and clock.
+        """
+        geometry, (values, clocks) = self._geometry, regions
+        begun = self.sent - geometry.chunks
+        groups = range(geometry.chunks, 0, -GROUP) if parameters is not None else ()
+        self._get_later(clock, clocks, 0, begun + min(GROUP, geometry.chunks) if groups else self.sent)
+        for stop in groups:
+            first = max(stop - GROUP, 0)
+            part = slice(first * geometry.chunk, stop * geometry.chunk)
+            self._get_later(parameters[part], values, part.start, begun + geometry.chunks - first)
+        self._get_later(after, clocks, 0, self.sent)
+
+    def followed(self) -> None:
+        """Note that what `follow` started has arrived: everything has been applied."""
+        self._consumed[0] = self.sent
+
+    def _get_later(self, values: Any, name: str, offset: int, consumed: int) -> None:
+        self._window.get_later(values, self.server, name, offset, self._names.consumed, self._worker, consumed)
+
+    def has_room(self, message: bool = False) -> bool:
+        """Return whether there were slots for a group of the push, or for a message, when the server was asked last."""
+        wanted = 1 if message else min(GROUP, self._left)
+        return self._geometry.slots - (self.sent - int(self._consumed[0])) >= wanted
+
+    def ask(self) -> None:
+        """Start asking the server how far it has come, unless it has come to the end; the caller flushes."""
+        if self.applied:
+            return
+        self._window.get(self._consumed, self.server, self._names.consumed, self._worker)
+        if self._applied is not self._consumed:
+            self._window.get(self._applied, self.server, self._names.applied, self._worker)
+
+    def knows_room(self) -> bool:
+        """Return whether a slot is known to be free; if none is, ask the server, and don't wait for its answer."""
+        if self._asked and not self._window.arrived(self.server):
+            return False
+        self._asked = False
+        if self._room(1):
+            return True
+        self.ask()
+        self._asked = not self._window.arrived(self.server)
+        return not self._asked and self._room(1) > 0
+
+    def write(self, values: Any, final: int = 0) -> bool:
+        """Start writing as many chunks of the push as there are free slots for, at most a group.
+
+        Parameters
+        ----------
+        values : array, shape (shard size,) or (2, shard size)
+            The whole push for this server, the host's or a device's.
+        final : int
+            Write no chunk that begins before this element of the shard.
+
+        Returns
+        -------
+        bool
+            Whether there is something to publish.
+        """
+        geometry = self._geometry
+        room = self._room(min(GROUP, self._final_chunks(final)))
+        if not room:
+            return False
+        headers = self._headers[:room]
+        headers[:, PUSH] = self.pushes
+        headers[:, FETCHED] = self._fetched
+        headers[:, FIRST], headers[:, LAST] = self._portions
+        headers[:, ENCODED] = self._feedback is not None
+        first = self._left - room
+        start = first * geometry.chunk
+        part = values[..., start : self._left * geometry.chunk]
+        elements = part.shape[-1]
+        for i in range(room):
+            headers[i, CHUNK] = first + i
+            headers[i, COUNT] = min(geometry.chunk, elements - i * geometry.chunk)
+        if self._feedback is not None:
+            host = self._window.on_host(part, self.server)
+            nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, self._stride)
+            part = self._encoded[:nbytes]
+        self._put(headers, part)
+        self.bytes += part.nbytes
+        self._left = first
+        self.pushes += self.delivered
+        return True
+
+    def has_final(self, final: int) -> bool:
+        """Return whether there is a chunk that is still to be written and doesn't begin before `final`."""
+        return self._final_chunks(final) > 0
+
+    def _final_chunks(self, final: int) -> int:
+        return max(0, self._left - max(0, -(-final // self._geometry.chunk)))
+
+    def write_end(self) -> bool:
+        """Start saying that no push follows; False if there is no free slot yet."""
+        return self._write_message(END, 0)
+
+    def write_mark(self, order: int) -> bool:
+        """Start marking an order behind the pushes sent so far; False if there is no free slot yet."""
+        return self._write_message(MARK, order)
+
+    def _write_message(self, chunk: int, order: int) -> bool:
+        if not self._room(1):
+            return False
+        self._headers[0] = (self.pushes, chunk, 0, 0, order if chunk == MARK else -1, -1, 0)
+        self._put(self._headers[:1], None)
+        return True
+
+    def _room(self, wanted: int) -> int:
+        """Return how many slots in a row, at most `wanted`, may be written."""
+        slots, sent = self._geometry.slots, self.sent
+        return min(wanted, slots - (sent - int(self._consumed[0])), slots - sent % slots)
+
+    def _put(self, headers: np.ndarray, values: Any) -> None:
+        slot = self._geometry.slots - self.sent % self._geometry.slots - len(headers)
+        if values is not None:
+            offset = self._worker * self._geometry.ring + slot * self._stride
+            self._window.put(values, self.server, self._names.slots, offset)
+        self._window.put(headers, self.server, self._names.headers, (self._first_slot + slot) * HEADER)
+        self._unpublished = len(headers)
+
+    def publish(self) -> None:
+        """Start showing the server what has been written, which must have been ordered before."""
+        self._published[0] += self._unpublished
+        self._window.put(self._published, self.server, self._names.published, self._worker)
