@@ -14,7 +14,6 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.totals import Totals
 from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
-from mpidl.job.restoring import find_best
 from mpidl.metrics.target import SPLITS
 from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
@@ -104,6 +103,8 @@ class Supervisor:
     @classmethod
     def for_job(cls, job: Job, now: float) -> Supervisor:
         """Return the supervisor of a job."""
+        from mpidl.job.restoring import find_best  # It reads checkpoints; to supervise takes no HDF5.
+
         return cls(
             job.schedule,
             job.position,
