@@ -7,8 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
-from numba.core.runtime.nrt import rtsys
 
 
 def jit(function: Callable[..., Any], reassociate: bool = False) -> Callable[..., Any]:
@@ -30,16 +28,5 @@ def jit(function: Callable[..., Any], reassociate: bool = False) -> Callable[...
         function, error_model="numpy", nogil=True, fastmath={"reassoc"} if reassociate else False
     )
     with suppress(RuntimeError):  # Where no directory for the cache is writable, each start compiles.
-        dispatcher._cache = _Cache(function)  # type: ignore[no-untyped-call]
+        dispatcher.enable_caching()
     return dispatcher  # type: ignore[no-any-return]
-
-
-class _Cache(FunctionCache):
-    """Numba's cache, less what only a compilation needs: importing that takes longer than all else of a start."""
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the machine code for a signature, or None if there is none."""
-        # What the code of any function may call.
-        rtsys.initialize(target_context)
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]

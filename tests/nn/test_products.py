@@ -75,7 +75,8 @@ HALF_AS_LONG = pytest.param("+avx,+avx2,+fma", marks=pytest.mark.skipif(BYTES ==
 def test_on_machines_with_shorter_vectors(features):
     variables = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features}
     chosen = [f"{__file__}::{test}" for test in ("test_products", "test_a_result_does_not_depend_on_its_neighbours")]
-    chosen.append(f"{Path(__file__).with_name('test_convolution.py')}::test_tiles_of_any_block")
+    convolutions = Path(__file__).with_name("test_convolution.py")
+    chosen += [f"{convolutions}::{test}" for test in ("test_tiles_of_any_block", "test_patches_of_any_block")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen],
         env=os.environ | variables, capture_output=True, text=True, timeout=80, check=False,

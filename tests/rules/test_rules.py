@@ -205,9 +205,8 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 
-def test_a_second_process_compiles_nothing_and_imports_no_compiler():
+def test_a_second_process_compiles_nothing():
     code = """if True:
-        import sys
         import numpy as np
         from mpidl.rules import RULES
         from mpidl.rules.rule import _compiled
@@ -216,10 +215,9 @@ def test_a_second_process_compiles_nothing_and_imports_no_compiler():
                 rule().warm(dtype)
             stats = _compiled(rule, np.ndarray, False, False).stats
             print(rule.name, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
-        print(*[name for name in ("numba", "numba.np.linalg", "scipy.linalg") if name in sys.modules])
     """
     run(code)
-    assert run(code) == [*(word for name in RULES for word in (name, "2", "0")), "numba"]
+    assert run(code) == [word for name in RULES for word in (name, "2", "0")]
 
 
 def test_importing_the_rules_imports_neither_numpy_nor_numba():
@@ -238,10 +236,10 @@ def test_warm_is_what_the_first_update_needs():
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch):
-    def refuse(self, function):
+    def refuse(self):
         raise RuntimeError("no locator available")
 
-    monkeypatch.setattr("numba.core.caching.FunctionCache.__init__", refuse)
+    monkeypatch.setattr("numba.core.dispatcher.Dispatcher.enable_caching", refuse)
 
     class Uncached(Sgd):
         name = "uncached"
