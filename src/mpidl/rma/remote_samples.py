@@ -25,7 +25,9 @@ from mpidl.rma.progress import PERIOD
 from mpidl.rma.sends import Sends, pieces
 
 #: Most samples of a request, and most bytes of their inputs, unless one sample has more.
-ROWS, BYTES = 4096, 1 << 23
+ROWS, BYTES = 1024, 1 << 23
+#: Numbers at the head of a request: the split's, and that of the samples, whose rows in the memory of the node follow.
+HEAD = 2
 #: Looks in vain before the thread sleeps: some MPIs take in one message a look.
 LOOKS = 3
 #: Longest sleep in seconds: where messages wake the thread, while it waits for answers and else; where nothing wakes
@@ -36,7 +38,7 @@ WAITING_SLEEP, WOKEN_SLEEP, BLIND_SLEEP = 1e-3, 5e-3, 500e-6
 class Tag(IntEnum):
     """Kinds of messages."""
 
-    REQUEST = 1  # the split's number, and the samples' rows in the memory of the node that is asked
+    REQUEST = 1
     INPUTS = 2
     TARGETS = 3
 
@@ -154,14 +156,18 @@ class RemoteSamples(Owner):
         ]
         # The workers of a node each ask another one.
         self._asked_ranks = [ranks[place % len(ranks)] for ranks in nodes]
+        own = len(nodes[self._node])
+        others = (ranks for node, ranks in enumerate(nodes) if node != self._node)
+        self._sources = [rank for ranks in others for each, rank in enumerate(ranks) if each % own == place]
         self._doorbells: Any = Doorbells(self._comm)
         self._sends = Sends(self._comm)
         self._free: dict[tuple[int, int], list[Asked]] = {}
         self._asked: deque[Asked] = deque()
         self._waiting: list[Asked] = []
         self.bytes_taken = self.bytes_allocated = 0
-        self._message, self._status = np.empty(1 + ROWS, np.int64), MPI.Status()
-        self._arrival: Any = self._receive()
+        self._messages = np.empty((len(self._sources), HEAD + ROWS), np.int64)
+        # MPICH may lose what a receive from any source waits for, where several threads call it.
+        self._arrivals: Any = [self._receive(number) for number in range(len(self._sources))]
         self._ending = False
         self._all_end: Any = None
         self._looks, self._overslept = LOOKS, False
@@ -210,9 +216,10 @@ class RemoteSamples(Owner):
         while self._asked:
             self._request(self._asked.popleft())
             worked = True
-        while self._arrival.Test(self._status):
-            self._answer(self._status)
-            self._arrival = self._receive()
+        while arrived := MPI.Request.Testsome(self._arrivals):
+            for number in arrived:
+                self._answer(self._messages[number], self._sources[number])
+                self._arrivals[number] = self._receive(number)
             worked = True
         self._sends.advance()
         for asked in tuple(self._waiting):
@@ -250,26 +257,27 @@ class RemoteSamples(Owner):
         for values, tag in ((asked.inputs[place], Tag.INPUTS), (asked.targets[place], Tag.TARGETS)):
             asked.requests += [self._comm.Irecv(piece, rank, tag) for piece in pieces(values)]
             self.bytes_taken += values.nbytes
-        size = 8 * (1 + place.stop - place.start)
+        rows = asked.remote[place]
+        size = 8 * (HEAD + len(rows))
         lent = self._sends.borrow(size)
         message = lent[:size].view(np.int64)
-        message[0], message[1:] = asked.number, asked.remote[place]
+        message[:HEAD], message[HEAD:] = (asked.number, len(rows)), rows
         self._sends.start(message, rank, Tag.REQUEST, lent)
 
-    def _receive(self) -> MPI.Request:
-        arrival: MPI.Request = self._comm.Irecv([self._message, MPI.INT64_T], MPI.ANY_SOURCE, Tag.REQUEST)
+    def _receive(self, number: int) -> MPI.Request:
+        arrival: MPI.Request = self._comm.Irecv([self._messages[number], MPI.BYTE], self._sources[number], Tag.REQUEST)
         return arrival
 
-    def _answer(self, status: MPI.Status) -> None:
-        """Send the samples that a request names."""
-        count = status.Get_count(MPI.INT64_T)
-        part, rows = self._parts[self._message[0]], self._message[1:count]
+    def _answer(self, message: NDArray[np.int64], rank: int) -> None:
+        """Send a rank the samples that its request names."""
+        number, count = message[:HEAD]
+        part, rows = self._parts[number], message[HEAD : HEAD + count]
         for values, tag in ((part.inputs, Tag.INPUTS), (part.targets, Tag.TARGETS)):
             size = len(rows) * values[:1].nbytes
             lent = self._sends.borrow(size)
             out = lent[:size].view(values.dtype).reshape(len(rows), *values.shape[1:])
             np.take(values, rows, axis=0, out=out, mode="clip")
-            self._sends.start(out, status.source, tag, lent)
+            self._sends.start(out, rank, tag, lent)
 
     def _pause(self) -> None:
         """Sleep until there is something to do, at most a moment."""
@@ -294,9 +302,10 @@ class RemoteSamples(Owner):
         self._ending = True
         self._doorbells.ring(self._comm.rank)
         self._thread.join()
-        self._arrival.Cancel()
-        self._arrival.Wait()
+        for arrival in self._arrivals:
+            arrival.Cancel()
+            arrival.Wait()
         self._doorbells.free()
         comm = self._comm
-        self._comm = self._doorbells = self._arrival = Freed("the exchange of samples")
+        self._comm = self._doorbells = self._arrivals = Freed("the exchange of samples")
         comm.Free()
