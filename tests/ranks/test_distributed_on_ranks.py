@@ -152,17 +152,20 @@ def test_a_worker_that_is_late_gets_its_samples(comm, shared_path, data, monkeyp
     """Whatever the others wait in, their threads answer."""
     if comm.size < 3:
         return
-    original = KeptSplit.gather
 
-    def gather(self, indices, epoch=0):
-        if comm.rank == comm.size - 1:
-            time.sleep(0.02)
-        return original(self, indices, epoch)
+    def late(original):
+        def call(*arguments):
+            if comm.rank == comm.size - 1:
+                time.sleep(0.05)
+            return original(*arguments)
 
-    monkeypatch.setattr(KeptSplit, "gather", gather)
-    options = {"algorithm": algorithm, "deterministic": False, "epochs": 1}
+        return call
+
+    for name in ("prepare", "gather"):
+        monkeypatch.setattr(KeptSplit, name, late(getattr(KeptSplit, name)))
+    options = {"algorithm": algorithm, "deterministic": False}
     summary, _ = train(shared_path, "hdf5", data["hdf5"], "distributed", "late", **options)
-    assert summary["samples"] == SAMPLES
+    assert summary["samples"] == 2 * SAMPLES
 
 
 def test_what_can_not_be_read_is_one_line_on_all_ranks(comm, shared_path, data):
