@@ -96,7 +96,7 @@ def test_what_changes_when_a_grace_window_ends_is_published(cupy):
     host, device, published = pair(cupy, BackupSync(backup=2, grace=1.0), Sgd(0.1))
     before = published.copy()
     for shard in (host, device):
-        for chunk, piece in enumerate(shard.pieces):
+        for chunk, piece in reversed([*enumerate(shard.pieces)]):
             shard.receive_chunk(0, chunk, shard.clock, np.ones(piece.size), (0, 0))
         assert shard.look(3.0) == 4.0
     assert published.tobytes() == before.tobytes()
