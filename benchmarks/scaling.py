@@ -11,9 +11,9 @@ worker, or process, of the same run. On several hosts --start says how ranks are
     --start 'srun --mpi=pmix --nodes={hosts} --ntasks={ranks}'    or    --start 'mpirun --hostfile FILE -n {ranks}'
 
 The prediction is that of a virtual cluster with the durations that the single worker has measured, and goes on to 1000
-workers. In strong scaling, gradients are those of a single worker with minibatches of the same size. Without --data it
-is a small network on the embedded digits, without DDP. Prints a table, and writes it to results/scaling.json,
-scaling.h5 and scaling.png.
+workers. In strong scaling, gradients are those of a single worker with minibatches of the same size. On several hosts,
+what passes the network is as fast as with a single worker on the most hosts. Without --data it is a small network on
+the embedded digits, without DDP. Prints a table, and writes it to results/scaling.json, scaling.h5 and scaling.png.
 
 --point K only measures the K-th point, and keeps it in --points DIRECTORY; --gather makes the table of what is there.
 """
@@ -188,6 +188,7 @@ def run_ddp(point: Point, options: argparse.Namespace, directory: Path) -> dict[
 def predicted(
     point: Point,
     base: dict[str, Any],
+    across: dict[str, Any],
     options: argparse.Namespace,
     cores: int | None,
     alone: list[dict[str, Any]] | None = None,
@@ -198,16 +199,20 @@ def predicted(
     ----------
     point, base
         What to predict, and the record of the single worker.
+    across
+        That of the single worker on the most hosts, whose pushes and fetches went from host to host.
     cores
         Number of cores that all ranks share; each has its own if None.
     alone
         Runs of a single worker with the point's minibatches, if these are others.
     """
     measured, gradients = timing(base["runs"]), timing(alone or base["runs"])
+    within = measured["bandwidth"] or float("inf")
     times = Times(
         compute=Jitter(gradients["compute"], gradients["compute_deviation"]),
         service=Constant(measured["service"] * base["servers"] / point.servers),
-        bandwidth=measured["bandwidth"] or float("inf"),
+        bandwidth=within if point.hosts == 1 else timing(across["runs"])["bandwidth"] or float("inf"),
+        memory_bandwidth=within,
         ranks_per_node=-(-point.ranks // point.hosts) if cores is None else 1,
         cores=cores,
     )
@@ -222,13 +227,15 @@ def timing(runs: list[dict[str, Any]]) -> dict[str, float]:
     return {key: median(run["timing"][key] or 0.0 for run in runs) for key in runs[0]["timing"]}
 
 
-def beyond(base: dict[str, Any], largest: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def beyond(
+    base: dict[str, Any], across: dict[str, Any], largest: int, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
     """Yield predictions of weak scaling with more workers than were measured, a core for each rank."""
     on_a_host = max(1, base["cores"])
     for workers in (each for each in BEYOND if each > largest):
         servers = max(base["servers"], -(-workers // FOR_A_SERVER))
         point = Point(WEAK, -(-(1 + servers + workers) // on_a_host), servers, 1, workers)
-        speed = predicted(point, base, options, None)
+        speed = predicted(point, base, across, options, None)
         print(f"{workers} workers, {servers} servers: {speed:.0f} samples/s predicted", file=sys.stderr, flush=True)
         yield asdict(point) | {"predicted": speed, "predicted efficiency": speed / workers / speed_of(base)}
 
@@ -247,11 +254,14 @@ def show(records: list[dict[str, Any]], options: argparse.Namespace) -> None:
     if not singles:
         sys.exit("no point with a single worker, with which the others are compared")
     base = {ddp: first(each for each in singles if point_of(each).ddp == ddp) for ddp in (False, True)}
-    rows = [row(record, base[point_of(record).ddp], options) for record in records if base[point_of(record).ddp]]
+    across = max((each for each in singles if not point_of(each).ddp), key=lambda each: each["hosts"], default={})
+    rows = [
+        row(record, base[point_of(record).ddp], across, options) for record in records if base[point_of(record).ddp]
+    ]
     rows.sort(key=lambda each: [each[key] for key in ("scaling", "hosts", "servers", "partitions", "workers")])
     more = []
     if base[False] is not None:
-        more = list(beyond(base[False], max(each["workers"] for each in rows), options))
+        more = list(beyond(base[False], across, max(each["workers"] for each in rows), options))
     print(table(rows))
     print("\nPredicted, nothing measured:")
     print(table(more))
@@ -270,7 +280,9 @@ def point_of(record: dict[str, Any]) -> Point:
     return Point(*(record[name] for name in Point.__dataclass_fields__))
 
 
-def row(record: dict[str, Any], base: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def row(
+    record: dict[str, Any], base: dict[str, Any], across: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
     """Return a line of the table."""
     point, speeds = point_of(record), [run["samples_per_second"] for run in record["runs"]]
     speed, ranks = median(speeds), point.workers * point.partitions
@@ -280,7 +292,7 @@ def row(record: dict[str, Any], base: dict[str, Any], options: argparse.Namespac
     if not point.ddp:
         line["computing"] = median(run["shares"].get("computing", float("nan")) for run in record["runs"])
         cores = record["cores"] if point.hosts == 1 else None
-        line["predicted"] = predicted(point, base, options, cores, record["alone"])
+        line["predicted"] = predicted(point, base, across, options, cores, record["alone"])
         line["error"] = line["predicted"] / speed - 1
     return line
 
