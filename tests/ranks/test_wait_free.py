@@ -50,14 +50,14 @@ class Piecewise(CompleteModel):
     def evaluate(self, batch):
         return Evaluation(0.0, float("nan"))
 
-    def wait_free_gradient(self, batch, send):
+    def wait_free_gradient(self, batch, take, factored=None):
         loss, gradient = self._model.loss_and_gradient(batch)
         self._gradient.fill(np.nan)
         size = gradient.size
         starts = sorted(self._random.integers(0, size, 5).tolist(), reverse=True)
         for start in [*starts, starts[-1], 0]:
             self._gradient[start:] = gradient[start:]
-            send(self._gradient, start)
+            take(self._gradient, start)
             self._between(start)
         return loss, self._gradient
 

@@ -7,7 +7,8 @@ import pytest
 from ways import opened
 
 from mpidl.parameters import Range
-from mpidl.wire import ErrorFeedback, parse
+from mpidl.transport import mailbox_geometry
+from mpidl.wire import ErrorFeedback, Factored, Factors, Matrix, parse
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -15,28 +16,30 @@ pytestmark = pytest.mark.mpi(min_size=2)
 class Post:
     """Rank 0 serves, all others push; the fixture's parts in one place."""
 
-    def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True):
+    def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True, factored=None):
         from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
         from mpidl.rma.inboxes import Inbox
         from mpidl.rma.mailboxes import regions
         from mpidl.rma.outbox import Outbox
         from mpidl.rma.outboxes import Outboxes
+        from mpidl.rma.packed_inbox import PackedInbox
         from mpidl.transport.mailbox_geometry import MailboxGeometry
 
         self.comm, self.workers = comm, comm.size - 1
         kind = (self.workers, np.float64, wire, chunk_bytes)
-        geometry = MailboxGeometry.of(Range(0, size), *kind, within_nodes=wire is None)
+        geometry = MailboxGeometry.of(Range(0, size), *kind, within_nodes=wire is None, factored=factored)
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
         self.window = opened(comm, regions(geometry) if comm.rank == 0 else {}, way)
         longest = RUNG_SLEEP if way == "allocate" and self.doorbells.alone else BLIND_SLEEP
         self.backoff = Backoff(comm, self.window, self.doorbells, longest)
         if comm.rank == 0:
-            self.inbox = Inbox(self.window, geometry, list(range(1, comm.size)), self.doorbells)
+            end = Inbox if geometry.packing is None else PackedInbox
+            self.inbox = end(self.window, geometry, list(range(1, comm.size)), self.doorbells)
         else:
             feedback = ErrorFeedback(wire, size, np.float64) if wire is not None and encodes else None
-            self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, feedback)
+            self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, feedback, packs=encodes)
             self.outboxes = Outboxes(self.window, [self.outbox], [slice(0, size)], self.doorbells)
 
     def wait(self, ready):
@@ -211,6 +214,69 @@ def test_pushes_arrive_whole_whatever_leaves_early(comm, size, chunk_bytes, wire
             values.fill(1)
             post.wait(lambda: post.outboxes.send(values))
         post.wait(post.outboxes.end)
+    post.close()
+
+
+def in_factors(matrices, size, samples, seed):
+    """Return a gradient whose elements are integers, and the factors of each weight."""
+    random = np.random.default_rng(seed)
+    gradient, factors = random.integers(-9, 9, size).astype(np.float64), {}
+    for each in matrices:
+        own = (random.integers(-9, 9, (samples, n)).astype(np.float64) for n in (each.rows, each.columns))
+        factors[each.start] = found = Factors(samples, *own)
+        gradient[slice(*each.range)] = (found.inputs.T @ found.output_gradient).reshape(-1)
+    return gradient, factors
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("slots", [2, 3, 32])
+@pytest.mark.parametrize("chunk_bytes", [64, 800, 1 << 18])
+def test_gradients_arrive_in_factors_and_as_they_are(comm, monkeypatch, way, chunk_bytes, slots, early):
+    """Each worker's pushes are in factors, but some as they are; minibatches differ; every chunk comes once."""
+    monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)
+    matrices, size, most, pushes = [Matrix(3, 19, 23), Matrix(450, 11, 31)], 803, 5, 15
+    post = Post(comm, size, chunk_bytes, way, factored=Factored(matrices, most))
+    assert post.geometry.packing is not None
+
+    def pushed(worker):
+        random = np.random.default_rng(worker)
+        for push in range(pushes):
+            samples = int(random.integers(1, most + 1))
+            yield random.integers(0, 3) > 0, *in_factors(matrices, size, samples, [worker, push])
+
+    if comm.rank == 0:
+        total, seen = np.zeros(size), [0] * post.workers
+
+        def handle(message):
+            assert (message.push + 1) * post.geometry.chunks - 1 - message.chunk == seen[message.worker]
+            assert message.fetched == message.push * 3
+            seen[message.worker] += 1
+            start = message.chunk * post.geometry.chunk
+            total[start : start + message.values.size] += message.values
+
+        post.serve(handle)
+        assert seen == [pushes * post.geometry.chunks] * post.workers
+        assert np.array_equal(total, sum(gradient for w in range(post.workers) for _, gradient, _ in pushed(w)))
+    else:
+        nbytes = 0
+        for push, (packs, gradient, factors) in enumerate(pushed(comm.rank - 1)):
+            post.outboxes.begin([push * 3])
+            values = np.full(size, np.nan)
+            for start in (450, 3, 0) if packs else ():
+                values[start:] = gradient[start:]
+                for each in matrices:
+                    values[slice(*each.range)] = np.nan
+                samples = factors[3].samples
+                post.outboxes.pack(values, start, factors.get(start, Factors(samples)))
+                if early:
+                    post.outboxes.send_final(values, start)
+            post.wait(lambda values=values if packs else gradient: post.outboxes.send(values))
+            nbytes += post.geometry.packing.nbytes if packs else gradient.nbytes
+            if push % 4 == 0:
+                post.wait(post.outboxes.applied)
+        assert post.outbox.bytes == nbytes
+        post.wait(post.outboxes.end)
+        post.wait(post.outboxes.applied)
     post.close()
 
 

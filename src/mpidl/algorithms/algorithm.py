@@ -16,7 +16,7 @@ from mpidl.errors import UsageError, quoted
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Checked
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
-from mpidl.wire import Wire, WithOrigin, parse
+from mpidl.wire import FACTORS, Wire, WithOrigin, parse
 
 Replica = Generator[Request, Any, None]
 Coordinator = Generator[CoordinatorRequest, Any, None]
@@ -61,9 +61,11 @@ class Algorithm(Checked):
     ----------
     wire : str
         How pushes travel: "fp32" (as they are), "bf16", "int8", "topk:FRACTION" or "onebit"; see `mpidl.wire`.
-        "auto": as fast as these ranks need it, chosen when the run begins.
+        "factors": the gradients of dense layers as the factors that servers multiply, where these are fewer bytes; see
+        `mpidl.wire.factors`. "auto": as fast as these ranks need it, chosen when the run begins.
     wire_fetch : str
-        How fetches travel: the same words. All but "fp32" encode how far a shard is ahead of what the worker has.
+        How fetches travel: the same words but "factors". All but "fp32" encode how far a shard is ahead of what the
+        worker has.
     wire_within_nodes : bool
         Whether that holds between ranks of one node, too, where parameters travel fastest as they are. "auto" turns it
         off. In a deterministic run it always does.
@@ -97,12 +99,16 @@ class Algorithm(Checked):
         """Raise UsageError for settings out of bounds, or that don't go together."""
         super().__post_init__()
         wires = {key: getattr(self, key) for key in ("wire", "wire_fetch")}
-        encoded = [key for key, wire in wires.items() if wire == AUTO or parse(wire, key) is not None]
+        encoded = [key for key, wire in wires.items() if wire in (AUTO, FACTORS) or parse(wire, key) is not None]
         if self.exchange is not Exchange.SERVERS and (encoded or self.max_staleness is not None):
             key = (*encoded, "max_staleness")[0]
             without = "without fetches" if key == "wire_fetch" else "without pushes"
             value = quoted(getattr(self, key))
             raise UsageError(f"{key}: {value}, {self.name} exchanges by {self.exchange.value}, {without}")
+        if self.wire == FACTORS and not self.pushes_gradients:
+            raise UsageError(
+                f"wire: {quoted(FACTORS)}, but {self.name} doesn't push each gradient as it is computed here"
+            )
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """Raise UsageError if the algorithm's settings don't go with the run's, or with the shards' rule."""
@@ -143,6 +149,11 @@ class Algorithm(Checked):
         return False
 
     @property
+    def pushes_gradients(self) -> bool:
+        """Whether each gradient is pushed as it is computed, and nobody reads it but the servers."""
+        return False
+
+    @property
     def streamed(self) -> int:
         """Number of fragments of the vector that replicas reduce one after another; 0: they reduce it whole."""
         return 0
@@ -157,7 +168,7 @@ class Algorithm(Checked):
         return policy if self.max_staleness is None else DropStale(policy, self.max_staleness)
 
     def leaves_early(self, replicas: int) -> bool:
-        """Return whether a gradient may leave while it is computed: see `Gradient`.
+        """Return whether a gradient may leave early, while it is computed: see `Gradient`.
 
         Not where shards weigh a push by its staleness: of an early one, parts would be staler than it seems.
         """

@@ -64,7 +64,7 @@ class Downpour(Algorithm):
             step = counts["batches"]
             if step % self.n_fetch == 0:
                 yield Fetch(parameters, ahead=self.overlap)
-            gradient = yield Gradient(parameters, batch, push_follows=early)
+            gradient = yield Gradient(parameters, batch, push_follows=self.n_push == 1, early=early)
             counts["batches"] += 1
             # A local step before a fetch would be overwritten by it.
             if local is not None and (step + 1) % self.n_fetch:
@@ -88,6 +88,11 @@ class Downpour(Algorithm):
     def only_reads(self) -> bool:
         """See `Algorithm.only_reads`."""
         return self.n_fetch == 1 and not self.overlap and self.wire_fetch == "fp32"
+
+    @property
+    def pushes_gradients(self) -> bool:
+        """See `Algorithm.pushes_gradients`: with local steps, a replica reads them, too."""
+        return self.n_push == 1 and self.rate is None
 
     def _pushes_after(self, step: int) -> bool:
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0

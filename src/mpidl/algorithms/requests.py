@@ -23,13 +23,15 @@ class Gradient:
 
     Answer: a vector that the replica may change. It is valid until it is pushed, or until the next `Gradient`.
 
-    With `push_follows`, the replica's next request is a `Push` of the answer as it is. An engine may then send what is
-    final of the gradient while the rest is computed (H. Zhang et al. 2017, Poseidon: wait-free back-propagation).
+    With `push_follows`, the replica's next request is a `Push` of the answer as it is. With `early`, too, an engine may
+    send what is final of the gradient while the rest is computed (H. Zhang et al. 2017, Poseidon: wait-free
+    back-propagation).
     """
 
     parameters: Any
     batch: Any
     push_follows: bool = False
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

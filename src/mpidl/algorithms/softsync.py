@@ -46,8 +46,13 @@ class Softsync(Algorithm):
             if batch is None:
                 break
             yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch, push_follows=early)
+            gradient = yield Gradient(parameters, batch, push_follows=True, early=early)
             yield Push(gradient)
+
+    @property
+    def pushes_gradients(self) -> bool:
+        """See `Algorithm.pushes_gradients`."""
+        return True
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that gathers floor(replicas / n) gradients, the paper's c."""

@@ -34,6 +34,11 @@ class Ssp(Algorithm):
             if batch is None:
                 break
             yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch, push_follows=early)
+            gradient = yield Gradient(parameters, batch, push_follows=True, early=early)
             yield Push(gradient)
             yield Clock(self.bound)
+
+    @property
+    def pushes_gradients(self) -> bool:
+        """See `Algorithm.pushes_gradients`."""
+        return True

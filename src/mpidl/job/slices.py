@@ -6,7 +6,7 @@ from mpidl.algorithms import AUTO
 from mpidl.job.job import Job
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
 from mpidl.rules.segments import Segment
-from mpidl.wire import BLOCK
+from mpidl.wire import BLOCK, FACTORS, Factored
 
 
 def shards_of(job: Job, holders: int) -> list[Range]:
@@ -59,3 +59,9 @@ def own_statistics(job: Job) -> list[Range]:
     """Return the ranges of this rank's slice of the vectors that hold statistics."""
     found = (each.intersect(job.slice) for each in job.statistics)
     return [own.shift(-job.slice.start) for own in found if own is not None]
+
+
+def factored_of(job: Job) -> Factored | None:
+    """Return which gradients travel in factors; None if all travel in the elements of the vector."""
+    matrices = job.original.matrices() if job.algorithm.wire == FACTORS else ()
+    return Factored(matrices, job.config.data.batch) if matrices else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ from mpidl.data.batch import Batch
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.parameters.resharding import moves
+from mpidl.wire import Factors, Matrix
 
 
 class Model(Protocol):
@@ -135,8 +136,11 @@ class LayerSummary(NamedTuple):
     operations: int
 
 
-#: Takes a gradient and the first of its elements from which on it is final.
-SendFinal = Callable[[Any, int], None]
+class TakeFinal(Protocol):
+    """Takes what is final of a gradient."""
+
+    def __call__(self, gradient: Any, start: int, factors: Factors | None = None) -> None:
+        """Take the elements from `start` on, and the factors of the layer whose tensors begin there."""
 
 
 class CompleteModel:
@@ -187,16 +191,25 @@ class CompleteModel:
         """See `Model.loss_and_gradient`."""
         raise NotImplementedError
 
-    def wait_free_gradient(self, batch: Batch, send: SendFinal) -> tuple[float, Any]:
+    def matrices(self) -> Sequence[Matrix]:
+        """Return the weights of which `wait_free_gradient` can give factors, in the order of the vector; none."""
+        return ()
+
+    def wait_free_gradient(
+        self, batch: Batch, take: TakeFinal, factored: Collection[int] | None = None
+    ) -> tuple[float, Any]:
         """Return what `loss_and_gradient` does, and say early what is final of the gradient; by default, nothing.
 
         Parameters
         ----------
         batch : Batch
-        send : callable
+        take : callable
             Called, as back-propagation goes on, with the vector that is going to be returned and the first element
             from which on it is final: that of one call is never beyond that of the call before. Not called if the loss
             isn't finite.
+        factored : collection of int, optional
+            If given, the gradient is taken in factors: each call has those of one layer. The elements of the weights
+            that begin here, of those in `matrices`, are not needed; if `take` is called, they are undefined.
 
         References
         ----------

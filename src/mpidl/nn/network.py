@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from math import isfinite, prod
 from typing import Any
@@ -16,12 +16,13 @@ from mpidl.nn.graph import Graph
 from mpidl.nn.initialisers import draw
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
-from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary, SendFinal
+from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary, TakeFinal
 from mpidl.nn.regularisation import Regularisation
-from mpidl.nn.workspaces import Node, Pass, Passes, Value, first_takers
+from mpidl.nn.workspaces import Call, Node, Pass, Passes, Value, first_takers
 from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
+from mpidl.wire import Factors, Matrix
 
 
 class Network(CompleteModel):
@@ -289,23 +290,39 @@ class Network(CompleteModel):
         """
         return self._back_propagate(batch, None)
 
-    def wait_free_gradient(self, batch: Batch, send: SendFinal) -> tuple[float, Any]:
+    def matrices(self) -> list[Matrix]:
+        """See `CompleteModel.matrices`: none where gradients of weights are clipped or a penalty is added to them."""
+        if self.regularisation.l2 or self.regularisation.clip is not None:
+            return []
+        return [
+            Matrix(start, *layer.parameters(*self.graph.input_shapes(index))["weight"])
+            for index, (layer, start) in enumerate(zip(self.layers, self._starts[:-1], strict=True))
+            if layer.has_factors
+        ]
+
+    def wait_free_gradient(
+        self, batch: Batch, take: TakeFinal, factored: Collection[int] | None = None
+    ) -> tuple[float, Any]:
         """See `CompleteModel.wait_free_gradient`: layer by layer, unless the norm of all is clipped or on a GPU."""
         early = self.regularisation.clip is None and self.xp is np
-        return self._back_propagate(batch, send if early else None)
+        return self._back_propagate(batch, take if early else None, factored)
 
-    def _back_propagate(self, batch: Batch, send: SendFinal | None) -> tuple[float, Any]:
+    def _back_propagate(
+        self, batch: Batch, take: TakeFinal | None, factored: Collection[int] | None = None
+    ) -> tuple[float, Any]:
         work = self._forward(batch, training=True)
         last = work.calls[-1]
         loss = self.mean_loss(last.outputs, batch.targets, last.output_gradient)
         if not isfinite(loss):
-            send = None
+            take = None
         penalties = [0.0] * len(work.calls)
         for index in reversed(range(len(work.calls))):
-            work.calls[index].backward()
+            call, start = work.calls[index], self._starts[index]
+            call.workspace.factored = take is not None and factored is not None and start in factored
+            call.backward()
             penalties[index] = self.regularisation.penalise(self._weights[index], self.parameters, self._gradient)
-            if send is not None:
-                send(self._gradient, self._starts[index])
+            if take is not None:
+                take(self._gradient, start, None if factored is None else _factors(call))
         loss += sum(penalties)
         squared_norm = self.regularisation.squared_norm(self._trained, self._gradient)
         self.regularisation.clip_norm(self._trained, self._gradient, squared_norm)
@@ -351,3 +368,11 @@ class Network(CompleteModel):
             LayerSummary(name, layer.type, shape, sum(map(prod, layer.parameters(*of).values())), layer.operations(*of))
             for name, layer, shape, of in zip(self.graph.names, self.layers, self.graph.shapes[1:], inputs, strict=True)
         ]
+
+
+def _factors(call: Call) -> Factors:
+    """Return the factors of a layer whose gradients have been computed."""
+    samples = len(call.outputs)
+    if not call.layer.has_factors:
+        return Factors(samples)
+    return Factors(samples, call.inputs[0].reshape(samples, -1), call.output_gradient)

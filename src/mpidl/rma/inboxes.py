@@ -83,18 +83,22 @@ class Inbox:
         """
         slots = self._geometry.slots
         slot = slots - 1 - self._taken[worker] % slots
+        message = self._message(worker, slot, self._expected[worker])
+        self._chunk[worker] = message.chunk
+        return message
+
+    def _message(self, worker: int, slot: int, expected: tuple[int, int]) -> Message:
+        """Return what is in a slot, which must be a chunk of a push or what comes between pushes."""
         push, chunk, fetched, count, first, last, encoded = self._headers[worker][slot].tolist()
-        expected, self._chunk[worker] = self._expected[worker], chunk
         if (push, chunk) != expected and (chunk not in (END, MARK) or (push, self._last) != expected):
             raise MpidlError(
                 f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
                 f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
             )
-        values = self._values(worker, slot, count, bool(encoded))
-        return Message(worker, push, chunk, fetched, values, (first, last))
+        return Message(worker, push, chunk, fetched, self._values(worker, slot, count, encoded), (first, last))
 
-    def _values(self, worker: int, slot: int, count: int, encoded: bool) -> np.ndarray:
-        wire, payload = self._geometry.wire, self._payloads[encoded][worker][slot]
+    def _values(self, worker: int, slot: int, count: int, encoded: int) -> np.ndarray:
+        wire, payload = self._geometry.wire, self._payloads[bool(encoded)][worker][slot]
         values: np.ndarray
         if wire is None or not encoded:
             values = payload.view(self._geometry.dtype)[:count]
@@ -121,7 +125,9 @@ class Inbox:
 
     def drain(self, worker: int, most: int) -> Iterator[Message]:
         """Yield up to `most` waiting chunks of `worker`, releasing each after use and acknowledging at the end."""
-        for _ in range(min(most, self.pending(worker))):
+        for _ in range(most):
+            if not self.pending(worker):
+                break
             yield self.head(worker)
             self.release(worker)
         self.acknowledge(worker)

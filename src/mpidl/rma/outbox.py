@@ -10,7 +10,7 @@ from mpidl.rma.mailboxes import CHUNK, COUNT, ENCODED, FETCHED, FIRST, GROUP, HE
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.transport.protocol import END, MARK
-from mpidl.wire import ErrorFeedback
+from mpidl.wire import ErrorFeedback, Factors
 
 
 class Outbox:
@@ -31,10 +31,14 @@ class Outbox:
         The shard's number.
     relayed : bool
         Whether the ring is a relay's, who says when servers have applied what it has consumed.
+    packs : bool
+        Whether gradients travel in factors, as the geometry says, if `pack` is given them.
 
     Attributes
     ----------
     server : int
+    packing : Packing or None
+        How gradients travel in factors.
     pushes : int
         Whole pushes delivered.
     bytes : int
@@ -50,17 +54,24 @@ class Outbox:
         feedback: ErrorFeedback | None = None,
         shard: int = 0,
         relayed: bool = False,
+        packs: bool = False,
     ) -> None:
         self._names = names(shard)
         self._window, self.server, self._worker = window, server, worker
         self._geometry, self._feedback = geometry, feedback
         self._first_slot = worker * geometry.slots
-        self._stride = geometry.stride(feedback is not None)
+        self.packing = geometry.packing if packs else None
+        self._stride = self._written_stride = geometry.stride(feedback is not None)
         self._published = np.zeros(1, np.int64)
         self._consumed = np.zeros(1, np.int64)
-        self._applied = np.zeros(1, np.int64) if relayed else self._consumed
+        apart = relayed or geometry.packing is not None
+        self._applied = np.zeros(1, np.int64) if apart else self._consumed
+        self._applied_name = self._names.applied if apart else self._names.consumed
         self._headers = np.zeros((GROUP, HEADER), np.int64)
         self._encoded = np.empty(GROUP * geometry.slot if feedback is not None else 0, np.uint8)
+        # A push in factors; the samples of its minibatch, 0 if it travels as it is; the parts and bytes that it lacks.
+        self._packed = np.empty(0 if self.packing is None else self.packing.nbytes, np.uint8)
+        self._samples = self._unpacked = self._lacking = 0
         self.pushes = self.bytes = 0
         self._left = self._unpublished = 0
         self._asked = False
@@ -82,6 +93,30 @@ class Outbox:
             The first and the last portion that the push was computed on.
         """
         self._left, self._fetched, self._portions = self._geometry.chunks, fetched, portions
+        self._samples, self._stride = 0, self._geometry.stride(self._feedback is not None)
+
+    def pack(self, values: Any, final: int, factors: Factors) -> None:
+        """Take a gradient in factors, from its end on, before anything is written of the push that has begun.
+
+        Parameters
+        ----------
+        values : array, shape (shard size,)
+        final : int
+            The element of the shard from which on they are final.
+        factors : Factors
+            Those of the layer whose weight begins at this element.
+        """
+        packing = self.packing
+        if packing is None:
+            return
+        if not self._samples:
+            self._samples, self._unpacked, self._lacking = factors.samples, len(packing.parts), packing.nbytes
+            self._stride = self._geometry.stride(True)
+        while self._unpacked and packing.parts[self._unpacked - 1].range.start >= final:
+            self._unpacked -= 1
+            packing.pack(self._unpacked, values, factors, self._packed)
+            # Below the first part are no bytes that count.
+            self._lacking = packing.places(factors.samples)[self._unpacked] if self._unpacked else 0
 
     @property
     def applied(self) -> bool:
@@ -117,15 +152,21 @@ class Outbox:
 
     def followed(self) -> None:
         """Note that what `follow` started has arrived: everything has been applied."""
-        self._consumed[0] = self.sent
+        self._consumed[0] = self._applied[0] = self.sent
 
-    def _get_later(self, values: Any, name: str, offset: int, consumed: int) -> None:
-        self._window.get_later(values, self.server, name, offset, self._names.consumed, self._worker, consumed)
+    def _get_later(self, values: Any, name: str, offset: int, applied: int) -> None:
+        self._window.get_later(values, self.server, name, offset, self._applied_name, self._worker, applied)
 
     def has_room(self, message: bool = False) -> bool:
         """Return whether there were slots for a group of the push, or for a message, when the server was asked last."""
         wanted = 1 if message else min(GROUP, self._left)
-        return self._geometry.slots - (self.sent - int(self._consumed[0])) >= wanted
+        return self._free >= wanted
+
+    @property
+    def _free(self) -> int:
+        """Slots that may be written. Where the slots of a push lie otherwise than those before, these come first."""
+        unread = self.sent - int(self._consumed[0])
+        return 0 if unread and self._stride != self._written_stride else self._geometry.slots - unread
 
     def ask(self) -> None:
         """Start asking the server how far it has come, unless it has come to the end; the caller flushes."""
@@ -133,7 +174,7 @@ class Outbox:
             return
         self._window.get(self._consumed, self.server, self._names.consumed, self._worker)
         if self._applied is not self._consumed:
-            self._window.get(self._applied, self.server, self._names.applied, self._worker)
+            self._window.get(self._applied, self.server, self._applied_name, self._worker)
 
     def knows_room(self) -> bool:
         """Return whether a slot is known to be free; if none is, ask the server, and don't wait for its answer."""
@@ -169,7 +210,7 @@ class Outbox:
         headers[:, PUSH] = self.pushes
         headers[:, FETCHED] = self._fetched
         headers[:, FIRST], headers[:, LAST] = self._portions
-        headers[:, ENCODED] = self._feedback is not None
+        headers[:, ENCODED] = self._samples or self._feedback is not None
         first = self._left - room
         start = first * geometry.chunk
         part = values[..., start : self._left * geometry.chunk]
@@ -181,6 +222,8 @@ class Outbox:
             host = self._window.on_host(part, self.server)
             nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, self._stride)
             part = self._encoded[:nbytes]
+        elif self._samples:
+            part = self._packed[first * geometry.slot : self._left * geometry.slot]
         self._put(headers, part)
         self.bytes += part.nbytes
         self._left = first
@@ -192,7 +235,9 @@ class Outbox:
         return self._final_chunks(final) > 0
 
     def _final_chunks(self, final: int) -> int:
-        return max(0, self._left - max(0, -(-final // self._geometry.chunk)))
+        geometry = self._geometry
+        first = -(-self._lacking // geometry.slot) if self._samples else max(0, -(-final // geometry.chunk))
+        return max(0, self._left - first)
 
     def write_end(self) -> bool:
         """Start saying that no push follows; False if there is no free slot yet."""
@@ -211,14 +256,15 @@ class Outbox:
 
     def _room(self, wanted: int) -> int:
         """Return how many slots in a row, at most `wanted`, may be written."""
-        slots, sent = self._geometry.slots, self.sent
-        return min(wanted, slots - (sent - int(self._consumed[0])), slots - sent % slots)
+        slots = self._geometry.slots
+        return min(wanted, self._free, slots - self.sent % slots)
 
     def _put(self, headers: np.ndarray, values: Any) -> None:
         slot = self._geometry.slots - self.sent % self._geometry.slots - len(headers)
         if values is not None:
             offset = self._worker * self._geometry.ring + slot * self._stride
             self._window.put(values, self.server, self._names.slots, offset)
+            self._written_stride = self._stride
         self._window.put(headers, self.server, self._names.headers, (self._first_slot + slot) * HEADER)
         self._unpublished = len(headers)
 

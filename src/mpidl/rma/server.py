@@ -10,6 +10,7 @@ from mpidl.rma.calls import Callee
 from mpidl.rma.differences import DifferenceAnswers
 from mpidl.rma.inboxes import Inbox
 from mpidl.rma.link import WindowLink
+from mpidl.rma.packed_inbox import PackedInbox
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import Order, ShardClock
 
@@ -33,11 +34,13 @@ class WindowServerLink(WindowLink):
         self.parameters = self._window.local(f"parameters/{number}")
         partition = next(own for own in range(shared.partitions) if number in shared.capacity.of_partition(own))
         pushers = shared.roles.pushers(partition)
-        self.inbox = Inbox(self._window, shared.geometries[number], pushers, self._doorbells, number)
+        geometry = shared.geometries[number]
+        kind = Inbox if geometry.packing is None else PackedInbox
+        self.inbox = kind(self._window, geometry, pushers, self._doorbells, number)
         wire, self._differences = shared.capacity.wire_fetch, None
         if wire is not None:
             self._differences = DifferenceAnswers(
-                self._window, shared.geometries[number], self.parameters, wire, pushers, self._doorbells, number,
+                self._window, geometry, self.parameters, wire, pushers, self._doorbells, number,
                 self.inbox.pending,
             )  # fmt: skip
         self._clock, self._orders = self._window.local(f"clock/{number}"), self._window.local("orders")

@@ -17,7 +17,7 @@ from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.reading import Holder, ShardReader, regions
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ROUNDS, Control, Notice, Order, ShardClock
-from mpidl.wire import Differences, ErrorFeedback
+from mpidl.wire import Differences, ErrorFeedback, Factored, Factors
 
 
 class WindowWorkerLink(WindowLink):
@@ -70,10 +70,14 @@ class WindowWorkerLink(WindowLink):
             if self._encodes(holder)
         }
         outboxes = [
-            Outbox(self._window, holder, ring, geometries[shard], self._encoder(holder, encoder), shard, self.relayed)
+            Outbox(
+                self._window, holder, ring, geometries[shard], self._encoder(holder, encoder), shard, self.relayed,
+                packs=self._encodes(holder),
+            )
             for (holder, shard), encoder in zip(pushed, feedback or repeat(None), strict=False)
-        ]
+        ]  # fmt: skip
         self._outboxes = Outboxes(self._window, outboxes, parts, self._doorbells)
+        self.factored = _whole(shared.capacity.factored, outboxes)
         self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
         self._clock = np.zeros(1, np.int64)
         self._clocks = np.zeros(shared.replicas, np.int64)
@@ -176,6 +180,10 @@ class WindowWorkerLink(WindowLink):
     def send_push(self, vector: Any) -> bool:
         """See `WorkerLink.send_push`."""
         return self._outboxes.send(vector)
+
+    def pack(self, vector: Any, start: int, factors: Factors) -> None:
+        """See `WorkerLink.pack`."""
+        self._outboxes.pack(vector, start, factors)
 
     def send_final(self, vector: Any, start: int) -> None:
         """See `WorkerLink.send_final`."""
@@ -296,3 +304,16 @@ class WindowWorkerLink(WindowLink):
         for rank in self._servers:
             self._window.flush(rank)
         np.bitwise_and.reduce(at_each, axis=0, out=done)
+
+
+def _whole(factored: Factored | None, outboxes: Sequence[Outbox]) -> frozenset[int] | None:
+    """Return where the weights begin of which every element travels in factors; None if nothing does."""
+    ranges = [part for each in outboxes if each.packing is not None for part in each.packing.factored]
+    if not ranges:
+        return None
+    found = set()
+    for matrix in () if factored is None else factored.matrices:
+        parts = (matrix.range.intersect(part) for part in ranges)
+        if sum(part.size for part in parts if part is not None) == matrix.range.size:
+            found.add(matrix.start)
+    return frozenset(found)

@@ -13,7 +13,7 @@ from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.job.planning import plan_model
-from mpidl.job.slices import shards_of
+from mpidl.job.slices import factored_of, shards_of
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
 from mpidl.parameters import Range, split
@@ -194,7 +194,8 @@ def _memory(job: Job, shard: Range | None, replicas: int, part: _Part | None) ->
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if part is None:
-            memory["exchange"] += MailboxGeometry.of(shard, replicas, job.dtype, job.algorithm.encoding()).nbytes
+            encoding, factored = job.algorithm.encoding(), factored_of(job)
+            memory["exchange"] += MailboxGeometry.of(shard, replicas, job.dtype, encoding, factored=factored).nbytes
             fetched = job.algorithm.fetch_encoding()
             if fetched is not None:
                 memory["exchange"] += replicas * (own + encoded_bytes(fetched, shard.size, job.dtype))

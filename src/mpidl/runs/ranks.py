@@ -23,7 +23,7 @@ from mpidl.job.description import of_data, of_model, of_samples
 from mpidl.job.job import Job
 from mpidl.job.memory import check_memory
 from mpidl.job.restoring import identify
-from mpidl.job.slices import held_shards
+from mpidl.job.slices import factored_of, held_shards
 from mpidl.launch import marks
 from mpidl.launch.deaths import nodes_as_text
 from mpidl.parameters import Held
@@ -148,6 +148,7 @@ def _capacity(job: Job, held: list[Held]) -> Capacity:
         job.dtype,
         wire=job.algorithm.encoding(),
         wire_fetch=job.algorithm.fetch_encoding(),
+        factored=factored_of(job),
         within_nodes=job.algorithm.wire_within_nodes or job.config.run.deterministic,
         evaluations=max(1, job.schedule.epochs),
         figures=len(job.figures.names),

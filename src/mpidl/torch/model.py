@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError, refusing, telling
 from mpidl.nn.frameworks import seed_of_batch
-from mpidl.nn.model import CompleteModel, Evaluation, SendFinal
+from mpidl.nn.model import CompleteModel, Evaluation, TakeFinal
 from mpidl.torch import losses
 from mpidl.torch.batches import Tensors, pieces
 from mpidl.torch.progress import BackwardProgress
@@ -158,12 +158,14 @@ class TorchModel(CompleteModel):
         """
         return self._compute(batch, None)
 
-    def wait_free_gradient(self, batch: Batch, send: SendFinal) -> tuple[float, Any]:
+    def wait_free_gradient(
+        self, batch: Batch, take: TakeFinal, factored: Collection[int] | None = None
+    ) -> tuple[float, Any]:
         """See `CompleteModel.wait_free_gradient`: parameter by parameter, of whole batches on the CPU."""
         early = self._device.type == "cpu" and self._micro_batches == 1
-        return self._compute(batch, send if early else None)
+        return self._compute(batch, take if early else None)
 
-    def _compute(self, batch: Batch, send: SendFinal | None) -> tuple[float, Any]:
+    def _compute(self, batch: Batch, take: TakeFinal | None) -> tuple[float, Any]:
         vector = self._vector
         if (stray := vector.stray()) is not None:
             raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
@@ -172,19 +174,19 @@ class TorchModel(CompleteModel):
         vector.load_statistics()
         self._stored = [False] * len(self._stored)
         with telling(self._name):
-            loss = self._backward(batch, send)
+            loss = self._backward(batch, take)
         if not all(self._stored):
             for stored, gradient in zip(self._stored, vector.gradients, strict=True):
                 if not stored:
                     gradient.zero_()
-        if send is None:
+        if take is None:
             vector.store_statistics()
         return loss, vector.gradient
 
-    def _backward(self, batch: Batch, send: SendFinal | None) -> float:
+    def _backward(self, batch: Batch, take: TakeFinal | None) -> float:
         inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
         if self._micro_batches == 1:
-            return self._backward_of(inputs, targets, 1.0, send)
+            return self._backward_of(inputs, targets, 1.0, take)
         if batch.weight is not None:
             remedy = "use smaller batches, and push the sum of several (algorithm.n_push)"
             raise ModelError(f"{self._name}: model.micro_batches can't cut a batch with a weight of its own: {remedy}")
@@ -193,15 +195,15 @@ class TorchModel(CompleteModel):
             for (some_inputs, some_targets), share in pieces((inputs, targets), self._micro_batches)
         )
 
-    def _backward_of(self, inputs: Any, targets: Any, share: float, send: SendFinal | None = None) -> float:
+    def _backward_of(self, inputs: Any, targets: Any, share: float, take: TakeFinal | None = None) -> float:
         with self._precision():
             loss = self._loss(self._outputs(inputs), targets)
         if share != 1.0:
             loss = loss * share
-        if send is None:
+        if take is None:
             loss.backward()
         else:
-            self._progress.begin(loss, send)
+            self._progress.begin(loss, take)
             loss.backward()
             self._progress.end()
         return float(loss.item())

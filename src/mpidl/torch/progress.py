@@ -7,7 +7,7 @@ from math import isfinite
 import torch
 
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.model import SendFinal
+from mpidl.nn.model import TakeFinal
 from mpidl.torch.vector import Vector
 
 
@@ -32,15 +32,15 @@ class BackwardProgress:
         self._done: list[bool] = []
         self._final = self._passes = 0
         self._watching = False
-        self._send: SendFinal | None = None
+        self._take: TakeFinal | None = None
 
-    def begin(self, loss: torch.Tensor, send: SendFinal) -> None:
-        """Watch the backward pass of a loss that begins; `send` as in `CompleteModel.wait_free_gradient`."""
+    def begin(self, loss: torch.Tensor, take: TakeFinal) -> None:
+        """Watch the backward pass of a loss that begins; `take` as in `CompleteModel.wait_free_gradient`."""
         self._done = [not each.requires_grad for each in self._vector.parameters]
         self._final, self._watching = len(self._done), True
         self._vector.store_statistics()
-        sends = self._passes > 0 and not self._late_statistics and isfinite(loss.item())
-        self._send = send if sends else None
+        takes = self._passes > 0 and not self._late_statistics and isfinite(loss.item())
+        self._take = take if takes else None
 
     def accumulated(self, number: int) -> None:
         """Note that the gradient of a parameter has been accumulated, and stored in the flat gradient."""
@@ -54,9 +54,9 @@ class BackwardProgress:
         final = self._final
         while final and self._done[final - 1] and final - 1 not in self._late:
             final -= 1
-        if final < self._final and self._send is not None:
+        if final < self._final and self._take is not None:
             self._final = final
-            self._send(self._vector.gradient, self._starts[final])
+            self._take(self._vector.gradient, self._starts[final])
 
     def end(self) -> None:
         """End the watch: the pass is over."""

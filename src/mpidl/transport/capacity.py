@@ -11,7 +11,7 @@ from mpidl.parameters.shards import Held
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.topology.roles import Relay
 from mpidl.transport.mailbox_geometry import MailboxGeometry, of_relay
-from mpidl.wire import Wire
+from mpidl.wire import Factored, Wire
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Capacity:
         Most units of a coordinator's evaluation; 0 without a coordinator that drives the algorithm.
     shared_vectors : int
         Vectors of parameters that the workers share in their node's memory; 0 for none.
+    factored : Factored, optional
+        Which gradients travel in factors.
     chunk_bytes : int
         Bytes of a chunk; see `mpidl.transport.mailbox_geometry.MailboxGeometry`.
     held : sequence of Held
@@ -56,6 +58,7 @@ class Capacity:
     sums: int = 3
     units: int = 0
     shared_vectors: int = 0
+    factored: Factored | None = None
     chunk_bytes: int = CHUNK_BYTES
     held: Sequence[Held] = ()
     slices: Sequence[Range] = ()
@@ -64,7 +67,9 @@ class Capacity:
         """Return the mailboxes of `workers` workers for a shard."""
         within = self.within_nodes or (self.wire is not None and self.wire.rows > 1)
         part = self.shards[shard]
-        return MailboxGeometry.of(part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within)
+        return MailboxGeometry.of(
+            part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within, factored=self.factored
+        )
 
     def held_by(self, holder: int) -> list[int]:
         """Return the numbers of the shards that a server holds or, without servers, a replica."""

@@ -2,8 +2,9 @@
 
 from mpidl.wire.bf16 import Bf16
 from mpidl.wire.differences import Differences, encoded_bytes
+from mpidl.wire.factors import Factored, Factors, Matrix, Packing
 from mpidl.wire.feedback import ErrorFeedback
-from mpidl.wire.formats import parse
+from mpidl.wire.formats import FACTORS, parse
 from mpidl.wire.int8 import Int8
 from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
@@ -12,11 +13,16 @@ from mpidl.wire.with_origin import WithOrigin
 
 __all__ = [
     "BLOCK",
+    "FACTORS",
     "Bf16",
     "Differences",
     "ErrorFeedback",
+    "Factored",
+    "Factors",
     "Int8",
+    "Matrix",
     "OneBit",
+    "Packing",
     "TopK",
     "Wire",
     "WithOrigin",

@@ -9,9 +9,12 @@ from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
 from mpidl.wire.wire import Wire
 
+#: Gradients of dense layers travel as factors; see `mpidl.wire.factors`.
+FACTORS = "factors"
+
 
 def parse(text: str, key: str = "wire") -> Wire | None:
-    """Return the wire format that `key` names, or None for "fp32", which sends vectors as they are.
+    """Return the wire format that `key` names, or None where values travel as they are: "fp32", or in factors.
 
     Raises
     ------
@@ -19,7 +22,7 @@ def parse(text: str, key: str = "wire") -> Wire | None:
         If there is no such format.
     """
     name, _, argument = text.partition(":")
-    if text == "fp32":
+    if text == "fp32" or (text == FACTORS and key == "wire"):
         return None
     if text == "bf16":
         return Bf16()
@@ -36,5 +39,5 @@ def parse(text: str, key: str = "wire") -> Wire | None:
             return TopK(fraction, text)
     raise UsageError(
         f"{key}: {quoted(text)}, expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, "
-        "'onebit', or 'auto'"
+        f"'onebit', {quoted(FACTORS) + ', ' if key == 'wire' else ''}or 'auto'"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite
 from typing import Any, Protocol
 
@@ -171,7 +172,8 @@ class MpiEngine:
         pushing = figures["pushing_seconds"]
         gradient: np.ndarray
         if request.push_follows and isinstance(self.model, CompleteModel):
-            loss, gradient = self.model.wait_free_gradient(batch, self.handler.send_final)
+            take = partial(self.handler.take_final, early=request.early)
+            loss, gradient = self.model.wait_free_gradient(batch, take, self.handler.factored)
         else:
             loss, gradient = self.model.loss_and_gradient(batch)
         seconds = self._timer() - started - (figures["pushing_seconds"] - pushing)

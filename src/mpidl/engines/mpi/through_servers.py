@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, ShardClock
-from mpidl.wire import Differences, ErrorFeedback, Wire
+from mpidl.wire import Differences, ErrorFeedback, Factors, Wire
 
 #: One in so many fetches has its tearing counted: that is one more read of every server's clock, as many round trips
 #: as a fetch begins with.
@@ -229,15 +229,23 @@ class ThroughServers(RequestHandler):
         figures["tearing_sum"] += tearing
         figures["tearing_max"] = max(figures["tearing_max"], tearing)
 
-    def send_final(self, gradient: Any, start: int) -> None:
-        """See `RequestHandler.send_final`: a relay waits for a push that has begun, and gets it when it is whole."""
-        if self._link.relayed:
+    @property
+    def factored(self) -> Collection[int] | None:
+        """See `RequestHandler.factored`."""
+        return self._link.factored
+
+    def take_final(self, gradient: Any, start: int, factors: Factors | None = None, *, early: bool) -> None:
+        """See `RequestHandler.take_final`: a relay waits for a push that has begun, and gets it when it is whole."""
+        if self._link.relayed or not (early or factors is not None):
             return
         started = self._timer()
         if self._leaving is None:
             self._begin_push(*self._headers())
             self._leaving = gradient
-        self._link.send_final(gradient, start)
+        if factors is not None:
+            self._link.pack(gradient, start, factors)
+        if early:
+            self._link.send_final(gradient, start)
         self.status.figures["pushing_seconds"] += self._timer() - started
 
     def _push(self, request: Push) -> None:

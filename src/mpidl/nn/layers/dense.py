@@ -34,6 +34,7 @@ class Dense(Weighted):
     """
 
     type: ClassVar[str] = "dense"
+    has_factors: ClassVar[bool] = True
     cuts: ClassVar[tuple[str, ...]] = ("units", "inputs")
 
     units: Annotated[int, Meta(ge=1)]
@@ -99,6 +100,7 @@ class Dense(Weighted):
 
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
         """See `Layer`."""
-        work.kernels.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, work.gradients["weight"])
+        if not work.factored:
+            work.kernels.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, work.gradients["weight"])
         if self.bias:
             work.kernels.sum_rows(output_gradient, work.gradients["bias"])

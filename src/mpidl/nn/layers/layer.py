@@ -76,6 +76,8 @@ class Workspace:
         Arrays by name, as requested by `Layer.buffers`.
     training
         Whether a gradient will be computed, or only the outputs.
+    factored
+        Whether the gradient of the weight isn't needed: its factors are taken; see `Layer.has_factors`.
     key
         Returns the key of random numbers, four integers of 32 bits, which depends only on the network's seed, the layer
         and the batch.
@@ -97,6 +99,7 @@ class Workspace:
     first: int = 0
     strides: tuple[int, ...] | None = None
     group: Sums | None = None
+    factored: bool = False
 
 
 class Piece(NamedTuple):
@@ -137,6 +140,9 @@ class Layer(Checked, ABC):
         `forward` and `backward` take lists of inputs and of input gradients.
     takes_integers
         Whether the layer takes integer inputs as they are. Other layers take the network's dtype.
+    has_factors
+        Whether the gradient of the weight, its first tensor, is the product of inputs and output gradient, (samples, n)
+        each; see `mpidl.wire.factors`.
     statistics
         Names of parameters that update rules leave alone: their gradient is subtracted from them as it is. A layer
         that has them takes the sums of `Workspace.group`.
@@ -156,6 +162,7 @@ class Layer(Checked, ABC):
     type: ClassVar[str]
     joins: ClassVar[bool] = False
     takes_integers: ClassVar[bool] = False
+    has_factors: ClassVar[bool] = False
     statistics: ClassVar[tuple[str, ...]] = ()
     cuts: ClassVar[tuple[str, ...]] = ()
 

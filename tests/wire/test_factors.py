@@ -1,0 +1,87 @@
+"""Gradients of weights that travel as factors."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpidl.parameters import Range
+from mpidl.wire import Factored, Factors, Matrix, Packing
+
+
+@st.composite
+def cases(draw):
+    """Return weights in a vector, its size, a shard of it, a chunk's elements, and the samples of a minibatch."""
+    matrices, end = [], 0
+    for _ in range(draw(st.integers(0, 4))):
+        start = end + draw(st.integers(0, 9))
+        matrices.append(Matrix(start, draw(st.integers(1, 13)), draw(st.integers(1, 13))))
+        end = matrices[-1].range.stop
+    size = max(1, end + draw(st.integers(0, 9)))
+    first = draw(st.integers(0, size - 1))
+    shard = Range(first, draw(st.integers(first + 1, size)))
+    most = draw(st.integers(1, 7))
+    return matrices, size, shard, draw(st.integers(1, shard.size)), most, draw(st.integers(1, most))
+
+
+def gradient_of(matrices, size, samples, seed):
+    """Return a gradient whose elements are integers, and the factors of each weight."""
+    random = np.random.default_rng(seed)
+    gradient, factors = random.integers(-9, 9, size).astype(np.float64), {}
+    for each in matrices:
+        own = (random.integers(-9, 9, (samples, n)).astype(np.float64) for n in (each.rows, each.columns))
+        factors[each.start] = found = Factors(samples, *own)
+        gradient[slice(*each.range)] = (found.inputs.T @ found.output_gradient).reshape(-1)
+    return gradient, factors
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases(), st.integers(0, 2**32))
+def test_each_chunk_is_computed_from_the_pieces_that_it_needs(case, seed):
+    matrices, size, shard, chunk, most, samples = case
+    packing = Packing(shard, chunk, Factored(matrices, most), np.float64)
+    gradient, factors = gradient_of(matrices, size, samples, seed)
+    own, data = gradient[slice(*shard)].copy(), np.full(packing.nbytes, 255, np.uint8)
+    lowest = packing.nbytes
+    for number in reversed(range(len(packing.parts))):
+        part = packing.parts[number]
+        if part.matrix is None:
+            packing.pack(number, own, Factors(samples), data)
+        else:
+            # Its elements are not looked at.
+            values = np.where(np.arange(own.size) < part.range.stop, np.nan, own)
+            packing.pack(number, values, factors[part.matrix.start + shard.start], data)
+        assert 0 <= packing.places(samples)[number] < lowest
+        lowest = packing.places(samples)[number]
+    arrived, computed = np.full(packing.nbytes, 255, np.uint8), 0
+    ready = packing.ready(samples)
+    assert ready[0] == 0
+    assert ready[-1] == packing.chunks
+    for here in range(1, packing.chunks + 1):
+        start = (packing.chunks - here) * packing.piece
+        arrived[start : start + packing.piece] = data[start : start + packing.piece]
+        while computed < ready[here]:
+            computed += 1
+            first = (packing.chunks - computed) * chunk
+            values = np.full(min(chunk, own.size - first), np.nan)
+            packing.unpack(packing.chunks - computed, samples, arrived, values)
+            assert np.array_equal(values, own[first : first + values.size])
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_only_what_is_fewer_numbers_travels_as_factors(case):
+    matrices, _, shard, chunk, most, samples = case
+    packing = Packing(shard, chunk, Factored(matrices, most), np.float64)
+    assert packing.parts[0].range.start == 0
+    assert packing.parts[-1].range.stop == shard.size
+    assert all(
+        part.range.stop == after.range.start for part, after in zip(packing.parts, packing.parts[1:], strict=False)
+    )
+    for part in packing.parts:
+        if part.matrix is not None:
+            assert part.elements(most) < part.range.size
+        assert part.elements(samples) <= part.range.size
+    whole = {
+        m.start for m in matrices if m.range.intersect(shard) == m.range and most * (m.rows + m.columns) < m.range.size
+    }
+    assert whole <= {part.start for part in packing.factored}
