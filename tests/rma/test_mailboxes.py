@@ -230,7 +230,7 @@ def in_factors(matrices, size, samples, seed):
 
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("slots", [2, 3, 32])
-@pytest.mark.parametrize("chunk_bytes", [64, 800, 1 << 18])
+@pytest.mark.parametrize("chunk_bytes", [160, 800, 1 << 18])
 def test_gradients_arrive_in_factors_and_as_they_are(comm, monkeypatch, way, chunk_bytes, slots, early):
     """Each worker's pushes are in factors, but some as they are; minibatches differ; every chunk comes once."""
     monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)

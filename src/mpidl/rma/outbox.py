@@ -165,7 +165,8 @@ class Outbox:
     @property
     def _free(self) -> int:
         """Slots that may be written. Where the slots of a push lie otherwise than those before, these come first."""
-        unread = self.sent - int(self._consumed[0])
+        # Of the two counters, which are read one after the other, the later one may be ahead.
+        unread = self.sent - max(int(self._consumed[0]), int(self._applied[0]))
         return 0 if unread and self._stride != self._written_stride else self._geometry.slots - unread
 
     def ask(self) -> None:
