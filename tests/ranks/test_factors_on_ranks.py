@@ -69,8 +69,7 @@ def numbered(samples=101):
     return ArraySplit(inputs, targets)
 
 
-@pytest.mark.parametrize("within_nodes", [True, False])
-@pytest.mark.parametrize("slots", [2, 32])
+@pytest.mark.parametrize(("slots", "within_nodes"), [(2, True), (32, False)])
 @pytest.mark.parametrize("algorithm", [Downpour(), Ssp(1), Softsync(1), Softsync(1, modulate=False), BackupSync()])
 def test_no_update_is_lost(comm, shared_path, monkeypatch, transport, algorithm, slots, within_nodes):
     """Some algorithms let gradients leave early; servers on a worker's own node may get them as they are."""

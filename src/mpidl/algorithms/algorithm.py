@@ -99,7 +99,8 @@ class Algorithm(Checked):
         """Raise UsageError for settings out of bounds, or that don't go together."""
         super().__post_init__()
         wires = {key: getattr(self, key) for key in ("wire", "wire_fetch")}
-        encoded = [key for key, wire in wires.items() if wire in (AUTO, FACTORS) or parse(wire, key) is not None]
+        encoded = [key for key, wire in wires.items() if wire == AUTO or parse(wire, key) is not None]
+        encoded = ["wire", *encoded] if self.wire == FACTORS else encoded
         if self.exchange is not Exchange.SERVERS and (encoded or self.max_staleness is not None):
             key = (*encoded, "max_staleness")[0]
             without = "without fetches" if key == "wire_fetch" else "without pushes"

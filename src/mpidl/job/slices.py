@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mpidl.algorithms import AUTO
 from mpidl.job.job import Job
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
 from mpidl.rules.segments import Segment
+from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.wire import BLOCK, FACTORS, Factored
 
 
@@ -65,3 +68,16 @@ def factored_of(job: Job) -> Factored | None:
     """Return which gradients travel in factors; None if all travel in the elements of the vector."""
     matrices = job.original.matrices() if job.algorithm.wire == FACTORS else ()
     return Factored(matrices, job.config.data.batch) if matrices else None
+
+
+def packed_part(job: Job, parts: Sequence[Range]) -> float:
+    """Return what part of the bytes of a push to shards travels, where gradients travel in factors."""
+    factored, dtype = factored_of(job), job.dtype
+    if factored is None:
+        return 1.0
+    packings = [MailboxGeometry.of(part, 1, dtype, factored=factored).packing for part in parts]
+    sent = [
+        part.size * dtype.itemsize if packing is None else packing.nbytes
+        for part, packing in zip(parts, packings, strict=True)
+    ]
+    return sum(sent) / (job.layout.size * dtype.itemsize)

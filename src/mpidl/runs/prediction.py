@@ -17,6 +17,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.job.job import Job
+from mpidl.job.slices import packed_part, shards_of
 from mpidl.parameters import Range, held_by_replicas, split
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -79,7 +80,14 @@ def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
     whole = Range(0, model.parameters.size)
     parts = split(whole.size, fragments) if fragments else [whole]
     engine = VirtualEngine(
-        Training(job.algorithm, model, _NoData(), schedule, fragments=parts if fragments else ()),
+        Training(
+            job.algorithm,
+            model,
+            _NoData(),
+            schedule,
+            fragments=parts if fragments else (),
+            packed=packed_part(job, shards_of(job, servers)) if servers else 1.0,
+        ),
         [_shard(job, each.range, replicas) for each in held_by_replicas([whole], count, [parts])],
         replicas,
         time=VirtualTime(_scaled(times, scale), job.config.run.seed),

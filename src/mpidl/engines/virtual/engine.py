@@ -112,7 +112,8 @@ class VirtualEngine:
             return InMemory(self._cluster, self._gradient)
         if self._algorithm.coordinated:
             return VirtualSandblaster(self._cluster, self._training, self._gradient, self._hooks, self._state)
-        return ThroughServers(self._cluster, self._algorithm.encoding(), self._algorithm.fetch_encoding())
+        encodings = self._algorithm.encoding(), self._algorithm.fetch_encoding()
+        return ThroughServers(self._cluster, *encodings, packed=self._training.packed)
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""

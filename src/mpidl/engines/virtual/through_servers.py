@@ -57,10 +57,14 @@ class ThroughServers(RequestHandler):
     cluster : VirtualCluster
     wire, wire_fetch : Wire or None
         How pushes, and how fetches are encoded. None: not at all.
+    packed : float
+        What part of the bytes of a push travels, where gradients travel in factors; replicas multiply them here.
     """
 
-    def __init__(self, cluster: VirtualCluster, wire: Wire | None, wire_fetch: Wire | None = None) -> None:
-        self._cluster, self._wire, self._wire_fetch = cluster, wire, wire_fetch
+    def __init__(
+        self, cluster: VirtualCluster, wire: Wire | None, wire_fetch: Wire | None = None, packed: float = 1.0
+    ) -> None:
+        self._cluster, self._wire, self._wire_fetch, self._packed = cluster, wire, wire_fetch, packed
         self._updated = Signal(cluster.environment)
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
 
@@ -138,7 +142,7 @@ class ThroughServers(RequestHandler):
     def _push(self, replica: VirtualReplica, request: Push) -> Process:
         yield from ()
         cluster = self._cluster
-        portions, nbytes = replica.pushed(), request.vector.nbytes
+        portions, nbytes = replica.pushed(), round(request.vector.nbytes * self._packed)
         vector = self._vector_to_send(replica, request.vector)
         if self._wire is not None:
             nbytes = replica.encode(self._wire, cluster.servers, request.vector, vector)
