@@ -89,7 +89,7 @@ def test_no_update_is_lost(comm, shared_path, monkeypatch, transport, algorithm,
     workers = comm.size - 1 - servers
     assert np.array_equal(model.parameters * (workers if isinstance(algorithm, Softsync) else 1), expected)
     whole = model.parameters.nbytes * summary["pushes"]
-    assert summary["bytes_pushed"] < 0.7 * whole if within_nodes else summary["bytes_pushed"] <= whole
+    assert summary["bytes_pushed"] < whole if within_nodes else summary["bytes_pushed"] <= whole
 
 
 @pytest.mark.parametrize("servers", [1, 2])
