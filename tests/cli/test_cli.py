@@ -16,9 +16,9 @@ JOBS = Path(__file__).parents[2] / "jobs"
 DIGITS = JOBS / "digits.toml"
 
 
-def test_a_million_ranks_are_planned(capsys):
-    assert main(["plan", str(DIGITS), "--ranks", "1000000", "--set", "topology.servers=1000"]) == 0
-    assert "1000000 ranks of one node" in capsys.readouterr().out
+def test_a_hundred_thousand_ranks_are_planned(capsys):
+    assert main(["plan", str(DIGITS), "--ranks", "100000", "--set", "topology.servers=1000"]) == 0
+    assert "100000 ranks of one node" in capsys.readouterr().out
 
 
 def test_the_home_directory_is_known(capsys, tmp_path, monkeypatch):
@@ -75,13 +75,13 @@ def test_threads_are_limited_before_numpy_is_loaded(bare_environment):
     assert ended.stdout.split() == ["7", "1", "1", "1"]
 
 
-def test_a_packed_folder_can_be_trained_with(mpidl, tmp_path):
+def test_a_packed_folder_can_be_trained_with(mpidl_here, tmp_path):
     for name, colour in (("dark", "black"), ("light", "white")):
         folder = tmp_path / "images" / name
         folder.mkdir(parents=True)
         for number in range(20):
             Image.new("RGB", (20, 15), colour).save(folder / f"{number}.png")
-    packed = mpidl("data", "pack", "images", "images.h5", "--size", "6")
+    packed = mpidl_here("data", "pack", "images", "images.h5", "--size", "6")
     assert packed.stdout == "images.h5: 36 images to train with, 4 to test with, 2 classes\n"
     assert (packed.stderr, packed.returncode) == ("", 0)
     (tmp_path / "job.toml").write_text(
@@ -100,7 +100,7 @@ def test_a_packed_folder_can_be_trained_with(mpidl, tmp_path):
         units = 2
         """
     )
-    trained = mpidl("train", "job.toml", "--set", "data.augment.noise=0.1")
+    trained = mpidl_here("train", "job.toml", "--set", "data.augment.noise=0.1")
     assert trained.returncode == 0
     assert "test accuracy 1.0000" in trained.stdout
     assert "noise = 0.1" in (tmp_path / "runs" / "job" / "config.toml").read_text()

@@ -144,35 +144,35 @@ def test_the_text_is_aligned():
     ]
 
 
-def test_the_command(mpidl):
-    ended = mpidl("plan", DIGITS, "--ranks", "4", "--set", "topology.servers=2", "--json")
+def test_the_command(mpidl_here):
+    ended = mpidl_here("plan", DIGITS, "--ranks", "4", "--set", "topology.servers=2", "--json")
     assert (ended.returncode, ended.stderr) == (0, "")
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["parameters"] == 17_226
     assert [rank["role"] for rank in found["roles"]] == ["coordinator", "server 0", "server 1", "worker 0"]
     assert "proposal" not in found
-    ended = mpidl("plan", DIGITS)
+    ended = mpidl_here("plan", DIGITS)
     assert ended.stdout.startswith("digits: 17,226 parameters (68.9 kB) of float32")
     assert "rank" not in ended.stdout
 
 
-def test_a_proposal_and_its_application(mpidl, tmp_path):
+def test_a_proposal_and_its_application(mpidl_here, tmp_path):
     job = tmp_path / "job.toml"
     text = DIGITS.read_text() + "\n# Slow links.\n[virtual]\ncompute = 1e-3\nbandwidth = 1e7\n"
     job.write_text(text)
-    ended = mpidl("plan", job, "--ranks", "7", "--apply")
+    ended = mpidl_here("plan", job, "--ranks", "5", "--apply")
     assert ended.returncode == 0, ended.stderr
     proposed = int(ended.stdout.partition("proposed: ")[2].split()[0])
     assert proposed > 1
     assert ended.stderr == f"mpidl: {job}: topology.servers = {proposed}\n"
     assert job.read_text() == text.replace("\nservers = 1 ", f"\nservers = {proposed} ")
-    found = json.loads(mpidl("plan", job, "--ranks", "7", "--json").stdout)
+    found = json.loads(mpidl_here("plan", job, "--ranks", "5", "--json").stdout)
     assert found["proposal"]["servers"] == proposed
     assert found["parameters"] == 17_226
 
 
-def test_a_run_begins_with_its_size(mpidl):
-    ended = mpidl("train", DIGITS, "--set", "run.steps=1")
+def test_a_run_begins_with_its_size(mpidl_here):
+    ended = mpidl_here("train", DIGITS, "--set", "run.steps=1")
     assert ended.returncode == 0
     assert ended.stderr.splitlines()[0].endswith("  runs/digits: 17,226 parameters (68.9 kB)")
 
@@ -193,8 +193,8 @@ def test_a_run_begins_with_its_size(mpidl):
         ),
     ],
 )
-def test_what_cannot_be_planned(mpidl, arguments, line):
-    ended = mpidl(*arguments)
+def test_what_cannot_be_planned(mpidl_here, arguments, line):
+    ended = mpidl_here(*arguments)
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"mpidl: {line}\n")
 
 

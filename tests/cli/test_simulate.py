@@ -13,7 +13,7 @@ def options(*settings):
     return [word for setting in (*TIMES, *settings) for word in ("--set", setting)]
 
 
-def test_a_simulation_leaves_what_a_run_leaves_and_a_seed_decides_it(mpidl, tmp_path):
+def test_a_simulation_leaves_what_a_run_leaves_and_a_seed_decides_it(mpidl, mpidl_here, tmp_path):
     command = ("simulate", DIGITS, "--replicas", 50, "--json", *options("run.epochs=60", "data.portion=32"))
     first, second = (mpidl(*command) for _ in range(2))
     assert first.returncode == second.returncode == 0, first.stderr
@@ -30,18 +30,18 @@ def test_a_simulation_leaves_what_a_run_leaves_and_a_seed_decides_it(mpidl, tmp_
         assert str(summary.pop(name))[:4] == str(again.pop(name))[:4]
     assert summary == again
 
-    real = json.loads(mpidl("train", DIGITS, "--json", "--set", "run.epochs=1").stdout)
+    real = json.loads(mpidl_here("train", DIGITS, "--json", "--set", "run.epochs=1").stdout)
     assert real["virtual"] is False
     assert set(real) - {"run_dir", "date"} == set(summary) | {"seconds", "samples_per_second", "timing"}
     run = tmp_path / "runs" / "digits"
     assert {entry.name for entry in run.iterdir()} == {
         ".lock", "config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints",
     }  # fmt: skip
-    assert mpidl("evaluate", run, "--json").returncode == 0
+    assert mpidl_here("evaluate", run, "--json").returncode == 0
 
 
-def test_the_time_to_an_accuracy_is_virtual(mpidl):
-    done = mpidl(
+def test_the_time_to_an_accuracy_is_virtual(mpidl_here):
+    done = mpidl_here(
         "simulate", DIGITS, "--replicas", 4, "--json", *options("run.target_accuracy=0.8", "virtual.compute=1.0")
     )
     summary = json.loads(done.stdout)
@@ -50,10 +50,10 @@ def test_the_time_to_an_accuracy_is_virtual(mpidl):
     assert summary["epochs"] < 30
 
 
-def test_deaths_and_returns_are_events(mpidl, tmp_path):
+def test_deaths_and_returns_are_events(mpidl_here, tmp_path):
     job = tmp_path / "job.toml"
     job.write_text(DIGITS.read_text() + "\n[[virtual.death]]\nreplica = 1\nat = 0.02\nreturns = 0.05\n")
-    done = mpidl("simulate", job, "--replicas", 3, *options("run.epochs=5"))
+    done = mpidl_here("simulate", job, "--replicas", 3, *options("run.epochs=5"))
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "runs" / "job" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
@@ -63,12 +63,12 @@ def test_deaths_and_returns_are_events(mpidl, tmp_path):
     ]
 
 
-def test_durations_of_a_real_run(mpidl, tmp_path):
+def test_durations_of_a_real_run(mpidl_here, tmp_path):
     timing = {"compute": 0.25, "compute_deviation": 0.0, "service": 0.0, "bandwidth": None}
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "summary.json").write_text(json.dumps({"timing": timing}))
     settings = ("--set", "virtual.calibration=old", "--set", "run.steps=40", "--json")
-    summary = json.loads(mpidl("simulate", DIGITS, "--replicas", 4, *settings).stdout)
+    summary = json.loads(mpidl_here("simulate", DIGITS, "--replicas", 4, *settings).stdout)
     # Ten portions of four batches: two of the four replicas take three.
     assert summary["seconds"] == pytest.approx(3 * 4 * 0.25, rel=0.01)
 
@@ -87,13 +87,14 @@ flops = 1e7
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_durations_that_the_doctor_has_saved(mpidl, tmp_path, own):
+def test_durations_that_the_doctor_has_saved(mpidl_here, tmp_path, monkeypatch, own):
     path = tmp_path / "mpidl" / "measured.toml"
     path.parent.mkdir()
     path.write_text(MEASURED)
     settings = ("--set", "run.steps=40", "--json") if own else ("--set", "run.steps=40", "--json", *calibration(path))
-    variables = {"XDG_CONFIG_HOME": str(tmp_path)} if own else {}
-    ended = mpidl("simulate", DIGITS, "--replicas", 2, *settings, **variables)
+    if own:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    ended = mpidl_here("simulate", DIGITS, "--replicas", 2, *settings)
     assert f"mpidl: durations by {path}: node on alpha on 2026-03-01\n" in ended.stderr
     # 32 samples through 64-128-64-10; 40 steps by two replicas on two cores.
     compute = 32 * 2 * (2 * 64 * 128 + 3 * 128 * 64 + 3 * 64 * 10) / 1e7
@@ -132,24 +133,24 @@ def calibration(path):
         ),
     ],
 )
-def test_what_a_user_got_wrong_is_one_line(mpidl, arguments, line):
-    done = mpidl("simulate", *arguments)
+def test_what_a_user_got_wrong_is_one_line(mpidl_here, arguments, line):
+    done = mpidl_here("simulate", *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(f"mpidl: {line}")
     assert done.stderr.count("\n") == 1
 
 
-def test_virtual_clusters_have_no_relays(mpidl):
-    done = mpidl("simulate", DIGITS, "--replicas", 2, *options("topology.relay=true"))
+def test_virtual_clusters_have_no_relays(mpidl_here):
+    done = mpidl_here("simulate", DIGITS, "--replicas", 2, *options("topology.relay=true"))
     assert done.returncode == 2
     assert done.stderr == "mpidl: topology.relay: true, but virtual clusters have no relays, expected false\n"
 
 
-def test_cut_replicas_take_less_time_for_the_same_result(mpidl):
+def test_cut_replicas_take_less_time_for_the_same_result(mpidl_here):
     settings = ("--set", "virtual.compute=0.01", "--set", "run.steps=20", "--set", "virtual.bandwidth=1e9", "--json")
 
     def summary(partitions):
-        done = mpidl("simulate", DIGITS, "--replicas", 1, *settings, "--set", f"topology.partitions={partitions}")
+        done = mpidl_here("simulate", DIGITS, "--replicas", 1, *settings, "--set", f"topology.partitions={partitions}")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -161,8 +162,8 @@ def test_cut_replicas_take_less_time_for_the_same_result(mpidl):
     assert 0.5 < cut["seconds"] / whole["seconds"] < 0.7
 
 
-def test_what_cannot_be_cut_is_one_line(mpidl):
-    done = mpidl("simulate", DIGITS, "--replicas", 2, *options("topology.partitions=1000"))
+def test_what_cannot_be_cut_is_one_line(mpidl_here):
+    done = mpidl_here("simulate", DIGITS, "--replicas", 2, *options("topology.partitions=1000"))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("mpidl: topology.partitions: 1000, but ")
     assert len(done.stderr.splitlines()) == 1

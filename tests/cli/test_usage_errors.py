@@ -46,16 +46,16 @@ DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
         ),
     ],
 )  # fmt: skip
-def test_what_a_user_did_wrong_is_one_line(mpidl, arguments, line):
-    ended = mpidl(*arguments)
+def test_what_a_user_did_wrong_is_one_line(mpidl_here, arguments, line):
+    ended = mpidl_here(*arguments)
     assert ended.stderr == f"mpidl: {line}\n"
     assert ended.stdout == ""
     assert ended.returncode == 2
 
 
 @pytest.mark.parametrize("arguments", [[], ["trian"], ["train", DIGITS, "--jsn"], ["evaluate"], ["data"]])
-def test_arguments_that_are_not_known(mpidl, arguments):
-    ended = mpidl(*arguments)
+def test_arguments_that_are_not_known(mpidl_here, arguments):
+    ended = mpidl_here(*arguments)
     assert ended.stderr.startswith("mpidl: ")
     assert ended.stderr.count("\n") == 1
     assert ended.returncode == 2

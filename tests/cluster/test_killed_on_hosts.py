@@ -10,6 +10,7 @@ import pytest
 from hosts import until
 from jobs_on_hosts import last_step, processes_on, rank_of
 
+pytestmark = pytest.mark.long
 #: A job that lasts until something ends it.
 ENDLESS = ("--set=debug.gradient_seconds=0.05", "--set=run.epochs=10000")
 #: By the way in which a job is started: the host and the name of the launcher, and of the daemon that it has elsewhere.

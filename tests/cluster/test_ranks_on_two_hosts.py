@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ranks_on_hosts import LEVELS, words
 
+pytestmark = pytest.mark.long
 TESTS = Path(__file__).parents[1]
 #: What every transport must hold: one worker is serial SGD, sums of integers are exact, and late messages lose nothing.
 FILES = ("rma/test_random_delays.py", "ranks/test_training.py", "ranks/test_family_on_ranks.py")

@@ -44,6 +44,7 @@ def train(two_hosts, of_hosts, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_three_workers_of_a_host_send_no_more_than_one(train, tmp_path):
     config = write_wide(tmp_path, VECTOR // 4)
@@ -69,6 +70,7 @@ def test_what_workers_of_a_relay_push_is_applied_once(train, counting, tmp_path)
     assert counts(tmp_path / "runs" / "counting") == [EPOCHS] * SAMPLES
 
 
+@pytest.mark.long
 def test_a_relay_that_is_killed_is_named_with_its_host(train, counting, tmp_path):
     job = train.begin(counting, 7, "debug.gradient_seconds=1", "run.epochs=100")
     until(lambda: (tmp_path / "runs" / "counting" / "checkpoints" / "0").exists() and rank_of(3, tmp_path))

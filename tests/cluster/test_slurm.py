@@ -43,19 +43,20 @@ def finish(cluster, number, told):
     return int(found["Restarts"])
 
 
+@pytest.mark.long
 def test_a_script_that_was_submitted_trains_the_digits(cluster, submit, told):
     number, run = submit(JOBS / "digits.toml", "--set=run.epochs=8")
     assert finish(cluster, number, told) == 0
     assert summary(run)["test_accuracy"] > 0.9
-    assert f"4 ranks on 2 hosts, Open MPI v5.0.11, job Slurm {number}" in told(number)
 
 
-@pytest.mark.parametrize("mpi", ["pmix", "mpirun"])
+@pytest.mark.parametrize("mpi", ["pmix", pytest.param("mpirun", marks=pytest.mark.long)])
 def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counting, mpi):
     number, run = submit(counting, *LASTING, f"--mpi={mpi}")
     until(lambda: last_step(run) > 0)
     cluster.run("scancel", "--signal=USR1", *["--batch"] * (mpi == "mpirun"), number)
     until(lambda: cluster.job(number).get("Restarts") == "1")
+    assert f"4 ranks on 2 hosts, Open MPI v5.0.11, job Slurm {number}" in told(number)
     assert "stopping" in told(number)
     assert summary(run)["interrupted"]
     # A node that is still ending the first start may refuse the launcher's daemon: the script then asks once more.
@@ -64,7 +65,7 @@ def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counti
     assert counts(run) == [EPOCHS] * SAMPLES
 
 
-@pytest.mark.parametrize("mpi", ["pmix", "mpirun"])
+@pytest.mark.parametrize("mpi", [pytest.param("pmix", marks=pytest.mark.long), "mpirun"])
 def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting, mpi):
     number, run = submit(counting, *LASTING, f"--mpi={mpi}")
     until(lambda: last_step(run) > 0)
@@ -77,6 +78,7 @@ def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting, mpi):
     assert counts(run) == [EPOCHS] * SAMPLES
 
 
+@pytest.mark.long
 def test_two_jobs_on_the_same_nodes_do_not_disturb_each_other(cluster, submit, told, counting):
     jobs = [submit(counting, *LASTING) for _ in range(2)]
     until(lambda: all(last_step(run) > 0 for _, run in jobs))
@@ -111,6 +113,7 @@ def test_a_configuration_that_one_host_lacks_is_named_with_the_host(srun, cluste
     assert srun("pmix", "train", "/var/tmp/digits.toml") == (2, [line])
 
 
+@pytest.mark.long
 def test_a_run_that_a_job_trains_is_refused_to_another(srun, submit, cluster, told, counting):
     number, run = submit(counting, *LASTING)
     until(lambda: last_step(run) > 0)

@@ -26,6 +26,7 @@ def train(two_hosts, of_hosts, tmp_path, monkeypatch):
     return start
 
 
+@pytest.mark.long
 def test_downpour_on_two_hosts_trains_the_digits(train, tmp_path):
     job = train(JOBS / "digits.toml", "--set", "run.epochs=8")
     _, told = job.communicate(timeout=60)
@@ -34,14 +35,15 @@ def test_downpour_on_two_hosts_trains_the_digits(train, tmp_path):
     assert done["test_accuracy"] > 0.9
     assert (done["ranks"], done["replicas"], done["failures"]) == (4, 2, 0)
     assert sum(done["staleness_histogram"]) == done["pushes"] == done["fetches"]
-    assert "4 ranks on 2 hosts" in told
-    assert "\nnode1: coordinator, worker 0\nnode2: server 0, worker 1\n" in told
 
 
-def test_what_two_hosts_push_is_applied_once(train, counting, tmp_path):
-    job = train(counting, "--set", "run.report=0.1")
+@pytest.mark.parametrize("transport", ["windows", "mixed", "messages"])
+def test_what_two_hosts_push_is_applied_once(train, counting, tmp_path, transport):
+    job = train(counting, "--set", "run.report=0.1", "--set", f"topology.transport={transport}")
     _, told = job.communicate(timeout=60)
     assert job.returncode == 0, told
+    assert "4 ranks on 2 hosts" in told
+    assert "\nnode1: coordinator, worker 0\nnode2: server 0, worker 1\n" in told
     assert counts(tmp_path / "runs" / "counting") == [EPOCHS] * SAMPLES
 
 
@@ -55,6 +57,7 @@ def test_a_rank_that_is_killed_on_the_other_host_is_named_with_it(train, countin
     assert told.count("killed") == 1
 
 
+@pytest.mark.long
 def test_a_resumed_run_keeps_the_wire_formats_that_were_chosen(train, counting, tmp_path):
     run = tmp_path / "runs" / "counting"
     auto = ("--set", "algorithm.wire=auto", "--set", "algorithm.wire_fetch=auto")

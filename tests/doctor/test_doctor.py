@@ -103,6 +103,7 @@ def test_no_mpi_library(mpidl_doctor):
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.long
 def test_a_counter_that_overtakes_its_data(mpidl_doctor):
     """Windows that are allocated, in which the end of long data has not arrived when the counter has."""
     ended = mpidl_doctor(

@@ -98,7 +98,10 @@ def finished(process):
 
 @pytest.mark.parametrize(
     ("way", "settings", "servers", "partitions"),
-    [("signal", ["algorithm.n_push=3"], 2, 1), ("kill", ["algorithm.name=ssp"], 1, 3)],
+    [
+        ("signal", ["algorithm.n_push=3"], 2, 1),
+        pytest.param("kill", ["algorithm.name=ssp"], 1, 3, marks=pytest.mark.long),
+    ],
 )
 def test_a_run_goes_on_with_other_partitions_and_uses_every_sample_exactly_once(
     counting, start, tmp_path, way, settings, servers, partitions

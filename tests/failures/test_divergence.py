@@ -24,12 +24,12 @@ rule = "sgd"
 
 @pytest.fixture
 def train(mpidl, tmp_path):
-    """Trains on four ranks with settings; returns what ended, and the lines of mpidl itself."""
+    """Trains on three ranks with settings; returns what ended, and the lines of mpidl itself."""
     (tmp_path / "job.toml").write_text(JOB)
 
     def run(*settings):
         words = [word for setting in settings for word in ("--set", setting)]
-        ended = mpidl("train", "job.toml", "-n", 4, *words)
+        ended = mpidl("train", "job.toml", "-n", 3, *words)
         lines = [line for line in ended.stderr.splitlines() if "running as root" not in line]
         return ended, lines
 
@@ -42,7 +42,7 @@ def test_a_job_that_diverges_ends_with_one_line(train, tmp_path, algorithm):
     assert ended.returncode == 1
     assert ended.stdout == ""
     title, size, placement, *others, failure = lines
-    assert size.startswith("4 ranks on 1 host, ")
+    assert size.startswith("3 ranks on 1 host, ")
     assert ": coordinator, " in placement
     assert title.endswith("runs/job: 610 parameters (2.44 kB)")
     assert all("epoch" in line for line in others), ended.stderr

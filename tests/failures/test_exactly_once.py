@@ -37,6 +37,7 @@ def test_a_killed_job_that_is_resumed_uses_every_sample_exactly_once(place, bare
     assert report.checkpoints > 3
 
 
+@pytest.mark.long
 def test_a_killed_job_with_a_relay_uses_every_sample_exactly_once(place, bare_environment):
     case = Case("downpour, relay", padding=100_000, **RELAYED)
     report = strike_runs(case, place, bare_environment, random.Random(5), kills=2)
@@ -44,6 +45,7 @@ def test_a_killed_job_with_a_relay_uses_every_sample_exactly_once(place, bare_en
     assert report.checkpoints > 3
 
 
+@pytest.mark.long
 def test_a_signal_at_any_phase_stops_a_job_that_can_be_resumed(place, bare_environment):
     case = Case("ssp", {"name": "ssp"}, replicas=(2,), epochs=6)
     report = strike_runs(case, place, bare_environment, random.Random(2), signals=2)
@@ -55,12 +57,14 @@ def test_a_deterministic_run_that_is_killed_ends_with_the_same_bits(place, bare_
     assert differences(setting, place(), bare_environment, random.Random(3), strikes=1) == []
 
 
+@pytest.mark.long
 def test_a_run_whose_fragments_were_on_their_way_ends_with_the_same_bits(place, bare_environment):
     streaming = {"name": "diloco", "window": 6, "fragments": 2, "overlap": 4, "mixing": 0.5}
     setting = Setting(streaming, {"rule": "nesterov", "rate": 0.3}, servers=0)
     assert differences(setting, place(), bare_environment, random.Random(5), strikes=2) == []
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_with_what_its_model_has_beside_the_parameters(place, bare_environment):
     setting = Setting({"name": "downpour", "n_push": 2}, {"rule": "sgd", "rate": 0.01}, model=beside)
     assert differences(setting, place(), bare_environment, random.Random(4), strikes=1) == []

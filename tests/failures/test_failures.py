@@ -14,6 +14,7 @@ from jobs_apart import EPOCHS, SAMPLES, parameters, process_of_rank, trains, wai
 from mpidl.launch.signals import STOPPING
 
 
+@pytest.mark.long
 def test_three_workers_lose_no_update(job, start, tmp_path):
     process = start("train", job, "-n", 5, "--json", "--set", "algorithm.n_fetch=2", TALLY_SECONDS="0.001")
     output, errors = process.communicate(timeout=60)
@@ -45,7 +46,7 @@ def test_ranks_that_raise_at_a_time_are_one_line(job, start, tmp_path):
     assert {event["rank"] for event in events if event["event"] == "failure"} <= {2, 3}
 
 
-@pytest.mark.parametrize("ranks", [[], ["-n", 4]])
+@pytest.mark.parametrize("ranks", [[], ["-n", 3]])
 def test_a_model_that_fails_on_all_ranks_is_one_line(job, start, tmp_path, ranks):
     process = start("train", job, *ranks, TALLY_FAILS_EVERYWHERE="1")
     _, errors = process.communicate(timeout=60)
@@ -60,7 +61,7 @@ def test_a_model_that_fails_on_all_ranks_is_one_line(job, start, tmp_path, ranks
 
 def test_a_factory_that_fails_on_all_ranks_is_one_line(job, start, tmp_path):
     (tmp_path / "tally.py").write_text("def make(dataset, seed):\n    raise RuntimeError('out of luck')\n")
-    process = start("train", job, "-n", 4)
+    process = start("train", job, "-n", 3)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     (line,) = [line for line in errors.splitlines() if "root" not in line]
@@ -82,7 +83,7 @@ def test_a_configuration_that_one_rank_cannot_read_is_named_with_the_rank(job, s
         "    os.makedirs('elsewhere', exist_ok=True); os.chdir('elsewhere')\n"
     )
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    process = start("train", job.name, "-n", 4, PYTHONPATH=path)
+    process = start("train", job.name, "-n", 3, PYTHONPATH=path)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert [line for line in errors.splitlines() if "root" not in line] == [
@@ -91,7 +92,14 @@ def test_a_configuration_that_one_rank_cannot_read_is_named_with_the_rank(job, s
 
 
 @pytest.mark.parametrize(
-    ("rank", "transport"), [(0, "windows"), (1, "windows"), (3, "windows"), (0, "messages"), (1, "messages")]
+    ("rank", "transport"),
+    [
+        (0, "windows"),
+        pytest.param(1, "windows", marks=pytest.mark.long),
+        (3, "windows"),
+        pytest.param(0, "messages", marks=pytest.mark.long),
+        (1, "messages"),
+    ],
 )
 def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank, transport):
     settings = ("--set", "run.epochs=100000", "--set", f"topology.transport={transport}")
@@ -120,10 +128,13 @@ def stop(start, job, directory, number, transport="windows"):
     assert 0 < summary["samples"] < EPOCHS * SAMPLES
 
 
-@pytest.mark.parametrize(("number", "transport"), [(signal.SIGINT, "windows"), (signal.SIGTERM, "messages")])
+@pytest.mark.parametrize(
+    ("number", "transport"),
+    [pytest.param(signal.SIGINT, "windows", marks=pytest.mark.long), (signal.SIGTERM, "messages")],
+)
 def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, start, tmp_path, number, transport):
     stop(start, job, tmp_path, number, transport)
-    resumed = start("train", "--resume", "runs/tally", "-n", 6, "--set", "topology.servers=3", "--json")
+    resumed = start("train", "--resume", "runs/tally", "-n", 5, "--set", "topology.servers=3", "--json")
     output, errors = resumed.communicate(timeout=60)
     assert resumed.returncode == 0, errors
     rest = json.loads(output.splitlines()[-1])
@@ -132,6 +143,7 @@ def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, st
     assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", sorted({*STOPPING} - {signal.SIGINT, signal.SIGTERM}))
 def test_other_signals_save_too(job, start, tmp_path, number):
     stop(start, job, tmp_path, number)
@@ -175,9 +187,8 @@ def test_a_run_directory_that_cannot_be_made_is_one_line(job, start, ranks):
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("ranks", [[], ["-n", 16]])
-def test_more_servers_than_parameters_is_one_line(job, start, ranks):
-    process = start("train", job, "--set", "topology.servers=14", *ranks)
+def test_more_servers_than_parameters_is_one_line(job, start):
+    process = start("train", job, "--set", "topology.servers=14")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     own = [line for line in errors.splitlines() if line.startswith("mpidl: topology.servers: ")]
@@ -194,7 +205,7 @@ def test_a_launcher_of_another_mpi_is_one_line(job, start):
     assert "4" in line
 
 
-@pytest.mark.parametrize("name", ["sync", "averaging", "hogwild"])
+@pytest.mark.parametrize("name", ["sync", pytest.param("averaging", marks=pytest.mark.long), "hogwild"])
 def test_a_run_without_servers_stops_at_a_signal_and_goes_on_too(job, start, tmp_path, name):
     algorithm = ("--set", f"algorithm.name={name}")
     process = start("train", job, "-n", 4, "--json", *algorithm, TALLY_SECONDS="0.02")

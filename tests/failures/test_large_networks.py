@@ -65,6 +65,7 @@ def train(start, tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_a_network_too_large_for_a_rank_trains_when_it_is_cut(train, tmp_path):
     code, _, errors = train(16, ranks=5, partitions=2, limit=resource.RLIM_INFINITY)
     assert code == 0, errors

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jobs_apart import EPOCHS, SAMPLES, parameters, parent, processes_of_ranks, trains, wait_for
 
-RANKS = 4
+RANKS = 3
 
 #: Runs when Python starts. Ranks stay for a while at a phase that the environment names, and say that they are there.
 PAUSES = """
@@ -71,7 +71,7 @@ def holds(process):
 
 def assert_resumes(start, tmp_path):
     """Check that the run goes on, and that in the end no sample is lost or doubled."""
-    process = start("train", "--resume", "runs/tally", "-n", RANKS - 1, "--json")
+    process = start("train", "--resume", "runs/tally", "--json")
     _, errors = finish(process)
     assert process.returncode == 0, errors
     expected = -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2
@@ -117,7 +117,7 @@ def test_while_one_process_alone_starts(start, job, number):
 
 @pytest.mark.parametrize(
     ("phase", "number"),
-    [("importing", signal.SIGTERM), ("initialised", signal.SIGINT)],
+    [pytest.param("importing", signal.SIGTERM, marks=pytest.mark.long), ("initialised", signal.SIGINT)],
 )
 def test_a_signal_to_a_rank_that_starts(paused, reached, tmp_path, phase, number):
     process = paused(phase)
@@ -138,7 +138,7 @@ def test_a_rank_that_dies_before_it_can_hold_a_signal_loses_nothing(paused, reac
     assert (summary, trains(tmp_path)) == (None, False)
 
 
-@pytest.mark.parametrize("numbers", [[signal.SIGHUP], [signal.SIGINT] * 2])
+@pytest.mark.parametrize("numbers", [pytest.param([signal.SIGHUP], marks=pytest.mark.long), [signal.SIGINT] * 2])
 def test_after_all_is_written(paused, reached, tmp_path, numbers):
     process = paused("ending")
     reached()
@@ -152,7 +152,10 @@ def test_after_all_is_written(paused, reached, tmp_path, numbers):
     assert "saving" not in errors
 
 
-@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGHUP)])
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGTERM, signal.SIGTERM), pytest.param((signal.SIGINT, signal.SIGHUP), marks=pytest.mark.long)],
+)
 def test_two_signals(start, job, tmp_path, numbers):
     process = start("train", job, "-n", RANKS, "--json", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))

@@ -56,7 +56,7 @@ def stands_still(process):
     return (Path("/proc") / str(process) / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_what_is_accrued_is_the_same_with_a_stopped_worker(job, start, tmp_path, servers):
     (tmp_path / "slope.py").write_text(SLOPE)
     settings = ["--set=algorithm.name=sandblaster", "--set=algorithm.unit=1", "--set=model.factory=slope:make"]

@@ -71,7 +71,7 @@ def test_rows_must_be_contiguous():
 HALF_AS_LONG = pytest.param("+avx,+avx2,+fma", marks=pytest.mark.skipif(BYTES == 32, reason="no AVX-512"))
 
 
-@pytest.mark.parametrize("features", [HALF_AS_LONG, ""])
+@pytest.mark.parametrize("features", [HALF_AS_LONG, pytest.param("", marks=pytest.mark.long)])
 def test_on_machines_with_shorter_vectors(features):
     variables = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features}
     chosen = [f"{__file__}::{test}" for test in ("test_products", "test_a_result_does_not_depend_on_its_neighbours")]

@@ -10,7 +10,7 @@ from mpidl.roles.worker import Worker
 from mpidl.rules import rule
 from mpidl.wire import wire
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 
 
 @pytest.mark.parametrize(

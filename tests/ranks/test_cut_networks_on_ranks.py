@@ -37,6 +37,7 @@ def test_fifty_steps_are_those_of_the_uncut_network(comm, group, planned):
     check_training(net, plan, results, batches)
 
 
+@pytest.mark.mpi(min_size=4)
 @pytest.mark.parametrize("planned", [dense_by_units, by_samples, convolved, in_stages])
 def test_on_a_device_it_computes_the_same(comm, group, cupy, planned):
     net, plan = planned(comm.size)

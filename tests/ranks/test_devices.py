@@ -18,6 +18,8 @@ from mpidl.shards.on_device import ShardOnDevice
 
 pytestmark = pytest.mark.mpi
 THREE = pytest.mark.mpi(min_size=3)
+#: Several servers or several workers.
+FOUR = pytest.mark.mpi(min_size=4)
 STAND_IN = pytest.mark.skipif(fake_cupy.COMPILER is None, reason="no C++ compiler")
 
 
@@ -108,6 +110,9 @@ CASES = [
     (Adag(window=3), None),
     (Diloco(asynchronous=True, window=3), Nesterov(0.7, 0.9)),
 ]
+DIRECT, STAGED, SHARDS = {"transfer": "direct"}, {"transfer": "staged"}, {"shards": True}
+#: Shards do what their algorithm says; what workers give to MPI depends on the wire format.
+ON_DEVICES = [(each, SHARDS) for each in CASES] + [(each, how) for each in CASES[:5] for how in (DIRECT, STAGED)]
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +128,13 @@ def on_cpus():
     return summary
 
 
-@THREE
-@pytest.mark.parametrize("device", [{"transfer": "direct"}, {"transfer": "staged"}, {"shards": True}], ids=str)
-@pytest.mark.parametrize(("algorithm", "rule"), CASES)
-def test_a_run_on_gpus_is_one_on_cpus(comm, shared_path, monkeypatch, cupy, on_cpus, algorithm, rule, device):
+@FOUR
+@pytest.mark.parametrize(("case", "device"), ON_DEVICES)
+def test_a_run_on_gpus_is_one_on_cpus(comm, shared_path, monkeypatch, cupy, on_cpus, case, device):
+    algorithm, rule = case
     servers = comm.size - 2 if isinstance(rule, Adagrad | Adam) else 1
     options = {"algorithm": algorithm, "rule": rule, "deterministic": True, "servers": servers, "steps": 14}
-    expected = on_cpus((algorithm, rule), shared_path, options)
+    expected = on_cpus(case, shared_path, options)
     stand_in, direct = cupy.ndarray is fake_cupy.Array, device.get("transfer") == "direct"
     if direct and not stand_in and not staging.cuda_aware():
         pytest.skip("an MPI that isn't CUDA-aware")
@@ -158,9 +163,19 @@ def test_a_run_on_gpus_is_one_on_cpus(comm, shared_path, monkeypatch, cupy, on_c
         assert (not pinned) if direct and algorithm.wire == "fp32" else (1 <= len(pinned) <= 2 * servers)
 
 
-@THREE
-@pytest.mark.parametrize("device", [{"transfer": "direct"}, {"transfer": "staged"}, {"shards": True}], ids=str)
-@pytest.mark.parametrize("algorithm", [Downpour(overlap=True), Ssp(), BackupSync(), Sandblaster(history=3)])
+@FOUR
+@pytest.mark.parametrize(
+    ("algorithm", "device"),
+    [
+        (Downpour(overlap=True), DIRECT),
+        (Downpour(overlap=True), STAGED),
+        (Downpour(overlap=True), SHARDS),
+        (Ssp(), SHARDS),
+        (BackupSync(), SHARDS),
+        (Sandblaster(history=3), STAGED),
+        (Sandblaster(history=3), SHARDS),
+    ],
+)
 def test_what_timing_decides_is_trained_on_gpus_too(comm, shared_path, monkeypatch, cupy, algorithm, device):
     direct = device.get("transfer") == "direct"
     if direct and cupy.ndarray is not fake_cupy.Array and not staging.cuda_aware():
@@ -180,7 +195,7 @@ def test_what_timing_decides_is_trained_on_gpus_too(comm, shared_path, monkeypat
         assert not np.array_equal(model.parameters, network().parameters)
 
 
-@THREE
+@FOUR
 @pytest.mark.parametrize("shards", [(True, True), (True, False), (False, True)])
 def test_a_resumed_run_ends_as_an_unbroken_one(comm, shared_path, cupy, shards):
     options = {"rule": Adam(0.02), "servers": comm.size - 2, "deterministic": True}

@@ -8,7 +8,7 @@ import mpidl
 from mpidl.algorithms import Averaging, Diloco, Fedprox
 from mpidl.data import Dataset
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 WINDOW = 8
 
 

@@ -35,7 +35,9 @@ def trained(directory, name):
 ENCODED = ("--set", "algorithm.wire=onebit", "--set", "algorithm.wire_fetch=topk:0.1")
 
 
-@pytest.mark.parametrize(("rule", "servers", "encoded"), [("sgd", 7, ()), ("adam", 3, ()), ("sgd", 3, ENCODED)])
+@pytest.mark.parametrize(
+    ("rule", "servers", "encoded"), [("adam", 5, ()), pytest.param("sgd", 3, ENCODED, marks=pytest.mark.long)]
+)
 def test_one_worker_trains_a_network_as_one_process_does_bit_for_bit(mpidl, digits, tmp_path, rule, servers, encoded):
     runs = {}
     for name, ranks in (("alone", ()), ("on-ranks", ("-n", servers + 2, "--set", f"topology.servers={servers}"))):
@@ -49,15 +51,12 @@ def test_one_worker_trains_a_network_as_one_process_does_bit_for_bit(mpidl, digi
     assert all(np.array_equal(found[key], expected[key]) for key in expected)
 
 
-@pytest.mark.parametrize("encoded", [(), ENCODED])
-def test_the_initial_parameters_and_deterministic_runs_do_not_depend_on_the_number_of_servers(
-    mpidl, digits, tmp_path, encoded
-):
+def test_the_initial_parameters_and_deterministic_runs_do_not_depend_on_the_number_of_servers(mpidl, digits, tmp_path):
     runs = {}
     for servers in (1, 3):
         name = f"servers-{servers}"
         options = ("--set", f"run.name={name}", "--set", f"topology.servers={servers}")
-        done = mpidl("train", digits, "-n", servers + 4, "--set", "run.deterministic=true", *options, *encoded)
+        done = mpidl("train", digits, "-n", servers + 3, "--set", "run.deterministic=true", *options, *ENCODED)
         assert done.returncode == 0, done.stderr
         runs[servers] = trained(tmp_path, name)
     assert all(np.array_equal(runs[1][key], runs[3][key]) for key in runs[1])
@@ -89,7 +88,7 @@ def test_cut_replicas_train_as_one_process_does_bit_for_bit_where_no_cut_divides
         """
     )
     runs = {}
-    for partitions in (1, 2, 4):
+    for partitions in (1, 4):
         name = f"cut-{partitions}"
         ranks = ("-n", 1 + partitions) if partitions > 1 else ()
         done = mpidl("train", job, *ranks, "--set", f"run.name={name}", "--set", f"topology.partitions={partitions}")

@@ -10,7 +10,7 @@ from mpidl.algorithms import ALGORITHMS  # noqa: E402
 from mpidl.data import Portions  # noqa: E402
 from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 
 
 def train(module, shared_path, **options):

@@ -46,6 +46,7 @@ def test_training_is_that_of_the_uncut_network(comm, group, schedule):
         check_training(net, plan, results, batches)
 
 
+@pytest.mark.mpi(min_size=3)
 @schedules
 def test_messages_that_mpi_sends_only_when_they_are_received(comm, group, schedule):
     net = network([Dense(255, "tanh"), Dense(257, "tanh"), Dense(256, "tanh"), Dense(3)], (5,))
@@ -63,6 +64,7 @@ def test_messages_that_mpi_sends_only_when_they_are_received(comm, group, schedu
         np.testing.assert_allclose(found, whole, rtol=0, atol=1e-12)
 
 
+@pytest.mark.mpi(min_size=4)
 @schedules
 def test_on_a_device_it_computes_the_same(comm, group, cupy, schedule):
     net = network([Dense(11, "tanh"), Dense(9, "sigmoid"), Dense(8, "gelu"), Dense(5)], (6,))

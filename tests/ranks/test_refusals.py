@@ -11,6 +11,16 @@ from mpidl.data import ArraySplit, Dataset
 pytestmark = pytest.mark.mpi
 
 
+@pytest.mark.mpi(min_size=4)
+def test_more_servers_than_parameters(comm, shared_path, tally):
+    model, split = tally(size=1)
+    data = Dataset("test", (1,), None, split, split)
+    with pytest.raises(mpidl.UsageError, match=r"^topology.servers: 2, expected at most one for each "):
+        mpidl.train(model, data, servers=2, rule=mpidl.Sgd(1.0), epochs=1, dir=shared_path / "runs")
+    comm.Barrier()
+    assert not Path(shared_path / "runs").exists()
+
+
 def refuse():
     raise mpidl.UsageError("train inputs: not a valid file")
 

@@ -180,6 +180,8 @@ def test_every_push_counts_once_however_late_its_steps_are(comm, shared_path, wa
 
 
 def test_workers_of_one_speed_share_what_travels(comm, shared_path, way, servers, monkeypatch):
+    if comm.size < 3 + servers:
+        pytest.skip("one worker has nobody to share with")
     steps = 20
 
     def act(pusher, among, coordinator):

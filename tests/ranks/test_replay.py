@@ -1,63 +1,76 @@
 """A recorded run on ranks, played again in one process."""
 
 import json
-import shutil
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
+from mpidl.config import load
+from mpidl.errors import MpidlError, UsageError
+from mpidl.runs.replay import replay
+
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
-LENGTH = ["--set", "run.epochs=2", "--set", "run.record=true"]
+LENGTH = ("run.epochs=2", "run.record=true")
 
 
-def replayed(mpidl, *arguments):
-    trained = mpidl("train", DIGITS, "-n", 5, *LENGTH, *arguments)
+def recorded(comm, path, *settings):
+    """Train on the ranks of the world; return the directory of the run."""
+    from mpidl.job.build import build
+    from mpidl.runs.ranks import run
+
+    config = load(DIGITS, [*LENGTH, f"run.dir={path}", *settings])
+    run(config, lambda: build(config), comm)
+    return path / "digits"
+
+
+def test_a_run_of_several_servers_and_workers_is_replayed_bit_for_bit(mpidl):
+    settings = (*LENGTH, "run.deterministic=true", "topology.servers=2", "algorithm.wire=topk:0.1")
+    trained = mpidl("train", DIGITS, "-n", 5, *(word for each in settings for word in ("--set", each)))
     assert trained.returncode == 0, trained.stderr
     played = mpidl("simulate", "--replay", "runs/digits", "--json")
     assert played.returncode == 0, played.stderr
-    return json.loads(played.stdout)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ["topology.servers=2", "algorithm.wire=topk:0.1"],
-        ["topology.servers=1", "algorithm.name=dynsgd", "algorithm.wire_fetch=int8"],
-        ["topology.servers=2", "algorithm.name=backup_sync"],
-        ["algorithm.name=sync"],
-    ],
-)
-def test_a_deterministic_run_is_replayed_bit_for_bit(mpidl, settings):
-    options = [word for setting in ["run.deterministic=true", *settings] for word in ("--set", setting)]
-    result = replayed(mpidl, *options)
+    result = json.loads(played.stdout)
     assert result["equal"]
     assert result["gradients"] == result["step"] == 2 * 45
 
 
-def test_one_worker_is_replayed_bit_for_bit_whatever_the_timing(mpidl):
-    assert replayed(mpidl, "--set", "topology.servers=3")["equal"]
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize(
+    "settings",
+    [["algorithm.name=dynsgd", "algorithm.wire_fetch=int8"], ["algorithm.name=backup_sync"], ["algorithm.name=sync"]],
+)
+def test_a_deterministic_run_is_replayed_bit_for_bit(comm, shared_path, settings):
+    run = recorded(comm, shared_path, "run.deterministic=true", *settings)
+    if comm.rank == 0:
+        result = replay(run)
+        assert result["equal"]
+        assert result["gradients"] == result["step"] == 2 * 45
 
 
-def test_a_damaged_record_is_one_line(mpidl, tmp_path):
+@pytest.mark.mpi(min_size=4)
+def test_one_worker_is_replayed_bit_for_bit_whatever_the_timing(comm, shared_path):
+    run = recorded(comm, shared_path, f"topology.servers={comm.size - 2}")
+    if comm.rank == 0:
+        assert replay(run)["equal"]
+
+
+@pytest.mark.mpi(min_size=4)
+def test_a_damaged_record_is_one_line(comm, shared_path):
     """Two chunks of different workers have changed places: then what a fetch saw never was."""
-    assert mpidl("train", DIGITS, "-n", 4, *LENGTH).returncode == 0
-    with h5py.File(tmp_path / "runs/digits/interleaving.h5", "r+") as file:
-        before = file["servers/0/arrivals"][...]
-        # The run itself may have had one worker's pushes before the other's.
-        after = np.sort(before)[::-1]
-        file["servers/0/arrivals"][...] = after if (after != before).any() else np.sort(before)
-    played = mpidl("simulate", "--replay", "runs/digits")
-    assert played.returncode == 1
-    assert played.stderr.splitlines() == [
-        "mpidl: the recorded interleaving contradicts itself: it is damaged or of another configuration"
-    ]
+    run = recorded(comm, shared_path)
+    if comm.rank == 0:
+        with h5py.File(run / "interleaving.h5", "r+") as file:
+            before = file["servers/0/arrivals"][...]
+            # The run itself may have had one worker's pushes before the other's.
+            after = np.sort(before)[::-1]
+            file["servers/0/arrivals"][...] = after if (after != before).any() else np.sort(before)
+        line = "^the recorded interleaving contradicts itself: it is damaged or of another configuration$"
+        with pytest.raises(MpidlError, match=line):
+            replay(run)
 
 
-def test_a_run_without_record_is_one_line(mpidl, tmp_path):
-    shutil.rmtree(tmp_path / "runs", ignore_errors=True)
-    (tmp_path / "runs/x").mkdir(parents=True)
-    played = mpidl("simulate", "--replay", "runs/x")
-    assert played.returncode == 2
-    assert played.stderr.startswith("mpidl: runs/x: no recorded interleaving to read (interleaving.h5)")
+def test_a_run_without_record_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match=r"no recorded interleaving to read \(interleaving\.h5\)"):
+        replay(tmp_path)

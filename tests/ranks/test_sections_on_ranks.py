@@ -13,7 +13,7 @@ from mpidl.partition.section import section_of  # noqa: E402
 from mpidl.partition.sections import sections_of  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 
-pytestmark = pytest.mark.mpi
+pytestmark = pytest.mark.mpi(min_size=4)
 
 
 def perceptron():

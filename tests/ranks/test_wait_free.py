@@ -68,8 +68,10 @@ def run(model, split, transport, path, **options):
     return mpidl.train(model, Dataset("test", (1,), None, split, split), config=config, **options)
 
 
-@pytest.mark.parametrize("slots", [2, 32])
-@pytest.mark.parametrize("algorithm", [Downpour(), Downpour(4), Ssp(1), Softsync(1, modulate=False)])
+@pytest.mark.parametrize(
+    ("algorithm", "slots"),
+    [(Downpour(), 2), (Downpour(), 32), (Downpour(4), 32), (Ssp(1), 2), (Softsync(1, modulate=False), 32)],
+)
 def test_no_update_is_lost(comm, shared_path, tally, monkeypatch, transport, algorithm, slots):
     monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)
     model, split = tally(SIZE)
@@ -79,8 +81,17 @@ def test_no_update_is_lost(comm, shared_path, tally, monkeypatch, transport, alg
     assert np.array_equal(factor * model.parameters, -model.total(101, 2))
 
 
+@pytest.mark.mpi(min_size=4)
 @pytest.mark.parametrize(
-    "algorithm", [Downpour(wire="int8"), Downpour(max_staleness=100), Downpour(2, 2), BackupSync()]
+    ("transport", "algorithm"),
+    [
+        ("windows", Downpour(wire="int8")),
+        ("messages", Downpour(wire="int8")),
+        ("auto", Downpour(max_staleness=100)),
+        ("windows", Downpour(2, 2)),
+        ("messages", BackupSync()),
+    ],
+    indirect=["transport"],
 )
 def test_what_may_not_leave_early_or_is_encoded_is_as_without(comm, shared_path, least_squares, transport, algorithm):
     """One worker; of what is encoded, the same chunks are, in the same order."""

@@ -88,6 +88,7 @@ def trained_by_sync(split, portions):
     return model.layout.views(engine.parameters())
 
 
+@pytest.mark.long
 def test_sync_is_ddp(split, tmp_path):
     portions = Portions(SAMPLES, BATCH, BATCH, seed=5)
     steps = []

@@ -64,6 +64,7 @@ def test_other_values_than_those_of_the_checkpoint_are_not_used(train):
     compare({name: tensor.numpy() for name, tensor in module.state_dict().items()}, through)
 
 
+@pytest.mark.long
 def test_on_ranks(train, tmp_path, bare_environment):
     through = train("through", 60, servers=1)
     train("struck", 23, servers=2)
