@@ -279,6 +279,32 @@ def test_gradients_arrive_in_factors_and_as_they_are(comm, monkeypatch, way, chu
     post.close()
 
 
+def test_what_has_been_taken_out_is_not_applied_yet(comm, way):
+    matrices = [Matrix(0, 19, 23)]
+    post = Post(comm, 437, 800, way, factored=Factored(matrices, 2))
+    assert 1 < post.geometry.chunks < post.geometry.slots
+    if comm.rank == 0:
+        post.window.settle()
+        assert post.inbox.waiting() == list(range(post.workers))
+        post.window.settle()
+        post.window.settle()
+        post.serve(lambda message: None)
+    else:
+        gradient, factors = in_factors(matrices, 437, 2, comm.rank)
+        post.outboxes.begin([0])
+        post.outboxes.pack(gradient, 0, factors[0])
+        assert post.outboxes.send(gradient)
+        post.window.settle()
+        post.window.settle()
+        assert not post.outboxes.applied()
+        # There is room for another push, whose slots are as long.
+        assert post.outbox.has_room(message=True)
+        post.window.settle()
+        post.wait(post.outboxes.applied)
+        post.wait(post.outboxes.end)
+    post.close()
+
+
 def test_a_chunk_that_is_not_the_next_is_an_error(comm):
     from mpidl.errors import MpidlError
     from mpidl.rma.mailboxes import CHUNK, HEADER
