@@ -135,7 +135,7 @@ FORMULAS = (
     Wrong("nn/losses.py", "2 / size", "2 / gradient.size"),
     Wrong("parameters/shards.py", "part.intersect(blocks)", "part"),
     Wrong("parameters/shards.py", "part.shift(own.start + fragment.start)", "part"),
-    Wrong("job/job.py", "each._replace(range=own.shift(-self.slice.start))", "each._replace(range=own)"),
+    Wrong("job/slices.py", "each._replace(range=own.shift(-job.slice.start))", "each._replace(range=own)"),
     Wrong("partition/network.py", "group.sum(sums)", "pass"),
     Wrong("partition/network.py", "difference(self._left_alone, names)", "difference(names)"),
     Wrong("partition/program.py", "not move.first", "False"),
