@@ -1,6 +1,6 @@
 # make demo: train the embedded digits on 4 ranks.  make test: everything that must hold.
 # make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
-# make formulas: 106 wrong formulas that the tests must notice, for a quarter of an hour.
+# make formulas: 120 wrong formulas that the tests must notice, for a quarter of an hour.
 # make hosts: the tests of ranks on two emulated hosts, with Open MPI and MPICH, for twenty minutes.
 # make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
 # make venv: set up alone.
