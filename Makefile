@@ -2,7 +2,7 @@
 # make long: what takes long and rarely breaks, for five minutes.
 # make mpis: all tests of ranks with MPICH and Intel MPI, for twenty minutes.
 # make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
-# make formulas: 111 wrong formulas that the tests must notice, for a quarter of an hour.
+# make formulas: 125 wrong formulas that the tests must notice, for a quarter of an hour.
 # make hosts: the long tests of clusters, and tests of ranks on two emulated hosts, with Open MPI and MPICH,
 # for half an hour.
 # make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 RANKS := $(sort $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py"))
 # Those whose outcome can depend on the MPI library: what windows, messages and collectives of ours do.
 OF_MPI := tests/rma $(addprefix tests/ranks/test_,$(addsuffix .py,binding_anew distributed_on_ranks encoded_fetches \
-  family_on_ranks pipelines_on_ranks relays shard_collectives tearing training transports wait_free))
+  factors_on_ranks family_on_ranks pipelines_on_ranks relays shard_collectives tearing training transports wait_free))
 
 # Every process would compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -44,7 +44,9 @@ def test_every_gradient_counts_exactly_once_whoever_dies(lab, tally, algorithm, 
 )  # fmt: skip
 def test_those_that_wait_for_each_other_do_not_wait_for_the_dead(lab, tally, algorithm, servers):
     _, totals, events = run(lab, tally(), algorithm, (Death(1, 3.3, 9.0), Death(2, 5.0)), servers=servers)
-    assert totals.samples == EPOCHS * SAMPLES
+    # What who died had given to a reduction that never was is computed again.
+    again = totals.samples - EPOCHS * SAMPLES
+    assert again >= 0 if isinstance(algorithm, Averaging) else again == 0
     assert events == [("failure", 1), ("failure", 2), ("recovery", 1)]
 
 

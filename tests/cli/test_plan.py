@@ -185,6 +185,10 @@ def test_a_run_begins_with_its_size(mpidl_here):
             ["plan", DIGITS, "--ranks", "2"],
             "2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)",
         ),
+        (
+            ["plan", DIGITS, "--ranks", "4", "--set", "algorithm.name=diloco", "--set", "algorithm.quorum=3"],
+            "algorithm.quorum: 3, expected at most 2, the number of replicas",
+        ),
         (["plan", DIGITS, "--set", "data.batch=0"], "data.batch: expected int >= 1, found 0"),
         (["plan", DIGITS, "--apply"], "--apply: expected --ranks too"),
         (

@@ -5,6 +5,7 @@ import time
 import h5py
 import numpy as np
 import pytest
+from kept_samples import BATCH, SAMPLES, TEST, train, write
 
 import mpidl
 from mpidl.data import KeptSplit
@@ -13,7 +14,6 @@ from mpidl.data.idx import IdxFile
 from mpidl.rma.remote_samples import RemoteSamples
 
 pytestmark = pytest.mark.mpi(min_size=2)
-SAMPLES, TEST, BATCH = 101, 23, 4
 
 
 @pytest.fixture(params=[1, 2], ids=["nodes of one", "nodes of two"], autouse=True)
@@ -25,33 +25,8 @@ def nodes(request, monkeypatch):
 
 @pytest.fixture
 def data(comm, shared_path):
-    """The path of an HDF5 file, and a directory of idx files, of the same samples."""
-    if comm.rank == 0:
-        random = np.random.default_rng(3)
-        arrays = {}
-        for part, count in (("train", SAMPLES), ("test", TEST)):
-            arrays[f"{part}/x"] = random.integers(0, 256, (count, 6, 5), np.uint8)
-            arrays[f"{part}/y"] = random.integers(0, 3, count, np.uint8)
-        with h5py.File(shared_path / "data.h5", "w") as file:
-            for key, array in arrays.items():
-                file.create_dataset(key, data=array, chunks=(min(8, len(array)), *array.shape[1:]))
-        (shared_path / "idx").mkdir()
-        for part, name in (("train", "train"), ("test", "t10k")):
-            for key, kind in (("x", "images-idx3"), ("y", "labels-idx1")):
-                array = arrays[f"{part}/{key}"]
-                header = np.array([0x0800 + array.ndim, *array.shape], ">u4").tobytes()
-                (shared_path / "idx" / f"{name}-{kind}-ubyte").write_bytes(header + array.tobytes())
-    comm.Barrier()
-    return {"hdf5": shared_path / "data.h5", "idx": shared_path / "idx"}
-
-
-def train(path, source, file, keep, name, data=None, **options):
-    model = mpidl.Network([mpidl.Dense(7, activation="relu"), mpidl.Dense(3)], (6, 5), seed=3)
-    section = {"source": source, "path": str(file), "batch": BATCH, "portion": 8, "classes": 3, "keep": keep}
-    given = {"algorithm": mpidl.Sync(), "rule": mpidl.Sgd(0.05), "epochs": 2, "deterministic": True, "device": "cpu"}
-    config = {"data": section | (data or {})}
-    summary = mpidl.train(model, config=config, dir=path, name=name, **(given | options))
-    return summary, model.parameters.tobytes()
+    """See `kept_samples.write`."""
+    return write(comm, shared_path, compressed=False)
 
 
 CHANGES = {

@@ -2,48 +2,20 @@
 
 import gzip
 
-import h5py
-import numpy as np
 import pytest
+from kept_samples import SAMPLES, TEST, train, write
 
 import mpidl
 from mpidl.data.hdf5 import _Block
 from mpidl.data.idx import IdxFile
 
 pytestmark = pytest.mark.mpi(min_size=2)
-SAMPLES, TEST = 101, 23
 
 
 @pytest.fixture
 def data(comm, shared_path):
-    """The path of an HDF5 file, and a directory of idx files, of the same samples."""
-    if comm.rank == 0:
-        random = np.random.default_rng(3)
-        arrays = {}
-        for part, count in (("train", SAMPLES), ("test", TEST)):
-            arrays[f"{part}/x"] = random.integers(0, 256, (count, 6, 5), np.uint8)
-            arrays[f"{part}/y"] = random.integers(0, 3, count, np.uint8)
-        with h5py.File(shared_path / "data.h5", "w") as file:
-            for key, array in arrays.items():
-                chunks = (min(8, len(array)), *array.shape[1:])
-                file.create_dataset(key, data=array, chunks=chunks, compression="gzip")
-        (shared_path / "idx").mkdir()
-        for part, name in (("train", "train"), ("test", "t10k")):
-            for key, kind in (("x", "images-idx3"), ("y", "labels-idx1")):
-                array = arrays[f"{part}/{key}"]
-                header = np.array([0x0800 + array.ndim, *array.shape], ">u4").tobytes()
-                contents = gzip.compress(header + array.tobytes())
-                (shared_path / "idx" / f"{name}-{kind}-ubyte.gz").write_bytes(contents)
-    comm.Barrier()
-    return {"hdf5": shared_path / "data.h5", "idx": shared_path / "idx"}
-
-
-def train(path, source, file, **options):
-    model = mpidl.Network([mpidl.Dense(7, activation="relu"), mpidl.Dense(3)], (6, 5), seed=3)
-    keys = {name: options.pop(name) for name in ("keep", "shuffle") if name in options}
-    config = {"data": {"source": source, "path": str(file), "batch": 4, "portion": 8, "classes": 3, **keys}}
-    given = {"algorithm": mpidl.Sync(), "rule": mpidl.Sgd(0.05), "epochs": 2, "deterministic": True, "device": "cpu"}
-    return mpidl.train(model, config=config, dir=path, **(given | options)), model.parameters.tobytes()
+    """See `kept_samples.write`."""
+    return write(comm, shared_path, compressed=True)
 
 
 @pytest.fixture(params=[None, "2"], ids=["one node", "nodes of two"])
@@ -96,7 +68,7 @@ def test_a_file_that_is_read_whole_is_read_by_one_rank_of_a_node(comm, shared_pa
 
 
 def test_samples_in_memory_are_shuffled_one_by_one_if_so_wished(comm, shared_path, data):
-    kept = train(shared_path, "hdf5", data["hdf5"], name="a", keep="memory", shuffle="samples")[1]
+    kept = train(shared_path, "hdf5", data["hdf5"], name="a", keep="memory", data={"shuffle": "samples"})[1]
     # Idx files are, wherever their samples are.
     assert kept == train(shared_path, "idx", data["idx"], name="b", keep="memory")[1]
     assert kept != train(shared_path, "hdf5", data["hdf5"], name="c", keep="memory")[1]

@@ -277,19 +277,72 @@ def loaded(shard, other):
     return other
 
 
-@pytest.mark.parametrize("workers", [2, 3, 7])
+def begun_anew(shard, other, workers):
+    other.load(listed(shard))
+    for worker in range(workers):
+        other.add_worker(worker)
+    return other
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 7])
 @pytest.mark.parametrize("resumes", [1, 2, 3])
-def test_a_step_in_work_goes_on_with_other_workers(workers, resumes):
+def test_a_step_in_work_goes_on_with_workers_that_begin_anew(workers, resumes):
     """The gradient that worker 0 had given counts as that of a worker of its own, however often the run is resumed."""
     shard = first_of_step(3, 4)
     shard.receive_push(0, 0, np.full(5, 3.0))
     for _ in range(resumes):
-        shard = loaded(shard, first_of_step(3, workers))
+        shard = begun_anew(shard, first_of_step(3, workers), workers)
     shard.receive_push(0, 0, np.full(5, 6.0))
     assert shard.clock == 0
     shard.receive_push(1, 0, np.full(5, 9.0))
     assert shard.clock == 1
     assert shard.parameters.tolist() == [-6.0] * 5
+
+
+@pytest.mark.parametrize("grace", [0.0, 100.0])
+def test_a_step_waits_for_who_gave_to_it_and_begins_anew(grace):
+    shard = Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), DropStale(FirstOfStep(3, 3, grace), 9), 2)
+    shard.receive_push(1, 0, np.full(5, 3.0))
+    shard.remove_worker(1)
+    shard.receive_push(0, 0, np.full(5, 9.0))
+    shard.add_worker(1)
+    assert shard.clock == 0
+    shard.receive_push(1, 0, np.full(5, 6.0))
+    if grace:
+        # Three have given, and worker 2 may still join.
+        assert shard.look(0.0) == grace
+        shard.look(grace)
+    assert shard.clock == 1
+    assert shard.parameters.tolist() == [-6.0] * 5
+    # The next step expects it, too.
+    for worker, clock in ((0, 1), (2, 1), (1, 2)):
+        shard.receive_push(worker, 1, np.zeros(5))
+        assert shard.clock == clock
+
+
+def test_a_step_waits_within_its_window_for_who_begins_anew():
+    shard = Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), FirstOfStep(1, 2, 100.0), 2)
+    shard.receive_push(1, 0, np.full(5, 3.0))
+    shard.add_worker(1)
+    shard.receive_push(0, 0, np.full(5, 9.0))
+    assert shard.clock == 0
+    shard.receive_push(1, 0, np.full(5, 6.0))
+    assert shard.parameters.tolist() == [-6.0] * 5
+
+
+def test_a_step_saved_by_an_earlier_version_goes_on():
+    """It had a number for everybody who had given: those of an earlier resume have numbers beyond the workers'."""
+    shard = first_of_step(3, 2)
+    shard.receive_push(0, 0, np.full(5, 3.0))
+    state = listed(shard)
+    del state["policy/given"]
+    state["policy/givers"] = np.array([[1, 0, 1]] * 3)
+    state["policy/sum"] *= 2
+    resumed = first_of_step(3, 2)
+    resumed.load(state)
+    resumed.receive_push(1, 0, np.full(5, 9.0))
+    assert resumed.clock == 1
+    assert resumed.parameters.tolist() == [-5.0] * 5
 
 
 def test_a_step_waits_again_for_all_workers_of_a_resumed_run():

@@ -126,3 +126,19 @@ def test_a_window_within_a_bound_of_staleness():
     assert shard.look(1.0) == 2.0
     shard.look(2.0)
     assert shard.clock == 1
+
+
+def test_a_step_resumed_in_the_middle_of_a_push_stays_closed_to_others():
+    shard, resumed = (make(FirstOfStep(1, 3, 1.0)) for _ in range(2))
+    first, *rest = whole(shard)
+    before = shard.parameters.copy()
+    give(shard, 0, whole(shard))
+    shard.look(5.0)
+    give(shard, 1, [first])
+    shard.look(6.0)
+    resumed.load(shard.state())
+    give(resumed, 2, whole(resumed))
+    assert resumed.dropped == 1
+    give(resumed, 1, rest)
+    resumed.look(math.inf)
+    assert np.array_equal(resumed.parameters, before - 1.5)

@@ -56,7 +56,7 @@ def fill(
     else:
         shard = ShardOnDevice(range, parameters, rule, policy, chunk, xp=xp, state=vectors, clock=clock)
     if job.checkpoint is not None and job.same_algorithm:
-        _load(shard, job.checkpoint.shard_state(range, job.layout), job.replicas_resume)
+        _load(shard, job.checkpoint.shard_state(range, job.layout), job.replicas, job.replicas_resume)
     return shard
 
 
@@ -75,13 +75,19 @@ def fill_parameters(job: Job, range: Range, parameters: np.ndarray) -> int:
     return job.checkpoint.clock(range, job.layout)
 
 
-def _load(shard: Shard, saved: Mapping[str, np.ndarray], same_workers: bool) -> None:
-    """Let a shard go on where those of a checkpoint were, unless an earlier version saved their vectors only."""
+def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_workers: bool) -> None:
+    """Let a shard go on where those of a checkpoint were, unless an earlier version saved their vectors only.
+
+    `same_workers` tells whether the replicas go on where those of the checkpoint were, too, or begin anew.
+    """
     if "clock" not in saved:
         return
-    # Figures count from the resume; what a policy keeps for each worker is of no use to other workers.
-    anew = ("staleness/", "pushes", "dropped") + (() if same_workers else ("policy/workers/",))
+    anew = ("staleness/", "pushes", "dropped")  # Figures count from the resume.
     kept = {name: values for name, values in saved.items() if not name.startswith(anew)}
     fresh = {name: values for name, values in shard.state().items() if name.startswith(anew)}
     shard.load(kept | fresh)
-    shard.policy.expect_all()
+    if same_workers:
+        shard.policy.expect_all()
+    else:
+        for worker in range(replicas):
+            shard.add_worker(worker)

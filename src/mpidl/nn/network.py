@@ -12,13 +12,14 @@ import numpy as np
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, quoted
 from mpidl.nn import kernels
+from mpidl.nn.call import Call
 from mpidl.nn.graph import Graph
 from mpidl.nn.initialisers import draw
 from mpidl.nn.layers.layer import Layer, Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
 from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary, TakeFinal
 from mpidl.nn.regularisation import Regularisation
-from mpidl.nn.workspaces import Call, Node, Pass, Passes, Value, first_takers
+from mpidl.nn.workspaces import Node, Pass, Passes, Value, first_takers
 from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range

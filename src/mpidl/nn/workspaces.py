@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpidl.nn.call import Call
 from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range, share
@@ -76,65 +76,6 @@ def first_takers(operands: Sequence[Sequence[int]]) -> list[tuple[bool, ...]]:
         found.append(tuple(value not in seen for value in each))
         seen.update(each)
     return found[::-1]
-
-
-@dataclass(slots=True)
-class Call:
-    """A layer with all arrays of a forward and a backward pass.
-
-    Attributes
-    ----------
-    layer : Layer
-    workspace : Workspace
-    inputs : list of array (n, *shape)
-        One for each operand.
-    outputs, output_gradient : array (n, *shape)
-    input_gradients : list of array or None
-        Where the layer's gradients with respect to its inputs go; None for those that nobody needs.
-    additions : list of (array, array)
-        Gradients that what the layer gave is then added to, each with what it gave.
-    """
-
-    layer: Layer
-    workspace: Workspace
-    inputs: list[Any]
-    outputs: Any
-    output_gradient: Any
-    input_gradients: list[Any]
-    additions: list[tuple[Any, Any]]
-
-    def forward(self) -> None:
-        """Compute the layer's outputs."""
-        inputs = self.inputs if self.layer.joins else self.inputs[0]
-        self.layer.forward(self.workspace, inputs, self.outputs)
-
-    def forward_rows(self, rows: Range) -> None:
-        """Compute some rows of the outputs, up to what `end_rows` does."""
-        self.layer.forward_rows(self.workspace, self.inputs[0], self.outputs, rows)
-
-    def end_rows(self) -> None:
-        """Do what is left when all rows are computed."""
-        self.layer.end_rows(self.workspace, self.outputs)
-
-    def backward(self) -> None:
-        """Compute the gradients with respect to the layer's parameters and inputs."""
-        self._backward(self.layer.backward)
-
-    def backward_inputs(self) -> None:
-        """Compute those with respect to its inputs."""
-        self._backward(self.layer.backward_inputs)
-
-    def backward_weights(self) -> None:
-        """Compute those with respect to its parameters, after `backward_inputs`."""
-        inputs = self.inputs if self.layer.joins else self.inputs[0]
-        self.layer.backward_weights(self.workspace, inputs, self.output_gradient)
-
-    def _backward(self, backward: Callable[..., None]) -> None:
-        joins = self.layer.joins
-        inputs, gradients = (each if joins else each[0] for each in (self.inputs, self.input_gradients))
-        backward(self.workspace, inputs, self.outputs, self.output_gradient, gradients)
-        for gradient, summand in self.additions:
-            gradient += summand
 
 
 class _Arrays(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from mpidl.nn.workspaces import Call
+from mpidl.nn.call import Call
 from mpidl.parameters.box import Box
 
 

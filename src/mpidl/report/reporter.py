@@ -15,19 +15,17 @@ from mpidl.job.job import Job
 from mpidl.launch import environment
 from mpidl.metrics.figures import known
 from mpidl.report.progress import COLUMNS, Title, choose
+from mpidl.report.rates import SHORTEST_SPAN, Rates, counts
 from mpidl.report.recent import RecentLoss
 from mpidl.report.recorder import Recorder
 from mpidl.report.terminal import show_on_terminal
 from mpidl.report.text import size
-from mpidl.shards.staleness import staleness_statistics
 from mpidl.storage.best import Best
 from mpidl.topology.placement import placement
 from mpidl.topology.roles import Roles
 
 #: Seconds between two redraws of the progress bar.
 REDRAW_EVERY = 0.5
-#: Shortest time in seconds over which rates are computed; ranks post their figures ten times a second.
-SHORTEST_SPAN = 0.3
 #: Evaluations and iterations are recorded this part of the time so far apart, and no more than a report's interval:
 #: tiny ones, a hundred a second, would fill a disk.
 SPACING = 1e-3
@@ -77,7 +75,6 @@ class Reporter:
         self._every = REDRAW_EVERY if self._progress.drawn else job.config.run.report
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
         self._began = time.time()
-        self._rated = Totals(0.0)
         self._recent = RecentLoss(self._samples_per_epoch, job.config.run.report)
         # An epoch that has been evaluated is over, even if some ranks have yet to post what they did in it.
         self._reached = 0.0
@@ -88,7 +85,7 @@ class Reporter:
         self._iteration: dict[str, Any] = {}
         # Samples that a coordinator has accrued; workers compute some of them twice.
         self._accrued: int | None = None
-        self._rates: dict[str, Any] = {"samples_per_second": None, "server_load": None}
+        self._rates = Rates(self._done_before, self._seconds_before)
 
     def epoch(self, totals: Totals) -> float:
         """Return how many epochs of data have been used, including those before a resume."""
@@ -184,9 +181,7 @@ class Reporter:
 
     def _end(self, totals: Totals, evaluated: bool = False) -> None:
         """Show and record the last report, which has the whole run's rates."""
-        seconds = totals.trained_seconds
-        if seconds > 0:
-            self._rates = {"samples_per_second": self._speed(totals), "server_load": _load(totals, seconds)}
+        self._rates.end(totals)
         report = self._report(totals) | {"epoch": self.epoch(totals)}
         self._record(report, totals.now)
         self._show(report, evaluated, last=True)
@@ -213,8 +208,8 @@ class Reporter:
             "samples": self._done_before + totals.samples,
             "epoch": max(self.epoch(totals), self._reached),
             **self._losses,
-            **self._rates,
-            **self._counts(totals),
+            **self._rates.values,
+            **counts(totals),
             **self._iteration,
             "waiting": totals.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
@@ -228,34 +223,7 @@ class Reporter:
             self._losses["train_loss"] = loss
         if mark:
             self._recent.mark(totals)
-        before = self._rated
-        samples, seconds = totals.samples - before.samples, totals.seconds - before.seconds
-        if seconds < SHORTEST_SPAN:
-            return
-        load = _load(totals, seconds, sum(before.busy_seconds))
-        self._rates = {"samples_per_second": samples / seconds, "server_load": load}
-        self._rated = totals
-
-    def _speed(self, totals: Totals) -> float:
-        """Return the samples per second of the whole run, which is at its end."""
-        seconds = self._seconds_before + totals.trained_seconds
-        return (self._done_before + totals.samples) / seconds if seconds > 0 else 0.0
-
-    @staticmethod
-    def _counts(totals: Totals) -> dict[str, Any]:
-        return {
-            "staleness": staleness_statistics(totals.staleness, totals.staleness_sum, totals.staleness_max),
-            "staleness_histogram": totals.staleness[: min(totals.staleness_max + 1, len(totals.staleness))].tolist(),
-            "tearing": totals.tearing(),
-            "pushes": totals.pushes,
-            "fetches": totals.fetches,
-            "bytes_pushed": totals.bytes_pushed,
-            "bytes_fetched": totals.bytes_fetched,
-            "bytes_moved": totals.bytes_moved,
-            "dropped": totals.dropped,
-            "timing": totals.timing(),
-            "shares": totals.shares(),
-        }
+        self._rates.measure(totals)
 
     def abandon(self) -> None:
         """Close the files of a run that fails, which has no summary."""
@@ -310,13 +278,13 @@ class Reporter:
             "epochs": self.epoch(totals),
             "samples": self._done_before + totals.samples,
             "seconds": self._seconds_before + totals.trained_seconds,
-            "samples_per_second": self._speed(totals),
+            "samples_per_second": self._rates.speed(totals),
             "seconds_to_target": seconds_to_target,
             "stopped": stopped,
             **_best(best),
             **self._losses,
             "accuracy_name": self._job.accuracy_name,
-            **self._counts(totals),
+            **counts(totals),
             "failures": 0,
             "recoveries": 0,
             "run_dir": str(self._job.directory),
@@ -337,8 +305,3 @@ def _counted(places: Sequence[str]) -> str:
     """Return the distinct places as text, each with its number of ranks unless there is only one."""
     counts = Counter(places)
     return ", ".join(counts if len(counts) == 1 else [f"{place}: {ranks}" for place, ranks in counts.items()])
-
-
-def _load(totals: Totals, seconds: float, before: float = 0.0) -> float:
-    """Return which part of some seconds a server has worked, whose servers had together worked `before` till then."""
-    return min(1.0, (sum(totals.busy_seconds) - before) / len(totals.busy_seconds) / seconds)

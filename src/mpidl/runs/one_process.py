@@ -209,7 +209,7 @@ class OneProcess:
     def _save(self, save: Save) -> None:
         self._order += 1
         directory, files = scratch(self._job.checkpoints, self._order), []
-        for number, shard in enumerate(self._shards):
+        for number, shard in enumerate(self._engine.settled_shards()):
             finite = self._job.config.run.terminate_on_nan
             save_shard(directory, number, shard.range, shard.on_host(), finite)
         # The replicas of a virtual cluster begin anew.

@@ -67,7 +67,8 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        The job can't be built (see `mpidl.job.build.build`), or there are too few ranks.
+        The job can't be built (see `mpidl.job.build.build`), there are too few ranks, or the algorithm's settings don't
+        go with the replicas that they are.
     """
     job, partitions = build(config), config.topology.partitions
     cut = plan_model(job, partitions) if partitions > 1 else None
@@ -113,7 +114,9 @@ def of_ranks(job: Job, servers: int, ranks: int, cut: Plan | None = None) -> dic
     partitions, relay = (1, job.config.topology.relay) if cut is None else (cut.partitions, False)
     of_node = job.config.virtual.ranks_per_node or ranks
     nodes = [rank // of_node for rank in range(ranks)]
-    roles = _roles(job, assign(nodes, servers, partitions, relay=relay), ranks, cut)
+    assigned = assign(nodes, servers, partitions, relay=relay)
+    job.begin(len(assigned.replicas))
+    roles = _roles(job, assigned, ranks, cut)
     needed = sum(sum(rank["memory"].values()) for rank in roles)
     return {"nodes": len(set(nodes)), "roles": roles, "memory_bytes": needed}
 

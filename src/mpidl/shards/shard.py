@@ -171,6 +171,10 @@ class Shard(ShardState):
         """Expect no more pushes of a worker."""
         self.policy.remove_worker(self, worker)
 
+    def add_worker(self, worker: int) -> None:
+        """Expect pushes of a worker that begins anew."""
+        self.policy.add_worker(worker)
+
     def apply_rest(self) -> None:
         """Apply what the policy has gathered; no more pushes follow."""
         self.policy.apply_rest(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,10 +12,10 @@ import torch
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError, refusing, telling
-from mpidl.nn.frameworks import seed_of_batch
 from mpidl.nn.model import CompleteModel, Evaluation, TakeFinal
 from mpidl.torch import losses
 from mpidl.torch.batches import Tensors, pieces
+from mpidl.torch.calls import Calls
 from mpidl.torch.progress import BackwardProgress
 from mpidl.torch.vector import Vector
 
@@ -96,16 +95,15 @@ class TorchModel(CompleteModel):
             "seed": seed, "autocast": autocast, "compile": compile, "micro_batches": micro_batches,
             "takes_integers": takes_integers,
         }  # fmt: skip
-        self._seed, self._autocast, self._micro_batches = seed, autocast, micro_batches
+        self._micro_batches = micro_batches
         self._vector = Vector(module.to("cpu"), self._name)
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
         self.aliases = self._vector.aliases
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         found = any(isinstance(each, embeddings) for each in module.modules())
         self.takes_integers = found if takes_integers is None else takes_integers
-        self._call = torch.compile(module) if compile else module
+        self._calls = Calls(module, self.loss, self._name, seed, autocast, compile)
         self._placed = self
-        self._training: bool | None = None
         self._frozen: Sequence[str] = ()
         self._stored = [False] * len(self._vector.parameters)
         for number, parameter in enumerate(self._vector.parameters):
@@ -117,7 +115,7 @@ class TorchModel(CompleteModel):
     def _place(self) -> None:
         """Take note of the device where the parameters are."""
         first = self._vector.parameters[0]
-        self._device, self._tensors = first.device, Tensors(first.dtype, first.device)
+        self._calls.device, self._tensors = first.device, Tensors(first.dtype, first.device)
 
     @property
     def parameters(self) -> Any:
@@ -162,15 +160,15 @@ class TorchModel(CompleteModel):
         self, batch: Batch, take: TakeFinal, factored: Collection[int] | None = None
     ) -> tuple[float, Any]:
         """See `CompleteModel.wait_free_gradient`: parameter by parameter, of whole batches on the CPU."""
-        early = self._device.type == "cpu" and self._micro_batches == 1
+        early = self._calls.device.type == "cpu" and self._micro_batches == 1
         return self._compute(batch, take if early else None)
 
     def _compute(self, batch: Batch, take: TakeFinal | None) -> tuple[float, Any]:
         vector = self._vector
         if (stray := vector.stray()) is not None:
             raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
-        self._set_mode(training=True)
-        self._seed_by(batch.number)
+        self._calls.set_mode(training=True)
+        self._calls.seed_by(batch.number)
         vector.load_statistics()
         self._stored = [False] * len(self._stored)
         with telling(self._name):
@@ -196,8 +194,8 @@ class TorchModel(CompleteModel):
         )
 
     def _backward_of(self, inputs: Any, targets: Any, share: float, take: TakeFinal | None = None) -> float:
-        with self._precision():
-            loss = self._loss(self._outputs(inputs), targets)
+        with self._calls.precision():
+            loss = self._calls.loss(self._calls.outputs(inputs), targets)
         if share != 1.0:
             loss = loss * share
         if take is None:
@@ -221,39 +219,6 @@ class TorchModel(CompleteModel):
             self._vector.gradients[number].copy_(gradient)
             self._stored[number] = True
         self._progress.accumulated(number)
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext()
-
-    def _outputs(self, inputs: Any) -> Any:
-        if isinstance(inputs, tuple | list):
-            return self._call(*inputs)
-        return self._call(**inputs) if isinstance(inputs, dict) else self._call(inputs)
-
-    def _loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        if losses.is_one_of(losses.ELEMENTWISE, self.loss) and outputs.shape != targets.shape:
-            raise ModelError(
-                f"{self._name}: outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}, "
-                f"expected the same for {getattr(self.loss, '__name__', self.loss)}"
-            )
-        loss = self.loss(outputs, targets)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            tensor = isinstance(loss, torch.Tensor)
-            found = f"of shape {tuple(loss.shape)}" if tensor else kind_of(loss)
-            raise ModelError(f"{self._name}: the loss is {found}, expected a tensor with one element, the batch's mean")
-        return loss
-
-    def _set_mode(self, training: bool) -> None:
-        if self._training is not training:
-            self._training = training
-            self.module.train(training)
-
-    def _seed_by(self, number: int) -> None:
-        """Let random numbers follow from a batch's number."""
-        seed = seed_of_batch(self._seed, number)
-        if self._device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        torch.default_generator.manual_seed(seed)
 
     # Evaluation.
 
@@ -279,27 +244,27 @@ class TorchModel(CompleteModel):
 
     def _tested(self, compute: Callable[[Batch], T], batch: Batch) -> T:
         """Return what a function computes with the module as it is tested."""
-        self._set_mode(training=False)
+        self._calls.set_mode(training=False)
         self._vector.load_statistics()
         with telling(self._name), torch.no_grad():
             return compute(batch)
 
     def _outputs_of(self, batch: Batch) -> np.ndarray:
-        with self._precision():
-            outputs = self._outputs(self._tensors.of(batch.inputs, "inputs"))
+        with self._calls.precision():
+            outputs = self._calls.outputs(self._tensors.of(batch.inputs, "inputs"))
         if not isinstance(outputs, torch.Tensor):
             raise ModelError(f"{self._name} returned {kind_of(outputs)}, expected a tensor of outputs")
         return _array(outputs)
 
     def _evaluate(self, batch: Batch) -> Evaluation:
         inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
-        with self._precision():
-            outputs = self._outputs(inputs)
+        with self._calls.precision():
+            outputs = self._calls.outputs(inputs)
         return self._figures(outputs, targets, batch.total)
 
     def _figures(self, outputs: Any, targets: Any, total: float) -> Evaluation:
-        with self._precision():
-            loss = self._loss(outputs, targets).item()
+        with self._calls.precision():
+            loss = self._calls.loss(outputs, targets).item()
         return Evaluation(loss * total, losses.correct(self.loss, outputs, targets, total), outputs)
 
     def rehearse(self, batch: Batch) -> None:
@@ -337,7 +302,7 @@ class TorchModel(CompleteModel):
         self._vector.load_statistics()
         _load(self._vector.counters, self.buffers())
         self.freeze(())
-        self._set_mode(training=True)
+        self._calls.set_mode(training=True)
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

@@ -80,8 +80,8 @@ class _Stage(TorchModel):
         """Make ready for a minibatch's gradient."""
         if (stray := self._vector.stray()) is not None:
             raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
-        self._set_mode(training=True)
-        self._seed_by(batch.number)
+        self._calls.set_mode(training=True)
+        self._calls.seed_by(batch.number)
         self._vector.load_statistics()
         self._stored = [False] * len(self._stored)
 
@@ -100,22 +100,22 @@ class _Stage(TorchModel):
     def through(self, inputs: torch.Tensor, first: bool, apart: bool) -> _Kept:
         """Pass inputs through the modules, each apart from the others if so wanted."""
         kept, values = _Kept(), inputs
-        for call in self.module if apart else [self._call]:
+        for call in self.module if apart else [self._calls.call]:
             values = values.detach()
             if kept.outputs or not first:
                 values.requires_grad_()
             kept.inputs.append(values)
             # What is changed in place mustn't be what the gradient is taken of, or what others keep.
             changes = any(getattr(each, "inplace", False) for each in (call if apart else self.module).modules())
-            with self._precision():
+            with self._calls.precision():
                 values = call(values.clone() if changes else values)
             kept.outputs.append(values)
         return kept
 
     def add_loss(self, kept: _Kept, targets: Any, share: float) -> float:
         """Return the mean loss times a share, of which the way back is taken."""
-        with self._precision():
-            loss = self._loss(kept.outputs[-1], targets) * share
+        with self._calls.precision():
+            loss = self._calls.loss(kept.outputs[-1], targets) * share
         kept.outputs[-1] = loss
         return float(loss.item())
 
@@ -162,8 +162,8 @@ class _Stage(TorchModel):
         """Return the outputs as the module is tested."""
 
         def outputs(_: Any) -> torch.Tensor:
-            with self._precision():
-                found: torch.Tensor = self._call(self.tensors(inputs, "tested"))
+            with self._calls.precision():
+                found: torch.Tensor = self._calls.call(self.tensors(inputs, "tested"))
                 return found
 
         return self._tested(outputs, Batch(inputs, None))

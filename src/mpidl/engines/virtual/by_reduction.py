@@ -21,6 +21,8 @@ class Reduction:
     Attributes
     ----------
     part : Range
+    whole : bool
+        Whether it is of the whole vector, which takes all that the replicas have computed; they wait for it.
     mean : bool
         Whether the mean is one update; else the sum is.
     arrived : simpy.Event
@@ -36,6 +38,7 @@ class Reduction:
     """
 
     part: Range
+    whole: bool
     mean: bool
     arrived: simpy.Event
     vectors: dict[int, tuple[np.ndarray | None, float]] = field(default_factory=dict)
@@ -75,8 +78,8 @@ class ByReduction(RequestHandler):
         self._exchange_if_complete()
 
     def _reduce(self, replica: VirtualReplica, request: Reduce) -> Process:
-        self._start(replica, Range(0, request.parameters.size), request.mean, request.vector, request.weight)
-        replica.pushed()
+        part = Range(0, request.parameters.size)
+        self._start(replica, part, request.mean, request.vector, request.weight, whole=True)
         return (yield from self._finish(replica, request.parameters))
 
     def _speed(self, replica: VirtualReplica, request: Speed) -> Process:
@@ -93,12 +96,18 @@ class ByReduction(RequestHandler):
         return given
 
     def _start(
-        self, replica: VirtualReplica, part: Range, mean: bool, vector: np.ndarray | None, weight: float
+        self,
+        replica: VirtualReplica,
+        part: Range,
+        mean: bool,
+        vector: np.ndarray | None,
+        weight: float,
+        whole: bool = False,
     ) -> None:
         self._portion = max([self._portion, *(batches.portion for batches in replica.unpushed[-1:])])
         reduction = next((each for each in self._gathering if replica.number not in each.vectors), None)
         if reduction is None:
-            reduction = Reduction(part, mean, self._cluster.environment.event())
+            reduction = Reduction(part, whole, mean, self._cluster.environment.event())
             self._gathering.append(reduction)
         reduction.vectors[replica.number] = vector, weight
         reduction.seconds[replica.number] = replica.mean_seconds()
@@ -110,6 +119,8 @@ class ByReduction(RequestHandler):
         while self._gathering and active and len(self._gathering[0].vectors) == active:
             reduction = self._gathering.popleft()
             reduction.portion = self._portion
+            for number in reduction.vectors if reduction.whole else ():
+                self._cluster.replicas[number].pushed()
             self._cluster.environment.process(self._exchange(reduction))
 
     def _exchange(self, reduction: Reduction) -> Process:

@@ -37,6 +37,8 @@ class VirtualServer:
     ----------
     part : slice
         The shard's range in the whole vector.
+    coming : dict of Any to tuple
+        The arguments of `Shard.receive_push` for each push that is under way, in the order in which they were sent.
     busy_seconds : float
         Time that the server has worked so far.
     due : float
@@ -47,6 +49,7 @@ class VirtualServer:
         self._environment = environment
         self.shard = shard
         self.part = slice(*shard.range)
+        self.coming: dict[Any, tuple[int, int, np.ndarray, tuple[int, int]]] = {}
         self.busy_seconds = 0.0
         self.due = math.inf
         self._serving = False
@@ -67,6 +70,16 @@ class VirtualServer:
             # A push that arrives at this very moment queues behind.
             self._serving = True
             self._queue.popleft().succeed()
+
+    def settled(self) -> Shard:
+        """Return the shard as it is when all pushes under way have arrived and all time has passed, maybe a copy."""
+        if not self.coming and self.due == math.inf:
+            return self.shard
+        shard = self.shard.copy()
+        for push in self.coming.values():
+            shard.receive_push(*push)
+        shard.look(math.inf)
+        return shard
 
 
 class VirtualReplica:
@@ -106,6 +119,8 @@ class VirtualReplica:
         where a coordinator asks for units.
     unpushed : list of Assignment
         Batches taken since the last push.
+    computing : Assignment or None
+        The batch handed out last, until its gradient is there.
     computed : list of float
         Durations of its gradients since `mean_seconds` was called last.
     """
@@ -122,6 +137,7 @@ class VirtualReplica:
         self.clock: float = 0
         self.loss = self.weight = 0.0
         self.unpushed: list[Assignment] = []
+        self.computing: Assignment | None = None
         self.computed: list[float] = []
         self._tickets_before = 0
         self._feedback: list[ErrorFeedback] = []
@@ -169,7 +185,8 @@ class VirtualReplica:
         if current is not None:
             self.state.portion = current.portion
             if batch is not None:
-                self.unpushed.append(Assignment(current.portion, self.loader.done - 1, self.loader.done))
+                self.computing = Assignment(current.portion, self.loader.done - 1, self.loader.done)
+                self.unpushed.append(self.computing)
         return batch
 
     def pushed(self, rest: int = 0) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -167,7 +167,10 @@ class VirtualEngine:
     def positions(self) -> list[ReplicaPosition]:
         """Return where the replicas are; the first stands for what all of them have computed."""
         totals, first = self.totals, self.replicas[0]
-        positions = [first.position(totals.batches, totals.samples)]
+        # What is being computed is among what isn't pushed, which doesn't count.
+        computing = [replica.computing for replica in self.replicas if replica.computing is not None]
+        samples = totals.samples + sum(self._schedule.samples(*part) for part in computing)
+        positions = [first.position(totals.batches + len(computing), samples)]
         positions += [replica.position(0, 0) for replica in self.replicas[1:]]
         waiting = [part for part in map(self._schedule.assignment, self._given_back) if part is not None]
         working = positions[0].working + [(part.portion, part.first) for part in waiting]
@@ -199,6 +202,10 @@ class VirtualEngine:
             staleness_max=max(histogram.max for histogram in staleness),
             dropped=sum(shard.dropped for shard in self.shards),
         )
+
+    def settled_shards(self) -> Iterator[Shard]:
+        """Yield the shards as they are when all pushes under way have arrived, each valid until the next."""
+        return (server.settled() for server in self._cluster.servers)
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the shards' parameters as one vector of shape (size,)."""
@@ -240,10 +247,12 @@ class VirtualEngine:
         if death.returns is None:
             return
         yield self._environment.timeout(death.returns - death.at)
+        yield replica.process  # What it had pushed arrives first.
         self._hooks.on_event("recovery", replica.number)
         others = [other.clock for other in self.replicas if other.active]
         anew = self.replicas[replica.number] = self._start(replica.number)
         anew.clock = min(others, default=0)
+        self._handler.add_replica(anew)
 
     def _give_back(self, replica: VirtualReplica) -> None:
         """Hand out again what a dead replica had taken and not pushed."""
@@ -280,6 +289,7 @@ class VirtualEngine:
                 replica.gradient = cluster.spares.take(gradient.shape)
             np.copyto(replica.gradient, gradient)
             gradient = replica.gradient
+        replica.computing = None
         weight = replica.state.weight = batch.total
         cluster.totals.samples += len(request.batch.indices)
         cluster.totals.batches += 1

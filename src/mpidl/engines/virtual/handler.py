@@ -22,6 +22,9 @@ class RequestHandler:
 
     actions: Mapping[type, Action]
 
+    def add_replica(self, replica: VirtualReplica) -> None:
+        """Let others wait for a replica that has returned; by default nobody does."""
+
     def wait_applied(self, replica: VirtualReplica) -> Process:
         """Wait until all that a replica has sent is applied; by default nothing is ever under way."""
         yield from ()

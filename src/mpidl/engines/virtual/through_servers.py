@@ -14,7 +14,7 @@ from mpidl.engines.virtual.handler import Action, RequestHandler
 from mpidl.wire import Wire
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class InFlight:
     """A vector on its way from a replica to all servers.
 
@@ -33,7 +33,7 @@ class InFlight:
     awaited: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PushInFlight(InFlight):
     """A push on its way to all servers.
 
@@ -41,12 +41,9 @@ class PushInFlight(InFlight):
     ----------
     nbytes : int
         Number of bytes of the whole push.
-    portions : (int, int)
-        The first and the last portion that it was computed on.
     """
 
     nbytes: int
-    portions: tuple[int, int]
 
 
 class ThroughServers(RequestHandler):
@@ -75,6 +72,11 @@ class ThroughServers(RequestHandler):
             server.shard.remove_worker(replica.number)
             self._look(server, self._cluster.environment.now)
         self._updated.announce()
+
+    def add_replica(self, replica: VirtualReplica) -> None:
+        """See `RequestHandler.add_replica`."""
+        for server in self._cluster.servers:
+            server.shard.add_worker(replica.number)
 
     def wait_applied(self, replica: VirtualReplica) -> Process:
         """See `RequestHandler.wait_applied`."""
@@ -149,14 +151,16 @@ class ThroughServers(RequestHandler):
         cluster.totals.pushes += 1
         cluster.totals.bytes_pushed += nbytes
         cluster.totals.last_push = cluster.clock()
-        push = PushInFlight(replica, vector, len(cluster.servers), nbytes, portions)
+        push = PushInFlight(replica, vector, len(cluster.servers), nbytes)
+        for server, fetched in zip(cluster.servers, replica.fetched, strict=True):
+            server.coming[push] = (replica.number, fetched, vector[..., server.part], portions)
         if cluster.machines is None:
-            for server, fetched in zip(cluster.servers, replica.fetched, strict=True):
-                self._apply(push, server, fetched)
+            for server in cluster.servers:
+                self._apply(push, server)
             return
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
-        for number, fetched in enumerate(replica.fetched):
-            replica.unapplied.append(cluster.environment.process(self._deliver(push, number, fetched)))
+        for number in range(len(cluster.servers)):
+            replica.unapplied.append(cluster.environment.process(self._deliver(push, number)))
 
     def _vector_to_send(self, replica: VirtualReplica, vector: np.ndarray) -> np.ndarray:
         """Return the vector that travels: the replica's gradient, which it then gives up, or a spare one."""
@@ -170,11 +174,11 @@ class ThroughServers(RequestHandler):
             np.copyto(sent, vector)
         return sent
 
-    def _deliver(self, push: PushInFlight, number: int, fetched: int) -> Process:
-        """Bring a server its part of a push and let it apply the push; `fetched` is as in `Shard.receive_push`."""
+    def _deliver(self, push: PushInFlight, number: int) -> Process:
+        """Bring a server its part of a push and let it apply the push."""
         cluster, server = self._cluster, self._cluster.servers[number]
         yield from self._occupy(push.replica, number, push.nbytes * server.shard.range.size / push.vector.shape[-1])
-        self._apply(push, server, fetched)
+        self._apply(push, server)
         server.done()
         cluster.totals.last_push = cluster.clock()
         push.awaited -= 1
@@ -198,9 +202,9 @@ class ThroughServers(RequestHandler):
             yield rest
         server.busy_seconds += environment.now - started
 
-    def _apply(self, push: PushInFlight, server: VirtualServer, fetched: int) -> None:
+    def _apply(self, push: PushInFlight, server: VirtualServer) -> None:
         started = self._cluster.clock()
-        server.shard.receive_push(push.replica.number, fetched, push.vector[..., server.part], push.portions)
+        server.shard.receive_push(*server.coming.pop(push))
         server.busy_seconds += self._cluster.clock() - started
         self._look(server, self._cluster.environment.now)
         if server.shard.policy.awaited:

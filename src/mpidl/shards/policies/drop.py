@@ -44,6 +44,10 @@ class DropStale(Policy):
         """See `Policy.remove_worker`."""
         self._policy.remove_worker(shard, worker)
 
+    def add_worker(self, worker: int) -> None:
+        """See `Policy.add_worker`."""
+        self._policy.add_worker(worker)
+
     def expect_all(self) -> None:
         """See `Policy.expect_all`."""
         self._policy.expect_all()

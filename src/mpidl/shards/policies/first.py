@@ -44,6 +44,8 @@ class FirstOfStep(Policy):
         """See `Policy.attach`."""
         self._active = set(range(self._workers))
         self._sum = np.zeros_like(shard.parameters)
+        # Gradients in the sum of each chunk, and the present workers that have given one of them.
+        self._given = [0] * shard.chunks
         self._givers: list[set[int]] = [set() for _ in range(shard.chunks)]
         self._clocks = [shard.clock] * shard.chunks
         self._taken: dict[int, int] = {}
@@ -58,6 +60,7 @@ class FirstOfStep(Policy):
         self._taken[push.worker] = self._taken.get(push.worker, 0) + 1
         gathered = shard.part(self._sum, chunk)
         gathered += values
+        self._given[chunk] += 1
         self._givers[chunk].add(push.worker)
         self._apply_if_complete(shard, chunk)
 
@@ -69,7 +72,7 @@ class FirstOfStep(Policy):
     def look(self, shard: ShardState, now: float) -> float:
         """See `Policy.look`: a step whose grace window has ended ends when no push to it has arrived in part."""
         # A worker's chunks arrive from the last to the first: whoever has given the first one has given all.
-        if not self._grace or len(self._givers[0]) < self._count:
+        if not self._grace or self._given[0] < self._count:
             return math.inf
         if self._end is None:
             self._end = now + self._grace
@@ -77,47 +80,52 @@ class FirstOfStep(Policy):
             return self._end
         self._ended = True
         if not self._taken:
-            for chunk, givers in enumerate(self._givers):
-                if givers:
+            for chunk, given in enumerate(self._given):
+                if given:
                     self._apply(shard, chunk)
         return math.inf
 
     def remove_worker(self, shard: ShardState, worker: int) -> None:
         """See `Policy.remove_worker`."""
         self._active.discard(worker)
-        for chunk, givers in enumerate(self._givers):
-            if givers:
+        for chunk, given in enumerate(self._given):
+            if given:
                 self._apply_if_complete(shard, chunk)
+
+    def add_worker(self, worker: int) -> None:
+        """See `Policy.add_worker`: what the earlier worker has given to the open step stays in it."""
+        self._active.add(worker)
+        for givers in self._givers:
+            givers.discard(worker)
 
     def expect_all(self) -> None:
         """See `Policy.expect_all`."""
         self._active = set(range(self._workers))
 
     def _apply_if_complete(self, shard: ShardState, chunk: int) -> None:
-        givers = self._givers[chunk]
-        if (len(givers) >= self._count and not self._grace) or self._active <= givers:
+        enough = self._given[chunk] >= self._count and not self._grace
+        if enough or self._active <= self._givers[chunk]:
             self._apply(shard, chunk)
 
     def _apply(self, shard: ShardState, chunk: int) -> None:
-        givers = self._givers[chunk]
         gathered = shard.part(self._sum, chunk)
-        gathered /= len(givers)
+        gathered /= self._given[chunk]
         self._clocks[chunk] += 1
         shard.update(chunk, gathered, self._clocks[chunk])
         gathered.fill(0)
-        givers.clear()
+        self._given[chunk] = 0
+        self._givers[chunk].clear()
         if (clock := min(self._clocks)) != shard.clock:
             shard.clock, self._end, self._ended = clock, None, False
 
     def state(self) -> dict[str, Any]:
         """See `Policy.state`."""
         workers = range(self._workers)
-        # Those that gave before the run was resumed with other workers have numbers beyond theirs.
-        numbers = range(max([self._workers, *(1 + giver for givers in self._givers for giver in givers)]))
         return {
             "sum": self._sum,
             "active": np.array([worker in self._active for worker in workers], np.int64),
-            "givers": np.array([[number in givers for number in numbers] for givers in self._givers], np.int64),
+            "given": np.array(self._given, np.int64),
+            "givers": np.array([[worker in givers for worker in workers] for givers in self._givers], np.int64),
             "clocks": np.array(self._clocks, np.int64),
             "taken": np.array([self._taken.get(worker, 0) for worker in workers], np.int64),
             "ended": np.array(self._ended, np.int64),
@@ -127,12 +135,12 @@ class FirstOfStep(Policy):
         """See `Policy.load`: a grace window that had begun begins anew."""
         self._end, self._ended = None, bool(state["ended"])
         self._sum[...] = state["sum"]
-        chunks, workers = len(self._clocks), len(state["active"])
-        # If the workers are others, those that have given are none of them.
-        first = 0 if workers == self._workers else self._workers
+        chunks = len(self._clocks)
         givers = for_chunks(state["givers"], chunks)
-        self._givers = [set((first + np.flatnonzero(each)).tolist()) for each in givers]
+        # Earlier versions had a number in `givers` for everybody who had given.
+        given = for_chunks(state["given"], chunks) if "given" in state else givers.sum(axis=1)
+        self._given = given.tolist()
+        self._givers = [set(np.flatnonzero(each[: self._workers]).tolist()) for each in givers]
         self._clocks = for_chunks(state["clocks"], chunks).tolist()
-        if workers == self._workers:
-            self._active = set(np.flatnonzero(state["active"]).tolist())
-            self._taken = {worker: taken for worker, taken in enumerate(state["taken"].tolist()) if taken}
+        self._active = set(np.flatnonzero(state["active"][: self._workers]).tolist())
+        self._taken = {worker: taken for worker, taken in enumerate(state["taken"].tolist()) if taken}

@@ -71,17 +71,17 @@ class Policy:
     def remove_worker(self, shard: ShardState, worker: int) -> None:
         """Expect no more pushes of a worker."""
 
+    def add_worker(self, worker: int) -> None:
+        """Expect pushes of a worker that begins anew: whoever had its number before may have pushed, it has not."""
+
     def expect_all(self) -> None:
-        """Expect pushes of all workers again, also of those that had left."""
+        """Expect pushes of all workers again, also of those that had left; each goes on where it was."""
 
     def apply_rest(self, shard: ShardState) -> None:
         """Apply what has been gathered; no more pushes follow."""
 
     def state(self) -> dict[str, Any]:
-        """Return all that the policy keeps between two chunks, as `ShardState.state` does.
-
-        What holds only as long as the workers are the same has names that begin with "workers/".
-        """
+        """Return all that the policy keeps between two chunks, as `ShardState.state` does."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
