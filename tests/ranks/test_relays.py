@@ -15,6 +15,7 @@ from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Relay as RelayRanks
 from mpidl.topology.roles import Roles
+from mpidl.wire import Differences
 
 pytestmark = pytest.mark.mpi(min_size=3)
 SIZE, CHUNK, BASE = 4099, 250, 10_000
@@ -96,12 +97,13 @@ def servers(request, comm):
     return request.param
 
 
-def play(comm, path, way, servers, monkeypatch, act, late=False):
-    """Let `act` push on the workers of a relay; return the last parameters on servers, and what the relay counted.
+def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, **formats):
+    """Let `act` push on the workers of a relay; return roles, and the server, the relay or the number of pushes.
 
     Rank 0 is the relay, the last ones are servers on another node, and rank 1 is also the coordinator.
     """
     from mpidl.rma.transport import WindowTransport
+    from mpidl.roles.left_out import LeftOut
     from mpidl.roles.relay import Relay
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
@@ -116,16 +118,20 @@ def play(comm, path, way, servers, monkeypatch, act, late=False):
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", str(comm.size - servers))
     ranges = shards(SIZE, servers)
     among = comm.Split(comm.rank in workers)
-    found = None
-    with WindowTransport(comm, roles, Capacity(ranges, np.dtype(np.float64), chunk_bytes=8 * CHUNK), way=way) as opened:
+    found, dtype = None, np.dtype(np.float64)
+    capacity = Capacity(ranges, dtype, chunk_bytes=8 * CHUNK, **formats)
+    with WindowTransport(comm, roles, capacity, way=way) as opened:
         if late:
             opened.window = Late(opened.window, comm.rank)
         if comm.rank == 0:
-            relay = Relay(0, np.zeros(SIZE), np.zeros(servers, np.int64))
+            vector, copies = np.zeros(SIZE), []
+            if capacity.wire_fetch is not None:
+                copies = [Differences(capacity.wire_fetch, vector[slice(*part)]) for part in ranges]
+            left_out = LeftOut(0, path / "checkpoints", capacity.wire, ranges, dtype)
+            found = relay = Relay(0, vector, np.zeros(servers, np.int64), left_out, copies)
             relay.bind(opened)
             opened.settle()
             relay.serve()
-            found = relay.status.figures
         elif comm.rank in roles.servers:
             number = roles.servers.index(comm.rank)
             shard = Shard(ranges[number], np.zeros(ranges[number].size), ScheduledRule(None), AddChange(), CHUNK)
@@ -134,35 +140,36 @@ def play(comm, path, way, servers, monkeypatch, act, late=False):
             opened.settle()
             server.serve()
             server.unbind()
-            found = shard
+            found = server
         else:
             coordinator = opened.coordinator() if comm.rank == 1 else None
             opened.settle()
-            pusher = Pusher(opened, comm.rank - 1, servers)
-            act(pusher, among, coordinator)
-            pusher.until(pusher.link.applied)
-            pusher.until(pusher.link.end_pushes)
+            found = pusher(opened, comm.rank - 1, servers)
+            act(found, among, coordinator)
+            found.until(found.link.applied)
+            found.until(found.link.end_pushes)
             if coordinator is not None:
                 states = coordinator.servers["state"], coordinator.relays["state"]
-                pusher.until(lambda: coordinator.look() or all((state == State.TRAINED).all() for state in states))
+                found.until(lambda: coordinator.look() or all((state == State.TRAINED).all() for state in states))
                 coordinator.set_phase(Phase.EXIT)
-            found = pusher.pushes
     among.Free()
     return roles, found
 
 
 def check_sums(comm, roles, found):
     """Check that the servers have every push once, and that the relay has sent fewer, whole vectors."""
-    everywhere = comm.allgather(found if comm.rank - 1 < len(roles.replicas) and comm.rank else None)
+    everywhere = comm.allgather(found.pushes if isinstance(found, Pusher) else None)
     pushes = [each for each in everywhere if each is not None]
     expected = sum(triangle(each) * float(BASE) ** worker for worker, each in enumerate(pushes))
-    relayed = comm.bcast(None if comm.rank else (int(found["pushes"]), int(found["bytes_pushed"])))
+    figures = found.status.figures if comm.rank == 0 else None
+    relayed = comm.bcast(None if comm.rank else (int(figures["pushes"]), int(figures["bytes_pushed"])))
     assert relayed[1] == relayed[0] * SIZE * 8
     assert relayed[0] <= sum(pushes)
     if comm.rank in roles.servers:
-        assert (found.parameters == expected).all()
-        assert found.pushes == relayed[0]
-        assert found.staleness.counts.sum() == relayed[0]
+        (served,) = found.served
+        assert (served.shard.parameters == expected).all()
+        assert served.shard.pushes == relayed[0]
+        assert served.shard.staleness.counts.sum() == relayed[0]
     return relayed[0], sum(pushes)
 
 

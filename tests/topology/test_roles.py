@@ -82,12 +82,14 @@ def test_nodes_that_have_not_all_servers_have_relays():
     assert roles.relays == (Relay(4, (5, 6)),)
     assert roles.replicas == ((2,), (3,), (5,), (6,))
     assert roles.pushers() == [2, 3, 4, 4]
+    assert roles.fetchers() == [2, 3, 4]
     assert [roles.role(rank) for rank in (4, 5)] == ["relay 0", "worker 2"]
     assert roles.relay_of(3) is None
     assert roles.relay_of(6) == roles.relays[0]
     both = assign(["a"] * 5 + ["b"] * 4, servers=2, relay=True)
     assert both.relays == (Relay(2, (3, 4)), Relay(6, (7, 8)))
-    assert both.pushers() == [2, 2, 6, 6]
+    assert both.pushers() == [2, 6, 2, 6]
+    assert both.fetchers() == [2, 6]
 
 
 def test_relays_are_where_they_save_something():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpidl.algorithms import Algorithm, Exchange
 from mpidl.config.sections import RunSection
 from mpidl.config.topology import TopologySection
-from mpidl.errors import UsageError, quoted
+from mpidl.errors import UsageError
 
 
 def check_partitions(topology: TopologySection, algorithm: Algorithm, run: RunSection) -> None:
@@ -30,9 +30,6 @@ def check_relay(topology: TopologySection, algorithm: Algorithm, run: RunSection
         raise UsageError(f"{found} algorithm.max_staleness drops pushes one by one, expected none")
     if not algorithm.policy(1).sums:
         raise UsageError(f"{found} servers need each push of {algorithm.name} by itself, expected false")
-    for key in ("wire", "wire_fetch"):
-        if (wire := getattr(algorithm, key)) != "fp32":
-            raise UsageError(f"{found} algorithm.{key} is {quoted(wire)} and relays don't encode, expected 'fp32'")
     if topology.partitions > 1:
         raise UsageError(f"{found} topology.partitions is {topology.partitions}, expected 1")
     for key in ("deterministic", "record"):

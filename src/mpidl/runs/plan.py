@@ -138,7 +138,7 @@ class _Part(NamedTuple):
 
 def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[str, Any]]:
     """Return the role, the shard and the memory of each rank."""
-    names, rings, relays = roles.names(), len(roles.pushers()), {each.rank: len(each.workers) for each in roles.relays}
+    names, relays = roles.names(), {each.rank: len(each.workers) for each in roles.relays}
     parts = _parts(job, cut)
     workers = {rank: part for replica in roles.replicas for rank, part in zip(replica, parts, strict=True)}
     if roles.servers:
@@ -157,7 +157,7 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
             "rank": rank,
             "role": names[rank],
             "shard": shards.get(rank),
-            "memory": _memory(job, shards.get(rank), rings, workers.get(rank))
+            "memory": _memory(job, shards.get(rank), roles, workers.get(rank), roles.relay_of(rank) is not None)
             if rank not in relays
             else _memory_of_relay(job, shards_of(job, len(roles.servers)), relays[rank]),
         }
@@ -184,7 +184,7 @@ def _memory_of_relay(job: Job, shards: Sequence[Range], workers: int) -> dict[st
     return {**dict.fromkeys(PARTS, 0), "parameters": held, "exchange": held + mailboxes}
 
 
-def _memory(job: Job, shard: Range | None, replicas: int, part: _Part | None) -> dict[str, int]:
+def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, relayed: bool) -> dict[str, int]:
     """Return the most bytes that a rank needs at any time; a vector that ranks share is counted once."""
     memory = dict.fromkeys(PARTS, 0)
     exchange, itemsize = job.algorithm.exchange, job.dtype.itemsize
@@ -194,17 +194,19 @@ def _memory(job: Job, shard: Range | None, replicas: int, part: _Part | None) ->
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if part is None:
-            memory["exchange"] += MailboxGeometry.of(shard, replicas, job.dtype, job.algorithm.encoding()).nbytes
+            rings = len(roles.pushers())
+            memory["exchange"] += MailboxGeometry.of(shard, rings, job.dtype, job.algorithm.encoding()).nbytes
             fetched = job.algorithm.fetch_encoding()
             if fetched is not None:
-                memory["exchange"] += replicas * (own + encoded_bytes(fetched, shard.size, job.dtype))
+                encoded = encoded_bytes(fetched, shard.size, job.dtype)
+                memory["exchange"] += len(roles.fetchers()) * (own + encoded)
         elif exchange is Exchange.REDUCTION:
-            memory["exchange"] += own * replicas  # the shard's part of each worker's vector
+            memory["exchange"] += own * len(roles.replicas)  # the shard's part of each worker's vector
     if part is not None:
         held = part.parameters * itemsize
         memory["parameters"] += held
         memory["gradient"] += held
-        if job.algorithm.fetch_encoding() is not None or job.algorithm.streamed:
+        if (job.algorithm.fetch_encoding() is not None and not relayed) or job.algorithm.streamed:
             memory["exchange"] += held  # a copy that follows the shards
         if exchange is not Exchange.SHARED_MEMORY:
             memory["evaluation"] += held  # a copy of the worker's own parameters while others are evaluated

@@ -166,8 +166,9 @@ def _check_memory_of_node(job: Job, roles: Roles, nodes: list[int], rank: int) -
     relays = sum(relay.rank in here for relay in roles.relays)
     workers = len(here) - servers - relays - (roles.coordinator in here)
     shards = servers / len(roles.servers) * (1 + len(job.states)) if servers else 0
-    # A relay has what it fetches, what it shows, and two sums.
-    check_memory(job, 2 * workers / len(job.slices) + 4 * relays + shards, workers)
+    # A relay has what it fetches, what it shows, two sums, and what its rings leave out of encoded ones.
+    of_relay = 4 if job.algorithm.encoding() is None else 6
+    check_memory(job, 2 * workers / len(job.slices) + of_relay * relays + shards, workers)
 
 
 def _nodes(comm: MPI.Intracomm) -> list[int]:

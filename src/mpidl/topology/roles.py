@@ -78,11 +78,16 @@ class Roles:
     def pushers(self, partition: int = 0) -> list[int]:
         """Return the rank that writes into each ring of mailboxes of a shard of a partition.
 
-        These are the workers that have no relay, then each relay twice: it has two rings; see `mpidl.roles.relay`.
+        These are the workers that have no relay, then the relays, then the relays again: see `mpidl.roles.relay`.
         """
         workers = [replica[partition] for replica in self.replicas]
         relayed = {worker for relay in self.relays for worker in relay.workers}
-        return [rank for rank in workers if rank not in relayed] + [each.rank for each in self.relays for _ in range(2)]
+        return [rank for rank in workers if rank not in relayed] + 2 * [each.rank for each in self.relays]
+
+    def fetchers(self, partition: int = 0) -> list[int]:
+        """Return the ranks that fetch a shard of a partition, as `pushers` does, but each once."""
+        pushers = self.pushers(partition)
+        return pushers[: len(pushers) - len(self.relays)]
 
     def place(self, rank: int) -> str:
         """Return where a rank is, ``" on node7"``; nothing if all are there."""

@@ -65,6 +65,8 @@ class RelayLink(FollowerLink, Protocol):
         The workers' mailboxes for each shard.
     rings : sequence of Ring
         Two.
+    bytes_fetched : int
+        Bytes of values that have arrived from servers.
     """
 
     @property
@@ -77,12 +79,21 @@ class RelayLink(FollowerLink, Protocol):
     def inboxes(self) -> Sequence[RelayInbox]: ...
     @property
     def rings(self) -> Sequence[Ring]: ...
+    @property
+    def bytes_fetched(self) -> int: ...
 
-    def fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
+    def start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         """Read all shards into a vector and, before each, its clock, as `WorkerLink.read_clocks` does.
+
+        Where fetches are encoded, servers are asked for differences: those bring the link's copies up to date.
+        """
+
+    def finish_fetch(self, clocks: np.ndarray) -> bool:
+        """Return whether all that was asked for has arrived.
 
         What a server shows of a checkpoint's cut is read after its parameters: they may have changed since the cut.
         """
+        ...
 
     def show(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         """Show the workers what has been fetched."""
