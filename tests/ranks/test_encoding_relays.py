@@ -34,6 +34,17 @@ class Summing(Pusher):
         self.link.finish_fetch()
 
 
+def check_end(comm, found, wire):
+    """Check that what a push lacks on the servers is what the next one of the relay would bring."""
+    pushed = comm.allreduce(found.sum if isinstance(found, Summing) else np.zeros(SIZE))
+    servers = vector_of_servers(comm, found)
+    if comm.rank == 0:
+        left_out = np.concatenate([each.residual for each in found._left_out.feedback[EARLY]])
+        assert left_out.any()
+        assert not any(each.residual.any() for each in found._left_out.feedback[LATE])
+        check_all_there(servers + left_out, pushed, wire)
+
+
 def wait_for_files(pusher, coordinator, order, servers):
     reported = []
 
@@ -81,14 +92,9 @@ def test_nothing_is_lost_and_copies_follow_the_servers(comm, shared_path, way, m
     servers = comm.size - 2
     formats = {"wire": parse(wire), "wire_fetch": parse("topk:0.3")}
     _, found = play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, **formats)
-    pushed = comm.allreduce(found.sum if isinstance(found, Summing) else np.zeros(SIZE))
-    server = vector_of_servers(comm, found)
+    check_end(comm, found, wire)
     copies = [copy for each in comm.allgather(copies) for copy in each]
     if comm.rank == 0:
-        early = np.concatenate([each.residual for each in found._left_out.feedback[EARLY]])
-        assert early.any()
-        assert not any(each.residual.any() for each in found._left_out.feedback[LATE])
-        check_all_there(server + early, pushed, wire)
         assert found._parameters.tobytes() == np.concatenate(copies).tobytes()
         figures, parts = found.status.figures, shards(SIZE, servers)
         assert figures["bytes_pushed"] == figures["pushes"] * sum(bytes_of_push(wire, part.size) for part in parts)
@@ -127,4 +133,5 @@ def test_a_checkpoint_and_what_its_relay_left_out_are_what_was_pushed_before_the
                 check_all_there(saved(shared_path, order, range(servers)) + residual, expected, wire)
             pusher.meet(among)
 
-    play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, wire=parse(wire))
+    _, found = play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, wire=parse(wire))
+    check_end(comm, found, wire)
