@@ -21,10 +21,11 @@ EARLY, LATE = 0, 1
 
 
 class LeftOut:
-    """The residuals of a relay's two rings, one of which has what a checkpoint lacks of the pushes that are in it.
+    """The residuals of a relay's two rings.
 
-    When the relay marks an order in its late ring, that has left out nothing: `join` has given it to the early ring.
-    What the early ring has left out when it marks the order belongs into the checkpoint.
+    The late ring has left out nothing when the relay marks an order there, because `join` has given that to the early
+    ring. What the early ring has left out when the relay marks the order there, a checkpoint lacks of the pushes that
+    it has.
 
     Parameters
     ----------
