@@ -256,7 +256,6 @@ def test_the_jobs_of_the_repository(job):
         ({"name": "dynsgd"}, {}, "servers need each push of dynsgd by itself, expected false"),
         ({"name": "adag"}, {}, "servers need each push of adag by itself, expected false"),
         ({"max_staleness": 3}, {}, "algorithm.max_staleness drops pushes one by one, expected none"),
-        ({}, {"topology": {"partitions": 2}}, "topology.partitions is 2, expected 1"),
         (
             {},
             {"run": {"deterministic": True}},

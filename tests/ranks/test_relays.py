@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from mpidl.parameters import shards
+from mpidl.parameters import held_by_servers, split
 from mpidl.shards.policies import AddChange
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
@@ -49,10 +49,11 @@ class Pusher:
     """What a test does on a worker."""
 
     def __init__(self, transport, number, figures):
-        self.number, self.link, self.pushes = number, transport.worker(number), 0
-        self._backoff, self._vector = self.link.backoff(), np.empty(SIZE)
+        self.number, self.link, self.pushes = number // transport.partitions, transport.worker(number), 0
+        size = self.link.shards[-1].stop
+        self._backoff, self._vector = self.link.backoff(), np.empty(size)
         self._clocks = np.zeros((figures, 3), np.int64)
-        self._has = np.zeros((len(transport.workers), SIZE))
+        self._has = np.zeros((len(transport.workers), size))
 
     def until(self, ready):
         while not ready():
@@ -97,7 +98,7 @@ def servers(request, comm):
     return request.param
 
 
-def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, **formats):
+def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, partitions=1, **formats):
     """Let `act` push on the workers of a relay; return roles, and the server, the relay or the number of pushes.
 
     Rank 0 is the relay, the last ones are servers on another node, and rank 1 is also the coordinator.
@@ -111,15 +112,18 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
 
     workers = tuple(range(1, comm.size - servers))
     roles = Roles(
-        tuple(range(comm.size - servers, comm.size)), tuple((rank,) for rank in workers),
+        tuple(range(comm.size - servers, comm.size)),
+        tuple(workers[first : first + partitions] for first in range(0, len(workers), partitions)),
         coordinator=1, relays=(RelayRanks(0, workers),),
     )  # fmt: skip
     if way != "windows":
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", str(comm.size - servers))
-    ranges = shards(SIZE, servers)
+    slices = split(SIZE, partitions)
+    held = held_by_servers(slices, servers)
+    ranges = [each.range for each in held]
     among = comm.Split(comm.rank in workers)
     found, dtype = None, np.dtype(np.float64)
-    capacity = Capacity(ranges, dtype, chunk_bytes=8 * CHUNK, **formats)
+    capacity = Capacity(ranges, dtype, chunk_bytes=8 * CHUNK, held=held, slices=slices, **formats)
     with WindowTransport(comm, roles, capacity, way=way) as opened:
         if late:
             opened.window = Late(opened.window, comm.rank)
@@ -128,14 +132,18 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
             if capacity.wire_fetch is not None:
                 copies = [Differences(capacity.wire_fetch, vector[slice(*part)]) for part in ranges]
             left_out = LeftOut(0, path / "checkpoints", capacity.wire, ranges, dtype)
-            found = relay = Relay(0, vector, np.zeros(servers, np.int64), left_out, copies)
+            found = relay = Relay(0, vector, np.zeros(len(ranges), np.int64), left_out, copies)
             relay.bind(opened)
             opened.settle()
             relay.serve()
         elif comm.rank in roles.servers:
             number = roles.servers.index(comm.rank)
-            shard = Shard(ranges[number], np.zeros(ranges[number].size), ScheduledRule(None), AddChange(), CHUNK)
-            server = Server(number, {number: shard}, path, workers=len(roles.pushers()))
+            own = {
+                place: Shard(part, np.zeros(part.size), ScheduledRule(None), AddChange(), CHUNK)
+                for place, (part, holder, _) in enumerate(held)
+                if holder == number
+            }
+            server = Server(number, own, path, workers=len(roles.pushers()))
             server.bind(opened)
             opened.settle()
             server.serve()

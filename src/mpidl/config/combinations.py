@@ -30,8 +30,6 @@ def check_relay(topology: TopologySection, algorithm: Algorithm, run: RunSection
         raise UsageError(f"{found} algorithm.max_staleness drops pushes one by one, expected none")
     if not algorithm.policy(1).sums:
         raise UsageError(f"{found} servers need each push of {algorithm.name} by itself, expected false")
-    if topology.partitions > 1:
-        raise UsageError(f"{found} topology.partitions is {topology.partitions}, expected 1")
     for key in ("deterministic", "record"):
         if getattr(run, key):
             raise UsageError(f"{found} run.{key} is true and needs each push by itself, expected false")

@@ -47,11 +47,16 @@ class WindowRelayLink(WindowLink):
         super().__init__(shared)
         self._number, capacity, relay = number, shared.capacity, shared.roles.relays[number]
         self.shards: list[Range] = list(capacity.shards)
-        self.workers = len(relay.workers)
+        self.replicas = len(relay.workers) // shared.partitions
         geometries, window = capacity.relay_mailboxes(relay), self._window
         self.chunks = [geometry.chunk for geometry in geometries]
+        ranks = {
+            shard: list(relay.workers[partition :: shared.partitions])
+            for partition in range(shared.partitions)
+            for shard in capacity.of_partition(partition)
+        }
         self.inboxes = [
-            RelayInbox(window, geometry, list(relay.workers), self._doorbells, shard)
+            RelayInbox(window, geometry, ranks[shard], self._doorbells, shard)
             for shard, geometry in enumerate(geometries)
         ]
         self._shown = [

@@ -58,9 +58,9 @@ class WindowWorkerLink(WindowLink):
         self.relayed, pushed, geometries = relay is not None, servers, shared.geometries
         if relay is not None:
             pushed, geometries = [Holder(relay.rank, shard) for shard in numbers], capacity.relay_mailboxes(relay)
-            ring = relay.workers.index(rank)
+            ring = relay.workers.index(rank) // shared.partitions
         elif shared.roles.relays:
-            ring = shared.roles.pushers().index(rank)
+            ring = shared.roles.pushers(partition).index(rank)
         self._holders, self._parts = pushed, parts
         self._reader = ShardReader(self._window, pushed, parts)
         self._servers_reader = ShardReader(self._window, servers, parts)

@@ -24,7 +24,8 @@ class Relay:
 
     To its workers it is a server that has all shards. In an exchange it pushes the sum of what has come from them,
     waits until the servers have applied it, fetches the parameters and shows these to the workers; then it says that
-    their pushes are applied. What comes meanwhile goes into the next exchange.
+    their pushes are applied. What comes meanwhile goes into the next exchange. Where replicas are cut, what all ranks
+    of one push is a whole push, and they mark and end together.
 
     To the servers it is two workers, of which the second one pushes only during the cut of a checkpoint. When the first
     worker of the node marks an order, the relay marks it in its second ring, which takes the pushes of workers that
@@ -67,7 +68,7 @@ class Relay:
         self._link = link = transport.relay(self._number, self._left_out.feedback, self._copies)
         self._backoff = link.backoff()
         self._gathering = Gathering(
-            link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.workers, time.perf_counter
+            link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.replicas, time.perf_counter
         )
         link.show(self._parameters, self._clocks)
         link.post(self.status.row)

@@ -110,7 +110,7 @@ def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
 
 def of_ranks(job: Job, servers: int, ranks: int, cut: Plan | None = None) -> dict[str, Any]:
     """Describe the ranks of a job, so many of which are servers; see `plan`."""
-    partitions, relay = (1, job.config.topology.relay) if cut is None else (cut.partitions, False)
+    partitions, relay = 1 if cut is None else cut.partitions, job.config.topology.relay
     of_node = job.config.virtual.ranks_per_node or ranks
     nodes = [rank // of_node for rank in range(ranks)]
     roles = _roles(job, assign(nodes, servers, partitions, relay=relay), ranks, cut)
@@ -138,8 +138,8 @@ class _Part(NamedTuple):
 
 def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[str, Any]]:
     """Return the role, the shard and the memory of each rank."""
-    names, relays = roles.names(), {each.rank: len(each.workers) for each in roles.relays}
-    parts = _parts(job, cut)
+    names, parts = roles.names(), _parts(job, cut)
+    relays = {each.rank: len(each.workers) // len(parts) for each in roles.relays}
     workers = {rank: part for replica in roles.replicas for rank, part in zip(replica, parts, strict=True)}
     if roles.servers:
         shards = dict(zip(roles.servers, shards_of(job, len(roles.servers)), strict=True))
@@ -177,10 +177,10 @@ def _parts(job: Job, cut: Plan | None) -> list[_Part]:
     ]
 
 
-def _memory_of_relay(job: Job, shards: Sequence[Range], workers: int) -> dict[str, int]:
+def _memory_of_relay(job: Job, shards: Sequence[Range], replicas: int) -> dict[str, int]:
     """Return the bytes of a relay: the parameters that it fetches and shows, two sums and its workers' mailboxes."""
     held = 2 * job.layout.size * job.dtype.itemsize
-    mailboxes = sum(each.nbytes for each in of_relay(shards, workers, job.dtype))
+    mailboxes = sum(each.nbytes for each in of_relay(shards, replicas, job.dtype))
     return {**dict.fromkeys(PARTS, 0), "parameters": held, "exchange": held + mailboxes}
 
 

@@ -74,7 +74,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
             marks.tell(f"{marks.NODES} {text}")
     partitions, hosts = config.topology.partitions, tuple(comm.allgather(MPI.Get_processor_name()))
     roles = replace(assign(nodes, config.servers, partitions, relay=config.topology.relay), hosts=hosts)
-    check_number(comm.size, config.servers, partitions)
+    check_number(comm.size, config.servers, partitions, len(roles.relays))
     job = _agree(comm, roles, build)
     with _share_samples(comm, roles, job):
         return _train(comm, roles, job, nodes)

@@ -81,7 +81,12 @@ def choose(exchange: float, computing: float, coding: Sequence[float], dtype: An
 
 def _fetchers(roles: Roles) -> list[int]:
     """Return the ranks that exchange with servers: workers and relays."""
-    return [rank for partition in range(len(roles.replicas[0])) for rank in roles.fetchers(partition)]
+    return sorted({rank for partition in range(len(roles.replicas[0])) for rank in roles.fetchers(partition)})
+
+
+def _elements(roles: Roles, job: Job) -> float:
+    """Return the most elements that one of them exchanges: a relay has the slices of all partitions."""
+    return job.layout.size / (1 if roles.relays else len(job.slices))
 
 
 def _part(name: str, dtype: Any) -> float:
@@ -93,7 +98,7 @@ def _part(name: str, dtype: Any) -> float:
 def _exchange_seconds(comm: MPI.Intracomm, roles: Roles, job: Job) -> float:
     """Return how long a push and a fetch of all that exchange with servers at once take, by plain messages."""
     fetchers = _fetchers(roles)
-    whole = job.layout.size * job.dtype.itemsize / len(roles.servers) / len(job.slices)
+    whole = _elements(roles, job) * job.dtype.itemsize / len(roles.servers)
     size = max(1, int(min(whole, PROBE, PROBES // len(fetchers))))
     others = roles.servers if comm.rank in fetchers else fetchers if comm.rank in roles.servers else []
     sent, received = np.zeros(size, np.uint8), np.empty((len(others), size), np.uint8)
@@ -115,7 +120,7 @@ def _coding_seconds(comm: MPI.Intracomm, roles: Roles, job: Job, pair: tuple[str
     # A server adds to its copy what it has encoded, as the worker does.
     worker, server = encoding[0] + decoding[1], decoding[0] + encoding[1] + decoding[1]
     of_all = worker + server * len(roles.fetchers()) / len(roles.servers)
-    seconds = of_all * job.layout.size / len(job.slices) / CHUNK
+    seconds = of_all * _elements(roles, job) / CHUNK
     return float(comm.allreduce(float(seconds), op=MPI.MAX))
 
 

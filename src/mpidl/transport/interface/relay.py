@@ -59,8 +59,8 @@ class RelayLink(FollowerLink, Protocol):
     shards : sequence of Range
     chunks : sequence of int
         Elements of a chunk in the workers' mailboxes, for each shard.
-    workers : int
-        Number of workers.
+    replicas : int
+        Number of replicas whose ranks are its workers. Each has a mailbox for each shard.
     inboxes : sequence of RelayInbox
         The workers' mailboxes for each shard.
     rings : sequence of Ring
@@ -74,7 +74,7 @@ class RelayLink(FollowerLink, Protocol):
     @property
     def chunks(self) -> Sequence[int]: ...
     @property
-    def workers(self) -> int: ...
+    def replicas(self) -> int: ...
     @property
     def inboxes(self) -> Sequence[RelayInbox]: ...
     @property
