@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,19 @@ def test_nodes_have_relays():
         "parameters": 2 * 552, "exchange": 2 * 552 + mailboxes,
     }  # fmt: skip
     assert "8 ranks of 2 nodes" in as_text(found)
+
+
+def test_a_relay_fetches_differences_for_its_workers():
+    whole = config(topology={"relay": True}, virtual={"ranks_per_node": 4})
+    encoded = replace(whole, algorithm=replace(whole.algorithm, wire_fetch="bf16"))
+    exchange = [
+        {rank["role"]: rank["memory"]["exchange"] for rank in plan(each, 8)["roles"]} for each in (whole, encoded)
+    ]
+    more = {role: exchange[1][role] - nbytes for role, nbytes in exchange[0].items()}
+    # The server has a copy, and an answer of half of it, for three workers of its node and for the other node's relay.
+    assert more.pop("server 0") == 4 * (552 + 280)
+    assert {role for role, nbytes in more.items() if nbytes == 552} == {"worker 2", "worker 3", "worker 4"}
+    assert sum(more.values()) == 3 * 552
 
 
 def test_workers_hold_shards_where_there_are_no_servers():

@@ -256,9 +256,6 @@ def test_the_jobs_of_the_repository(job):
         ({"name": "dynsgd"}, {}, "servers need each push of dynsgd by itself, expected false"),
         ({"name": "adag"}, {}, "servers need each push of adag by itself, expected false"),
         ({"max_staleness": 3}, {}, "algorithm.max_staleness drops pushes one by one, expected none"),
-        ({"wire": "bf16"}, {}, "algorithm.wire is 'bf16' and relays don't encode, expected 'fp32'"),
-        ({"wire_fetch": "auto"}, {}, "algorithm.wire_fetch is 'auto' and relays don't encode, expected 'fp32'"),
-        ({}, {"topology": {"partitions": 2}}, "topology.partitions is 2, expected 1"),
         (
             {},
             {"run": {"deterministic": True}},
@@ -275,7 +272,8 @@ def test_what_a_relay_can_not_add_up(algorithm, sections, text):
 
 @pytest.mark.parametrize("name", ["downpour", "ssp", "easgd", "eamsgd", "aeasgd", "agn"])
 def test_algorithms_that_relays_go_with(name):
-    assert from_dict({**minimal(), "algorithm": {"name": name}, "topology": {"relay": True}}).topology.relay
+    algorithm = {"name": name, "wire": "auto", "wire_fetch": "int8"}
+    assert from_dict({**minimal(), "algorithm": algorithm, "topology": {"relay": True}}).topology.relay
 
 
 @pytest.mark.parametrize(
@@ -286,6 +284,7 @@ def test_algorithms_that_relays_go_with(name):
         ({"name": "dcasgd"}, {}, "but dcasgd doesn't push each gradient as it is computed here"),
         ({"name": "sync"}, {}, "sync exchanges by reduction, without pushes"),
         ({}, {"topology": {"partitions": 2}}, "but topology.partitions is 2, expected 1"),
+        ({}, {"topology": {"relay": True}}, "but topology.relay is true, and relays push sums, expected false"),
         (
             {"name": "ssp"},
             {"run": {"deterministic": True}},

@@ -158,6 +158,8 @@ ALONE: dict[str, Any] = {"replicas": (1,)}
 APART: dict[str, Any] = {"servers": (0,)}
 #: Two nodes, of which one has a relay.
 RELAYED: dict[str, Any] = {"servers": (1, 2), "replicas": (4, 5), "relays": 1}
+#: The same with as many replicas at each start: those without a relay, too, go on with what they have left out.
+ENCODED: dict[str, Any] = {**RELAYED, "replicas": (4,)}
 #: What applies each gradient once, as it is. Where a mean is taken, or changes are weighed, there is one replica.
 CASES = (
     Case("downpour"),
@@ -172,6 +174,7 @@ CASES = (
     Case("downpour, one process", servers=(0,), replicas=(0,)),
     Case("downpour, relay", **RELAYED),
     Case("downpour, n_push 3, n_fetch 2, relay", {"name": "downpour", "n_push": 3, "n_fetch": 2}, **RELAYED),
+    Case("downpour, topk, relay", {"name": "downpour", "wire": "topk:0.1", "wire_fetch": "bf16"}, **ENCODED),
     Case("ssp", {"name": "ssp", "bound": 1}),
     Case("ssp, relay", {"name": "ssp", "bound": 1}, **RELAYED),
     Case("softsync", {"name": "softsync", "n": 100, "modulate": False}),
@@ -260,4 +263,6 @@ def _read_verified(path: Path) -> np.ndarray:
     values = checkpoint.read("parameters", everything)
     with h5py.File(path / "index.h5") as index:
         assert np.array_equal(values, index["parameters/parameters"][...]), "the index shows other parameters"
-    return values
+    # What encodings have left out is a gradient, too, that a rate of 1 is still to subtract.
+    replicas = map(checkpoint.replica_vectors, range(len(checkpoint.position.replicas)))
+    return values - sum(checkpoint.residuals()) - sum(each.get("residual", 0.0) for each in replicas)

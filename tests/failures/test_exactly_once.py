@@ -4,7 +4,7 @@ import random
 
 import pytest
 from bitwise import Setting, differences
-from counting import RELAYED, Case
+from counting import ENCODED, Case
 from killing import strike_runs
 
 import beside
@@ -39,7 +39,8 @@ def test_a_killed_job_that_is_resumed_uses_every_sample_exactly_once(place, bare
 
 @pytest.mark.long
 def test_a_killed_job_with_a_relay_uses_every_sample_exactly_once(place, bare_environment):
-    case = Case("downpour, relay", padding=100_000, **RELAYED)
+    algorithm = {"name": "downpour", "wire": "topk:0.1", "wire_fetch": "bf16"}
+    case = Case("downpour, topk, relay", algorithm, padding=100_000, **ENCODED)
     report = strike_runs(case, place, bare_environment, random.Random(5), kills=2)
     assert faults(report) == ""
     assert report.checkpoints > 3

@@ -9,12 +9,13 @@ import h5py
 import numpy as np
 import pytest
 
-from mpidl.parameters import shards
+from mpidl.parameters import held_by_servers, split
 from mpidl.shards.policies import AddChange
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Relay as RelayRanks
 from mpidl.topology.roles import Roles
+from mpidl.wire import Differences
 
 pytestmark = pytest.mark.mpi(min_size=3)
 SIZE, CHUNK, BASE = 4099, 250, 10_000
@@ -48,10 +49,11 @@ class Pusher:
     """What a test does on a worker."""
 
     def __init__(self, transport, number, figures):
-        self.number, self.link, self.pushes = number, transport.worker(number), 0
-        self._backoff, self._vector = self.link.backoff(), np.empty(SIZE)
+        self.number, self.link, self.pushes = number // transport.partitions, transport.worker(number), 0
+        size = self.link.shards[-1].stop
+        self._backoff, self._vector = self.link.backoff(), np.empty(size)
         self._clocks = np.zeros((figures, 3), np.int64)
-        self._has = np.zeros((len(transport.workers), SIZE))
+        self._has = np.zeros((len(transport.workers), size))
 
     def until(self, ready):
         while not ready():
@@ -96,12 +98,13 @@ def servers(request, comm):
     return request.param
 
 
-def play(comm, path, way, servers, monkeypatch, act, late=False):
-    """Let `act` push on the workers of a relay; return the last parameters on servers, and what the relay counted.
+def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, partitions=1, **formats):
+    """Let `act` push on the workers of a relay; return roles, and the server, the relay or the number of pushes.
 
     Rank 0 is the relay, the last ones are servers on another node, and rank 1 is also the coordinator.
     """
     from mpidl.rma.transport import WindowTransport
+    from mpidl.roles.left_out import LeftOut
     from mpidl.roles.relay import Relay
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
@@ -109,60 +112,72 @@ def play(comm, path, way, servers, monkeypatch, act, late=False):
 
     workers = tuple(range(1, comm.size - servers))
     roles = Roles(
-        tuple(range(comm.size - servers, comm.size)), tuple((rank,) for rank in workers),
+        tuple(range(comm.size - servers, comm.size)),
+        tuple(workers[first : first + partitions] for first in range(0, len(workers), partitions)),
         coordinator=1, relays=(RelayRanks(0, workers),),
     )  # fmt: skip
     if way != "windows":
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", str(comm.size - servers))
-    ranges = shards(SIZE, servers)
+    slices = split(SIZE, partitions)
+    held = held_by_servers(slices, servers)
+    ranges = [each.range for each in held]
     among = comm.Split(comm.rank in workers)
-    found = None
-    with WindowTransport(comm, roles, Capacity(ranges, np.dtype(np.float64), chunk_bytes=8 * CHUNK), way=way) as opened:
+    found, dtype = None, np.dtype(np.float64)
+    capacity = Capacity(ranges, dtype, chunk_bytes=8 * CHUNK, held=held, slices=slices, **formats)
+    with WindowTransport(comm, roles, capacity, way=way) as opened:
         if late:
             opened.window = Late(opened.window, comm.rank)
         if comm.rank == 0:
-            relay = Relay(0, np.zeros(SIZE), np.zeros(servers, np.int64))
+            vector, copies = np.zeros(SIZE), []
+            if capacity.wire_fetch is not None:
+                copies = [Differences(capacity.wire_fetch, vector[slice(*part)]) for part in ranges]
+            left_out = LeftOut(0, path / "checkpoints", capacity.wire, ranges, dtype)
+            found = relay = Relay(0, vector, np.zeros(len(ranges), np.int64), left_out, copies)
             relay.bind(opened)
             opened.settle()
             relay.serve()
-            found = relay.status.figures
         elif comm.rank in roles.servers:
             number = roles.servers.index(comm.rank)
-            shard = Shard(ranges[number], np.zeros(ranges[number].size), ScheduledRule(None), AddChange(), CHUNK)
-            server = Server(number, {number: shard}, path, workers=len(roles.pushers()))
+            own = {
+                place: Shard(part, np.zeros(part.size), ScheduledRule(None), AddChange(), CHUNK)
+                for place, (part, holder, _) in enumerate(held)
+                if holder == number
+            }
+            server = Server(number, own, path, workers=len(roles.pushers()))
             server.bind(opened)
             opened.settle()
             server.serve()
             server.unbind()
-            found = shard
+            found = server
         else:
             coordinator = opened.coordinator() if comm.rank == 1 else None
             opened.settle()
-            pusher = Pusher(opened, comm.rank - 1, servers)
-            act(pusher, among, coordinator)
-            pusher.until(pusher.link.applied)
-            pusher.until(pusher.link.end_pushes)
+            found = pusher(opened, comm.rank - 1, servers)
+            act(found, among, coordinator)
+            found.until(found.link.applied)
+            found.until(found.link.end_pushes)
             if coordinator is not None:
                 states = coordinator.servers["state"], coordinator.relays["state"]
-                pusher.until(lambda: coordinator.look() or all((state == State.TRAINED).all() for state in states))
+                found.until(lambda: coordinator.look() or all((state == State.TRAINED).all() for state in states))
                 coordinator.set_phase(Phase.EXIT)
-            found = pusher.pushes
     among.Free()
     return roles, found
 
 
 def check_sums(comm, roles, found):
     """Check that the servers have every push once, and that the relay has sent fewer, whole vectors."""
-    everywhere = comm.allgather(found if comm.rank - 1 < len(roles.replicas) and comm.rank else None)
+    everywhere = comm.allgather(found.pushes if isinstance(found, Pusher) else None)
     pushes = [each for each in everywhere if each is not None]
     expected = sum(triangle(each) * float(BASE) ** worker for worker, each in enumerate(pushes))
-    relayed = comm.bcast(None if comm.rank else (int(found["pushes"]), int(found["bytes_pushed"])))
+    figures = found.status.figures if comm.rank == 0 else None
+    relayed = comm.bcast(None if comm.rank else (int(figures["pushes"]), int(figures["bytes_pushed"])))
     assert relayed[1] == relayed[0] * SIZE * 8
     assert relayed[0] <= sum(pushes)
     if comm.rank in roles.servers:
-        assert (found.parameters == expected).all()
-        assert found.pushes == relayed[0]
-        assert found.staleness.counts.sum() == relayed[0]
+        (served,) = found.served
+        assert (served.shard.parameters == expected).all()
+        assert served.shard.pushes == relayed[0]
+        assert served.shard.staleness.counts.sum() == relayed[0]
     return relayed[0], sum(pushes)
 
 

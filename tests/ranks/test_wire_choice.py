@@ -10,6 +10,7 @@ from mpidl.algorithms import Downpour
 from mpidl.data import Dataset
 from mpidl.errors import UsageError
 from mpidl.rules import Sgd
+from mpidl.topology.roles import Relay, Roles
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,28 @@ def test_all_ranks_choose_the_same_and_the_run_keeps_it(
     assert "wire_within_nodes = false" in resolved
     pushed = {"fp32": 13 * 8, "bf16": 32, "int8": 24, "onebit": 24}[pair[0]]
     assert summary["bytes_pushed"] == pushed * summary["pushes"]
+
+
+@pytest.mark.mpi(min_size=4)
+def test_a_relay_measures_and_encodes_in_the_place_of_its_worker(comm, shared_path, least_squares, monkeypatch):
+    if comm.size > 4:
+        return
+    from mpidl.runs import ranks, wire_choice
+
+    roles = Roles((1,), ((3,),), relays=(Relay(2, (3,)),))
+    assert wire_choice._fetchers(roles) == [2]
+    monkeypatch.setattr(wire_choice, "SHARE", 0.0)
+    monkeypatch.setattr(wire_choice, "FORMATS", wire_choice.FORMATS[2:3])
+    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
+    monkeypatch.setattr(ranks, "assign", lambda *arguments, **options: roles)
+    model, split = least_squares()
+    dataset, algorithm = Dataset("test", (1,), None, split, split), Downpour(wire="auto", wire_fetch="auto")
+    summary = mpidl.train(
+        model, dataset, algorithm=algorithm, rule=Sgd(0.05), epochs=2, batch=8, dir=str(shared_path),
+        config={"topology": {"relay": True}},
+    )  # fmt: skip
+    assert summary["bytes_pushed"] == 24 * summary["pushes"]
+    assert summary["bytes_fetched"] == 13 * 8 + 24 * (summary["fetches"] - 1)
 
 
 @pytest.mark.mpi(min_size=4)

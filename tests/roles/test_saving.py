@@ -49,7 +49,7 @@ def complete_checkpoint(job, order, position, shards, files):
 def saving(monkeypatch):
     monkeypatch.setattr("mpidl.roles.saving.complete_checkpoint", complete_checkpoint)
     job, link = Job(), Link()
-    made = Saving(job, SHARDS)
+    made = Saving(job, SHARDS, relays=1)
     made.bind(link)
     made.job, made.link = job, link
     yield made
@@ -63,6 +63,7 @@ def order(saving, last=False):
 def report(saving, number, batches):
     """Report all that there is to an order."""
     place = ReplicaPosition(batches=batches, samples=10 * batches)
+    saving.link.reports += [Saved(number, relay=0, files=["relay.h5"])]
     saving.link.reports += [Saved(number, shards=[shard]) for shard in range(SHARDS)]
     saving.link.reports += [Saved(number, replicas={each: place}, files=[f"{each}.h5"]) for each in range(REPLICAS)]
 
@@ -79,12 +80,13 @@ def test_nothing_is_completed_before_all_have_reported(saving):
     order(saving)
     saving.job.may_complete.set()
     report(saving, 1, 3)
-    last = saving.link.reports.pop()
-    assert [saving.completed() for _ in range(3)] == [None] * 3
-    assert saving.job.completed == []
-    saving.link.reports.append(last)
+    reports, saving.link.reports = saving.link.reports, []
+    for each in (reports[0], reports[-1], *reports[1:-1]):
+        assert [saving.completed() for _ in range(3)] == [None] * 3
+        assert saving.job.completed == []
+        saving.link.reports.append(each)
     assert (wait(saving).step, saving.active) == (6, False)
-    assert saving.job.completed == [(1, 6, SHARDS, ["0.h5", "1.h5"])]
+    assert saving.job.completed == [(1, 6, SHARDS, ["0.h5", "1.h5", "relay.h5"])]
 
 
 def test_files_that_take_long_to_write_hold_up_nobody(saving):
@@ -132,5 +134,5 @@ def test_the_data_that_a_stopped_run_has_not_handed_out_are_not_done(saving):
     saving.stop(3)
     order(saving, last=True)
     replicas = {number: ReplicaPosition(batches=3, samples=30) for number in range(REPLICAS)}
-    saving.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE))
+    saving.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE, relay=0))
     assert wait(saving).next_portion == 3

@@ -1,6 +1,7 @@
 """Roles: every rank has one, servers spread over nodes, a replica stays on one node where it fits."""
 
 from collections import Counter
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -82,12 +83,22 @@ def test_nodes_that_have_not_all_servers_have_relays():
     assert roles.relays == (Relay(4, (5, 6)),)
     assert roles.replicas == ((2,), (3,), (5,), (6,))
     assert roles.pushers() == [2, 3, 4, 4]
+    assert roles.fetchers() == [2, 3, 4]
     assert [roles.role(rank) for rank in (4, 5)] == ["relay 0", "worker 2"]
     assert roles.relay_of(3) is None
     assert roles.relay_of(6) == roles.relays[0]
     both = assign(["a"] * 5 + ["b"] * 4, servers=2, relay=True)
     assert both.relays == (Relay(2, (3, 4)), Relay(6, (7, 8)))
-    assert both.pushers() == [2, 2, 6, 6]
+    assert both.pushers() == [2, 6, 2, 6]
+    assert both.fetchers() == [2, 6]
+
+
+def test_a_relay_is_for_whole_replicas_of_its_node():
+    roles = assign(["a"] * 7 + ["b"] * 6, servers=1, partitions=2, relay=True)
+    assert roles.replicas == ((2, 3), (4, 5), (6, 12), (8, 9), (10, 11))
+    assert roles.relays == (Relay(7, (8, 9, 10, 11)),)
+    assert [roles.pushers(partition) for partition in range(2)] == [[2, 4, 6, 7, 7], [3, 5, 12, 7, 7]]
+    assert assign(["a"] * 7 + ["b"] * 4, servers=1, partitions=2, relay=True).relays == ()
 
 
 def test_relays_are_where_they_save_something():
@@ -96,23 +107,25 @@ def test_relays_are_where_they_save_something():
     assert assign(["a"] * 8 + ["b"] * 8, servers=0, relay=True).relays == ()
 
 
-@given(st.lists(st.integers(0, 3), min_size=3, max_size=24), st.integers(1, 3))
-def test_every_rank_has_one_role_beside_relays(nodes, servers):
-    if len(nodes) < 2 + servers:
+@given(st.lists(st.integers(0, 3), min_size=3, max_size=24), st.integers(1, 3), st.integers(1, 3))
+def test_every_rank_has_one_role_beside_relays(nodes, servers, partitions):
+    if len(nodes) < 1 + servers + partitions:
         return
-    roles = assign(nodes, servers, relay=True)
+    roles = assign(nodes, servers, partitions, relay=True)
     workers = [rank for replica in roles.replicas for rank in replica]
     relays = [relay.rank for relay in roles.relays]
-    assert sorted([0, *roles.servers, *relays, *workers]) == list(range(len(nodes)))
+    assert sorted([0, *roles.servers, *relays, *workers, *roles.standby]) == list(range(len(nodes)))
+    assert len(roles.standby) < partitions
     assert len(set(roles.names())) == len(nodes)
     assert roles.servers == assign(nodes, servers).servers
     for relay in roles.relays:
-        assert relay.workers == tuple(rank for rank in workers if nodes[rank] == nodes[relay.rank])
-        assert len(relay.workers) >= 2
+        own = [each for each in roles.replicas if {nodes[rank] for rank in each} == {nodes[relay.rank]}]
+        assert relay.workers == tuple(rank for each in own for rank in each)
+        assert len(own) >= 2
         assert not {nodes[rank] for rank in roles.servers} <= {nodes[relay.rank]}
-    assert sorted({*workers, *relays}) == sorted(
-        {*roles.pushers(), *(w for each in roles.relays for w in each.workers)}
-    )
+    pushers = [roles.pushers(partition) for partition in range(partitions)]
+    assert len(set(map(len, pushers))) == 1
+    assert {*workers, *relays} == {*chain(*pushers), *(w for each in roles.relays for w in each.workers)}
 
 
 def test_a_replica_spans_nodes_when_it_must():

@@ -81,7 +81,8 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     config = _config(arguments)
     partitions = config.topology.partitions
     assign([0] * ranks, config.servers, partitions)
-    check_number(ranks, config.servers, partitions)
+    if not config.topology.relay:  # How many relays there are, their nodes decide.
+        check_number(ranks, config.servers, partitions)
     passed = ["train"]
     if arguments.config is not None:
         passed.append(str(arguments.config))
@@ -237,7 +238,8 @@ def run_submit(arguments: argparse.Namespace) -> int:
 
     ranks, partitions = arguments.nodes * arguments.ranks_per_node, config.topology.partitions
     assign([0] * ranks, config.servers, partitions)
-    check_number(ranks, config.servers, partitions)
+    if not config.topology.relay:  # How many relays there are, their nodes decide.
+        check_number(ranks, config.servers, partitions)
     batch = submission.batch(arguments, config.run.name, config.run.directory.parent)
     if arguments.only_print:
         print(batch.script(), end="", flush=True)

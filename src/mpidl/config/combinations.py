@@ -19,6 +19,8 @@ def check_factors(topology: TopologySection, algorithm: Algorithm, run: RunSecti
     found = f"algorithm.wire: {quoted(FACTORS)}, but"
     if topology.partitions > 1:
         raise UsageError(f"{found} topology.partitions is {topology.partitions}, expected 1")
+    if topology.relay:
+        raise UsageError(f"{found} topology.relay is true, and relays push sums, expected false")
     for key in ("deterministic", "record"):
         if getattr(run, key):
             raise UsageError(f"{found} run.{key} is true and needs the replicas' own bits, expected false")
@@ -46,11 +48,6 @@ def check_relay(topology: TopologySection, algorithm: Algorithm, run: RunSection
         raise UsageError(f"{found} algorithm.max_staleness drops pushes one by one, expected none")
     if not algorithm.policy(1).sums:
         raise UsageError(f"{found} servers need each push of {algorithm.name} by itself, expected false")
-    for key in ("wire", "wire_fetch"):
-        if (wire := getattr(algorithm, key)) != "fp32":
-            raise UsageError(f"{found} algorithm.{key} is {quoted(wire)} and relays don't encode, expected 'fp32'")
-    if topology.partitions > 1:
-        raise UsageError(f"{found} topology.partitions is {topology.partitions}, expected 1")
     for key in ("deterministic", "record"):
         if getattr(run, key):
             raise UsageError(f"{found} run.{key} is true and needs each push by itself, expected false")

@@ -34,8 +34,8 @@ class TopologySection(Checked):
         as messages between nodes ("mixed"); as messages between any two ranks; or, by "auto", through windows where
         all ranks are on one node, else mixed.
     relay : bool
-        Whether one rank of each node that has not all servers, and at least two workers, is its relay: it sends the
-        servers the sum of what these workers push, and fetches for all of them.
+        Whether one rank of each node that has not all servers, and at least two replicas, is its relay: it sends the
+        servers the sum of what their workers push, and fetches for all of them.
     """
 
     servers: Count = 1

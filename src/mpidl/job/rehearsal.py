@@ -29,9 +29,7 @@ STEPS = 3
 
 def rehearse_shard(job: Job, xp: Any = np) -> None:
     """Compile what a shard and those who push to it need; `xp` is where the shard lies, NumPy or CuPy."""
-    for encoding in (job.algorithm.encoding(), job.algorithm.fetch_encoding()):
-        if encoding is not None:
-            encoding.warm(job.dtype)
+    rehearse_encodings(job)
     if xp is np:
         # Policies and a coordinator's operations add vectors by plain SGD.
         sparse = job.algorithm.exchange is Exchange.SHARED_MEMORY
@@ -42,6 +40,13 @@ def rehearse_shard(job: Job, xp: Any = np) -> None:
         for segments in _ways(job):
             scheduled = ScheduledRule(job.rule, segments=segments)
             rehearse(xp, scheduled, job.algorithm.shard_policy(1), job.dtype)
+
+
+def rehearse_encodings(job: Job) -> None:
+    """Compile the wire formats of pushes and fetches."""
+    for encoding in (job.algorithm.encoding(), job.algorithm.fetch_encoding()):
+        if encoding is not None:
+            encoding.warm(job.dtype)
 
 
 def rehearse_replica(job: Job) -> None:

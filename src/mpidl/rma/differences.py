@@ -8,14 +8,13 @@ answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.wire import Differences, Wire, encoded_bytes
 
 
@@ -33,14 +32,14 @@ def names(shard: int) -> Names:
     return Names(*(f"{name}/{shard}" for name in Names._fields))
 
 
-def regions(geometry: MailboxGeometry, size: int, wire: Wire, shard: int) -> dict[str, tuple[Any, int]]:
-    """Return the window regions of the differences of shard number `shard`, which has `size` elements."""
-    name, workers = names(shard), geometry.workers
+def regions(workers: int, size: int, dtype: Any, wire: Wire, shard: int) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the differences of shard number `shard`, whose `size` elements `workers` fetch."""
+    name = names(shard)
     return {
         name.asked: (np.int64, workers),
         name.answered: (np.int64, workers),
-        name.copies: (geometry.dtype, workers * size),
-        name.encoded: (np.uint8, workers * encoded_bytes(wire, size, geometry.dtype)),
+        name.copies: (dtype, workers * size),
+        name.encoded: (np.uint8, workers * encoded_bytes(wire, size, dtype)),
     }
 
 
@@ -122,13 +121,32 @@ class DifferenceFetch:
         copy.begun = True
 
 
+def take_answers(window: RemoteMemory, fetches: Collection[DifferenceFetch]) -> bool:
+    """Take the answers that there are to all that has been asked; return whether none is missing."""
+    waiting = [each for each in fetches if not each.answered]
+    for each in waiting:
+        each.start_looking()
+    _flush(window, waiting)
+    answered = [each for each in waiting if each.answered]
+    for each in answered:
+        each.start_taking()
+    _flush(window, answered)
+    for each in answered:
+        each.take()
+    return len(answered) == len(waiting)
+
+
+def _flush(window: RemoteMemory, fetches: Collection[DifferenceFetch]) -> None:
+    for each in fetches:
+        window.flush(each.server)
+
+
 class DifferenceAnswers:
     """A server's end, for the workers that fetch one shard.
 
     Parameters
     ----------
     window : RemoteMemory
-    geometry : MailboxGeometry
     parameters : array, shape (size,)
         The shard's.
     wire : Wire
@@ -142,16 +160,16 @@ class DifferenceAnswers:
     """
 
     def __init__(
-        self, window: RemoteMemory, geometry: MailboxGeometry, parameters: np.ndarray, wire: Wire, ranks: Sequence[int],
-        doorbells: Doorbells, shard: int, pending: Callable[[int], int],
+        self, window: RemoteMemory, parameters: np.ndarray, wire: Wire, ranks: Sequence[int], doorbells: Doorbells,
+        shard: int, pending: Callable[[int], int],
     ) -> None:  # fmt: skip
-        name, workers = names(shard), geometry.workers
+        name = names(shard)
         self._window, self._parameters, self._ranks, self._doorbells = window, parameters, ranks, doorbells
         self._pending = pending
         self._asked, self._answered = window.local(name.asked), window.local(name.answered)
-        copies = window.local(name.copies).reshape(workers, -1)
+        copies = window.local(name.copies).reshape(len(ranks), -1)
         self._copies = [Differences(wire, row) for row in copies]
-        self._encoded = window.local(name.encoded).reshape(workers, -1)
+        self._encoded = window.local(name.encoded).reshape(len(ranks), -1)
         self._seen = bytes(self._asked.nbytes)
 
     def answer(self) -> bool:

@@ -8,6 +8,7 @@ from mpidl.rma.backoff import Backoff
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ANNOUNCING, Control, Order, Saved, Tag
+from mpidl.wire import ErrorFeedback
 
 
 class WindowLink:
@@ -43,6 +44,15 @@ class WindowLink:
         """See `FollowerLink.report_saved`."""
         self._shared.comm.send(saved, self._coordinator, Tag.SAVED)
         self._doorbells.ring(self._coordinator)
+
+    def _encodes(self, rank: int) -> bool:
+        """Return whether what travels between a server and this rank is encoded, where anything is."""
+        return self._shared.capacity.within_nodes or not self._doorbells.near(rank)
+
+    def _encoder(self, rank: int, feedback: ErrorFeedback | None) -> ErrorFeedback | None:
+        """Return what encodes pushes to a server. What an encoding has left out before is still to be pushed."""
+        whole = feedback is None or not (self._encodes(rank) or feedback.wire.rows > 1 or feedback.residual.any())
+        return None if whole else feedback
 
     def _control(self, element: Control) -> Counter:
         return Counter(self._window, self._coordinator, "control", element)

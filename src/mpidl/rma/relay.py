@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from mpidl.parameters.ranges import Range
+from mpidl.rma.differences import DifferenceFetch, take_answers
 from mpidl.rma.inboxes import RelayInbox
 from mpidl.rma.link import WindowLink
 from mpidl.rma.outbox import Outbox
@@ -14,6 +17,7 @@ from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.reading import Holder, ShardReader
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ShardClock
+from mpidl.wire import Differences, ErrorFeedback
 
 #: Plain integers, which index arrays faster than an enumeration's.
 CLOCK, RECEIVED, CUT = (int(number) for number in ShardClock)
@@ -27,17 +31,32 @@ class WindowRelayLink(WindowLink):
     shared : SharedState
     number : int
         The relay's number.
+    feedback : sequence of sequence of ErrorFeedback
+        For each ring, what encodes its pushes to each shard, if there is a wire format.
+    copies : sequence of Differences
+        For each shard, if fetches are encoded.
     """
 
-    def __init__(self, shared: SharedState, number: int) -> None:
+    def __init__(
+        self,
+        shared: SharedState,
+        number: int,
+        feedback: Sequence[Sequence[ErrorFeedback]] = (),
+        copies: Sequence[Differences] = (),
+    ) -> None:
         super().__init__(shared)
         self._number, capacity, relay = number, shared.capacity, shared.roles.relays[number]
         self.shards: list[Range] = list(capacity.shards)
-        self.workers = len(relay.workers)
+        self.replicas = len(relay.workers) // shared.partitions
         geometries, window = capacity.relay_mailboxes(relay), self._window
         self.chunks = [geometry.chunk for geometry in geometries]
+        ranks = {
+            shard: list(relay.workers[partition :: shared.partitions])
+            for partition in range(shared.partitions)
+            for shard in capacity.of_partition(partition)
+        }
         self.inboxes = [
-            RelayInbox(window, geometry, list(relay.workers), self._doorbells, shard)
+            RelayInbox(window, geometry, ranks[shard], self._doorbells, shard)
             for shard, geometry in enumerate(geometries)
         ]
         self._shown = [
@@ -49,29 +68,53 @@ class WindowRelayLink(WindowLink):
         self._parts = [slice(*shard) for shard in self.shards]
         self._reader = ShardReader(window, holders, self._parts)
         first = shared.roles.pushers().index(relay.rank)
+        self._fetches = {
+            shard: DifferenceFetch(window, rank, first, copy, self._doorbells, shard)
+            for (rank, shard), copy in zip(holders, copies, strict=False)
+            if self._encodes(rank)
+        }
         self.rings = [
             Outboxes(
                 window,
-                [Outbox(window, rank, ring, shared.geometries[shard], None, shard) for rank, shard in holders],
+                [
+                    Outbox(window, rank, ring, shared.geometries[shard], self._encoder(rank, encoder), shard)
+                    for (rank, shard), encoder in zip(holders, own or repeat(None), strict=False)
+                ],
                 self._parts,
                 self._doorbells,
             )
-            for ring in (first, first + 1)
+            for ring, own in zip((first, first + len(shared.roles.relays)), feedback or ((), ()), strict=True)
         ]
         self._after = np.zeros((len(self.shards), len(ShardClock)), np.int64)
+        self._bytes_read = 0
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
         """See `FollowerLink.post`."""
         self._post("relays", self._number, status, wake)
 
-    def fetch(self, parameters: Any, clocks: np.ndarray) -> None:
-        """See `RelayLink.fetch`."""
+    def start_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
+        """See `RelayLink.start_fetch`."""
         self._reader.start_clocks(clocks)
-        self._reader.start(parameters)
+        self._reader.start(parameters, self._fetches)
+        for fetch in self._fetches.values():
+            fetch.ask()
         self._reader.finish()
+        read = (part for shard, part in enumerate(self._parts) if shard not in self._fetches)
+        self._bytes_read += sum(parameters[part].nbytes for part in read)
+
+    def finish_fetch(self, clocks: np.ndarray) -> bool:
+        """See `RelayLink.finish_fetch`."""
+        if not take_answers(self._window, self._fetches.values()):
+            return False
         self._reader.start_clocks(self._after)
         self._reader.finish()
         clocks[:, CUT] = self._after[:, CUT]
+        return True
+
+    @property
+    def bytes_fetched(self) -> int:
+        """See `RelayLink`."""
+        return self._bytes_read + sum(each.bytes for each in self._fetches.values())
 
     def show(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         """See `RelayLink.show`: a worker that sees a clock finds the parameters of that clock, or later ones."""

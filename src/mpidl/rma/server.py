@@ -33,16 +33,15 @@ class WindowServerLink(WindowLink):
         self._number = number
         self.parameters = self._window.local(f"parameters/{number}")
         partition = next(own for own in range(shared.partitions) if number in shared.capacity.of_partition(own))
-        pushers = shared.roles.pushers(partition)
+        pushers, fetchers = shared.roles.pushers(partition), shared.roles.fetchers(partition)
         geometry = shared.geometries[number]
         kind = Inbox if geometry.packing is None else PackedInbox
         self.inbox = kind(self._window, geometry, pushers, self._doorbells, number)
         wire, self._differences = shared.capacity.wire_fetch, None
         if wire is not None:
             self._differences = DifferenceAnswers(
-                self._window, geometry, self.parameters, wire, pushers, self._doorbells, number,
-                self.inbox.pending,
-            )  # fmt: skip
+                self._window, self.parameters, wire, fetchers, self._doorbells, number, self.inbox.pending
+            )
         self._clock, self._orders = self._window.local(f"clock/{number}"), self._window.local("orders")
         self._done = self._window.local("done") if shared.capacity.units else np.zeros(0, np.uint8)
         self._callee = Callee(shared.comm, self._coordinator, self._doorbells)

@@ -145,9 +145,9 @@ class SharedState(Owner):
                     f"clock/{shard}": (np.int64, len(ShardClock)),
                     **mailboxes.regions(self.geometries[shard], shard),
                 }
-                if capacity.wire_fetch is not None:
-                    size = capacity.shards[shard].size
-                    regions |= differences.regions(self.geometries[shard], size, capacity.wire_fetch, shard)
+                if (wire := capacity.wire_fetch) is not None:
+                    fetchers, size = len(self.roles.fetchers()), capacity.shards[shard].size
+                    regions |= differences.regions(fetchers, size, capacity.dtype, wire, shard)
             return regions
         if self.rank in self._relay_ranks:
             return self._regions_of_relay(self.roles.relays[self._relay_ranks.index(self.rank)])

@@ -25,9 +25,11 @@ class WindowTransport(SharedState):
         """See `Transport.server`."""
         return WindowServerLink(self, number)
 
-    def relay(self, number: int) -> WindowRelayLink:
+    def relay(
+        self, number: int, feedback: Sequence[Sequence[ErrorFeedback]] = (), copies: Sequence[Differences] = ()
+    ) -> WindowRelayLink:
         """See `Transport.relay`."""
-        return WindowRelayLink(self, number)
+        return WindowRelayLink(self, number, feedback, copies)
 
     def coordinator(self) -> WindowCoordinatorLink:
         """See `Transport.coordinator`."""

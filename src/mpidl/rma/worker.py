@@ -10,7 +10,7 @@ import numpy as np
 
 from mpidl.parameters.ranges import Range
 from mpidl.rma.counters import Counter
-from mpidl.rma.differences import DifferenceFetch
+from mpidl.rma.differences import DifferenceFetch, take_answers
 from mpidl.rma.link import WindowLink
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.outboxes import Outboxes
@@ -58,9 +58,9 @@ class WindowWorkerLink(WindowLink):
         self.relayed, pushed, geometries = relay is not None, servers, shared.geometries
         if relay is not None:
             pushed, geometries = [Holder(relay.rank, shard) for shard in numbers], capacity.relay_mailboxes(relay)
-            ring = relay.workers.index(rank)
+            ring = relay.workers.index(rank) // shared.partitions
         elif shared.roles.relays:
-            ring = shared.roles.pushers().index(rank)
+            ring = shared.roles.pushers(partition).index(rank)
         self._holders, self._parts = pushed, parts
         self._reader = ShardReader(self._window, pushed, parts)
         self._servers_reader = ShardReader(self._window, servers, parts)
@@ -84,15 +84,6 @@ class WindowWorkerLink(WindowLink):
         self._followed: list[int] = []
         self._before = np.zeros((0, len(ShardClock)), np.int64)
         self._after = np.zeros((len(numbers), len(ShardClock)), np.int64)
-
-    def _encodes(self, rank: int) -> bool:
-        """Return whether what travels between a server and this worker is encoded, where anything is."""
-        return self._shared.capacity.within_nodes or not self._doorbells.near(rank)
-
-    def _encoder(self, rank: int, feedback: ErrorFeedback | None) -> ErrorFeedback | None:
-        """Return what encodes pushes to a server. What an encoding has left out before is still to be pushed."""
-        whole = feedback is None or not (self._encodes(rank) or feedback.wire.rows > 1 or feedback.residual.any())
-        return None if whole else feedback
 
     # Data, clocks and status, all at the coordinator.
 
@@ -260,21 +251,7 @@ class WindowWorkerLink(WindowLink):
 
     def take_differences(self) -> bool:
         """See `WorkerLink.take_differences`."""
-        waiting = [each for each in self._fetches.values() if not each.answered]
-        for each in waiting:
-            each.start_looking()
-        self._flush(waiting)
-        answered = [each for each in waiting if each.answered]
-        for each in answered:
-            each.start_taking()
-        self._flush(answered)
-        for each in answered:
-            each.take()
-        return len(answered) == len(waiting)
-
-    def _flush(self, fetches: Sequence[DifferenceFetch]) -> None:
-        for each in fetches:
-            self._window.flush(each.server)
+        return take_answers(self._window, self._fetches.values())
 
     @property
     def bytes_fetched(self) -> int:

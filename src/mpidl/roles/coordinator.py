@@ -41,11 +41,11 @@ class Coordinator:
     ----------
     job : Job
     reporter : Reporter
-    shards : int
-        Number of shards.
+    shards, relays : int
+        Number of shards, and of relays.
     """
 
-    def __init__(self, job: Job, reporter: Reporter, shards: int) -> None:
+    def __init__(self, job: Job, reporter: Reporter, shards: int, relays: int = 0) -> None:
         self._job, self._reporter, self._partitions = job, reporter, len(job.slices)
         self._supervisor = Supervisor.for_job(job, time.time())
         self._actions: dict[type, Callable[[Any], None]] = {
@@ -57,7 +57,7 @@ class Coordinator:
             portions, state = job.schedule.portions, job.position.state
             self._sandblaster = SandblasterCoordinator(job.algorithm, portions, state, self)
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
-        self._saving = Saving(job, 1 if shared else shards, self._partitions)
+        self._saving = Saving(job, 1 if shared else shards, self._partitions, relays)
         self._tickets, self._phase = 0, Phase.TRAIN
         self._started = self._signalled = self._stopped = False
         self._trained = Totals(0.0)

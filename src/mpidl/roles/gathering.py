@@ -43,6 +43,8 @@ class Gathered(NamedTuple):
 class Gathering:
     """Adds up whole pushes as their chunks arrive.
 
+    A replica that is cut counts as one worker: of each push, its ranks write the parts of their own shards.
+
     Parameters
     ----------
     inboxes : sequence of RelayInbox

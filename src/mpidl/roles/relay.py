@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpidl.roles.gathering import Gathering
+from mpidl.roles.left_out import EARLY, LATE, LeftOut
 from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import END, WORKER_STATUS, Message, Phase, ShardClock, State
 from mpidl.transport.status import Status
+from mpidl.wire import Differences
 
 #: Seconds between two posts of a relay's status, and between two looks at the coordinator's order after training.
 POST_EVERY, LOOK_EVERY = 0.1, 5e-3
-#: Its rings at the servers: of pushes, and of those that are late in a checkpoint.
-EARLY, LATE = 0, 1
 
 
 class Relay:
@@ -24,7 +24,8 @@ class Relay:
 
     To its workers it is a server that has all shards. In an exchange it pushes the sum of what has come from them,
     waits until the servers have applied it, fetches the parameters and shows these to the workers; then it says that
-    their pushes are applied. What comes meanwhile goes into the next exchange.
+    their pushes are applied. What comes meanwhile goes into the next exchange. Where replicas are cut, what all ranks
+    of one push is a whole push, and they mark and end together.
 
     To the servers it is two workers, of which the second one pushes only during the cut of a checkpoint. When the first
     worker of the node marks an order, the relay marks it in its second ring, which takes the pushes of workers that
@@ -39,10 +40,22 @@ class Relay:
         The first parameters.
     clocks : array (shards,) of int
         The shards' first clocks.
+    left_out : LeftOut
+        What its encodings leave out.
+    copies : sequence of Differences
+        For each shard, if fetches are encoded; parts of the parameters.
     """
 
-    def __init__(self, number: int, parameters: np.ndarray, clocks: np.ndarray) -> None:
+    def __init__(
+        self,
+        number: int,
+        parameters: np.ndarray,
+        clocks: np.ndarray,
+        left_out: LeftOut,
+        copies: Sequence[Differences] = (),
+    ) -> None:
         self._number, self._parameters = number, parameters
+        self._left_out, self._copies = left_out, copies
         self._clocks = np.zeros((len(clocks), len(ShardClock)), np.int64)
         self._clocks[:, ShardClock.CLOCK] = clocks
         self._order, self._cutting, self._ended = 0, False, False
@@ -52,10 +65,10 @@ class Relay:
 
     def bind(self, transport: Transport) -> None:
         """Relay between the ranks of a transport."""
-        self._link = link = transport.relay(self._number)
+        self._link = link = transport.relay(self._number, self._left_out.feedback, self._copies)
         self._backoff = link.backoff()
         self._gathering = Gathering(
-            link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.workers, time.perf_counter
+            link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.replicas, time.perf_counter
         )
         link.show(self._parameters, self._clocks)
         link.post(self.status.row)
@@ -73,8 +86,12 @@ class Relay:
         while True:
             self._report_interruption()
             if time.perf_counter() - looked > LOOK_EVERY:
-                if self._link.order().phase == Phase.EXIT:
+                order = self._link.order()
+                if order.phase == Phase.EXIT:
                     return
+                if order.number > self._left_out.order:
+                    self._left_out.save(order.number, self._link)
+                self._left_out.report(self._link)
                 looked = time.perf_counter()
             self._backoff.pause()
 
@@ -93,6 +110,7 @@ class Relay:
         gathering = self._gathering
         if time.perf_counter() - self._posted > POST_EVERY:
             self._post(State.WORKING)
+        self._left_out.report(self._link)
         if not gathering.empty:
             # A checkpoint waits for the workers that have not marked it, and late pushes wait for early ones.
             gathering.closing = gathering.closing or self._cutting or not gathering.worth_waiting
@@ -110,9 +128,11 @@ class Relay:
         self._until(ring.applied)
         figures["pushes"] += 1
         figures["bytes_pushed"] += ring.bytes - before
-        link.fetch(self._parameters, self._clocks)
+        before = link.bytes_fetched
+        link.start_fetch(self._parameters, self._clocks)
+        self._until(lambda: link.finish_fetch(self._clocks))
         figures["fetches"] += 1
-        figures["bytes_fetched"] += self._parameters.nbytes
+        figures["bytes_fetched"] += link.bytes_fetched - before
         link.show(self._parameters, self._clocks)
         gathering.show_applied(gathered, time.perf_counter() - started)
 
@@ -125,6 +145,8 @@ class Relay:
         gathering = self._gathering
         if self._cutting and gathering.active <= gathering.marked and (gathering.empty or gathering.late):
             self._until(lambda: self._link.rings[EARLY].mark(self._order))
+            self._left_out.save(self._order, self._link)
+            self._left_out.join()
             self._cutting = gathering.late = False
             gathering.marked.clear()
         if not gathering.active and gathering.empty and not self._ended:
@@ -144,6 +166,7 @@ class Relay:
             self._order, self._cutting, gathering.late = message.portions[0], True, False
             gathering.marked.clear()
             gathering.marked.add(worker)
+            self._left_out.join()
             self._until(lambda: self._link.rings[LATE].mark(self._order))
         elif message.portions[0] == self._order:
             gathering.marked.add(worker)

@@ -55,6 +55,8 @@ class Worker:
         All shards, and who holds them.
     group : MpiGroup, optional
         The ranks of the replica, if there are several.
+    relayed : bool
+        Whether a relay encodes what this worker exchanges with the servers.
 
     Attributes
     ----------
@@ -62,8 +64,10 @@ class Worker:
         What the worker did, if the run is recorded.
     """
 
-    def __init__(self, job: Job, number: int, held: list[Held], group: MpiGroup | None = None) -> None:
-        self._job, self._number, self._replicas = job, number, job.replicas
+    def __init__(
+        self, job: Job, number: int, held: list[Held], group: MpiGroup | None = None, relayed: bool = False
+    ) -> None:
+        self._job, self._number, self._replicas, self._relayed = job, number, job.replicas, relayed
         self._lead = Lead() if group is None else GroupLead(group)
         self._interrupted = self._reported = False
         own = [(place, each) for place, each in enumerate(held) if each.partition == self._lead.partition]
@@ -107,7 +111,7 @@ class Worker:
         job, algorithm = self._job, self._job.algorithm
         shards = [each.range.shift(-job.slice.start) for _, each in held]
         if algorithm.exchange is Exchange.SERVERS:
-            encodings = algorithm.encoding(), algorithm.fetch_encoding()
+            encodings = (None, None) if self._relayed else (algorithm.encoding(), algorithm.fetch_encoding())
             return ThroughServers(shards, job.dtype, *encodings, in_rounds=job.config.run.deterministic)
         if algorithm.coordinated:
             return SandblasterWorker(

@@ -111,7 +111,7 @@ def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
 
 def of_ranks(job: Job, servers: int, ranks: int, cut: Plan | None = None) -> dict[str, Any]:
     """Describe the ranks of a job, so many of which are servers; see `plan`."""
-    partitions, relay = (1, job.config.topology.relay) if cut is None else (cut.partitions, False)
+    partitions, relay = 1 if cut is None else cut.partitions, job.config.topology.relay
     of_node = job.config.virtual.ranks_per_node or ranks
     nodes = [rank // of_node for rank in range(ranks)]
     assigned = assign(nodes, servers, partitions, relay=relay)
@@ -141,8 +141,8 @@ class _Part(NamedTuple):
 
 def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[str, Any]]:
     """Return the role, the shard and the memory of each rank."""
-    names, rings, relays = roles.names(), len(roles.pushers()), {each.rank: len(each.workers) for each in roles.relays}
-    parts = _parts(job, cut)
+    names, parts = roles.names(), _parts(job, cut)
+    relays = {each.rank: len(each.workers) // len(parts) for each in roles.relays}
     workers = {rank: part for replica in roles.replicas for rank, part in zip(replica, parts, strict=True)}
     if roles.servers:
         shards = dict(zip(roles.servers, shards_of(job, len(roles.servers)), strict=True))
@@ -160,7 +160,7 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
             "rank": rank,
             "role": names[rank],
             "shard": shards.get(rank),
-            "memory": _memory(job, shards.get(rank), rings, workers.get(rank))
+            "memory": _memory(job, shards.get(rank), roles, workers.get(rank), roles.relay_of(rank) is not None)
             if rank not in relays
             else _memory_of_relay(job, shards_of(job, len(roles.servers)), relays[rank]),
         }
@@ -180,14 +180,14 @@ def _parts(job: Job, cut: Plan | None) -> list[_Part]:
     ]
 
 
-def _memory_of_relay(job: Job, shards: Sequence[Range], workers: int) -> dict[str, int]:
+def _memory_of_relay(job: Job, shards: Sequence[Range], replicas: int) -> dict[str, int]:
     """Return the bytes of a relay: the parameters that it fetches and shows, two sums and its workers' mailboxes."""
     held = 2 * job.layout.size * job.dtype.itemsize
-    mailboxes = sum(each.nbytes for each in of_relay(shards, workers, job.dtype))
+    mailboxes = sum(each.nbytes for each in of_relay(shards, replicas, job.dtype))
     return {**dict.fromkeys(PARTS, 0), "parameters": held, "exchange": held + mailboxes}
 
 
-def _memory(job: Job, shard: Range | None, replicas: int, part: _Part | None) -> dict[str, int]:
+def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, relayed: bool) -> dict[str, int]:
     """Return the most bytes that a rank needs at any time; a vector that ranks share is counted once."""
     memory = dict.fromkeys(PARTS, 0)
     exchange, itemsize = job.algorithm.exchange, job.dtype.itemsize
@@ -197,18 +197,19 @@ def _memory(job: Job, shard: Range | None, replicas: int, part: _Part | None) ->
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if part is None:
-            encoding, factored = job.algorithm.encoding(), factored_of(job)
-            memory["exchange"] += MailboxGeometry.of(shard, replicas, job.dtype, encoding, factored=factored).nbytes
+            encoding, factored, rings = job.algorithm.encoding(), factored_of(job), len(roles.pushers())
+            memory["exchange"] += MailboxGeometry.of(shard, rings, job.dtype, encoding, factored=factored).nbytes
             fetched = job.algorithm.fetch_encoding()
             if fetched is not None:
-                memory["exchange"] += replicas * (own + encoded_bytes(fetched, shard.size, job.dtype))
+                encoded = encoded_bytes(fetched, shard.size, job.dtype)
+                memory["exchange"] += len(roles.fetchers()) * (own + encoded)
         elif exchange is Exchange.REDUCTION:
-            memory["exchange"] += own * replicas  # the shard's part of each worker's vector
+            memory["exchange"] += own * len(roles.replicas)  # the shard's part of each worker's vector
     if part is not None:
         held = part.parameters * itemsize
         memory["parameters"] += held
         memory["gradient"] += held
-        if job.algorithm.fetch_encoding() is not None or job.algorithm.streamed:
+        if (job.algorithm.fetch_encoding() is not None and not relayed) or job.algorithm.streamed:
             memory["exchange"] += held  # a copy that follows the shards
         if exchange is not Exchange.SHARED_MEMORY:
             memory["evaluation"] += held  # a copy of the worker's own parameters while others are evaluated

@@ -15,13 +15,15 @@ from mpidl.errors import MpidlError
 from mpidl.job.fill import fill, fill_parameters
 from mpidl.job.job import Job
 from mpidl.job.place import place
-from mpidl.job.rehearsal import learn_outputs, rehearse_shard
+from mpidl.job.rehearsal import learn_outputs, rehearse_encodings, rehearse_shard
+from mpidl.job.restoring import residual_of_relay
 from mpidl.parameters import Held
 from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
 from mpidl.rma.staging import Staging, is_direct
 from mpidl.roles.coordinator import Coordinator
+from mpidl.roles.left_out import LeftOut
 from mpidl.roles.relay import Relay
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
@@ -31,6 +33,7 @@ from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
 from mpidl.topology.roles import Roles
 from mpidl.transport.interface.transport import Transport
+from mpidl.wire import Differences
 
 T = TypeVar("T")
 
@@ -125,7 +128,7 @@ class RankRole:
         role: Coordinator | Server | Relay | Worker
         relays = [relay.rank for relay in roles.relays]
         if self._reporter is not None:
-            role = coordinator = Coordinator(job, self._reporter, len(self._held))
+            role = coordinator = Coordinator(job, self._reporter, len(self._held), len(relays))
             self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
         elif rank in roles.servers:
             role = server = self._make_server(roles.servers.index(rank), transport)
@@ -136,7 +139,8 @@ class RankRole:
             self._work = lambda: _interruptible(relay.serve, relay.interrupt)
         elif rank in transport.workers:
             rehearse_shard(job)
-            role = worker = Worker(job, transport.workers.index(rank) // len(job.slices), self._held, self._group)
+            number, relayed = transport.workers.index(rank) // len(job.slices), roles.relay_of(rank) is not None
+            role = worker = Worker(job, number, self._held, self._group, relayed)
             self._record, self._shards = worker.record, list(worker.shards)
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
         else:
@@ -147,9 +151,17 @@ class RankRole:
             self.unbind = role.unbind
 
     def _make_relay(self, number: int) -> Relay:
-        parameters = np.empty(self._job.layout.size, self._job.dtype)
-        clocks = [fill_parameters(self._job, part, parameters[slice(*part)]) for part, _, _ in self._held]
-        return Relay(number, parameters, np.array(clocks))
+        job, shards = self._job, [part for part, _, _ in self._held]
+        parameters = np.empty(job.layout.size, job.dtype)
+        clocks = [fill_parameters(job, part, parameters[slice(*part)]) for part in shards]
+        rehearse_encodings(job)
+        wire, wire_fetch = job.algorithm.encoding(), job.algorithm.fetch_encoding()
+        left_out, copies = LeftOut(number, job.checkpoints, wire, shards, job.dtype), []
+        if wire is not None:
+            left_out.load(residual_of_relay(job, number, len(self._roles.relays)))
+        if wire_fetch is not None:
+            copies = [Differences(wire_fetch, parameters[slice(*part)]) for part in shards]
+        return Relay(number, parameters, np.array(clocks), left_out, copies)
 
     def _make_server(self, number: int, transport: Transport) -> Server:
         job, xp = self._job, np if self._place is None else self._place.xp

@@ -74,7 +74,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
             marks.tell(f"{marks.NODES} {text}")
     partitions, hosts = config.topology.partitions, tuple(comm.allgather(MPI.Get_processor_name()))
     roles = replace(assign(nodes, config.servers, partitions, relay=config.topology.relay), hosts=hosts)
-    check_number(comm.size, config.servers, partitions)
+    check_number(comm.size, config.servers, partitions, len(roles.relays))
     job = _agree(comm, roles, build)
     with _share_samples(comm, roles, job):
         return _train(comm, roles, job, nodes)
@@ -167,8 +167,9 @@ def _check_memory_of_node(job: Job, roles: Roles, nodes: list[int], rank: int) -
     relays = sum(relay.rank in here for relay in roles.relays)
     workers = len(here) - servers - relays - (roles.coordinator in here)
     shards = servers / len(roles.servers) * (1 + len(job.states)) if servers else 0
-    # A relay has what it fetches, what it shows, and two sums.
-    check_memory(job, 2 * workers / len(job.slices) + 4 * relays + shards, workers)
+    # A relay has what it fetches, what it shows, two sums, and what its rings leave out of encoded ones.
+    of_relay = 4 if job.algorithm.encoding() is None else 6
+    check_memory(job, 2 * workers / len(job.slices) + of_relay * relays + shards, workers)
 
 
 def _nodes(comm: MPI.Intracomm) -> list[int]:

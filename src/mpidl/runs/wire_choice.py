@@ -79,6 +79,16 @@ def choose(exchange: float, computing: float, coding: Sequence[float], dtype: An
     return FORMATS[short[0] if short else int(np.argmin(seconds))]
 
 
+def _fetchers(roles: Roles) -> list[int]:
+    """Return the ranks that exchange with servers: workers and relays."""
+    return sorted({rank for partition in range(len(roles.replicas[0])) for rank in roles.fetchers(partition)})
+
+
+def _elements(roles: Roles, job: Job) -> float:
+    """Return the most elements that one of them exchanges: a relay has the slices of all partitions."""
+    return job.layout.size / (1 if roles.relays else len(job.slices))
+
+
 def _part(name: str, dtype: Any) -> float:
     """Return what part of the bytes of a vector a format needs."""
     wire, size = parse(name), 1 << 20
@@ -86,11 +96,11 @@ def _part(name: str, dtype: Any) -> float:
 
 
 def _exchange_seconds(comm: MPI.Intracomm, roles: Roles, job: Job) -> float:
-    """Return how long a push and a fetch of all workers at once take, by plain messages."""
-    workers = [rank for replica in roles.replicas for rank in replica]
-    whole = job.layout.size * job.dtype.itemsize / len(roles.servers) / len(job.slices)
-    size = max(1, int(min(whole, PROBE, PROBES // len(workers))))
-    others = roles.servers if comm.rank in workers else workers if comm.rank in roles.servers else []
+    """Return how long a push and a fetch of all that exchange with servers at once take, by plain messages."""
+    fetchers = _fetchers(roles)
+    whole = _elements(roles, job) * job.dtype.itemsize / len(roles.servers)
+    size = max(1, int(min(whole, PROBE, PROBES // len(fetchers))))
+    others = roles.servers if comm.rank in fetchers else fetchers if comm.rank in roles.servers else []
     sent, received = np.zeros(size, np.uint8), np.empty((len(others), size), np.uint8)
     seconds = 0.0
     for _ in range(2):  # The first time, connections are made.
@@ -104,12 +114,13 @@ def _exchange_seconds(comm: MPI.Intracomm, roles: Roles, job: Job) -> float:
 
 
 def _coding_seconds(comm: MPI.Intracomm, roles: Roles, job: Job, pair: tuple[str, str]) -> float:
-    """Return how long a worker and the servers, each of which serves all workers, encode and decode an exchange."""
+    """Return how long a worker or relay, and the servers, each of which serves all, encode and decode an exchange."""
     values = np.random.default_rng(0).normal(size=CHUNK).astype(job.dtype)
     encoding, decoding = np.transpose([_coding(name, values) for name in pair])
     # A server adds to its copy what it has encoded, as the worker does.
     worker, server = encoding[0] + decoding[1], decoding[0] + encoding[1] + decoding[1]
-    seconds = (worker + server * len(roles.replicas) / len(roles.servers)) * job.layout.size / len(job.slices) / CHUNK
+    of_all = worker + server * len(roles.fetchers()) / len(roles.servers)
+    seconds = of_all * _elements(roles, job) / CHUNK
     return float(comm.allreduce(float(seconds), op=MPI.MAX))
 
 

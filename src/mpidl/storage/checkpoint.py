@@ -22,7 +22,16 @@ import numpy as np
 
 from mpidl.errors import UsageError
 from mpidl.parameters import Layout, Range
-from mpidl.storage.files import INDEX, LAYOUT, cannot_read, decoded_layout, describe, replica_file, shard_file
+from mpidl.storage.files import (
+    INDEX,
+    LAYOUT,
+    cannot_read,
+    decoded_layout,
+    describe,
+    relay_file,
+    replica_file,
+    shard_file,
+)
 from mpidl.storage.position import Position
 from mpidl.storage.vectors import SavedVectors
 from mpidl.version import VERSION
@@ -151,6 +160,12 @@ class Checkpoint:
             return {}
         saved, (names, others) = SavedVectors(files, self.layout), _contents(*files[0])
         return others | {name: saved.read(name, range or Range(0, self.size), layout) for name in names}
+
+    def residuals(self, layout: Layout | None = None) -> Iterator[np.ndarray]:
+        """Yield what the encodings of each relay had left out, shape (size,), in a layout; see `read`."""
+        whole = Range(0, self.size)
+        for path in takewhile(Path.exists, (self.path / relay_file(number) for number in count())):
+            yield SavedVectors([(path, whole)], self.layout).read("residual", whole, layout)
 
     def constants(self) -> dict[str, np.ndarray]:
         """Return the tensors of the model that training leaves alone, by name."""

@@ -35,6 +35,11 @@ def replica_file(number: int, part: int = 0) -> str:
     return f"replica-{number}.h5" if part == 0 else f"replica-{number}-{part}.h5"
 
 
+def relay_file(number: int) -> str:
+    """Return the name of the file of what a relay's encodings have left out."""
+    return f"relay-{number}.h5"
+
+
 def encoded_layout(layout: Layout) -> str:
     """Return a layout's pieces as JSON: for each, in the order of the vector, the name and the box of the tensor."""
     return msgspec.json.encode([(part.name, part.box.ranges) for part in layout]).decode()

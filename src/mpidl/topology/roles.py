@@ -11,8 +11,8 @@ from mpidl.errors import UsageError
 
 __all__ = ["Relay", "Roles", "assign", "check_number"]
 
-#: Fewest free ranks of a node of which one becomes its relay: with two workers it saves half of the bytes.
-FEWEST_FOR_RELAY = 3
+#: Fewest replicas on a node for which another rank becomes their relay: with two it saves half of the bytes.
+FEWEST_FOR_RELAY = 2
 
 
 class Relay(NamedTuple):
@@ -22,7 +22,8 @@ class Relay(NamedTuple):
     ----------
     rank : int
     workers : tuple of int
-        Ranks of these workers.
+        Ranks of these workers: those of the first replica that is wholly on the node in the order of its partitions,
+        then those of the next, ...
     """
 
     rank: int
@@ -46,7 +47,7 @@ class Roles:
     hosts : tuple of str
         ``hosts[r]`` is the name of rank r's host; empty where nobody wants to know.
     relays : tuple of Relay
-        Those of nodes whose workers don't push to the servers themselves; their replicas have one rank each.
+        Those of nodes whose workers don't push to the servers themselves.
     """
 
     servers: tuple[int, ...]
@@ -78,11 +79,16 @@ class Roles:
     def pushers(self, partition: int = 0) -> list[int]:
         """Return the rank that writes into each ring of mailboxes of a shard of a partition.
 
-        These are the workers that have no relay, then each relay twice: it has two rings; see `mpidl.roles.relay`.
+        These are the workers that have no relay, then the relays, then the relays again: see `mpidl.roles.relay`.
         """
         workers = [replica[partition] for replica in self.replicas]
         relayed = {worker for relay in self.relays for worker in relay.workers}
-        return [rank for rank in workers if rank not in relayed] + [each.rank for each in self.relays for _ in range(2)]
+        return [rank for rank in workers if rank not in relayed] + 2 * [each.rank for each in self.relays]
+
+    def fetchers(self, partition: int = 0) -> list[int]:
+        """Return the ranks that fetch a shard of a partition, as `pushers` does, but each once."""
+        pushers = self.pushers(partition)
+        return pushers[: len(pushers) - len(self.relays)]
 
     def place(self, rank: int) -> str:
         """Return where a rank is, ``" on node7"``; nothing if all are there."""
@@ -108,9 +114,10 @@ def assign(
 
     The coordinator is rank 0. Each server takes the lowest free rank of the node with the fewest servers; among
     several such nodes, of the one with the most free ranks; among several of these, of the first. With `relay`, the
-    lowest free rank of each node that has not all servers becomes its relay, if at least two ranks are left to be its
-    workers. Each replica takes ranks of the node with the most free ranks and, if they don't suffice, of the next such
-    node, so that it spans few nodes. Replicas are numbered by their lowest rank. The remaining ranks are standby.
+    lowest free rank of each node that has not all servers becomes its relay, if the ranks that are left suffice for two
+    replicas. Each replica takes ranks of the node with the most free ranks and, if they don't suffice, of the next such
+    node, so that it spans few nodes; one that spans several has no relay. Replicas are numbered by their lowest rank.
+    The remaining ranks are standby.
 
     Parameters
     ----------
@@ -123,7 +130,7 @@ def assign(
     standby : int
         Ranks to hold back, besides those that can't form a whole replica.
     relay : bool
-        Whether nodes have relays; replicas then have one rank.
+        Whether nodes have relays.
 
     Raises
     ------
@@ -149,7 +156,7 @@ def assign(
 
     relays = {}
     for node, ranks in free.items():
-        if relay and placed[node] < servers and len(ranks) >= FEWEST_FOR_RELAY:
+        if relay and placed[node] < servers and len(ranks) > FEWEST_FOR_RELAY * partitions:
             relays[node] = ranks.popleft()
 
     replicas = []
@@ -161,30 +168,32 @@ def assign(
         replicas.append(tuple(replica))
 
     left = sorted(rank for ranks in free.values() for rank in ranks)
-    workers = [rank for replica in sorted(replicas, key=min) for rank in replica]
-    relayed = [Relay(own, tuple(rank for rank in workers if nodes[rank] == node)) for node, own in relays.items()]
-    return Roles(tuple(server_ranks), tuple(sorted(replicas, key=min)), tuple(left), relays=tuple(relayed))
+    replicas.sort(key=min)
+    whole = {node: [each for each in replicas if {nodes[rank] for rank in each} == {node}] for node in relays}
+    relayed = [Relay(own, tuple(rank for each in whole[node] for rank in each)) for node, own in relays.items()]
+    return Roles(tuple(server_ranks), tuple(replicas), tuple(left), relays=tuple(relayed))
 
 
-def check_number(ranks: int, servers: int, partitions: int) -> None:
-    """Check that all ranks have work: a coordinator, servers, and replicas of so many ranks.
+def check_number(ranks: int, servers: int, partitions: int, relays: int = 0) -> None:
+    """Check that all ranks have work: a coordinator, servers, relays, and replicas of so many ranks.
 
     Raises
     ------
     UsageError
         Some ranks would have none. (Too few ranks are an error of `assign`.)
     """
-    workers = ranks - 1 - servers
+    workers = ranks - 1 - servers - relays
     if workers > partitions and workers % partitions:
         least = ranks - workers % partitions
         raise UsageError(
-            f"{ranks} ranks: a coordinator{_counted(servers)} and replicas of {partitions} workers leave "
-            f"{workers % partitions} without work, expected {least} or {least + partitions} ranks"
+            f"{ranks} ranks: a coordinator{_counted(servers, 'server')}{_counted(relays, 'relay')} and replicas of "
+            f"{partitions} workers leave {workers % partitions} without work, "
+            f"expected {least} or {least + partitions} ranks"
         )
 
 
-def _counted(servers: int) -> str:
-    return f", {servers} server{'s' * (servers > 1)}" if servers else ""
+def _counted(number: int, kind: str) -> str:
+    return f", {number} {kind}{'s' * (number > 1)}" if number else ""
 
 
 def _too_few(ranks: int, needed: int, servers: int, partitions: int, standby: int) -> str:

@@ -81,7 +81,8 @@ class Capacity:
 
     def relay_mailboxes(self, relay: Relay) -> list[MailboxGeometry]:
         """Return the mailboxes that a relay has for each shard."""
-        return of_relay(self.shards, len(relay.workers), self.dtype, self.chunk_bytes)
+        replicas = len(relay.workers) // max(1, len(self.slices))
+        return of_relay(self.shards, replicas, self.dtype, self.chunk_bytes)
 
     def origin(self, partition: int) -> int:
         """Return where a partition's slice begins."""

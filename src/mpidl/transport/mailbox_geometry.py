@@ -94,8 +94,8 @@ class MailboxGeometry(NamedTuple):
 
 
 def of_relay(
-    shards: Sequence[Range], workers: int, dtype: Any, chunk_bytes: int = CHUNK_BYTES
+    shards: Sequence[Range], replicas: int, dtype: Any, chunk_bytes: int = CHUNK_BYTES
 ) -> list[MailboxGeometry]:
-    """Return the mailboxes that a relay of so many workers has for each shard: together as large as a server's."""
+    """Return the mailboxes that a relay of so many replicas has for each shard: together as large as a server's."""
     room = MAILBOX_BYTES // len(shards)
-    return [MailboxGeometry.of(shard, workers, dtype, chunk_bytes=chunk_bytes, room=room) for shard in shards]
+    return [MailboxGeometry.of(shard, replicas, dtype, chunk_bytes=chunk_bytes, room=room) for shard in shards]

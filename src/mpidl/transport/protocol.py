@@ -212,7 +212,7 @@ class Meeting(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Worker or server to coordinator: a part of a checkpoint is on disk.
+    """Worker, server or relay to coordinator: a part of a checkpoint is on disk.
 
     Attributes
     ----------
@@ -228,6 +228,8 @@ class Saved:
         Tickets below it had been taken, if the order itself doesn't say so.
     partition : (int, int) or None
         A replica, and which of its ranks reports, if that isn't the first, which reports where the replica was.
+    relay : int or None
+        The relay that reports.
     """
 
     order: int
@@ -236,6 +238,7 @@ class Saved:
     files: Sequence[str] = ()
     taken: int | None = None
     partition: tuple[int, int] | None = None
+    relay: int | None = None
 
 
 # Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.

@@ -133,7 +133,7 @@ class ThroughServers(RequestHandler):
         clocks = [clocks[ShardClock.CLOCK] for clocks in position.fetched]
         self.fetched[:, ShardClock.CLOCK] = max(clocks, default=-1)
         start = 0
-        for feedback in self.feedback:
+        for feedback in self.feedback if "residual" in vectors else ():
             size = feedback.residual.size
             feedback.residual[:] = vectors["residual"][start : start + size]
             start += size

@@ -59,12 +59,14 @@ class RelayLink(FollowerLink, Protocol):
     shards : sequence of Range
     chunks : sequence of int
         Elements of a chunk in the workers' mailboxes, for each shard.
-    workers : int
-        Number of workers.
+    replicas : int
+        Number of replicas whose ranks are its workers. Each has a mailbox for each shard.
     inboxes : sequence of RelayInbox
         The workers' mailboxes for each shard.
     rings : sequence of Ring
         Two.
+    bytes_fetched : int
+        Bytes of values that have arrived from servers.
     """
 
     @property
@@ -72,17 +74,26 @@ class RelayLink(FollowerLink, Protocol):
     @property
     def chunks(self) -> Sequence[int]: ...
     @property
-    def workers(self) -> int: ...
+    def replicas(self) -> int: ...
     @property
     def inboxes(self) -> Sequence[RelayInbox]: ...
     @property
     def rings(self) -> Sequence[Ring]: ...
+    @property
+    def bytes_fetched(self) -> int: ...
 
-    def fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
+    def start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         """Read all shards into a vector and, before each, its clock, as `WorkerLink.read_clocks` does.
+
+        Where fetches are encoded, servers are asked for differences: those bring the link's copies up to date.
+        """
+
+    def finish_fetch(self, clocks: np.ndarray) -> bool:
+        """Return whether all that was asked for has arrived.
 
         What a server shows of a checkpoint's cut is read after its parameters: they may have changed since the cut.
         """
+        ...
 
     def show(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         """Show the workers what has been fetched."""

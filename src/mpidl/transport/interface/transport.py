@@ -60,8 +60,10 @@ class Transport(Protocol):
         """Return the link of shard `number`, on the server that holds it."""
         ...
 
-    def relay(self, number: int) -> RelayLink:
-        """Return relay `number`'s link."""
+    def relay(
+        self, number: int, feedback: Sequence[Sequence[ErrorFeedback]] = (), copies: Sequence[Differences] = ()
+    ) -> RelayLink:
+        """Return relay `number`'s link; see `worker`. Each of its rings leaves out something of its own."""
         ...
 
     def coordinator(self) -> CoordinatorLink:

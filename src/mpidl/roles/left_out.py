@@ -1,0 +1,80 @@
+"""What a relay's encodings have left out, and its way into checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpidl.parameters.ranges import Range
+from mpidl.storage.files import relay_file, scratch
+from mpidl.storage.writer import BackgroundTask, write_file
+from mpidl.transport.interface.link import FollowerLink
+from mpidl.transport.protocol import Saved
+from mpidl.wire import ErrorFeedback, Wire
+
+#: A relay's rings at the servers: of pushes, and of those that are late in a checkpoint.
+EARLY, LATE = 0, 1
+
+
+class LeftOut:
+    """The residuals of a relay's two rings.
+
+    The late ring has left out nothing when the relay marks an order there, because `join` has given that to the early
+    ring. What the early ring has left out when the relay marks the order there, a checkpoint lacks of the pushes that
+    it has.
+
+    Parameters
+    ----------
+    number : int
+        The relay's number.
+    checkpoints : Path
+        Directory of the run's checkpoints.
+    wire : Wire or None
+        How pushes are encoded.
+    shards : sequence of Range
+    dtype : dtype
+
+    Attributes
+    ----------
+    feedback : list of list of ErrorFeedback
+        For each ring, for each shard; empty without a wire format.
+    order : int
+        Ordinal of the last order that has been saved.
+    """
+
+    def __init__(self, number: int, checkpoints: Path, wire: Wire | None, shards: Sequence[Range], dtype: Any) -> None:
+        self._number, self._checkpoints, self._shards = number, checkpoints, shards
+        self.feedback: list[list[ErrorFeedback]] = []
+        if wire is not None:
+            self.feedback = [[ErrorFeedback(wire, shard.size, dtype) for shard in shards] for _ in (EARLY, LATE)]
+        self.order, self._writing = 0, BackgroundTask()
+
+    def load(self, residual: np.ndarray) -> None:
+        """Begin with what has been left out before, shape (size,)."""
+        for feedback, shard in zip(self.feedback[EARLY], self._shards, strict=True):
+            feedback.residual[:] = residual[slice(*shard)]
+
+    def join(self) -> None:
+        """Let the early ring push what the late one has left out."""
+        for early, late in zip(*self.feedback, strict=True):
+            early.residual += late.residual
+            late.residual[:] = 0
+
+    def save(self, order: int, link: FollowerLink) -> None:
+        """Write what the early ring has left out; a file that is still being written is of no use any more."""
+        self.order, self._writing = order, BackgroundTask()
+        if not self.feedback:
+            link.report_saved(Saved(order, relay=self._number))
+            return
+        path = scratch(self._checkpoints, order) / relay_file(self._number)
+        residual = np.concatenate([each.residual for each in self.feedback[EARLY]])
+        self._writing.begin(partial(write_file, path, {}, {"residual": residual}))
+
+    def report(self, link: FollowerLink) -> None:
+        """Tell the coordinator when the file is on disk."""
+        if self._writing.ended():
+            link.report_saved(Saved(self.order, files=[relay_file(self._number)], relay=self._number))

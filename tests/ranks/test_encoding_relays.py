@@ -1,0 +1,137 @@
+"""What a relay encodes: nothing of it is lost, in a checkpoint or at the end, and fewer bytes travel."""
+
+import h5py
+import numpy as np
+import pytest
+from test_relays import CHUNK, SIZE, Pusher, play, saved
+
+from mpidl.parameters import shards
+from mpidl.roles.left_out import EARLY, LATE
+from mpidl.wire import encoded_bytes, parse
+
+way = pytest.fixture(params=["windows", "mixed", "messages"])(lambda request: request.param)
+#: What a format leaves out is a number of the pushes' own digits, or is rounded.
+EXACT = {"bf16": True, "int8": False, "topk:0.1": True, "onebit": False}
+
+
+class Summing(Pusher):
+    """Pushes integers at random, and adds up what it has pushed."""
+
+    def __init__(self, transport, number, figures):
+        super().__init__(transport, number, figures)
+        self._random, self.sum = np.random.default_rng(number), np.zeros(SIZE)
+
+    def push(self):
+        self.pushes += 1
+        vector = self._random.integers(-9999, 9999, SIZE).astype(float)
+        self.sum += vector
+        self.link.begin_push(self._clocks[:, 0].tolist(), (self.pushes, self.pushes))
+        self.until(lambda: self.link.send_push(vector))
+
+    def fetch(self):
+        self.until(self.link.applied)
+        self.link.start_fetch(self._vector, self._clocks)
+        self.link.finish_fetch()
+
+
+def check_end(comm, found, wire):
+    """Check that what a push lacks on the servers is what the next one of the relay would bring."""
+    pushed = comm.allreduce(found.sum if isinstance(found, Summing) else np.zeros(SIZE))
+    servers = vector_of_servers(comm, found)
+    if comm.rank == 0:
+        left_out = np.concatenate([each.residual for each in found._left_out.feedback[EARLY]])
+        assert left_out.any()
+        assert not any(each.residual.any() for each in found._left_out.feedback[LATE])
+        check_all_there(servers + left_out, pushed, wire)
+
+
+def wait_for_files(pusher, coordinator, order, servers):
+    reported = []
+
+    def complete():
+        reported.extend(each for each in coordinator.saved() if each.order == order)
+        return sum(len(each.shards) for each in reported) == servers and any(each.relay == 0 for each in reported)
+
+    pusher.until(complete)
+
+
+def bytes_of_push(wire, size):
+    return sum(parse(wire).size(min(CHUNK, size - start), float) for start in range(0, size, CHUNK))
+
+
+def check_all_there(found, expected, wire):
+    # What signs or integers stand for is rounded; every sum here has a few hundred summands below 10**6.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0 if EXACT[wire] else 1e-6)
+
+
+def vector_of_servers(comm, found):
+    """Return what the servers have, on all ranks."""
+    own = {each.shard.range: each.shard.parameters for each in getattr(found, "served", ())}
+    parts = {part: values for every in comm.allgather(own) for part, values in every.items()}
+    return np.concatenate([parts[part] for part in sorted(parts)])
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("wire", EXACT)
+def test_nothing_is_lost_and_copies_follow_the_servers(comm, shared_path, way, monkeypatch, wire):
+    def act(pusher, among, coordinator):
+        for push in range(12):
+            pusher.push()
+            if push % 3:
+                pusher.fetch()
+
+    from mpidl.roles.server import Server
+
+    copies, unbind = [], Server.unbind
+
+    def keep_copy(server):
+        copies.append(server.served[0].link._differences._copies[0].values.copy())
+        unbind(server)
+
+    monkeypatch.setattr(Server, "unbind", keep_copy)
+    servers = comm.size - 2
+    formats = {"wire": parse(wire), "wire_fetch": parse("topk:0.3")}
+    _, found = play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, **formats)
+    check_end(comm, found, wire)
+    copies = [copy for each in comm.allgather(copies) for copy in each]
+    if comm.rank == 0:
+        assert found._parameters.tobytes() == np.concatenate(copies).tobytes()
+        figures, parts = found.status.figures, shards(SIZE, servers)
+        assert figures["bytes_pushed"] == figures["pushes"] * sum(bytes_of_push(wire, part.size) for part in parts)
+        fetched = sum(encoded_bytes(parse("topk:0.3"), part.size, float) for part in parts)
+        assert figures["bytes_fetched"] == 8 * SIZE + (figures["fetches"] - 1) * fetched
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("wire", ["bf16", "topk:0.1"])
+def test_a_checkpoint_and_what_its_relay_left_out_are_what_was_pushed_before_the_marks(
+    comm, shared_path, way, monkeypatch, wire
+):
+    """Between two marks workers push. If they are several, the first marks an order that is then given up."""
+    servers = 1
+
+    def act(pusher, among, coordinator):
+        for order in (1, 2, 3, 4):
+            pusher.push()
+            given_up = order == 3 and among.size > 1
+            for turn in range(1 if given_up else among.size):
+                if turn == pusher.number:
+                    pusher.push()
+                    pusher.until(lambda order=order: pusher.link.mark(order))
+                    before = pusher.sum.copy()
+                pusher.push()
+                pusher.fetch()
+                pusher.meet(among)
+            if given_up:
+                continue
+            expected = among.allreduce(before)
+            if coordinator is not None:
+                wait_for_files(pusher, coordinator, order, servers)
+                with h5py.File(shared_path / "checkpoints" / f".{order}" / "relay-0.h5") as file:
+                    residual = file["residual"][...]
+                assert residual.any()
+                check_all_there(saved(shared_path, order, range(servers)) + residual, expected, wire)
+            pusher.meet(among)
+
+    _, found = play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, wire=parse(wire))
+    check_end(comm, found, wire)
