@@ -22,7 +22,8 @@ from mpidl.nn import (
     MaxPool2d,
     kernels,
 )
-from mpidl.nn.layers.layer import Layer, Workspace
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.workspaces import Node, Passes, Value
 from mpidl.parameters import Box
 

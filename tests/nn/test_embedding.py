@@ -10,7 +10,7 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.nn import Concatenate, Dense, Embedding, Flatten, Network, kernels
-from mpidl.nn.layers.layer import Workspace
+from mpidl.nn.layers.workspace import Workspace
 
 
 def test_outputs_are_rows_and_their_gradients_add_up():

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from mpidl.nn import kernels
-from mpidl.nn.layers.layer import Workspace
+from mpidl.nn.layers.workspace import Workspace
 from mpidl.parameters import Box
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mpidl.nn.layers.layer import Layer, Workspace
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.workspace import Workspace
 from mpidl.parameters.ranges import Range
 
 

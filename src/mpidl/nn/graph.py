@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from mpidl.errors import UsageError, nearest, quoted
-from mpidl.nn.layers.layer import Layer, Shape
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.workspace import Shape
 from mpidl.schema import LARGEST
 
 #: The name of the network's own inputs.

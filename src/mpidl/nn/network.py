@@ -15,7 +15,8 @@ from mpidl.nn import kernels
 from mpidl.nn.call import Call
 from mpidl.nn.graph import Graph
 from mpidl.nn.initialisers import draw
-from mpidl.nn.layers.layer import Layer, Workspace
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
 from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary, TakeFinal
 from mpidl.nn.regularisation import Regularisation

@@ -17,7 +17,7 @@ import numpy as np
 from mpidl.nn.kernels.cpu import winograd as kernels
 from mpidl.nn.kernels.cpu.minimal_filtering import POINTS, STEP
 from mpidl.nn.kernels.cpu.products import multiply
-from mpidl.nn.layers.layer import Buffer, Workspace
+from mpidl.nn.layers.workspace import Buffer, Workspace
 from mpidl.nn.sliding_windows import SlidingWindows
 from mpidl.parameters.ranges import Range
 

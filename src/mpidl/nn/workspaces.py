@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.nn.call import Call
-from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range, share
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpidl.nn.layers.layer import Shape
+from mpidl.nn.layers.workspace import Shape
 from mpidl.nn.workspaces import Node, Value, first_takers
 from mpidl.parameters.box import Box
 from mpidl.partition.plan import Distribution, Part, Plan, boxes_of

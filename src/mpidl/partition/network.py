@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.nn.layers.layer import Workspace
+from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary
 from mpidl.nn.network import Network
 from mpidl.nn.workspaces import Passes

@@ -11,7 +11,8 @@ import numpy as np
 
 from mpidl.errors import UsageError, quoted
 from mpidl.nn.graph import Graph
-from mpidl.nn.layers.layer import Layer, Shape
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
 from mpidl.partition.costs import Costs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpidl.nn.layers.layer import Layer, Piece, Shape
+from mpidl.nn.layers.layer import Layer, Piece
+from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
 from mpidl.partition.plan import Distribution, Part, Step

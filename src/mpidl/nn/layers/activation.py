@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mpidl.nn.activations import ACTIVATIONS
-from mpidl.nn.layers.layer import Layer, Shape, Workspace
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.workspace import Shape, Workspace
 from mpidl.schema import choose
 
 

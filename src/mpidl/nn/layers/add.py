@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mpidl.errors import UsageError
-from mpidl.nn.layers.layer import Activated, Joining, Shape, Workspace
+from mpidl.nn.layers.layer import Activated, Joining
+from mpidl.nn.layers.workspace import Shape, Workspace
 
 
 @dataclass(frozen=True)

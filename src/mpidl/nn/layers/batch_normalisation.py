@@ -9,7 +9,8 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.errors import UsageError
-from mpidl.nn.layers.layer import Activated, Buffer, Piece, Shape, Sums, Workspace
+from mpidl.nn.layers.layer import Activated, Piece
+from mpidl.nn.layers.workspace import Buffer, Shape, Sums, Workspace
 from mpidl.parameters.box import Box
 
 

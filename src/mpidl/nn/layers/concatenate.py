@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mpidl.errors import UsageError
-from mpidl.nn.layers.layer import Joining, Piece, Shape, Workspace
+from mpidl.nn.layers.layer import Joining, Piece
+from mpidl.nn.layers.workspace import Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
 

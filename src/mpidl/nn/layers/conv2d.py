@@ -13,7 +13,8 @@ from msgspec import Meta
 from mpidl.errors import UsageError
 from mpidl.nn import winograd
 from mpidl.nn.cuts import divided_by
-from mpidl.nn.layers.layer import Buffer, Piece, Shape, Weighted, Workspace
+from mpidl.nn.layers.layer import Piece, Weighted
+from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range, split

@@ -11,7 +11,8 @@ from msgspec import Meta
 from mpidl.errors import UsageError
 from mpidl.nn.cuts import divide, divided_by
 from mpidl.nn.layers.activation import Activation
-from mpidl.nn.layers.layer import Piece, Shape, Weighted, Workspace
+from mpidl.nn.layers.layer import Piece, Weighted
+from mpidl.nn.layers.workspace import Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.nn.layers.layer import Buffer, Layer, Shape, Workspace
+from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from msgspec import Meta
 from mpidl.errors import UsageError
 from mpidl.nn.cuts import divided_by
 from mpidl.nn.initialisers import INITIALISERS
-from mpidl.nn.layers.layer import Buffer, Layer, Piece, Shape, Workspace
+from mpidl.nn.layers.layer import Layer, Piece
+from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
 from mpidl.schema import choose

@@ -7,7 +7,8 @@ from math import prod
 from typing import Any, ClassVar
 
 from mpidl.nn.cuts import divided_by
-from mpidl.nn.layers.layer import Layer, Piece, Shape, Workspace
+from mpidl.nn.layers.layer import Layer, Piece
+from mpidl.nn.layers.workspace import Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.nn.layers.layer import Workspace
 from mpidl.nn.layers.pooling2d import Pooling2d, as_images
+from mpidl.nn.layers.workspace import Workspace
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.nn.layers.layer import Buffer, Layer, Piece, Shape, Workspace
+from mpidl.nn.layers.layer import Layer, Piece
+from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.parameters.box import Box
 
 

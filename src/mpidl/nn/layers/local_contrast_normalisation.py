@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from mpidl.errors import UsageError
-from mpidl.nn.layers.layer import Buffer, Layer, Piece, Shape, Workspace
+from mpidl.nn.layers.layer import Layer, Piece
+from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.nn.sliding_windows import Padding
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range

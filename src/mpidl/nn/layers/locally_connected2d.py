@@ -11,7 +11,8 @@ import numpy as np
 from msgspec import Meta
 
 from mpidl.nn.layers.conv2d import MOST_IMAGES_ON_DEVICE, PATCHES, PATCHES_ON_DEVICE
-from mpidl.nn.layers.layer import Buffer, Piece, Shape, Weighted, Workspace
+from mpidl.nn.layers.layer import Piece, Weighted
+from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from mpidl.nn.layers.layer import Layer, Piece, Shape
+from mpidl.nn.layers.layer import Layer, Piece
+from mpidl.nn.layers.workspace import Shape
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
 from mpidl.parameters.box import Box
 

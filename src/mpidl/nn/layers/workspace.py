@@ -1,0 +1,91 @@
+"""The memory that a layer works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+Shape = tuple[int, ...]
+
+
+class Buffer(NamedTuple):
+    """Memory that a layer needs.
+
+    Attributes
+    ----------
+    shape
+        Shape for one sample, or the whole shape if not `per_sample`.
+    dtype
+        The network's dtype if None.
+    per_sample
+        Whether the buffer has a first axis for the samples and keeps its values from `forward` to `backward`. Other
+        buffers are scratch space that any layer may overwrite.
+    kept
+        Whether a buffer that isn't per sample keeps its values nevertheless.
+    shape_on_device
+        Shape on a GPU, if it differs: what fits in a CPU's cache would leave most of a GPU idle.
+    """
+
+    shape: Shape
+    dtype: str | None = None
+    per_sample: bool = True
+    kept: bool = False
+    shape_on_device: Shape | None = None
+
+
+class Sums(Protocol):
+    """The ranks that compute parts of one layer.
+
+    Attributes
+    ----------
+    rank : int
+        This rank's number among them.
+    """
+
+    rank: int
+
+    def sum(self, array: Any) -> None:
+        """Replace an array by its sum over the ranks, in their order: the same bits on all."""
+
+
+@dataclass(slots=True)
+class Workspace:
+    """The arrays that a layer computes with: C-contiguous, and owned by the network.
+
+    Attributes
+    ----------
+    xp
+        NumPy or CuPy.
+    kernels
+        The loops of `mpidl.nn.kernels` for arrays of `xp`.
+    parameters, gradients
+        The layer's tensors by name: views of the network's flat vectors, float32 or float64.
+    buffers
+        Arrays by name, as requested by `Layer.buffers`.
+    training
+        Whether a gradient will be computed, or only the outputs.
+    factored
+        Whether the gradient of the weight isn't needed: its factors are taken; see `Layer.has_factors`.
+    key
+        Returns the key of random numbers, four integers of 32 bits, which depends only on the network's seed, the layer
+        and the batch.
+    first, strides
+        Where the outputs lie in those of the uncut layer for the whole batch, (samples, *shape): the index of their
+        first element, and the distance of neighbours along each axis, in elements. None: they are the whole array.
+    group
+        Where other ranks compute parts of the layer and it has statistics of all: those ranks. None otherwise. The
+        gradients of all are added up, so that only the first one gives that of the statistics.
+    """
+
+    xp: Any
+    kernels: Any
+    parameters: dict[str, Any]
+    gradients: dict[str, Any]
+    buffers: dict[str, Any]
+    training: bool
+    key: Callable[[], Sequence[int]]
+    first: int = 0
+    strides: tuple[int, ...] | None = None
+    group: Sums | None = None
+    factored: bool = False
