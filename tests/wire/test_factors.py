@@ -70,18 +70,12 @@ def test_each_chunk_is_computed_from_the_pieces_that_it_needs(case, seed):
 @settings(max_examples=100, deadline=None)
 @given(cases())
 def test_only_what_is_fewer_numbers_travels_as_factors(case):
-    matrices, _, shard, chunk, most, samples = case
-    packing = Packing(shard, chunk, Factored(matrices, most), np.float64)
-    assert packing.parts[0].range.start == 0
-    assert packing.parts[-1].range.stop == shard.size
-    assert all(
-        part.range.stop == after.range.start for part, after in zip(packing.parts, packing.parts[1:], strict=False)
-    )
-    for part in packing.parts:
-        if part.matrix is not None:
-            assert part.elements(most) < part.range.size
-        assert part.elements(samples) <= part.range.size
-    whole = {
-        m.start for m in matrices if m.range.intersect(shard) == m.range and most * (m.rows + m.columns) < m.range.size
-    }
-    assert whole <= {part.start for part in packing.factored}
+    matrices, size, part_of_it, chunk, most, samples = case
+    for shard in (part_of_it, Range(0, size)):
+        packing = Packing(shard, chunk, Factored(matrices, most), np.float64)
+        ends = [part.range.stop for part in packing.parts]
+        assert [0, *ends] == [*(part.range.start for part in packing.parts), shard.size]
+        for part in packing.parts:
+            assert part.elements(samples) <= part.range.size
+    factored = [part.matrix for part in packing.parts if part.matrix is not None]
+    assert factored == [each for each in matrices if most * (each.rows + each.columns) < each.rows * each.columns]
