@@ -44,3 +44,11 @@ def transport_of_runs(request, monkeypatch):
 def shared_path(comm, tmp_path):
     """Return one directory for all ranks."""
     return comm.bcast(tmp_path)
+
+
+@pytest.fixture(params=["windows", "messages", "auto"])
+def transport(request, monkeypatch):
+    """Return windows, messages everywhere, or what several nodes of two ranks each have."""
+    if request.param == "auto":
+        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
+    return request.param

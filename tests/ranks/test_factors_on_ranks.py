@@ -20,14 +20,6 @@ from mpidl.wire import Factors, Matrix
 pytestmark = pytest.mark.mpi(min_size=3)
 
 
-@pytest.fixture(params=["windows", "messages", "auto"])
-def transport(request, monkeypatch):
-    """Return windows, messages everywhere, or what several nodes of two ranks each have."""
-    if request.param == "auto":
-        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
-    return request.param
-
-
 class Outer(CompleteModel):
     """A tally: its gradient is integers, whatever the parameters; that of a weight (37, 23) within it has factors."""
 

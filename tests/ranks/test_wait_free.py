@@ -20,14 +20,6 @@ pytestmark = pytest.mark.mpi(min_size=3)
 SIZE = 200_003
 
 
-@pytest.fixture(params=["windows", "messages", "auto"])
-def transport(request, monkeypatch):
-    """Return windows, messages everywhere, or what several nodes of two ranks each have."""
-    if request.param == "auto":
-        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
-    return request.param
-
-
 class Piecewise(CompleteModel):
     """Computes another model's gradient from behind, in pieces of any size; what is not computed yet is NaN."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from ways import opened
 
+from factored_gradients import factored_gradient
 from mpidl.parameters import Range
 from mpidl.transport import mailbox_geometry
 from mpidl.wire import ErrorFeedback, Factored, Factors, Matrix, parse
@@ -217,17 +218,6 @@ def test_pushes_arrive_whole_whatever_leaves_early(comm, size, chunk_bytes, wire
     post.close()
 
 
-def in_factors(matrices, size, samples, seed):
-    """Return a gradient whose elements are integers, and the factors of each weight."""
-    random = np.random.default_rng(seed)
-    gradient, factors = random.integers(-9, 9, size).astype(np.float64), {}
-    for each in matrices:
-        own = (random.integers(-9, 9, (samples, n)).astype(np.float64) for n in (each.rows, each.columns))
-        factors[each.start] = found = Factors(samples, *own)
-        gradient[slice(*each.range)] = (found.inputs.T @ found.output_gradient).reshape(-1)
-    return gradient, factors
-
-
 @pytest.mark.parametrize(("slots", "early"), [(2, True), (3, False), (32, True)])
 @pytest.mark.parametrize("chunk_bytes", [160, 1 << 18])
 def test_gradients_arrive_in_factors_and_as_they_are(comm, monkeypatch, way, chunk_bytes, slots, early):
@@ -241,7 +231,7 @@ def test_gradients_arrive_in_factors_and_as_they_are(comm, monkeypatch, way, chu
         random = np.random.default_rng(worker)
         for push in range(pushes):
             samples = int(random.integers(1, most + 1))
-            yield random.integers(0, 3) > 0, *in_factors(matrices, size, samples, [worker, push])
+            yield random.integers(0, 3) > 0, *factored_gradient(matrices, size, samples, [worker, push])
 
     if comm.rank == 0:
         total, seen = np.zeros(size), [0] * post.workers
@@ -290,7 +280,7 @@ def test_what_has_been_taken_out_is_not_applied_yet(comm, way):
         post.window.settle()
         post.serve(lambda message: None)
     else:
-        gradient, factors = in_factors(matrices, 437, 2, comm.rank)
+        gradient, factors = factored_gradient(matrices, 437, 2, comm.rank)
         post.outboxes.begin([0])
         post.outboxes.pack(gradient, 0, factors[0])
         assert post.outboxes.send(gradient)

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from factored_gradients import factored_gradient
 from mpidl.parameters import Range
 from mpidl.wire import Factored, Factors, Matrix, Packing
 
@@ -23,23 +24,12 @@ def cases(draw):
     return matrices, size, shard, draw(st.integers(1, shard.size)), most, draw(st.integers(1, most))
 
 
-def gradient_of(matrices, size, samples, seed):
-    """Return a gradient whose elements are integers, and the factors of each weight."""
-    random = np.random.default_rng(seed)
-    gradient, factors = random.integers(-9, 9, size).astype(np.float64), {}
-    for each in matrices:
-        own = (random.integers(-9, 9, (samples, n)).astype(np.float64) for n in (each.rows, each.columns))
-        factors[each.start] = found = Factors(samples, *own)
-        gradient[slice(*each.range)] = (found.inputs.T @ found.output_gradient).reshape(-1)
-    return gradient, factors
-
-
 @settings(max_examples=200, deadline=None)
 @given(cases(), st.integers(0, 2**32))
 def test_each_chunk_is_computed_from_the_pieces_that_it_needs(case, seed):
     matrices, size, shard, chunk, most, samples = case
     packing = Packing(shard, chunk, Factored(matrices, most), np.float64)
-    gradient, factors = gradient_of(matrices, size, samples, seed)
+    gradient, factors = factored_gradient(matrices, size, samples, seed)
     own, data = gradient[slice(*shard)].copy(), np.full(packing.nbytes, 255, np.uint8)
     lowest = packing.nbytes
     for number in reversed(range(len(packing.parts))):
