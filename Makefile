@@ -66,7 +66,8 @@ hosts: venv .venv-mpich/.installed
 	$(BIN)/pytest -rs -m long tests/cluster
 	for environment in $(VENV) .venv-mpich; do for transport in windows mixed; do for n in 3 4; do \
 	  $$environment/bin/python tests/cluster/ranks_on_hosts.py -n $$n --transport $$transport tests/rma \
-	    tests/ranks/test_training.py tests/ranks/test_family_on_ranks.py tests/ranks/test_transports.py tests/ranks/test_factors_on_ranks.py || exit 1; \
+	    tests/ranks/test_training.py tests/ranks/test_family_on_ranks.py tests/ranks/test_transports.py \
+	    tests/ranks/test_factors_on_ranks.py || exit 1; \
 	done; done; done
 
 # The same tests on worlds of 1 to 4 ranks: odd sizes catch what even ones hide.
