@@ -97,6 +97,19 @@ def test_what_may_not_leave_early_or_is_encoded_is_as_without(comm, shared_path,
     assert np.array_equal(*found)
 
 
+class Whole(Piecewise):
+    """Can't say early what is final."""
+
+    def wait_free_gradient(self, batch, take, factored=None):
+        raise AssertionError("nobody takes it early")
+
+
+@pytest.mark.parametrize("algorithm", [Downpour(overlap=True), Softsync(), BackupSync(grace=0.01)])
+def test_what_does_not_leave_early_is_not_asked_for_early(comm, shared_path, tally, algorithm):
+    model, split = tally(13)
+    run(Whole(model), split, "auto", shared_path, algorithm=algorithm)
+
+
 @pytest.mark.parametrize("servers", [1, 2])
 def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, transport, servers):
     if comm.size != 2 + servers:

@@ -171,9 +171,10 @@ class MpiEngine:
         figures = self.status.figures
         pushing = figures["pushing_seconds"]
         gradient: np.ndarray
-        if request.push_follows and isinstance(self.model, CompleteModel):
+        factored = self.handler.factored if request.push_follows else None
+        if (request.early or factored is not None) and isinstance(self.model, CompleteModel):
             take = partial(self.handler.take_final, early=request.early)
-            loss, gradient = self.model.wait_free_gradient(batch, take, self.handler.factored)
+            loss, gradient = self.model.wait_free_gradient(batch, take, factored)
         else:
             loss, gradient = self.model.loss_and_gradient(batch)
         seconds = self._timer() - started - (figures["pushing_seconds"] - pushing)
