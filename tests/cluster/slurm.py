@@ -82,7 +82,9 @@ class Slurm:
         self.hosts, self._cores = hosts, cores
         self._directory = hosts.directory
         self._daemons: dict[str, subprocess.Popen[str]] = {}
-        self.environment = {"SLURM_CONF": str(self._directory / "slurm.conf")}
+        # Launchers name their directories by process numbers, which come again with each start of a host. If hosts
+        # shared temporary files, what a killed daemon left would refuse the next one of its number.
+        self.environment = {"SLURM_CONF": str(self._directory / "slurm.conf"), "TMPDIR": "/var/tmp"}
 
     def start(self) -> None:
         """Start all daemons, and wait until the hosts are ready."""
