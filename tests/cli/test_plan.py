@@ -80,17 +80,33 @@ def test_nodes_have_relays():
     assert "8 ranks of 2 nodes" in as_text(found)
 
 
-def test_a_relay_fetches_differences_for_its_workers():
-    whole = config(topology={"relay": True}, virtual={"ranks_per_node": 4})
-    encoded = replace(whole, algorithm=replace(whole.algorithm, wire_fetch="bf16"))
-    exchange = [
-        {rank["role"]: rank["memory"]["exchange"] for rank in plan(each, 8)["roles"]} for each in (whole, encoded)
-    ]
-    more = {role: exchange[1][role] - nbytes for role, nbytes in exchange[0].items()}
+@pytest.fixture
+def more_with():
+    """A function: how many bytes more each role of 8 ranks on two nodes with relays exchanges with a wire format."""
+
+    def more(**formats):
+        whole = config(topology={"relay": True}, virtual={"ranks_per_node": 4})
+        encoded = replace(whole, algorithm=replace(whole.algorithm, **formats))
+        plain, found = (
+            {rank["role"]: rank["memory"]["exchange"] for rank in plan(each, 8)["roles"]} for each in (whole, encoded)
+        )
+        return {role: found[role] - nbytes for role, nbytes in plain.items() if found[role] != nbytes}
+
+    return more
+
+
+def test_a_relay_fetches_differences_for_its_workers(more_with):
     # The server has a copy, and an answer of half of it, for three workers of its node and for the other node's relay.
-    assert more.pop("server 0") == 4 * (552 + 280)
-    assert {role for role, nbytes in more.items() if nbytes == 552} == {"worker 2", "worker 3", "worker 4"}
-    assert sum(more.values()) == 3 * 552
+    # They have the answer, too, and workers the copy. The relay's copy is what it shows.
+    workers = dict.fromkeys(["worker 2", "worker 3", "worker 4"], 552 + 280)
+    assert more_with(wire_fetch="bf16") == {"server 0": 4 * (552 + 280), "relay 0": 280, **workers}
+
+
+def test_what_encodings_leave_out_is_kept(more_with):
+    # The relay keeps it for each of its two rings. A server's slots take half of the bytes.
+    more = more_with(wire="bf16")
+    assert more.pop("server 0") < 0
+    assert more == {"relay 0": 2 * 552, **dict.fromkeys(["worker 2", "worker 3", "worker 4"], 552)}
 
 
 def test_workers_hold_shards_where_there_are_no_servers():

@@ -103,3 +103,12 @@ def test_ranks_with_a_core_each_are_not_crowded(comm):
             assert together.crowded
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 0.02), (20, 0.02), (21, 0.021), (1000, 1.0)])
+def test_many_workers_post_and_look_more_rarely(comm, monkeypatch, workers, seconds):
+    with make(comm) as transport:
+        if comm.rank == 1:
+            link = transport.worker(0)
+            monkeypatch.setattr(transport, "workers", range(workers))
+            assert link.interval(0.02) == seconds

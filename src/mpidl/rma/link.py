@@ -7,7 +7,7 @@ import numpy as np
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ANNOUNCING, Control, Order, Saved, Tag
+from mpidl.transport.protocol import ANNOUNCING, REQUESTS, Control, Order, Saved, Tag
 from mpidl.wire import ErrorFeedback
 
 
@@ -35,6 +35,10 @@ class WindowLink:
         self._window.flush(self._coordinator)
         numbers = self._numbers.tolist()
         return Order(numbers[Control.ORDER], numbers[Control.LAST], numbers[Control.PHASE])
+
+    def interval(self, shortest: float) -> float:
+        """See `FollowerLink.interval`."""
+        return max(shortest, len(self._shared.workers) / REQUESTS)
 
     def signal(self) -> None:
         """See `FollowerLink.signal`."""

@@ -15,7 +15,7 @@ from mpidl.transport.protocol import END, WORKER_STATUS, Message, Phase, ShardCl
 from mpidl.transport.status import Status
 from mpidl.wire import Differences
 
-#: Seconds between two posts of a relay's status, and between two looks at the coordinator's order after training.
+#: Seconds between two posts of a relay's status, and between two looks at orders after training, if workers are few.
 POST_EVERY, LOOK_EVERY = 0.1, 5e-3
 
 
@@ -66,7 +66,7 @@ class Relay:
     def bind(self, transport: Transport) -> None:
         """Relay between the ranks of a transport."""
         self._link = link = transport.relay(self._number, self._left_out.feedback, self._copies)
-        self._backoff = link.backoff()
+        self._backoff, self._post_every = link.backoff(), link.interval(POST_EVERY)
         self._gathering = Gathering(
             link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.replicas, time.perf_counter
         )
@@ -82,10 +82,10 @@ class Relay:
         self.status.figures["state"] = State.WORKING
         self._until(self._advance, worked=self._take_messages)
         self._post(State.TRAINED)
-        looked = 0.0
+        looked, look_every = 0.0, self._link.interval(LOOK_EVERY)
         while True:
             self._report_interruption()
-            if time.perf_counter() - looked > LOOK_EVERY:
+            if time.perf_counter() - looked > look_every:
                 order = self._link.order()
                 if order.phase == Phase.EXIT:
                     return
@@ -108,7 +108,7 @@ class Relay:
     def _advance(self) -> bool:
         """Exchange if it is time to; return whether nothing is left to do."""
         gathering = self._gathering
-        if time.perf_counter() - self._posted > POST_EVERY:
+        if time.perf_counter() - self._posted > self._post_every:
             self._post(State.WORKING)
         self._left_out.report(self._link)
         if not gathering.empty:

@@ -34,7 +34,7 @@ from mpidl.storage.interleaving import WorkerRecord
 from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import NO_MORE, TICKETS, Phase, State, evaluation
 
-#: Seconds between two looks at the coordinator's order after training.
+#: Seconds between two looks at the coordinator's order after training, if workers are few.
 LOOK_EVERY = 1e-3
 #: Pieces of the evaluated data for each worker, where those that are free evaluate them.
 PIECES = 4
@@ -96,8 +96,7 @@ class Worker:
             state.load(vectors, position.counts, position.portion)
             self._handler.load(position, vectors)
             working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
-        workers = self._replicas * self._lead.partitions
-        engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working, workers)
+        engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)
         finite = job.config.run.terminate_on_nan
         part = job.slice if self._lead.partitions > 1 else None
         marking = Marking(number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets, finite, part)
@@ -188,7 +187,7 @@ class Worker:
         self._link.post(self._engine.status.row, wake=True)
         while True:
             self._link.order()
-            time.sleep(LOOK_EVERY)
+            time.sleep(self._link.interval(LOOK_EVERY))
 
     def delay(self, seconds: float) -> float:
         """Return how long to sleep after a gradient that took so many seconds."""
@@ -309,7 +308,7 @@ class Worker:
             if order.phase == Phase.EVALUATE and done != Phase.EVALUATE:
                 self._evaluate_part()
             elif order.phase == done:
-                time.sleep(LOOK_EVERY)
+                time.sleep(self._link.interval(LOOK_EVERY))
             done = Phase(order.phase)
         if self._engine.status.figures["state"] != State.DONE:
             # A signal has stopped the run: the parameters are what its checkpoint holds.

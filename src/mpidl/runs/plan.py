@@ -181,10 +181,20 @@ def _parts(job: Job, cut: Plan | None) -> list[_Part]:
 
 
 def _memory_of_relay(job: Job, shards: Sequence[Range], replicas: int) -> dict[str, int]:
-    """Return the bytes of a relay: the parameters that it fetches and shows, two sums and its workers' mailboxes."""
+    """Return the bytes of a relay: the parameters that it fetches and shows, two sums and its workers' mailboxes.
+
+    With a wire format, it also keeps what its two rings at the servers have left out.
+    """
     held = 2 * job.layout.size * job.dtype.itemsize
-    mailboxes = sum(each.nbytes for each in of_relay(shards, replicas, job.dtype))
-    return {**dict.fromkeys(PARTS, 0), "parameters": held, "exchange": held + mailboxes}
+    exchange = held + sum(each.nbytes for each in of_relay(shards, replicas, job.dtype)) + _answers(job, shards)
+    exchange += 0 if job.algorithm.encoding() is None else held
+    return {**dict.fromkeys(PARTS, 0), "parameters": held, "exchange": exchange}
+
+
+def _answers(job: Job, shards: Sequence[Range]) -> int:
+    """Return the bytes of encoded answers to fetches of these shards."""
+    fetched = job.algorithm.fetch_encoding()
+    return 0 if fetched is None else sum(encoded_bytes(fetched, shard.size, job.dtype) for shard in shards)
 
 
 def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, relayed: bool) -> dict[str, int]:
@@ -199,10 +209,8 @@ def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, rel
         if part is None:
             encoding, factored, rings = job.algorithm.encoding(), factored_of(job), len(roles.pushers())
             memory["exchange"] += MailboxGeometry.of(shard, rings, job.dtype, encoding, factored=factored).nbytes
-            fetched = job.algorithm.fetch_encoding()
-            if fetched is not None:
-                encoded = encoded_bytes(fetched, shard.size, job.dtype)
-                memory["exchange"] += len(roles.fetchers()) * (own + encoded)
+            if job.algorithm.fetch_encoding() is not None:
+                memory["exchange"] += len(roles.fetchers()) * (own + _answers(job, [shard]))
         elif exchange is Exchange.REDUCTION:
             memory["exchange"] += own * len(roles.replicas)  # the shard's part of each worker's vector
     if part is not None:
@@ -211,6 +219,9 @@ def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, rel
         memory["gradient"] += held
         if (job.algorithm.fetch_encoding() is not None and not relayed) or job.algorithm.streamed:
             memory["exchange"] += held  # a copy that follows the shards
+        if not relayed and exchange is Exchange.SERVERS:
+            memory["exchange"] += _answers(job, split(part.parameters, len(roles.servers)))
+            memory["exchange"] += 0 if job.algorithm.encoding() is None else held  # what it leaves out
         if exchange is not Exchange.SHARED_MEMORY:
             memory["evaluation"] += held  # a copy of the worker's own parameters while others are evaluated
         memory["activations"] += part.activations

@@ -166,10 +166,14 @@ def _check_memory_of_node(job: Job, roles: Roles, nodes: list[int], rank: int) -
     servers = sum(other in roles.servers for other in here)
     relays = sum(relay.rank in here for relay in roles.relays)
     workers = len(here) - servers - relays - (roles.coordinator in here)
-    shards = servers / len(roles.servers) * (1 + len(job.states)) if servers else 0
-    # A relay has what it fetches, what it shows, two sums, and what its rings leave out of encoded ones.
-    of_relay = 4 if job.algorithm.encoding() is None else 6
-    check_memory(job, 2 * workers / len(job.slices) + of_relay * relays + shards, workers)
+    pushing = workers - sum(len(relay.workers) for relay in roles.relays if relay.rank in here)
+    encodes, follows = job.algorithm.encoding() is not None, job.algorithm.fetch_encoding() is not None
+    # A server has a copy for each rank that fetches differences. Whoever encodes keeps what that leaves out.
+    of_servers = (1 + len(job.states) + follows * len(roles.fetchers())) * servers / max(1, len(roles.servers))
+    of_workers = (2 * workers + (encodes + follows) * pushing) / len(job.slices)
+    # A relay has what it fetches, what it shows, two sums, and two rings.
+    of_relays = (4 + 2 * encodes) * relays
+    check_memory(job, of_workers + of_relays + of_servers, workers)
 
 
 def _nodes(comm: MPI.Intracomm) -> list[int]:

@@ -19,6 +19,8 @@ from mpidl.storage.position import ReplicaPosition
 
 #: A ticket beyond every run: taking it means that there are no more portions.
 NO_MORE = 1 << 60
+#: How many posts of status the coordinator gets from all workers in a second at most, and how many looks at orders.
+REQUESTS = 1000
 #: The clock of a replica that has no more data: nobody waits for it.
 STOPPED = int(np.iinfo(np.int64).max)
 

@@ -24,8 +24,8 @@ from mpidl.nn.model import CompleteModel, Model
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
 
-#: Seconds between two posts of a worker's status, and those of all workers that the coordinator takes in a second.
-POST_EVERY, POSTS = 0.1, 1000
+#: Seconds between two posts of a worker's status, if workers are few.
+POST_EVERY = 0.1
 
 
 class WorkerHooks(Protocol):
@@ -65,8 +65,6 @@ class MpiEngine:
     hooks : WorkerHooks
     resumed : sequence of (int, int)
         Portions that the replica has taken before, each with its next batch.
-    workers : int
-        Number of workers of the job.
 
     Attributes
     ----------
@@ -85,13 +83,12 @@ class MpiEngine:
         state: ReplicaState,
         hooks: WorkerHooks,
         resumed: Sequence[tuple[int, int]] = (),
-        workers: int = 1,
     ) -> None:
         self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
         self.state, self._hooks = state, hooks
         self.loader = Loader(schedule, split, self._take_ticket, self._epoch_over, resumed, prepare=True)
         self.status = handler.status
-        self._posted, self._post_every = 0.0, max(POST_EVERY, workers / POSTS)
+        self._posted = 0.0
         self._actions: dict[type, Callable[[Any], Any]] = {
             Gradient: self._gradient,
             WaitForEpoch: self._wait_for_epoch,
@@ -102,7 +99,7 @@ class MpiEngine:
     def bind(self, link: WorkerLink) -> None:
         """Reach the other ranks by `link` from now on."""
         self._link, self._waiting = link, Waiting(link, self.status)
-        self._timer = timer(link.crowded)
+        self._timer, self._post_every = timer(link.crowded), link.interval(POST_EVERY)
         self.handler.lead.bind(link, self.status)
         self.handler.bind(link)
         self.marking.bind(link, self._waiting.until)

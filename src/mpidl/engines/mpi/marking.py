@@ -17,7 +17,7 @@ from mpidl.storage.writer import BackgroundTask, save_shard, write_file
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, Saved
 
-#: Seconds between two looks for an order.
+#: Seconds between two looks for an order, if workers are few.
 LOOK_EVERY = 0.02
 
 
@@ -80,7 +80,7 @@ class Marking:
 
     def bind(self, link: WorkerLink, wait: Callable[[Callable[[], bool]], None]) -> None:
         """Reach the other ranks by `link` from now on; `wait` waits until something is true."""
-        self._link, self._wait = link, wait
+        self._link, self._wait, self._look_every = link, wait, link.interval(LOOK_EVERY)
 
     def took(self, ticket: int) -> None:
         """Note a ticket that has been taken; where portions are taken in turn, their number says all."""
@@ -129,7 +129,7 @@ class Marking:
     def _now_and_then(self) -> Sequence[int]:
         """Return an order if it is time to look for one."""
         now = time.perf_counter()
-        if now - self._looked < LOOK_EVERY and not self._handler.together:
+        if now - self._looked < self._look_every and not self._handler.together:
             return ()
         self._looked = now
         return self._order()

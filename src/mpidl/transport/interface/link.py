@@ -52,6 +52,13 @@ class FollowerLink(Link, Protocol):
         """Return what the coordinator has ordered."""
         ...
 
+    def interval(self, shortest: float) -> float:
+        """Return the seconds between two posts or two looks at orders: `shortest`, or more if workers are many.
+
+        The coordinator gets at most `mpidl.transport.protocol.REQUESTS` a second of each kind from all workers.
+        """
+        ...
+
     def post(self, status: np.ndarray, wake: bool = False) -> None:
         """Post this rank's status, shape (1,); `wake` makes the coordinator look at once."""
 
