@@ -1,0 +1,130 @@
+"""How many tickets, posts and looks at orders the coordinator takes in a second, while all workers do nothing else.
+
+    python benchmarks/coordinator.py [--ranks 4] [--transport messages]
+    mpirun --hostfile FILE -n 4 python benchmarks/coordinator.py
+
+Rank 0 is the coordinator and looks at the totals as it does in a run, rank 1 is an idle server, all others are workers.
+A ticket and a look wait for the answer. Posts do not, so that a look follows every 50 of them. Each worker asks for one
+thing at a time: with few workers the figures tell how soon an answer comes, and with many how much the coordinator can
+do. Prints a table, and writes it to results/coordinator.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from harness import save, table
+from mpidl.launch import environment
+
+#: Posts between two looks that wait until the coordinator has taken them.
+POSTS = 50
+
+
+def main() -> None:
+    """Start the ranks, or be one of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4, help="unless a launcher starts them (default: %(default)s)")
+    parser.add_argument("--transport", choices=("windows", "messages", "mixed"), default="messages")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each case (default: %(default)s)")
+    arguments = parser.parse_args()
+    if environment.world().size == 1:
+        sys.exit(start(arguments.ranks))
+    rows = measure(arguments.transport, arguments.seconds)
+    if rows:
+        print(table(rows))
+        print(f"written to {save('coordinator', rows)}")
+
+
+def start(ranks: int) -> int:
+    """Run this benchmark on ranks of this machine, one thread each; return the exit code."""
+    from mpidl.launch import mpiexec
+
+    words, variables = mpiexec.command(ranks, sys.orig_argv[1:])
+    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(words, env=variables, check=False).returncode
+
+
+def measure(transport: str, seconds: float) -> list[dict[str, Any]]:
+    """Return the table's rows; none on other ranks than the coordinator's."""
+    from mpi4py import MPI
+
+    from mpidl.parameters.ranges import Range
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.topology.roles import Roles
+    from mpidl.transport.capacity import Capacity
+
+    comm = MPI.COMM_WORLD
+    roles = Roles((1,), tuple((rank,) for rank in range(2, comm.size)))
+    shared = WindowTransport(comm, roles, Capacity([Range(0, 1000)], np.dtype(np.float32)), way=transport)
+    number = comm.rank - 2
+    cases = Cases(shared.worker(number)) if number >= 0 else None
+    look = shared.coordinator().look if comm.rank == 0 else lambda: None
+    shared.settle()
+    rows = []
+    for name in ("ticket", "look", "post"):
+        spent = [] if cases is None else repeat(getattr(cases, name), seconds)
+        wait(comm, shared.backoff(), look)
+        found = comm.gather(spent)
+        if found:
+            times = np.concatenate([np.asarray(each) for each in found])
+            count = len(times) * (POSTS if name == "post" else 1)
+            rows.append(
+                {
+                    "transport": transport, "workers": comm.size - 2, "request": name, "per second": count / seconds,
+                    "median us": median(times) * 1e6, "99 % us": float(np.quantile(times, 0.99)) * 1e6,
+                }
+            )  # fmt: skip
+    shared.free()
+    return rows
+
+
+class Cases:
+    """What a worker asks the coordinator for."""
+
+    def __init__(self, link: Any) -> None:
+        from mpidl.transport.protocol import WORKER_STATUS
+
+        self._link, self._status = link, np.zeros(1, WORKER_STATUS)
+
+    def ticket(self) -> None:
+        """Take a ticket."""
+        self._link.take_ticket()
+
+    def look(self) -> None:
+        """Look at the coordinator's order."""
+        self._link.order()
+
+    def post(self) -> None:
+        """Post the status many times, and wait until it has arrived."""
+        for _ in range(POSTS):
+            self._link.post(self._status)
+        self._link.order()
+
+
+def repeat(case: Callable[[], None], seconds: float) -> list[float]:
+    """Do something again and again; return the seconds of each time."""
+    spent, end = [], time.perf_counter() + seconds
+    while (started := time.perf_counter()) < end:
+        case()
+        spent.append(time.perf_counter() - started)
+    return spent
+
+
+def wait(comm: Any, backoff: Any, look: Callable[[], None]) -> None:
+    """Wait until all ranks are here, as coordinator and servers wait in a run."""
+    barrier = comm.Ibarrier()
+    while not barrier.Test():
+        look()
+        backoff.pause()
+
+
+if __name__ == "__main__":
+    main()
