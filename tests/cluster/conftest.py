@@ -56,6 +56,17 @@ def cluster(tmp_path_factory):
         yield started
 
 
+@pytest.fixture(autouse=True)
+def last_words(request, tmp_path):
+    """Print what jobs and Slurm have written; pytest shows it where a test fails."""
+    yield
+    for path in (*tmp_path.glob("log"), *tmp_path.glob("runs/*.log")):
+        print(f"{path.name}:\n{path.read_text()[-4000:]}")
+    if "cluster" in request.fixturenames:
+        found = request.getfixturevalue("cluster")
+        print(found.run("scontrol", "show", "job", check=False), found.states(), found.last_words(), sep="\n")
+
+
 @pytest.fixture
 def of_hosts(bare_environment):
     """A function: the environment in which `mpirun` on the head starts ranks on hosts."""
