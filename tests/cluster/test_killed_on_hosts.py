@@ -20,9 +20,9 @@ DAEMONS = {"mpidl": ("node2", "prted"), "srun": ("node2", "slurmstepd"), "mpirun
 CASES = [
     ("mpidl", "daemon", "mixed", 1, "the launcher's daemon there"),
     ("mpidl", "launcher", "windows", 1, "mpiexec was killed by SIGKILL"),
-    ("mpidl", "host", "mixed", 1, "the job ended before its work was done; mpi"),
+    ("mpidl", "host", "mixed", 1, "the job ended before its work was done: a rank died, or a host"),
     ("srun", "daemon", "mixed", None, "srun: error: "),
-    ("mpirun", "daemon", "windows", 75, "host node2 is lost, or the launcher's daemon there"),
+    ("mpirun", "daemon", "windows", 75, "the launcher's daemon there"),
     ("mpirun", "launcher", "mixed", 75, "mpiexec was killed by SIGKILL"),
 ]
 SCRIPT = """#!/bin/bash

@@ -135,6 +135,11 @@ def test_exit_codes(started, code, expected):
         ),
         (f"{READY}; kill -9 $$", "mpiexec was killed by SIGKILL"),
         (f"{READY}; exit 0", "the job ended before its work was done; mpiexec returned 0"),
+        (
+            f"{READY}; {NODES}; exit 0",
+            "the job ended before its work was done: "
+            "a rank died, or a host or the launcher's daemon there is lost; mpiexec returned 0",
+        ),
     ],
 )
 @pytest.mark.parametrize(

@@ -244,14 +244,12 @@ class _Forwarding:
         """Return what to say of the end of a job whose launcher returned `code` and named no rank and no host."""
         if code < 0:
             return f"{launcher} was killed by {signal.Signals(-code).name}"
+        several = len(set(self.nodes)) > 1
+        what = "a rank died, or a host or the launcher's daemon there is lost" if several else "a rank died"
         if code == 0:
-            what = "the job ended before its work was done"
+            what = f"the job ended before its work was done{': ' + what if several else ''}"
         elif not self._ready:
             what = "the job ended before all ranks had started"
-        elif len(set(self.nodes)) > 1:
-            what = "a rank died, or a host or the launcher's daemon there is lost"
-        else:
-            what = "a rank died"
         return f"{what}; {launcher} returned {code}"
 
     def verdict(self, code: int, death: str) -> int:
