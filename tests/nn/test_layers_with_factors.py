@@ -29,7 +29,7 @@ def test_their_product_is_the_gradient_of_the_weight(units, samples, data):
     matrices = {each.start: each for each in model.matrices()}
     assert len(matrices) == len(units) + 1
     factored = data.draw(st.sets(st.sampled_from(sorted(matrices))))
-    model._gradient.fill(np.nan)
+    model._tensors.gradient.fill(np.nan)
     seen = set()
 
     def take(gradient, start, factors):
@@ -59,7 +59,7 @@ def test_a_gradient_that_is_changed_afterwards_has_none(regularisation):
 def test_a_loss_that_is_not_finite_leaves_a_whole_gradient():
     model, calls = network(), []
     inputs = batch()._replace(inputs=np.full((6, 2, 5), np.nan))
-    model._gradient.fill(0)
+    model._tensors.gradient.fill(0)
     _, gradient = model.wait_free_gradient(
         inputs, lambda *_: calls.append(1), {each.start for each in model.matrices()}
     )

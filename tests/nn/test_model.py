@@ -77,7 +77,7 @@ def test_a_network_has_the_full_interface_and_allocates_no_parameters():
     network = Network([Dense(3)], (5,))
     assert adapt(network) is network
     assert network.movable
-    assert network._parameters is None
+    assert network._tensors._parameters is None
 
 
 @pytest.mark.parametrize(("missing", "has"), [("parameters", "loss_and_gradient"), ("loss_and_gradient", "parameters")])

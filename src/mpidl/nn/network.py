@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import cached_property, partial
 from math import isfinite, prod
 from typing import Any
 
@@ -14,12 +13,12 @@ from mpidl.errors import UsageError, quoted
 from mpidl.nn import kernels
 from mpidl.nn.call import Call
 from mpidl.nn.graph import Graph
-from mpidl.nn.initialisers import draw
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
 from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary, TakeFinal
 from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.tensors import Tensors
 from mpidl.nn.workspaces import Node, Pass, Passes, Value, first_takers
 from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout
@@ -91,19 +90,10 @@ class Network(CompleteModel):
         self.regularisation = Regularisation() if regularisation is None else regularisation
         self.graph = graph = Graph(layers, self.input_shape)
         self.output_shape = graph.shapes[-1]
-        tensors, statistics, self._starts = [], [], [0]
-        for index, (layer, name) in enumerate(zip(layers, graph.names, strict=True)):
-            own = layer.parameters(*graph.input_shapes(index))
-            tensors += [(f"{name}/{key}", shape) for key, shape in own.items()]
-            self._starts.append(self._starts[-1] + sum(map(prod, own.values())))
-            statistics += [f"{name}/{key}" for key in layer.statistics]
-        self.layout = Layout(tensors)
-        self.statistics = [self.layout[name].range for name in statistics]
-        weights = [f"{name}/weight" for name in graph.names]
-        self._weights = [[self.layout[name].range] if name in self.layout.shapes else [] for name in weights]
+        self._tensors = tensors = Tensors(layers, graph, self.dtype, seed, xp)
+        self.layout, self.statistics = tensors.layout, tensors.statistics
         self.freeze(())
         self.takes_integers = any(map(self.takes_as_is, range(len(layers))))
-        self._parameters: Any = None
         self._number = 0
         inputs = Value(self.input_shape, inputs=Box.whole(self.input_shape))
         values = [inputs, *map(Value, graph.shapes[1:]), inputs._replace(as_is=True)]
@@ -120,32 +110,11 @@ class Network(CompleteModel):
 
         It may be written into, or replaced by another vector, with which the network then computes.
         """
-        if self._parameters is None:
-            self.parameters = self.xp.asarray(self.initial(Range(0, self.layout.size)))
-        return self._parameters
+        return self._tensors.parameters
 
     @parameters.setter
     def parameters(self, vector: Any) -> None:
-        self._parameters = vector
-        for path, view in self.layout.views(vector).items():
-            name, _, parameter = path.rpartition("/")
-            self._parameter_views[name][parameter] = view
-
-    @cached_property
-    def _parameter_views(self) -> dict[str, dict[str, Any]]:
-        return {name: {} for name in self.graph.names}
-
-    @cached_property
-    def _gradient(self) -> Any:
-        return self.xp.empty(self.layout.size, self.dtype)
-
-    @cached_property
-    def _gradient_views(self) -> dict[str, dict[str, Any]]:
-        by_layer: dict[str, dict[str, Any]] = {name: {} for name in self.graph.names}
-        for path, view in self.layout.views(self._gradient).items():
-            name, _, parameter = path.rpartition("/")
-            by_layer[name][parameter] = view
-        return by_layer
+        self._tensors.parameters = vector
 
     def freeze(self, names: Sequence[str]) -> None:
         """See `CompleteModel.freeze`: their gradient doesn't count for the norm that is clipped."""
@@ -163,9 +132,7 @@ class Network(CompleteModel):
         return network
 
     def _workspace(self, index: int, buffers: dict[str, Any]) -> Workspace:
-        name = self.graph.names[index]
-        views = self._parameter_views[name], self._gradient_views[name]
-        return self.workspace(index, *views, buffers, lambda: self._number)
+        return self.workspace(index, *self._tensors.views(index), buffers, lambda: self._number)
 
     def workspace(
         self,
@@ -208,19 +175,7 @@ class Network(CompleteModel):
         ValueError
             If the range isn't within the flat vector.
         """
-        whole, layout = Range(*whole), self.layout if layout is None else layout
-        if not 0 <= whole.start <= whole.stop <= layout.size:
-            raise ValueError(f"parameters {tuple(whole)} of {layout.size}")
-        layers = dict(zip(self.graph.names, self.layers, strict=True))
-        ordinals = {name: ordinal for ordinal, name in enumerate(self.layout.shapes)}
-        values = np.empty(whole.size, self.dtype)
-        for place in layout.within(whole):
-            name, _, parameter = place.name.rpartition("/")
-            shape = self.layout.shapes[place.name]
-            own = values[slice(*place.range.shift(-whole.start))].reshape(place.shape)
-            initialise = partial(layers[name].initial, parameter, shape)
-            draw(shape, place.box, [self.seed, ordinals[place.name]], initialise, own)
-        return values
+        return self._tensors.initial(Range(*whole), self.layout if layout is None else layout)
 
     def takes_as_is(self, index: int) -> bool:
         """Return whether a layer takes the network's inputs before they are converted."""
@@ -235,7 +190,7 @@ class Network(CompleteModel):
     def _forward(self, batch: Batch, training: bool) -> Pass:
         """Compute the outputs of all layers."""
         self.check_inputs(batch.inputs)
-        assert self.parameters is not None
+        assert self.parameters is not None  # They are allocated at their first use.
         self._number = batch.number
         work = self._passes.take(len(batch.inputs))
         self._passes.feed(work, batch.inputs)
@@ -298,7 +253,7 @@ class Network(CompleteModel):
             return []
         return [
             Matrix(start, *layer.parameters(*self.graph.input_shapes(index))["weight"])
-            for index, (layer, start) in enumerate(zip(self.layers, self._starts[:-1], strict=True))
+            for index, (layer, start) in enumerate(zip(self.layers, self._tensors.starts, strict=True))
             if layer.has_factors
         ]
 
@@ -312,23 +267,23 @@ class Network(CompleteModel):
     def _back_propagate(
         self, batch: Batch, take: TakeFinal | None, factored: Collection[int] | None = None
     ) -> tuple[float, Any]:
-        work = self._forward(batch, training=True)
-        last = work.calls[-1]
+        work, tensors = self._forward(batch, training=True), self._tensors
+        gradient, last = tensors.gradient, work.calls[-1]
         loss = self.mean_loss(last.outputs, batch.targets, last.output_gradient)
         if not isfinite(loss):
             take = None
         penalties = [0.0] * len(work.calls)
         for index in reversed(range(len(work.calls))):
-            call, start = work.calls[index], self._starts[index]
+            call, start = work.calls[index], tensors.starts[index]
             call.workspace.factored = take is not None and factored is not None and start in factored
             call.backward()
-            penalties[index] = self.regularisation.penalise(self._weights[index], self.parameters, self._gradient)
+            penalties[index] = self.regularisation.penalise(tensors.weights[index], self.parameters, gradient)
             if take is not None:
-                take(self._gradient, start, None if factored is None else _factors(call))
+                take(gradient, start, None if factored is None else _factors(call))
         loss += sum(penalties)
-        squared_norm = self.regularisation.squared_norm(self._trained, self._gradient)
-        self.regularisation.clip_norm(self._trained, self._gradient, squared_norm)
-        return loss, self._gradient
+        squared_norm = self.regularisation.squared_norm(self._trained, gradient)
+        self.regularisation.clip_norm(self._trained, gradient, squared_norm)
+        return loss, gradient
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the sum of the losses over the samples, the number of correct predictions and the outputs.
