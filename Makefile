@@ -1,6 +1,6 @@
 # make demo: train the embedded digits on 4 ranks.  make test: what must hold after every change.
 # make long: what takes long and rarely breaks, for five minutes.
-# make mpis: all tests of ranks with MPICH and Intel MPI, for twenty minutes.
+# make mpis: all tests of ranks with MPICH and Intel MPI, for ten minutes.
 # make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
 # make formulas: 125 wrong formulas that the tests must notice, for a quarter of an hour.
 # make hosts: the long tests of clusters, and tests of ranks on two emulated hosts, with Open MPI and MPICH,
