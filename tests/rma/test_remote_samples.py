@@ -16,7 +16,12 @@ from mpidl.rma.remote_samples import Part, RemoteSamples
 from mpidl.rma.shared_samples import SharedSamples
 from mpidl.rma.sharers import Sharers
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(
+        MPI.Query_thread() != MPI.THREAD_MULTIPLE, reason="runs need MPI's thread level multiple for it"
+    ),
+]
 SAMPLES = (101, 2, 23)
 
 

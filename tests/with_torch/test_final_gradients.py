@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.checkpoint import checkpoint
 
-from mpidl.data.batch import Batch
-from mpidl.nn.adaptation import ModelError
-from mpidl.torch import TorchModel
-from torch_modules import cnn, mlp, noisy, transformer
+torch = pytest.importorskip("torch")
+
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from mpidl.data.batch import Batch  # noqa: E402
+from mpidl.nn.adaptation import ModelError  # noqa: E402
+from mpidl.torch import TorchModel  # noqa: E402
+from torch_modules import cnn, mlp, noisy, transformer  # noqa: E402
 
 
 def batch(number=0, samples=6):
