@@ -12,7 +12,6 @@ do. Prints a table, and writes it to results/coordinator.json.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import save, table
+from harness import save, start, table
 from mpidl.launch import environment
 
 #: Posts between two looks that wait until the coordinator has taken them.
@@ -41,15 +40,6 @@ def main() -> None:
     if rows:
         print(table(rows))
         print(f"written to {save('coordinator', rows)}")
-
-
-def start(ranks: int) -> int:
-    """Run this benchmark on ranks of this machine, one thread each; return the exit code."""
-    from mpidl.launch import mpiexec
-
-    words, variables = mpiexec.command(ranks, sys.orig_argv[1:])
-    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(words, env=variables, check=False).returncode
 
 
 def measure(transport: str, seconds: float) -> list[dict[str, Any]]:

@@ -1,10 +1,12 @@
-"""What the benchmarks share: timing in turn, a table for people, JSON and HDF5 for machines."""
+"""What the benchmarks share: timing in turn, ranks, a table for people, JSON and HDF5 for machines."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +40,15 @@ def interleave(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, l
             case()
             seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+def start(ranks: int) -> int:
+    """Run this benchmark on ranks of this machine, one thread each; return the exit code."""
+    from mpidl.launch import mpiexec
+
+    words, variables = mpiexec.command(ranks, sys.orig_argv[1:])
+    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(words, env=variables, check=False).returncode
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -15,7 +15,6 @@ machines used up to 20 cores for a model; what it doesn't say is assumed and pri
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, save, table
+from harness import RESULTS, save, start, table
 from mpidl.config import toml
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
@@ -66,15 +65,6 @@ def main() -> None:
         sys.exit(start(options.ranks))
     else:
         measure([options.network] if options.network else list(NETWORKS), options.rounds)
-
-
-def start(ranks: int) -> int:
-    """Run this benchmark on ranks, one thread each; return the exit code."""
-    from mpidl.launch import mpiexec
-
-    words, variables = mpiexec.command(ranks, sys.orig_argv[1:])
-    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(words, env=variables, check=False).returncode
 
 
 # The networks: layers, shape of a sample, samples of a minibatch.

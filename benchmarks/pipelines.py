@@ -10,7 +10,6 @@ for what others send; the formula is that of stages whose forward pass takes as 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import save, table
+from harness import save, start, table
 from mpidl.data.batch import Batch
 from mpidl.launch import environment
 from mpidl.nn import Dense, Network
@@ -43,15 +42,6 @@ def main() -> None:
     if environment.world().size == 1:
         sys.exit(start(options.ranks))
     measure(options.rounds, options.micro_batches)
-
-
-def start(ranks: int) -> int:
-    """Run this benchmark on ranks, one thread each; return the exit code."""
-    from mpidl.launch import mpiexec
-
-    words, variables = mpiexec.command(ranks, sys.orig_argv[1:])
-    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(words, env=variables, check=False).returncode
 
 
 class Timed:

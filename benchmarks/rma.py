@@ -19,7 +19,6 @@ idle server's answer is timed from a chunk's delivery to its being applied.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from statistics import median, quantiles
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import save, table
+from harness import save, start, table
 from mpidl.launch import environment
 from mpidl.shards.policies import ApplyAtOnce, PushHeader
 
@@ -44,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="timings of each case (default: %(default)s)")
     arguments = parser.parse_args()
     if environment.world().size == 1:
-        sys.exit(start())
+        sys.exit(start(2))
     from mpi4py import MPI
 
     from mpidl.doctor.pair import Pair
@@ -55,15 +54,6 @@ def main() -> None:
     if pair.origin:
         print(f"{table(rows)}\n\n{table([idle])}")
         print(f"written to {save('rma', [*rows, idle])}")
-
-
-def start() -> int:
-    """Run this benchmark on two ranks, one thread each; return the exit code."""
-    from mpidl.launch import mpiexec
-
-    words, environment = mpiexec.command(2, sys.orig_argv[1:])
-    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(words, env=environment, check=False).returncode
 
 
 class OddPushes(ApplyAtOnce):
