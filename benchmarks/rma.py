@@ -9,8 +9,9 @@ and by messages between two. All cases take turns within each round:
 - memcpy: the worker copies a gradient that it has just written to another vector;
 - fetch: the worker brings the server's parameters into its vector;
 - push: the worker delivers a gradient that it has just written into the server's mailbox, which frees its slots unread;
-- applied: such a push until the server has applied the whole of it with Adagrad. Between nodes, where a push leaves the
-  worker only by what the server takes in, this is what a push takes.
+  between nodes the worker goes on while the gradient travels;
+- delivered: such a push until the server has the whole of it, as a send ends when its data have arrived;
+- applied: until the server has also applied it with Adagrad.
 
 A send and its receipt, before and after the rounds, have no other work beside them. Bandwidths count each byte once. An
 idle server's answer is timed from a chunk's delivery to its being applied.
@@ -33,7 +34,7 @@ from mpidl.shards.policies import ApplyAtOnce, PushHeader
 SIZES = [1 << bits for bits in range(16, 27, 2)]
 #: Bytes that each case moves at least per round: short transfers are repeated.
 PER_ROUND = 4 << 20
-CASES = ("memcpy", "fetch", "push", "applied")
+CASES = ("memcpy", "fetch", "push", "delivered", "applied")
 IDLE_SECONDS, QUESTIONS = 2.0, 200
 
 
@@ -56,12 +57,12 @@ def main() -> None:
         print(f"written to {save('rma', [*rows, idle])}")
 
 
-class OddPushes(ApplyAtOnce):
-    """Apply every push but the odd ones, of which only the slots are freed."""
+class EveryThird(ApplyAtOnce):
+    """Apply every third push; of the others, only the slots are freed."""
 
     def apply_chunk(self, shard: Any, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """Update the chunk's parameters, unless the push is an odd one."""
-        if push.ordinal % 2 == 0:
+        """Update the chunk's parameters, if the push is a third one."""
+        if push.ordinal % 3 == 0:
             super().apply_chunk(shard, chunk, values, push)
 
 
@@ -70,7 +71,7 @@ def transfer(pair: Any, size: int, rounds: int) -> dict[str, Any] | None:
     from mpidl.doctor.serving import ServerAndWorker
     from mpidl.doctor.windows import sends
 
-    served = ServerAndWorker(pair.comm, size // 4, OddPushes(), way="allocate" if pair.one_node else "messages")
+    served = ServerAndWorker(pair.comm, size // 4, EveryThird(), way="allocate" if pair.one_node else "messages")
     row = None
     before = sends(pair, nbytes=size)[1]
     if pair.origin:
@@ -109,6 +110,7 @@ class Worker:
             "memcpy": lambda: np.copyto(self._copy, self._gradient),
             "fetch": lambda: self._served.fetch(self._parameters),
             "push": lambda: self._served.push(self._gradient),
+            "delivered": self._push_and_settle,
             "applied": self._push_and_settle,
         }
         times: dict[str, list[float]] = {case: [] for case in actions}

@@ -10,10 +10,11 @@ worker, or process, of the same run. On several hosts --start says how ranks are
 
     --start 'srun --mpi=pmix --nodes={hosts} --ntasks={ranks}'    or    --start 'mpirun --hostfile FILE -n {ranks}'
 
-The prediction is that of a virtual cluster with the durations that the single worker has measured, and goes on to 1000
-workers. In strong scaling, gradients are those of a single worker with minibatches of the same size. On several hosts,
-what passes the network is as fast as with a single worker on the most hosts. Without --data it is a small network on
-the embedded digits, without DDP. Prints a table, and writes it to results/scaling.json, scaling.h5 and scaling.png.
+The prediction is that of a virtual cluster with the durations that a single worker has measured, on as many hosts with
+as many servers if that is a point, and goes on to 1000 workers. In strong scaling, gradients are those of a single
+worker with minibatches of the same size. What passes the network is as fast as with a single worker on the most hosts.
+Without --data it is a small network on the embedded digits, without DDP. Prints a table, and writes it to
+results/scaling.json, scaling.h5 and scaling.png.
 
 --point K only measures the K-th point, and keeps it in --points DIRECTORY; --gather makes the table of what is there.
 """
@@ -30,7 +31,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from harness import RESULTS, save, save_hdf5, table
@@ -40,11 +41,14 @@ from mpidl.job.build import build
 from mpidl.job.planning import virtual_cut
 from mpidl.partition.costs import Costs
 from mpidl.runs.prediction import predict
+from mpidl.topology.roles import assign
 from training import Job, fashion, last_json, train, with_sections
 
 PEER = Path(__file__).parent / "peers" / "ddp.py"
 #: Workers to which the prediction goes on, and how many of them a server then has at most.
 BEYOND, FOR_A_SERVER = (4, 10, 30, 100, 300, 1000), 20
+#: Predictions whose mean counts: workers that meet on a link may keep their order for hundreds of steps.
+SEEDS = 8
 STRONG, WEAK, DDP_STRONG, DDP_WEAK = "strong", "weak", "DDP, strong", "DDP, weak"
 
 
@@ -187,39 +191,63 @@ def run_ddp(point: Point, options: argparse.Namespace, directory: Path) -> dict[
 
 def predicted(
     point: Point,
-    base: dict[str, Any],
-    across: dict[str, Any],
+    singles: list[dict[str, Any]],
     options: argparse.Namespace,
     cores: int | None,
     alone: list[dict[str, Any]] | None = None,
+    seed: int = 0,
 ) -> float:
-    """Return the samples/s on a virtual cluster with the durations of the single worker's runs.
+    """Return the samples/s on a virtual cluster with the durations of single workers' runs.
 
     Parameters
     ----------
-    point, base
-        What to predict, and the record of the single worker.
-    across
-        That of the single worker on the most hosts, whose pushes and fetches went from host to host.
+    point
+        What to predict.
+    singles
+        The records of single workers. The one on as many hosts with as many servers says how long gradients and updates
+        take, or the one on the fewest.
     cores
         Number of cores that all ranks share; each has its own if None.
     alone
         Runs of a single worker with the point's minibatches, if these are others.
+    seed
+        Decides the durations that are drawn.
     """
+    base = next((each for each in singles if same_place(point, each)), singles[0])
     measured, gradients = timing(base["runs"]), timing(alone or base["runs"])
-    within = measured["bandwidth"] or float("inf")
+    within = timing(singles[0]["runs"])["bandwidth"] or float("inf")
     times = Times(
         compute=Jitter(gradients["compute"], gradients["compute_deviation"]),
         service=Constant(measured["service"] * base["servers"] / point.servers),
-        bandwidth=within if point.hosts == 1 else timing(across["runs"])["bandwidth"] or float("inf"),
+        bandwidth=within if point.hosts == 1 else link(singles[-1]),
         memory_bandwidth=within,
-        ranks_per_node=-(-point.ranks // point.hosts) if cores is None else 1,
+        ranks_per_node=on_a_host(point) if cores is None else 1,
         cores=cores,
     )
-    built = build(from_dict(job(point, options)))
+    built = build(from_dict(with_sections(job(point, options), run={"seed": seed})))
     if point.partitions > 1:
         times = replace(times, cut=virtual_cut(built, Costs()))
     return predict(built, point.servers, point.workers, times).samples_per_second
+
+
+def same_place(point: Point, record: dict[str, Any]) -> bool:
+    """Return whether a record is of as many hosts and servers."""
+    return (point.hosts, point.servers) == (record["hosts"], record["servers"])
+
+
+def on_a_host(point: Point) -> int:
+    """Return the number of ranks on a host."""
+    return -(-point.ranks // point.hosts)
+
+
+def link(record: dict[str, Any]) -> float:
+    """Return the bytes per second between hosts, for which a single worker's exchange with servers on others waits."""
+    point = point_of(record)
+    nodes = [rank // on_a_host(point) for rank in range(point.ranks)]
+    roles = assign(nodes, point.servers)
+    ((worker,),) = roles.replicas
+    far = sum(nodes[server] != nodes[worker] for server in roles.servers)
+    return far / point.servers * timing(record["runs"])["bandwidth"] or float("inf")
 
 
 def timing(runs: list[dict[str, Any]]) -> dict[str, float]:
@@ -227,15 +255,13 @@ def timing(runs: list[dict[str, Any]]) -> dict[str, float]:
     return {key: median(run["timing"][key] or 0.0 for run in runs) for key in runs[0]["timing"]}
 
 
-def beyond(
-    base: dict[str, Any], across: dict[str, Any], largest: int, options: argparse.Namespace
-) -> Iterator[dict[str, Any]]:
+def beyond(singles: list[dict[str, Any]], largest: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield predictions of weak scaling with more workers than were measured, a core for each rank."""
-    on_a_host = max(1, base["cores"])
+    base = singles[0]
     for workers in (each for each in BEYOND if each > largest):
         servers = max(base["servers"], -(-workers // FOR_A_SERVER))
-        point = Point(WEAK, -(-(1 + servers + workers) // on_a_host), servers, 1, workers)
-        speed = predicted(point, base, across, options, None)
+        point = Point(WEAK, -(-(1 + servers + workers) // max(1, base["cores"])), servers, 1, workers)
+        speed = predicted(point, singles, options, None)
         print(f"{workers} workers, {servers} servers: {speed:.0f} samples/s predicted", file=sys.stderr, flush=True)
         yield asdict(point) | {"predicted": speed, "predicted efficiency": speed / workers / speed_of(base)}
 
@@ -251,17 +277,19 @@ def speed_of(record: dict[str, Any]) -> float:
 def show(records: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Print the table, and write it in all forms."""
     singles = [each for each in records if each["workers"] == each["partitions"] == 1]
+    singles.sort(key=lambda each: (each["hosts"], each["servers"]))
     if not singles:
         sys.exit("no point with a single worker, with which the others are compared")
-    base = {ddp: first(each for each in singles if point_of(each).ddp == ddp) for ddp in (False, True)}
-    across = max((each for each in singles if not point_of(each).ddp), key=lambda each: each["hosts"], default={})
+    peers, singles = [[each for each in singles if point_of(each).ddp == ddp] for ddp in (True, False)]
     rows = [
-        row(record, base[point_of(record).ddp], across, options) for record in records if base[point_of(record).ddp]
+        row(record, own[0], singles, options)
+        for record in records
+        if (own := peers if point_of(record).ddp else singles)
     ]
     rows.sort(key=lambda each: [each[key] for key in ("scaling", "hosts", "servers", "partitions", "workers")])
     more = []
-    if base[False] is not None:
-        more = list(beyond(base[False], across, max(each["workers"] for each in rows), options))
+    if singles:
+        more = list(beyond(singles, max(each["workers"] for each in rows), options))
     print(table(rows))
     print("\nPredicted, nothing measured:")
     print(table(more))
@@ -270,20 +298,15 @@ def show(records: list[dict[str, Any]], options: argparse.Namespace) -> None:
     print(plot(rows, more))
 
 
-def first(found: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the record on the fewest hosts and servers."""
-    return min(found, key=lambda each: (each["hosts"], each["servers"]), default=None)
-
-
 def point_of(record: dict[str, Any]) -> Point:
     """Return the point of a record."""
     return Point(*(record[name] for name in Point.__dataclass_fields__))
 
 
 def row(
-    record: dict[str, Any], base: dict[str, Any], across: dict[str, Any], options: argparse.Namespace
+    record: dict[str, Any], base: dict[str, Any], singles: list[dict[str, Any]], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return a line of the table."""
+    """Return a line of the table, with the efficiency against `base`."""
     point, speeds = point_of(record), [run["samples_per_second"] for run in record["runs"]]
     speed, ranks = median(speeds), point.workers * point.partitions
     line = asdict(point) | {
@@ -292,7 +315,9 @@ def row(
     if not point.ddp:
         line["computing"] = median(run["shares"].get("computing", float("nan")) for run in record["runs"])
         cores = record["cores"] if point.hosts == 1 else None
-        line["predicted"] = predicted(point, base, across, options, cores, record["alone"])
+        line["predicted"] = mean(
+            predicted(point, singles, options, cores, record["alone"], seed) for seed in range(SEEDS)
+        )
         line["error"] = line["predicted"] / speed - 1
     return line
 

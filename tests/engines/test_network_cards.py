@@ -178,6 +178,16 @@ def test_replicas_move_no_more_than_the_servers_cards_carry(least_squares, serve
         assert 0.45 < moved / totals.trained_seconds / (1e3 * servers) <= 1
 
 
+def test_a_server_works_on_other_pushes_while_one_arrives_over_a_slow_link(tally):
+    # Ranks 0 and 1, on one node, are the coordinator and a replica; 2 and 3 the server and the other replica.
+    problem = tally(samples=800)
+    nbytes = problem[0].parameters.nbytes
+    times = Times(Constant(0.01), bandwidth=nbytes / 0.05, ranks_per_node=2, chunk=8.0)
+    totals = engine(problem, Downpour(), times, replicas=2).run()
+    # While the far replica fetches, computes and pushes once, which takes 0.11 s, the near one makes a step each 0.01 s.
+    assert totals.trained_seconds == pytest.approx(totals.batches * 0.11 / 12, rel=0.03)
+
+
 def fetches(times):
     """Let four replicas of two nodes fetch 120 bytes from a server on the second; return when each has them."""
     environment = simpy.Environment()

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from mpidl.doctor.examination import Finding, Verdict
-from mpidl.doctor.pair import ORIGIN, TARGET, Pair, seconds, typical
+from mpidl.doctor.pair import ORIGIN, TARGET, Pair, typical
 from mpidl.rma.probes import WindowProbe
 
 #: Rounds of the test of the order of data, and elements of the data of a round (256 KiB).
@@ -81,7 +81,7 @@ def sends(pair: Pair, rounds: int = 100, nbytes: int = LONG) -> tuple[float, flo
                 pair.comm.Recv(buffer, ORIGIN)
                 pair.comm.Send(answer, ORIGIN)
 
-        there_and_back.append(min(seconds(exchange, count)))
+        there_and_back.append(typical(exchange, count))
     short, long = pair.comm.bcast(there_and_back, root=ORIGIN)
     return short / 2, nbytes / max(long - short / 2, 1e-9)
 

@@ -189,7 +189,7 @@ class ThroughServers(RequestHandler):
         """Bring a server `size` bytes of a replica, and let the time of its work on them pass; it is then occupied."""
         environment, machines, server = self._cluster.environment, self._cluster.machines, self._cluster.servers[number]
         assert machines is not None
-        # A server begins with the first chunk while the rest is on its way.
+        # A server begins with the first chunk while the rest is on its way, and works on others' while it waits for it.
         first = min(size, machines.chunk)
         yield from machines.push(replica.number, number, first)
         rest = environment.process(machines.push(replica.number, number, size - first)) if size > first else None
@@ -198,9 +198,11 @@ class ThroughServers(RequestHandler):
         yield from server.turn()
         started = environment.now
         yield machines.serve(number)
-        if rest is not None and rest.is_alive:
-            yield rest
         server.busy_seconds += environment.now - started
+        if rest is not None and rest.is_alive:
+            server.done()
+            yield rest
+            yield from server.turn()
 
     def _apply(self, push: PushInFlight, server: VirtualServer) -> None:
         started = self._cluster.clock()
