@@ -10,3 +10,15 @@ def way(request, monkeypatch):
     if request.param == "mixed":
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
     return request.param
+
+
+@pytest.fixture
+def one_node(comm):
+    """Skip the test where ranks are on several nodes: they neither wake each other nor share cores."""
+    from mpidl.rma.nodes import neighbours
+
+    node = neighbours(comm)
+    several = node.size < comm.size
+    node.Free()
+    if several:
+        pytest.skip("ranks on several nodes")

@@ -82,14 +82,8 @@ def test_a_state_is_never_seen_before_what_it_announces(comm, order):
         comm.Barrier()
 
 
+@pytest.mark.usefixtures("one_node")
 def test_ranks_with_a_core_each_are_not_crowded(comm):
-    from mpidl.rma.nodes import neighbours
-
-    node = neighbours(comm)
-    several = node.size < comm.size
-    node.Free()
-    if several:
-        pytest.skip("ranks of several nodes have other cores")
     before = os.sched_getaffinity(0)
     cores = sorted(set().union(*comm.allgather(before)))[:2]
     if len(cores) == 1:
