@@ -184,7 +184,7 @@ def test_a_server_works_on_other_pushes_while_one_arrives_over_a_slow_link(tally
     nbytes = problem[0].parameters.nbytes
     times = Times(Constant(0.01), bandwidth=nbytes / 0.05, ranks_per_node=2, chunk=8.0)
     totals = engine(problem, Downpour(), times, replicas=2).run()
-    # While the far replica fetches, computes and pushes once, which takes 0.11 s, the near one makes a step each 0.01 s.
+    # While the far replica fetches, computes and pushes once, in 0.11 s, the near one makes a step each 0.01 s.
     assert totals.trained_seconds == pytest.approx(totals.batches * 0.11 / 12, rel=0.03)
 
 

@@ -82,7 +82,11 @@ class SharedSamples(Owner):
         self.nbytes = self._size(forms)
         agree(lambda: self._check_room(sharers.node))
         arrays = self._allocate(sharers.node, forms)
-        agree(lambda: self._read(sharers, forms, arrays))
+        try:
+            agree(lambda: self._read(sharers, forms, arrays))
+        except MpidlError:
+            self.free()
+            raise
         if len(sharers.nodes) == 1:
             for split, own in zip(splits, arrays, strict=True):
                 split.use(*own)
