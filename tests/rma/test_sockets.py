@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from mpidl.rma.sockets import Sockets
+from mpidl.rma.sockets import Sockets, messages_wake
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what happens on connections")
 
@@ -92,3 +93,48 @@ def test_a_sleep_that_nobody_ends_lasts_as_long_as_asked(sockets: Sockets) -> No
     started = time.monotonic()
     assert not sockets.sleep(0.02)
     assert 0.02 <= time.monotonic() - started < LONG
+
+
+class Lazy:
+    """What rank 0 has of an MPI library that sends only when it is called again; rank 1 answers each message.
+
+    Parameters
+    ----------
+    near, far : socket
+        Between which answers come.
+    watched : bool
+        If not, they come by a network that the system can't watch.
+    """
+
+    rank = 0
+
+    def __init__(self, near: socket.socket, far: socket.socket, watched: bool) -> None:
+        self._near, self._far, self._watched, self._queued = near, far, watched, False
+
+    def bcast(self, value: object) -> object:
+        return value
+
+    def send(self, value: bool, rank: int) -> None:
+        self._queued = value
+
+    def iprobe(self) -> bool:
+        if self._queued and self._watched:
+            threading.Timer(2e-3, self._far.send, [b"!"]).start()
+        self._queued = False
+        return False
+
+    def irecv(self, source: int) -> Lazy:
+        return self
+
+    def wait(self) -> None:
+        self.iprobe()
+        if self._watched:
+            self._near.recv(1)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_library_that_sends_when_it_is_called_again(
+    pair: tuple[socket.socket, socket.socket], sockets: Sockets, watched: bool
+) -> None:
+    lazy: Any = Lazy(*pair, watched)
+    assert messages_wake(lazy, 1, sockets) == watched
