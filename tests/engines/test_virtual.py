@@ -1,5 +1,7 @@
 """Downpour on the virtual engine against its oracles."""
 
+from collections import defaultdict
+
 import numpy as np
 import pytest
 
@@ -107,6 +109,21 @@ def test_no_update_is_lost(tally, schedule, n_fetch, n_push, overlap):
     assert np.array_equal(engine.parameters(), -model.total(101, 3))
     assert totals.samples == 3 * 101
     assert int(totals.staleness.sum()) == 3 * totals.pushes
+
+
+@pytest.mark.parametrize("chunk", [8.0, 1e6])
+def test_pushes_of_a_replica_arrive_in_their_order_whatever_each_takes(tally, monkeypatch, chunk):
+    arrived, receive = defaultdict(list), Shard.receive_push
+
+    def note(shard, worker, fetched, values, portions):
+        arrived[shard, worker].append(portions[0])
+        receive(shard, worker, fetched, values, portions)
+
+    monkeypatch.setattr(Shard, "receive_push", note)
+    times = Times(Exponential(0.1), Exponential(5.0), Exponential(0.1), 1e3, chunk=chunk)
+    make_engine(*tally(), Downpour(n_fetch=6), Sgd(1.0), servers=2, replicas=3, epochs=6, times=times).run()
+    assert len(arrived) == 6
+    assert all(portions == sorted(portions) for portions in arrived.values())
 
 
 def test_the_literal_schedule_pushes_first_and_flushes_the_rest(tally):

@@ -39,6 +39,8 @@ class VirtualServer:
         The shard's range in the whole vector.
     coming : dict of Any to tuple
         The arguments of `Shard.receive_push` for each push that is under way, in the order in which they were sent.
+    last : dict of int to simpy.Process
+        The last delivery of each replica: those of a replica don't overtake each other.
     busy_seconds : float
         Time that the server has worked so far.
     due : float
@@ -50,6 +52,7 @@ class VirtualServer:
         self.shard = shard
         self.part = slice(*shard.range)
         self.coming: dict[Any, tuple[int, int, np.ndarray, tuple[int, int]]] = {}
+        self.last: dict[int, simpy.Process | None] = {}
         self.busy_seconds = 0.0
         self.due = math.inf
         self._serving = False

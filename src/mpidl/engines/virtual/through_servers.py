@@ -189,12 +189,15 @@ class ThroughServers(RequestHandler):
         """Bring a server `size` bytes of a replica, and let the time of its work on them pass; it is then occupied."""
         environment, machines, server = self._cluster.environment, self._cluster.machines, self._cluster.servers[number]
         assert machines is not None
+        earlier, server.last[replica.number] = server.last.get(replica.number), environment.active_process
         # A server begins with the first chunk while the rest is on its way, and works on others' while it waits for it.
         first = min(size, machines.chunk)
         yield from machines.push(replica.number, number, first)
         rest = environment.process(machines.push(replica.number, number, size - first)) if size > first else None
         if machines.shares_cores:
             yield environment.timeout(0)  # The sender is still copying when the server wakes up.
+        if earlier is not None and earlier.is_alive:
+            yield earlier
         yield from server.turn()
         started = environment.now
         yield machines.serve(number)
