@@ -58,7 +58,7 @@ def main() -> None:
 
 
 class EveryThird(ApplyAtOnce):
-    """Apply every third push; of the others, only the slots are freed."""
+    """Apply every third push, that of the last case; of the others, only the slots are freed."""
 
     def apply_chunk(self, shard: Any, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """Update the chunk's parameters, if the push is a third one."""

@@ -241,13 +241,16 @@ def on_a_host(point: Point) -> int:
 
 
 def link(record: dict[str, Any]) -> float:
-    """Return the bytes per second between hosts, for which a single worker's exchange with servers on others waits."""
+    """Return the bytes per second between hosts, for which a single worker's exchange with servers on others waits.
+
+    On one host, those of its memory.
+    """
     point = point_of(record)
     nodes = [rank // on_a_host(point) for rank in range(point.ranks)]
     roles = assign(nodes, point.servers)
     ((worker,),) = roles.replicas
     far = sum(nodes[server] != nodes[worker] for server in roles.servers)
-    return far / point.servers * timing(record["runs"])["bandwidth"] or float("inf")
+    return (far / point.servers or 1.0) * timing(record["runs"])["bandwidth"] or float("inf")
 
 
 def timing(runs: list[dict[str, Any]]) -> dict[str, float]:
