@@ -1,4 +1,4 @@
-"""Who says that a push follows keeps the promise: the next request pushes the gradient as it is."""
+"""Who says what follows keeps the promise: a gradient is pushed as it is, and what is fetched behind a push stays."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,12 @@ import pytest
 from mpidl.algorithms import ALGORITHMS, BackupSync, Downpour, Softsync, Ssp
 from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Gradient, NextBatch, Push
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 
-EARLY = [
-    Downpour(), Downpour(3), Downpour(4, schedule="literal"), Downpour(3, rate=0.1), Ssp(), BackupSync(),
-    Softsync(modulate=False),
-]  # fmt: skip
+EARLY = [Downpour(), Ssp(), BackupSync(), Softsync(modulate=False)]
 LATE = [
-    Downpour(n_push=2), Downpour(overlap=True), Downpour(max_staleness=3), Ssp(max_staleness=3), Softsync(),
+    Downpour(3), Downpour(4, schedule="literal"), Downpour(3, rate=0.1), Downpour(n_push=2), Downpour(overlap=True),
+    Downpour(max_staleness=3), Ssp(max_staleness=3), Softsync(),
     BackupSync(max_staleness=1),
 ]  # fmt: skip
 REST = [each() for each in ALGORITHMS.values() if each not in (Downpour, Ssp, BackupSync, Softsync)]
@@ -45,3 +43,27 @@ def test_the_push_that_was_said_to_follow_does(algorithm):
     assert said in (0, 9)
     # What may travel in factors is pushed as it is, and early or not, that is said.
     assert said == 9 if algorithm.pushes_gradients else early <= said
+
+
+@pytest.mark.parametrize("algorithm", [*EARLY, *LATE, *(each for each in REST if each.exchange is Exchange.SERVERS)])
+def test_what_leaves_from_where_it_is_stays_until_a_fetch_has_followed(algorithm):
+    replica, answer, batches = algorithm.replica(0, np.zeros(5), 2, ReplicaState()), None, iter(range(9))
+    gradient, leaving, left = np.zeros(5), None, 0
+    try:
+        while True:
+            request = replica.send(answer)
+            assert leaving is None or np.array_equal(*leaving)
+            answer = next(batches, None) if isinstance(request, NextBatch) else None
+            if isinstance(request, Gradient):
+                assert leaving is None
+                gradient += 1
+                answer = gradient
+                leaving = (gradient, gradient.copy()) if request.early else None
+            elif isinstance(request, Push) and request.fetch_follows:
+                leaving = (request.vector, request.vector.copy())
+            elif isinstance(request, Fetch):
+                left += leaving is not None
+                leaving = None
+    except StopIteration:
+        pass
+    assert left == (8 if algorithm in EARLY else left)

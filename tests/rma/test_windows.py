@@ -63,6 +63,22 @@ def test_long_messages_are_cut(comm, way, monkeypatch):
     window.free()
 
 
+def test_values_that_stay_may_change_once_their_target_is_flushed(comm, way):
+    size, rounds = 1_000_003, 3
+    following = (comm.rank + 1) % comm.size
+    values = np.empty(size, np.float32)
+    with opened(comm, {"values": (np.float32, rounds * size)}, way) as window:
+        for number in range(rounds):
+            values[:] = comm.rank + 10 * number
+            window.put(values, following, "values", number * size, stays=True)
+            window.flush(following)
+            values[:] = -1
+        window.settle()
+        found = window.local("values").reshape(rounds, size)
+        expected = (comm.rank - 1) % comm.size + 10 * np.arange(rounds)
+        assert (found == expected[:, None]).all()
+
+
 def test_windows_can_be_made_anew(comm, way):
     for size in (3, 1001, 5):
         window = make(comm, way, size)

@@ -56,8 +56,9 @@ class Downpour(Algorithm):
         local = state.step_by(Sgd(self.rate), parameters) if self.rate is not None else None
         accrued = state.keep("accrued", parameters.copy()) if self.n_push > 1 else None
         # A push that nobody waits for is in no hurry.
-        early = self.n_push == 1 and not self.overlap and self.leaves_early(replicas)
-        fetches = self.n_fetch == 1 and not self.overlap and isinstance(self.shard_policy(replicas), ApplyAtOnce)
+        waits = self.n_fetch == 1 and not self.overlap
+        early = waits and self.n_push == 1 and self.leaves_early(replicas)
+        fetches = waits and isinstance(self.shard_policy(replicas), ApplyAtOnce)
         if self.n_fetch > 1:
             state.keep("parameters", parameters)
         while (batch := (yield NextBatch())) is not None:

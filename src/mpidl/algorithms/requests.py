@@ -25,7 +25,7 @@ class Gradient:
 
     With `push_follows`, the replica's next request is a `Push` of the answer as it is. With `early`, too, an engine may
     send what is final of the gradient while the rest is computed (H. Zhang et al. 2017, Poseidon: wait-free
-    back-propagation).
+    back-propagation); the replica then changes nothing of it before a `Fetch` has followed.
     """
 
     parameters: Any
@@ -76,8 +76,9 @@ class Push:
     The vector has shape (size,). If the servers' policy compares, it has shape (2, size), and its second row is the
     parameters that the first was computed at.
 
-    With `fetch_follows`, the replica's next request for parameters is a plain `Fetch`, and each push is one update. An
-    engine may then begin to fetch what has been updated while the rest is on its way.
+    With `fetch_follows`, the replica's next request for parameters is a plain `Fetch`, before which it changes nothing
+    of the vector, and each push is one update. An engine may then send the vector from where it is, and begin to fetch
+    what has been updated while the rest is on its way.
     """
 
     vector: Any

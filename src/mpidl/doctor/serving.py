@@ -105,8 +105,8 @@ class ServerAndWorker(Owner):
         self._link.finish_fetch()
 
     def push(self, gradient: np.ndarray) -> None:
-        """On the worker: deliver a push, as the engine does."""
-        self._link.begin_push(self._clocks[:, ShardClock.CLOCK].tolist(), (-1, -1))
+        """On the worker: deliver a push, as the engine does; the gradient stays as it is until it is applied."""
+        self._link.begin_push(self._clocks[:, ShardClock.CLOCK].tolist(), (-1, -1), stays=True)
         self._wait(lambda: self._link.send_push(gradient))
 
     def wait_applied(self) -> None:

@@ -120,22 +120,26 @@ class MessageWindow(Owner):
         memory: np.ndarray = self._near.local(name)
         return memory
 
-    def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
         """See `RemoteMemory.put`."""
         if rank in self._near_ranks:
             self._near.put(values, self._near_ranks[rank], name, offset)
             return
-        data = self.on_host(values, rank).reshape(-1).view(np.uint8)
+        host = self.on_host(values, rank)
+        data = host.reshape(-1).view(np.uint8)
         if data.size <= SHORT:
             with self._lock:
                 self._ask(Operation.PUT, rank, name, offset, data.size, data=data)
             return
-        with self._lock:
-            lent = self._sends.borrow(data.size)
-        lent[: data.size] = data
+        copy = None
+        if not stays or host is not values:
+            with self._lock:
+                copy = self._sends.borrow(data.size)
+            copy[: data.size] = data
+            data = copy[: data.size]
         with self._lock:
             self._ask(Operation.LONG_PUT, rank, name, offset, data.size)
-            self._sends.start(lent[: data.size], rank, Tag.DATA, lent)
+            self._sends.start(data, rank, Tag.DATA, copy)
         self._wake()
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
@@ -214,7 +218,7 @@ class MessageWindow(Owner):
         if rank in self._near_ranks:
             self._near.flush(self._near_ranks[rank])
             return
-        self._wait(lambda: self._answered(rank))
+        self._wait(lambda: self._answered(rank) and not self._sends.holds(rank))
         if self._incoming is not None:
             self._incoming.flushed(rank)
         self.order(rank)

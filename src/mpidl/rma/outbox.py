@@ -74,6 +74,7 @@ class Outbox:
         self._samples = self._unpacked = self._lacking = 0
         self.pushes = self.bytes = 0
         self._left = self._unpublished = 0
+        self._stays = False
         self._asked = False
         self._fetched, self._portions = 0, (-1, -1)
 
@@ -82,7 +83,7 @@ class Outbox:
         """Chunks delivered."""
         return int(self._published[0])
 
-    def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1)) -> None:
+    def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1), stays: bool = False) -> None:
         """Begin a push; `write` and `publish` until it is `delivered`.
 
         Parameters
@@ -91,8 +92,11 @@ class Outbox:
             The shard's clock at the last fetch.
         portions : (int, int)
             The first and the last portion that the push was computed on.
+        stays : bool
+            Whether the vector stays as it is until the server has been flushed after the push.
         """
         self._left, self._fetched, self._portions = self._geometry.chunks, fetched, portions
+        self._stays = stays and self._feedback is None
         self._samples, self._stride = 0, self._geometry.stride(self._feedback is not None)
 
     def pack(self, values: Any, final: int, factors: Factors) -> None:
@@ -264,7 +268,7 @@ class Outbox:
         slot = self._geometry.slots - self.sent % self._geometry.slots - len(headers)
         if values is not None:
             offset = self._worker * self._geometry.ring + slot * self._stride
-            self._window.put(values, self.server, self._names.slots, offset)
+            self._window.put(values, self.server, self._names.slots, offset, stays=self._stays)
             self._written_stride = self._stride
         self._window.put(headers, self.server, self._names.headers, (self._first_slot + slot) * HEADER)
         self._unpublished = len(headers)

@@ -38,10 +38,10 @@ class Outboxes:
         """Bytes of values delivered."""
         return sum(outbox.bytes for outbox in self._all)
 
-    def begin(self, fetched: Sequence[int], portions: tuple[int, int] = (-1, -1)) -> None:
+    def begin(self, fetched: Sequence[int], portions: tuple[int, int] = (-1, -1), stays: bool = False) -> None:
         """Begin a push; `send` until it returns True. See `Outbox.begin`; `fetched` is of each shard."""
         for outbox, clock in zip(self._all, fetched, strict=True):
-            outbox.begin(clock, portions)
+            outbox.begin(clock, portions, stays)
 
     def send(self, vector: Any) -> bool:
         """Deliver as many chunks of a vector as there are free slots for; return whether all are delivered."""

@@ -35,7 +35,7 @@ class OwnMemory:
         region = self._regions[name]
         return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
-    def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
         """See `RemoteMemory.put`."""
         self._part(values, name, offset)[:] = values.reshape(-1).view(np.uint8)
 

@@ -36,6 +36,8 @@ class Sends:
         self._comm = comm
         self._requests: list[MPI.Request] = []
         self._lent: list[np.ndarray | None] = []
+        # The rank that values travel to from where they are; else -1.
+        self._held_for: list[int] = []
         self._free: dict[int, list[np.ndarray]] = {}
 
     def __bool__(self) -> bool:
@@ -49,11 +51,16 @@ class Sends:
         return free.pop() if free else np.empty(1 << order, np.uint8)
 
     def start(self, values: Any, rank: int, tag: int, lent: np.ndarray | None = None) -> None:
-        """Start sending `values`, which lie in the borrowed memory `lent` or stay where they are."""
+        """Start sending `values`, which lie in the borrowed memory `lent` or stay as they are."""
         for piece in pieces(values):
             self._requests.append(self._comm.Isend(piece, rank, tag))
             self._lent.append(None)
+            self._held_for.append(rank if lent is None else -1)
         self._lent[-1] = lent
+
+    def holds(self, rank: int) -> bool:
+        """Return whether values that stay where they are had not all left for `rank` at the last `advance`."""
+        return rank in self._held_for
 
     def advance(self) -> None:
         """Let sends go on, and take back the memory of those that have left."""
@@ -69,3 +76,4 @@ class Sends:
                 self._free[lent.nbytes.bit_length() - 1].append(lent)
         self._requests = [each for number, each in enumerate(self._requests) if number not in left]
         self._lent = [each for number, each in enumerate(self._lent) if number not in left]
+        self._held_for = [each for number, each in enumerate(self._held_for) if number not in left]

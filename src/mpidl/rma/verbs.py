@@ -20,8 +20,11 @@ class RemoteMemory(Protocol):
         """Return this rank's region as a 1-D array on the memory itself."""
         ...
 
-    def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
-        """Start writing contiguous `values`, the host's or a device's, into a region of `rank`."""
+    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
+        """Start writing contiguous `values`, the host's or a device's, into a region of `rank`.
+
+        With `stays`, they may travel from where they are: they don't change before `rank` has been flushed.
+        """
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
         """Start reading a part of a region of `rank` into contiguous `values`, the host's or a device's."""
@@ -42,10 +45,13 @@ class RemoteMemory(Protocol):
         """Start an atomic operation on one int64; `before` receives the value it had."""
 
     def order(self, rank: int) -> None:
-        """Let what is started from now on reach `rank` after what was put before, whose values may now change."""
+        """Let what is started from now on reach `rank` after what was put before, whose values may now change.
+
+        Values that stay may not yet.
+        """
 
     def flush(self, rank: int) -> None:
-        """Wait until everything that was asked of `rank` has arrived here."""
+        """Wait until everything that was asked of `rank` has arrived here, and values that stay have left for it."""
 
     def arrived(self, rank: int) -> bool:
         """Return whether everything that was asked of `rank` has arrived here; `flush` waits for it."""

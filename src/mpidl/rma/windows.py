@@ -125,7 +125,7 @@ class Window(Owner):
         region = self._regions[self._rank][name]
         return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
-    def put(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
         """See `RemoteMemory.put`."""
         region = self._regions[rank][name]
         if self._staging is not None:

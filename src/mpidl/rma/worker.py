@@ -164,9 +164,9 @@ class WindowWorkerLink(WindowLink):
         """See `WorkerLink.mark`."""
         return self._outboxes.mark(order)
 
-    def begin_push(self, fetched: Sequence[int], portions: tuple[int, int]) -> None:
+    def begin_push(self, fetched: Sequence[int], portions: tuple[int, int], stays: bool = False) -> None:
         """See `WorkerLink.begin_push`."""
-        self._outboxes.begin(fetched, portions)
+        self._outboxes.begin(fetched, portions, stays)
 
     def send_push(self, vector: Any) -> bool:
         """See `WorkerLink.send_push`."""

@@ -240,7 +240,7 @@ class ThroughServers(RequestHandler):
             return
         started = self._timer()
         if self._leaving is None:
-            self._begin_push(*self._headers())
+            self._begin_push(*self._headers(), stays=early)
             self._leaving = gradient
         if factors is not None:
             self._link.pack(gradient, start, factors)
@@ -250,7 +250,7 @@ class ThroughServers(RequestHandler):
 
     def _push(self, request: Push) -> None:
         if self._leaving is None:
-            self._begin_push(*self._headers())
+            self._begin_push(*self._headers(), stays=request.fetch_follows)
         else:
             assert self._leaving is request.vector, "a part of another vector has been sent"
             self._leaving = None
@@ -282,9 +282,9 @@ class ThroughServers(RequestHandler):
         self._begin_push(clocks, portions)
         self._deliver(vector)
 
-    def _begin_push(self, clocks: Sequence[int], portions: tuple[int, int]) -> None:
+    def _begin_push(self, clocks: Sequence[int], portions: tuple[int, int], stays: bool = False) -> None:
         self._pushed_before = self._link.bytes_pushed
-        self._link.begin_push(clocks, portions)
+        self._link.begin_push(clocks, portions, stays)
 
     def _deliver(self, vector: Any) -> None:
         """Send what is left of a push that has begun."""
