@@ -12,7 +12,8 @@ worker, or process, of the same run. On several hosts --start says how ranks are
 
 The prediction is that of a virtual cluster with the durations that a single worker has measured, on as many hosts with
 as many servers if that is a point, and goes on to 1000 workers. In strong scaling, gradients are those of a single
-worker with minibatches of the same size. What passes the network is as fast as with a single worker on the most hosts.
+worker with minibatches of the same size; a worker beside all its servers computes as the single one of one host does, whose
+messages pass no network. What passes the network is as fast as with a single worker on the most hosts.
 Without --data it is a small network on the embedded digits, without DDP. Prints a table, and writes it to
 results/scaling.json, scaling.h5 and scaling.png.
 
@@ -215,7 +216,8 @@ def predicted(
     """
     base = next((each for each in singles if same_place(point, each)), singles[0])
     measured, gradients = timing(base["runs"]), timing(alone or base["runs"])
-    within = timing(singles[0]["runs"])["bandwidth"] or float("inf")
+    alone_on_host = timing(singles[0]["runs"])
+    within = alone_on_host["bandwidth"] or float("inf")
     times = Times(
         compute=Jitter(gradients["compute"], gradients["compute_deviation"]),
         service=Constant(measured["service"] * base["servers"] / point.servers),
@@ -223,6 +225,7 @@ def predicted(
         memory_bandwidth=within,
         ranks_per_node=on_a_host(point) if cores is None else 1,
         cores=cores,
+        slow=beside_servers(point, point_of(base), alone_on_host["compute"] / measured["compute"]),
     )
     built = build(from_dict(with_sections(job(point, options), run={"seed": seed})))
     if point.partitions > 1:
@@ -246,11 +249,25 @@ def link(record: dict[str, Any]) -> float:
     On one host, those of its memory.
     """
     point = point_of(record)
-    nodes = [rank // on_a_host(point) for rank in range(point.ranks)]
-    roles = assign(nodes, point.servers)
-    ((worker,),) = roles.replicas
-    far = sum(nodes[server] != nodes[worker] for server in roles.servers)
+    (far,) = servers_elsewhere(point)
     return (far / point.servers or 1.0) * timing(record["runs"])["bandwidth"] or float("inf")
+
+
+def servers_elsewhere(point: Point) -> list[int]:
+    """Return for each worker how many servers are on other hosts than its own."""
+    nodes = [rank // on_a_host(point) for rank in range(point.ranks)]
+    roles = assign(nodes, point.servers, point.partitions)
+    return [sum(nodes[server] != nodes[ranks[0]] for server in roles.servers) for ranks in roles.replicas]
+
+
+def beside_servers(point: Point, single: Point, factor: float) -> dict[int, float]:
+    """Return `factor` for the workers whose servers are all on their host, if the single worker's are not.
+
+    A worker computes slower while its messages pass a network.
+    """
+    if not any(servers_elsewhere(single)):
+        return {}
+    return {worker: factor for worker, far in enumerate(servers_elsewhere(point)) if not far}
 
 
 def timing(runs: list[dict[str, Any]]) -> dict[str, float]:
