@@ -12,8 +12,8 @@ worker, or process, of the same run. On several hosts --start says how ranks are
 
 The prediction is that of a virtual cluster with the durations that a single worker has measured, on as many hosts with
 as many servers if that is a point, and goes on to 1000 workers. In strong scaling, gradients are those of a single
-worker with minibatches of the same size; a worker beside all its servers computes as the single one of one host does, whose
-messages pass no network. What passes the network is as fast as with a single worker on the most hosts.
+worker with minibatches of the same size. A worker beside all its servers computes as the single one of one host does,
+since none of its messages pass a network. The network is as fast as with a single worker on the most hosts.
 Without --data it is a small network on the embedded digits, without DDP. Prints a table, and writes it to
 results/scaling.json, scaling.h5 and scaling.png.
 

@@ -1,8 +1,8 @@
 """A window whose remote operations are messages.
 
 Ranks that share memory with this one are reached through an MPI window over these ranks; all others by requests, which
-they carry out on the same memory whenever they serve. A put waits for nothing: its values, or a copy if they may change,
-leave while the rank goes on. Nobody is asked but ranks that offer regions.
+they carry out on the same memory whenever they serve. A put waits for nothing: its values, or a copy of those that may
+change, leave while the rank goes on. Nobody is asked but ranks that offer regions.
 """
 
 from __future__ import annotations
