@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hosts import Hosts, lacking
+from hosts import YIELDING, Hosts, lacking
 
 #: Ranks of a host.
 SLOTS = 2
@@ -30,7 +30,7 @@ def of_launchers(hosts: Hosts) -> dict[str, str]:
     return {
         "PRTE_MCA_prte_default_hostfile": str(hostfile), "OMPI_MCA_orte_default_hostfile": str(hostfile),
         "PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": agent, "OMPI_MCA_plm_rsh_agent": agent,
-        "TMPDIR": "/var/tmp",
+        "TMPDIR": "/var/tmp", **YIELDING,
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hosts import Hosts, until
+from hosts import YIELDING, Hosts, until
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
 #: Seconds until Slurm misses a host, and until a job that is queued again may start.
@@ -84,7 +84,7 @@ class Slurm:
         self._daemons: dict[str, subprocess.Popen[str]] = {}
         # Launchers name their directories by process numbers, which come again with each start of a host. If hosts
         # shared temporary files, what a killed daemon left would refuse the next one of its number.
-        self.environment = {"SLURM_CONF": str(self._directory / "slurm.conf"), "TMPDIR": "/var/tmp"}
+        self.environment = {"SLURM_CONF": str(self._directory / "slurm.conf"), "TMPDIR": "/var/tmp", **YIELDING}
 
     def start(self) -> None:
         """Start all daemons, and wait until the hosts are ready."""
