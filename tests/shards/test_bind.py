@@ -72,7 +72,7 @@ def test_sparse_updates_follow():
     shard, memory = make(), np.empty(SIZE)
     before = shard.parameters
     shard.bind({PARAMETERS: memory})
-    shard.update_sparsely(np.ones(SIZE), 1, 0)
+    shard.update_sparsely(np.ones(SIZE), 1, 0, 0)
     assert np.array_equal(before, initial())
     assert not np.array_equal(memory, before)
 

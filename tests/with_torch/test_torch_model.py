@@ -69,6 +69,18 @@ def test_running_means_are_statistics_and_counters_stay_behind():
     }  # fmt: skip
 
 
+def test_what_others_change_of_statistics_meanwhile_is_no_part_of_the_gradient():
+    """Workers that share the parameters in memory change them while this one computes."""
+
+    def loss(outputs, targets):
+        if disturbed.module.training:
+            disturbed.parameters[disturbed.statistics[0].start :] *= 0.1
+        return functional.cross_entropy(outputs, targets)
+
+    undisturbed, disturbed = TorchModel(cnn(), "cross_entropy"), TorchModel(cnn(), loss)
+    assert np.array_equal(disturbed.loss_and_gradient(BATCH)[1], undisturbed.loss_and_gradient(BATCH)[1])
+
+
 def test_a_module_that_is_moved_goes_on_changing_statistics_and_counters(monkeypatch):
     def move(module, device):
         """Replace the buffers as a move to a GPU does."""

@@ -16,6 +16,11 @@ from mpidl.errors import UsageError
 from mpidl.rules import Nesterov, Rule
 from mpidl.shards.policies import ApplyAtOnce, DelayedNesterov, FirstOfStep, Policy
 
+#: What part of a window's change of statistics counts with delayed Nesterov. It applies means of changes, half of which
+#: were computed before the last mean was applied: of more than about a third, the next mean overshoots, and a running
+#: variance may become negative.
+STATISTICS_SHARE = 1 / 3
+
 
 @dataclass(frozen=True)
 class Diloco(Algorithm):
@@ -129,6 +134,8 @@ class Diloco(Algorithm):
                     break
             elif done:
                 del state.counts["fetched"]
+                if self.asynchronous:
+                    state.scale_statistics(change, STATISTICS_SHARE)
                 yield Push(change)
             else:
                 break

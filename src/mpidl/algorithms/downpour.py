@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,7 +25,8 @@ class Downpour(Algorithm):
     n_fetch : int
         Number of steps between fetches.
     n_push : int
-        Number of steps between pushes; a push is the sum of the gradients since the previous one.
+        Number of steps between pushes; a push is the sum of the gradients since the previous one. Statistics, such
+        as running means, are moved by the mean of the steps since the previous fetch.
     schedule : {"aligned", "literal"}
         "aligned" pushes after steps n_push, 2 n_push, ..., so that a fetch never overtakes the push before it.
         "literal" is the paper's pseudocode: it pushes after steps 1, n_push + 1, ..., and with n_fetch = n_push > 1
@@ -65,6 +67,8 @@ class Downpour(Algorithm):
             step = counts["batches"]
             if step % self.n_fetch == 0:
                 yield Fetch(parameters, ahead=self.overlap)
+                if accrued is not None:
+                    state.scale_statistics(accrued, 0.0)
             gradient = yield Gradient(parameters, batch, push_follows=self.n_push == 1, early=early)
             counts["batches"] += 1
             # A local step before a fetch would be overwritten by it.
@@ -79,11 +83,17 @@ class Downpour(Algorithm):
                 accrued[:] = gradient
             counts["unpushed"] += 1
             if self._pushes_after(step):
+                state.scale_statistics(accrued, 1 / self._summed(counts))
                 yield Push(accrued, fetches)
                 counts["unpushed"] = 0
         if counts["unpushed"]:
+            state.scale_statistics(accrued, 1 / self._summed(counts))
             yield Push(accrued)
             counts["unpushed"] = 0
+
+    def _summed(self, counts: Counter[str]) -> int:
+        """Return how many steps' changes of statistics have been accrued."""
+        return min(counts["unpushed"], (counts["batches"] - 1) % self.n_fetch + 1)
 
     @property
     def only_reads(self) -> bool:

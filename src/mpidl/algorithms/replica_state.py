@@ -85,6 +85,11 @@ class ReplicaState:
             self.keep(f"rule/{name}", vector)
         return step
 
+    def scale_statistics(self, change: Any, factor: float) -> None:
+        """Multiply what a change of the parameters, shape (size,), has for statistics."""
+        for part in self._statistics:
+            change[slice(*part)] *= factor
+
     @property
     def keeps(self) -> bool:
         """Whether there are vectors to hold."""

@@ -119,6 +119,9 @@ def commit_windows(
     def commit() -> Push:
         np.subtract(parameters, start, out=change)
         np.multiply(change, factor, out=change)
+        if factor == 1.0:
+            # Others commit theirs before this replica sees them: whole changes together would overshoot.
+            state.scale_statistics(change, 1 / counts["done"])
         counts.pop("done")
         return Push(pushed)
 

@@ -56,6 +56,8 @@ class Gathering:
     workers : int
     clock : callable
         Returns the time in seconds.
+    statistics : sequence of Range
+        Ranges of the vector that hold statistics: what pushes change of them is averaged.
 
     Attributes
     ----------
@@ -72,8 +74,9 @@ class Gathering:
 
     def __init__(
         self, inboxes: Sequence[RelayInbox], shards: Sequence[Range], chunks: Sequence[int], dtype: Any, workers: int,
-        clock: Callable[[], float],
+        clock: Callable[[], float], statistics: Sequence[Range] = (),
     ) -> None:  # fmt: skip
+        self._statistics = [slice(*each) for each in statistics]
         self._inboxes, self._shards, self._chunks, self._clock = inboxes, shards, chunks, clock
         self._vectors = [np.empty(shards[-1].stop, dtype) for _ in range(2)]
         self._counts = [-(-shard.size // chunk) for shard, chunk in zip(shards, chunks, strict=True)]
@@ -85,6 +88,7 @@ class Gathering:
 
     def _begin(self) -> None:
         self._here: set[int] = set()
+        self._pushes = 0
         self._touched = [[False] * count for count in self._counts]
         self._fetched: list[int | None] = [None] * len(self._shards)
         self._portions: tuple[int, int] | None = None
@@ -136,6 +140,7 @@ class Gathering:
         self.late = late
         self._here.add(worker)
         self._begun[worker] = push + 1
+        self._pushes += 1
         self._missing[worker] += len(self._shards)
         self.patience.begins_push(worker, self._clock())
         return True
@@ -167,6 +172,8 @@ class Gathering:
         assert self._portions is not None, "nothing has arrived"
         assert self.whole, "a push has arrived in part"
         vector = self._vectors[0]
+        for part in self._statistics:
+            vector[part] /= self._pushes
         fetched = [0 if clock is None else clock for clock in self._fetched]
         taken = {worker: [inbox.taken(worker) for inbox in self._inboxes] for worker in self._here}
         gathered = Gathered(vector, fetched, self._portions, self.late, taken)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.parameters.ranges import Range
 from mpidl.roles.gathering import Gathering
 from mpidl.roles.left_out import EARLY, LATE, LeftOut
 from mpidl.transport.interface.transport import Transport
@@ -44,6 +45,8 @@ class Relay:
         What its encodings leave out.
     copies : sequence of Differences
         For each shard, if fetches are encoded; parts of the parameters.
+    statistics : sequence of Range
+        Ranges of the parameters that hold statistics.
     """
 
     def __init__(
@@ -53,8 +56,9 @@ class Relay:
         clocks: np.ndarray,
         left_out: LeftOut,
         copies: Sequence[Differences] = (),
+        statistics: Sequence[Range] = (),
     ) -> None:
-        self._number, self._parameters = number, parameters
+        self._number, self._parameters, self._statistics = number, parameters, statistics
         self._left_out, self._copies = left_out, copies
         self._clocks = np.zeros((len(clocks), len(ShardClock)), np.int64)
         self._clocks[:, ShardClock.CLOCK] = clocks
@@ -68,8 +72,9 @@ class Relay:
         self._link = link = transport.relay(self._number, self._left_out.feedback, self._copies)
         self._backoff, self._post_every = link.backoff(), link.interval(POST_EVERY)
         self._gathering = Gathering(
-            link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.replicas, time.perf_counter
-        )
+            link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.replicas, time.perf_counter,
+            self._statistics,
+        )  # fmt: skip
         link.show(self._parameters, self._clocks)
         link.post(self.status.row)
 

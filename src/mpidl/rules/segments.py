@@ -60,7 +60,7 @@ class SegmentedRule:
     def __init__(
         self, rule: Rule, whole: Range, statistics: Sequence[Range] = (), segments: Sequence[Segment] = ()
     ) -> None:
-        self._rule, self._sparing = rule, _within(statistics, whole)
+        self._rule, self._sparing = rule, within(statistics, whole)
         covering = _covering(segments, whole)
         self.rates = [(slice(*each.range), each.rate) for each in covering]
         plain = [Segment(Range(0, whole.size))]
@@ -71,7 +71,7 @@ class SegmentedRule:
         rule, decay = self._rule, segment.weight_decay
         if decay is not None and any(field.name == "weight_decay" for field in fields(rule)):  # type: ignore[arg-type]
             rule, decay = replace(rule, weight_decay=decay), None  # type: ignore[type-var]
-        return slice(*segment.range), rule, segment.rate, decay or 0.0, _within(self._sparing, segment.range)
+        return slice(*segment.range), rule, segment.rate, decay or 0.0, within(self._sparing, segment.range)
 
     def update(
         self, parameters: Any, state: tuple[Any, ...], gradient: Any, step: int, rate: float, sparse: bool = False
@@ -100,6 +100,6 @@ def _covering(segments: Sequence[Segment], whole: Range) -> list[Segment]:
     return [each._replace(range=each.range.shift(-whole.start)) for each in covering]
 
 
-def _within(ranges: Sequence[Range], whole: Range) -> list[Range]:
+def within(ranges: Sequence[Range], whole: Range) -> list[Range]:
     """Return what ranges have in common with another, relative to its start."""
     return [shared.shift(-whole.start) for each in ranges if (shared := each.intersect(whole))]

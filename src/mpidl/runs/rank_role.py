@@ -161,7 +161,7 @@ class RankRole:
             left_out.load(residual_of_relay(job, number, len(self._roles.relays)))
         if wire_fetch is not None:
             copies = [Differences(wire_fetch, parameters[slice(*part)]) for part in shards]
-        return Relay(number, parameters, np.array(clocks), left_out, copies)
+        return Relay(number, parameters, np.array(clocks), left_out, copies, job.statistics)
 
     def _make_server(self, number: int, transport: Transport) -> Server:
         job, xp = self._job, np if self._place is None else self._place.xp

@@ -104,6 +104,8 @@ class Shard(ShardState):
             self._open[worker] = PushHeader(worker, self.begun, fetched, staleness, portions)
         push = self._open[worker]
         self.portion = push.portions[1]
+        if self.policy.adds_up:
+            values = self._damping.damped(chunk, values, push.staleness)
         if chunk:
             self.policy.apply_chunk(self, chunk, values, push)
             return False

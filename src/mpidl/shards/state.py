@@ -13,6 +13,7 @@ from mpidl.device import to_host
 from mpidl.parameters.ranges import Range, chunks
 from mpidl.rules import Sgd
 from mpidl.rules.segments import SegmentedRule, unfrozen
+from mpidl.shards.damping import Damping
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.staleness import Histogram
@@ -121,6 +122,7 @@ class ShardState:
             of_range = partial(SegmentedRule, rule.rule, statistics=rule.statistics, segments=rule.segments)
             self._rules, self._rule_of_all = [of_range(each) for each in in_vector], of_range(range)
         self._unfrozen = [unfrozen(rule.segments, each) for each in in_vector]
+        self._damping = Damping(rule.statistics, [*in_vector, range], parameters)
         self._open: dict[int, PushHeader] = {}
         self._bound: set[str] = set()
         self._cut()
@@ -223,19 +225,23 @@ class ShardState:
         bits = parameters.view(f"u{parameters.itemsize}")
         return int(np.add.reduce(bits, dtype=np.uint64))
 
-    def update_sparsely(self, gradient: Any, ordinal: int, portion: int) -> None:
+    def update_sparsely(self, gradient: Any, ordinal: int, portion: int, staleness: int) -> None:
         """Apply the rule to all parameters whose gradient isn't 0.
 
         Parameters
         ----------
         gradient : array, shape (range.size,)
+            What it has for statistics is changed.
         ordinal : int
             Number of the update, from 1.
         portion : int
             The portion that the gradient was computed on.
+        staleness : int
+            Number of updates since the parameters were read that it was computed at.
         """
         assert self.rule is not None
         rate = self.rule.rate * self._rate_at(portion)
+        self._damping.damp(self.chunks, gradient, staleness)
         self._rule_of_all.update(self.parameters, self._state, gradient, ordinal, rate, sparse=True)
 
     def state(self) -> dict[str, Any]:

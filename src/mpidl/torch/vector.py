@@ -102,7 +102,7 @@ class Vector:
 
     def _use_own(self, values: torch.Tensor) -> None:
         """Let the module's own statistics be views of a vector with their values."""
-        self._own, statistics = values, list(self._statistics.values())
+        self._own, self._loaded, statistics = values, values.clone(), list(self._statistics.values())
         for view, each in zip(_views(values, statistics), statistics, strict=True):
             each.data = view
 
@@ -140,14 +140,15 @@ class Vector:
         return None
 
     def load_statistics(self) -> None:
-        """Give the module the statistics of the vector."""
+        """Give the module the statistics of the vector, which others may change at any time."""
         if self.statistics:
-            self._own.copy_(self._fetched)
+            self._loaded.copy_(self._fetched)
+            self._own.copy_(self._loaded)
 
     def store_statistics(self) -> None:
         """Let the gradient of the statistics be what the module has changed them by, with the opposite sign."""
         if self.statistics:
-            torch.sub(self._fetched, self._own, out=self._changes)
+            torch.sub(self._loaded, self._own, out=self._changes)
 
     def store_statistics_again(self) -> bool:
         """Do what `store_statistics` does, on the host; return whether the gradient is another one now."""

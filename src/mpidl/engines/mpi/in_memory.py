@@ -159,11 +159,12 @@ class InMemory(OwnShard):
 
     def _update(self, request: Update) -> None:
         total, shard = self._clock, self.shard
+        staleness = max(0, total - self._read)
         with self.changing:
-            self._whole.update_sparsely(request.gradient, total + 1, self.portion)
+            self._whole.update_sparsely(request.gradient, total + 1, self.portion, staleness)
             self._rows[self._number, Row.UPDATES] += 1
             self.unpushed.clear()
-        shard.staleness.add(max(0, total - self._read))
+        shard.staleness.add(staleness)
         shard.pushes += 1
         shard.clock = total + 1
         self.status.figures["pushes"] += 1

@@ -36,8 +36,9 @@ class InMemory(RequestHandler):
         _, portion = replica.pushed()
         (server,), (read,) = self._cluster.servers, replica.fetched
         shard = server.shard
-        shard.update_sparsely(request.gradient, shard.clock + 1, portion)
-        shard.staleness.add(shard.clock - read)
+        staleness = shard.clock - read
+        shard.update_sparsely(request.gradient, shard.clock + 1, portion, staleness)
+        shard.staleness.add(staleness)
         shard.pushes += 1
         shard.clock += 1
         self._cluster.totals.pushes += 1

@@ -21,8 +21,8 @@ class BatchNormalisation(Activated):
     In training, the mean and variance are the batch's, also where it is cut over ranks; otherwise they are running
     averages, each moved by `momentum` towards every batch's. The running averages are stored among the parameters, and
     update rules leave them alone.
-    All replicas move the same ones: with R replicas, whose pushes are R - 1 updates stale, `momentum` times R should
-    stay below 1.
+    All replicas move the same ones: servers divide what a push changes of them by its staleness + 1, so that R
+    replicas move them no further than their mean does in synchronous training.
 
     Attributes
     ----------

@@ -19,7 +19,9 @@ class AddChange(Policy):
     """
 
     def __init__(self, scale: Scale = unscaled) -> None:
-        self._scale, self.sums, self.by_staleness = scale, scale is unscaled, scale is not unscaled
+        self._scale, self.by_staleness = scale, scale is not unscaled
+        # A scaled change is damped, whatever it changes.
+        self.sums = self.adds_up = scale is unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """See `Policy.apply_chunk`."""

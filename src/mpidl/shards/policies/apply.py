@@ -18,6 +18,8 @@ class ApplyAtOnce(Policy):
         Takes the staleness of a push and returns the factor of the rule's rate.
     """
 
+    adds_up = True
+
     def __init__(self, scale: Scale = unscaled) -> None:
         self._scale, self.sums, self.by_staleness = scale, scale is unscaled, scale is not unscaled
 

@@ -14,7 +14,7 @@ from mpidl.shards.state import PushHeader, ShardState
 class _Compensating(Policy):
     """Takes pushes that bring the parameters that their worker fetched."""
 
-    compares = True
+    compares = adds_up = True
 
     def attach(self, shard: ShardState) -> None:
         """See `Policy.attach`."""

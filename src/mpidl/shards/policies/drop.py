@@ -27,7 +27,7 @@ class DropStale(Policy):
 
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
-        self.awaited, self.compares = policy.awaited, policy.compares
+        self.awaited, self.compares, self.adds_up = policy.awaited, policy.compares, policy.adds_up
 
     def __copy__(self) -> DropStale:
         return DropStale(copy(self._policy), self._bound)

@@ -31,6 +31,7 @@ class Gather(Gathering):
     W. Zhang, S. Gupta, X. Lian, J. Liu (2016), Staleness-aware async-SGD for distributed deep learning: n-softsync.
     """
 
+    adds_up = True
     _adding = Sgd()
 
     def __init__(self, count: int, scale: Scale = unscaled) -> None:

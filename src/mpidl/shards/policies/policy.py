@@ -27,12 +27,16 @@ class Policy:
         Whether the sum of several workers' pushes may come as one push.
     by_staleness : bool
         Whether what is done with a push depends on how stale it is when it begins to arrive.
+    adds_up : bool
+        Whether pushes that were computed at the same parameters may move these several times as far as each of them:
+        then what stale ones change of statistics is damped.
     """
 
     awaited: bool = False
     compares: bool = False
     sums: bool = False
     by_staleness: bool = False
+    adds_up: bool = False
 
     def attach(self, shard: ShardState) -> None:
         """Allocate what the policy keeps; the shard's parameters have their first values. A copy is attached anew."""
