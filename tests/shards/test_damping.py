@@ -37,6 +37,12 @@ def test_a_stale_push_moves_statistics_less(policy, sign, staleness):
     assert np.array_equal(values, before)
 
 
+def test_damping_takes_no_more_memory_than_two_chunks():
+    shard, (values, _) = make(ApplyAtOnce()), push(3)
+    shard.receive_push(0, shard.clock - 3, values)
+    assert shard._damping._scratch.size == 2 * 8
+
+
 def test_a_sparse_update_does_too():
     shard, (values, before) = make(ApplyAtOnce()), push(3)
     shard.update_sparsely(values, 1, 0, 3)

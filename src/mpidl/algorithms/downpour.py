@@ -68,6 +68,7 @@ class Downpour(Algorithm):
             if step % self.n_fetch == 0:
                 yield Fetch(parameters, ahead=self.overlap)
                 if accrued is not None:
+                    # What is pushed of statistics must be no staler than the push seems.
                     state.scale_statistics(accrued, 0.0)
             gradient = yield Gradient(parameters, batch, push_follows=self.n_push == 1, early=early)
             counts["batches"] += 1

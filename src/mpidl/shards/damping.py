@@ -32,11 +32,13 @@ class Damping:
 
     def __init__(self, statistics: Sequence[Range], pieces: Sequence[Range], parameters: Any) -> None:
         self._parts = [[slice(*part) for part in within(statistics, piece)] for piece in pieces]
-        self._largest, self._parameters = max(piece.size for piece in pieces), parameters
+        self._largest = max(piece.size for piece in pieces)
+        # An array of the same kind, which doesn't keep the parameters' memory when they move elsewhere.
+        self._like = np.empty_like(parameters, shape=0)
 
     @cached_property
     def _scratch(self) -> Any:
-        return np.empty_like(self._parameters, shape=(2, self._largest))
+        return np.empty_like(self._like, shape=(2, self._largest))
 
     def damped(self, piece: int, values: Any, staleness: int) -> Any:
         """Return a piece of a push that is so stale.

@@ -122,7 +122,8 @@ class ShardState:
             of_range = partial(SegmentedRule, rule.rule, statistics=rule.statistics, segments=rule.segments)
             self._rules, self._rule_of_all = [of_range(each) for each in in_vector], of_range(range)
         self._unfrozen = [unfrozen(rule.segments, each) for each in in_vector]
-        self._damping = Damping(rule.statistics, [*in_vector, range], parameters)
+        self._damping = Damping(rule.statistics, in_vector, parameters)
+        self._damping_of_all = Damping(rule.statistics, [range], parameters)
         self._open: dict[int, PushHeader] = {}
         self._bound: set[str] = set()
         self._cut()
@@ -241,7 +242,7 @@ class ShardState:
         """
         assert self.rule is not None
         rate = self.rule.rate * self._rate_at(portion)
-        self._damping.damp(self.chunks, gradient, staleness)
+        self._damping_of_all.damp(0, gradient, staleness)
         self._rule_of_all.update(self.parameters, self._state, gradient, ordinal, rate, sparse=True)
 
     def state(self) -> dict[str, Any]:
