@@ -54,3 +54,7 @@ def test_pushes_that_take_the_place_of_others_are_not_damped():
     shard.receive_push(0, shard.clock - 3, values)
     assert np.array_equal(shard.parameters, values)
     assert not FirstOfStep(2, 3).adds_up
+
+
+def test_a_shard_may_be_empty():
+    Shard(Range(5, 5), np.zeros(0), ScheduledRule(Sgd(RATE), statistics=STATISTICS), ApplyAtOnce(), 8)

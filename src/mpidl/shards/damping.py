@@ -32,7 +32,7 @@ class Damping:
 
     def __init__(self, statistics: Sequence[Range], pieces: Sequence[Range], parameters: Any) -> None:
         self._parts = [[slice(*part) for part in within(statistics, piece)] for piece in pieces]
-        self._largest = max(piece.size for piece in pieces)
+        self._largest = max((piece.size for piece in pieces), default=0)
         # An array of the same kind, which doesn't keep the parameters' memory when they move elsewhere.
         self._like = np.empty_like(parameters, shape=0)
 
