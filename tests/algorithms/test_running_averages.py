@@ -23,6 +23,10 @@ CASES = {
     "softsync": Softsync(n=4),
     "asynchronous diloco": Diloco(asynchronous=True, window=40),
     "bound": Downpour(max_staleness=8),
+    "signs": Downpour(wire="onebit", wire_fetch="onebit"),
+    "signs ahead": Downpour(wire="onebit", wire_fetch="onebit", overlap=True),
+    "integers": Dynsgd(window=5, wire="int8", wire_fetch="int8"),
+    "the largest": Downpour(wire="topk:0.1"),
 }
 
 
@@ -34,12 +38,14 @@ class Averaging:
     def __init__(self):
         self.parameters = np.ones(SIZE)
         self.seen = [np.ones(3)]
+        self._random = np.random.default_rng(0)
         self._places = np.concatenate([np.arange(*part) for part in STATISTICS])
 
     def loss_and_gradient(self, batch: Batch):
         values = self.parameters[self._places]
         self.seen.append(values)
-        gradient = np.zeros(SIZE)
+        # Larger than the statistics' changes, and of either sign, as gradients may be.
+        gradient = self._random.normal(size=SIZE)
         gradient[self._places] = MOMENTUM * (values - VARIANCE)
         return 0.0, gradient
 

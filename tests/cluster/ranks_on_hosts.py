@@ -61,6 +61,8 @@ def main() -> int:
         print(f"hosts can't be emulated: this needs {lacks}")
         return 0
     pytest = [sys.executable, "-m", "pytest", "--with-mpi", "-m", "mpi", f"--transport={arguments.transport}", *rest]
+    # Intel MPI's launcher finds its own parts there.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as directory, Hosts(Path(directory), -(-arguments.ranks // SLOTS)) as hosts:
         variables = {"MPI4PY_RC_THREAD_LEVEL": LEVELS[arguments.transport]}
         command = words(hosts, arguments.ranks, pytest, variables)

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 from test_relays import CHUNK, SIZE, Pusher, play, saved
 
-from mpidl.parameters import shards
+from mpidl.parameters import Range, shards, within
 from mpidl.roles.left_out import EARLY, LATE
-from mpidl.wire import encoded_bytes, parse
+from mpidl.wire import WithStatistics, encoded_bytes, parse
 
 way = pytest.fixture(params=["windows", "mixed", "messages"])(lambda request: request.param)
+#: At the ends of chunks, and over these.
+STATISTICS = [Range(0, 3), Range(CHUNK - 2, CHUNK + 3), Range(SIZE // 2 - 9, SIZE // 2 + 9), Range(SIZE - 1, SIZE)]
 #: What a format leaves out is a number of the pushes' own digits, or is rounded.
 EXACT = {"bf16": True, "int8": False, "topk:0.1": True, "onebit": False}
 
@@ -41,6 +43,7 @@ def check_end(comm, found, wire):
     if comm.rank == 0:
         left_out = np.concatenate([each.residual for each in found._left_out.feedback[EARLY]])
         assert left_out.any()
+        assert not any(left_out[slice(*part)].any() for part in STATISTICS)
         assert not any(each.residual.any() for each in found._left_out.feedback[LATE])
         check_all_there(servers + left_out, pushed, wire)
 
@@ -55,8 +58,9 @@ def wait_for_files(pusher, coordinator, order, servers):
     pusher.until(complete)
 
 
-def bytes_of_push(wire, size):
-    return sum(parse(wire).size(min(CHUNK, size - start), float) for start in range(0, size, CHUNK))
+def bytes_of_push(wire, part):
+    encoding = WithStatistics(parse(wire), within(STATISTICS, part))
+    return sum(encoding.size(start, min(CHUNK, part.size - start), float) for start in range(0, part.size, CHUNK))
 
 
 def check_all_there(found, expected, wire):
@@ -90,15 +94,15 @@ def test_nothing_is_lost_and_copies_follow_the_servers(comm, shared_path, way, m
 
     monkeypatch.setattr(Server, "unbind", keep_copy)
     servers = comm.size - 2
-    formats = {"wire": parse(wire), "wire_fetch": parse("topk:0.3")}
+    formats = {"wire": parse(wire), "wire_fetch": parse("topk:0.3"), "statistics": STATISTICS}
     _, found = play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, **formats)
     check_end(comm, found, wire)
     copies = [copy for each in comm.allgather(copies) for copy in each]
     if comm.rank == 0:
         assert found._parameters.tobytes() == np.concatenate(copies).tobytes()
         figures, parts = found.status.figures, shards(SIZE, servers)
-        assert figures["bytes_pushed"] == figures["pushes"] * sum(bytes_of_push(wire, part.size) for part in parts)
-        fetched = sum(encoded_bytes(parse("topk:0.3"), part.size, float) for part in parts)
+        assert figures["bytes_pushed"] == figures["pushes"] * sum(bytes_of_push(wire, part) for part in parts)
+        fetched = sum(encoded_bytes(parse("topk:0.3"), part.size, float, within(STATISTICS, part)) for part in parts)
         assert figures["bytes_fetched"] == 8 * SIZE + (figures["fetches"] - 1) * fetched
 
 
@@ -133,5 +137,6 @@ def test_a_checkpoint_and_what_its_relay_left_out_are_what_was_pushed_before_the
                 check_all_there(saved(shared_path, order, range(servers)) + residual, expected, wire)
             pusher.meet(among)
 
-    _, found = play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, wire=parse(wire))
+    formats = {"wire": parse(wire), "statistics": STATISTICS}
+    _, found = play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, **formats)
     check_end(comm, found, wire)

@@ -2,11 +2,12 @@
 
 import json
 
+from mpidl.parameters import Range
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.wire import encoded_bytes, parse
 
-#: 64-33-10
-SIZE = 65 * 33 + 34 * 10
+#: 64-33-10, with two parameters and two statistics of each of 33 units.
+SIZE, STATISTICS = 65 * 33 + 4 * 33 + 34 * 10, [Range(65 * 33 + 2 * 33, 65 * 33 + 4 * 33)]
 CONFIG = """
 run = {name = "digits", epochs = 8}
 data = {source = "digits", batch = 32}
@@ -16,6 +17,8 @@ topology = {relay = true}
 [[model.layer]]
 type = "dense"
 units = 33
+[[model.layer]]
+type = "batch_normalisation"
 activation = "relu"
 [[model.layer]]
 type = "dense"
@@ -32,7 +35,7 @@ def test_a_job_learns_from_encoded_sums(mpidl, tmp_path):
     assert summary["relays"] == 1
     assert summary["test_accuracy"] > 0.88
     received = sum(summary["staleness_histogram"])
-    pushed, fetched = (encoded_bytes(parse(wire), SIZE, "float32") for wire in ("onebit", "int8"))
+    pushed, fetched = (encoded_bytes(parse(wire), SIZE, "float32", STATISTICS) for wire in ("onebit", "int8"))
     assert received <= summary["pushes"] == 8 * 45
     assert summary["bytes_pushed"] == received * pushed
     # Two workers and the relay begin with the whole vector.
@@ -40,3 +43,4 @@ def test_a_job_learns_from_encoded_sums(mpidl, tmp_path):
     (residual,) = Checkpoint(tmp_path / "runs" / "digits" / "checkpoints" / "360").residuals()
     assert residual.shape == (SIZE,)
     assert residual.any()
+    assert not residual[slice(*STATISTICS[0])].any()

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from mpidl.parameters import held_by_servers, split
+from mpidl.parameters import held_by_servers, split, within
 from mpidl.shards.policies import AddChange
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
@@ -130,8 +130,11 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
         if comm.rank == 0:
             vector, copies = np.zeros(SIZE), []
             if capacity.wire_fetch is not None:
-                copies = [Differences(capacity.wire_fetch, vector[slice(*part)]) for part in ranges]
-            left_out = LeftOut(0, path / "checkpoints", capacity.wire, ranges, dtype)
+                copies = [
+                    Differences(capacity.wire_fetch, vector[slice(*part)], statistics=within(capacity.statistics, part))
+                    for part in ranges
+                ]
+            left_out = LeftOut(0, path / "checkpoints", capacity.wire, ranges, dtype, capacity.statistics)
             found = relay = Relay(0, vector, np.zeros(len(ranges), np.int64), left_out, copies)
             relay.bind(opened)
             opened.settle()

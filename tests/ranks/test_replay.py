@@ -15,12 +15,12 @@ DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 LENGTH = ("run.epochs=2", "run.record=true")
 
 
-def recorded(comm, path, *settings):
+def recorded(comm, path, *settings, source=DIGITS):
     """Train on the ranks of the world; return the directory of the run."""
     from mpidl.job.build import build
     from mpidl.runs.ranks import run
 
-    config = load(DIGITS, [*LENGTH, f"run.dir={path}", *settings])
+    config = load(source, [*LENGTH, f"run.dir={path}", *settings])
     run(config, lambda: build(config), comm)
     return path / "digits"
 
@@ -47,6 +47,18 @@ def test_a_deterministic_run_is_replayed_bit_for_bit(comm, shared_path, settings
         result = replay(run)
         assert result["equal"]
         assert result["gradients"] == result["step"] == 2 * 45
+
+
+@pytest.mark.mpi(min_size=4)
+def test_running_statistics_beside_signs_are_replayed_bit_for_bit(comm, shared_path, tmp_path):
+    source = tmp_path / "digits.toml"
+    normalised = 'units = 128\n\n[[model.layer]]\ntype = "batch_normalisation"\n'
+    source.write_text(DIGITS.read_text().replace("units = 128\n", normalised))
+    settings = ["run.deterministic=true", "algorithm.wire=onebit", "algorithm.wire_fetch=onebit"]
+    run = recorded(comm, shared_path, *settings, source=source)
+    if comm.rank == 0:
+        assert replay(run)["equal"]
+        assert json.loads((run / "summary.json").read_text())["test_accuracy"] > 0.7
 
 
 @pytest.mark.mpi(min_size=4)

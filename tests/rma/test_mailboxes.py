@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 class Post:
     """Rank 0 serves, all others push; the fixture's parts in one place."""
 
-    def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True, factored=None):
+    def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True, factored=None, statistics=()):
         from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
         from mpidl.rma.inboxes import Inbox
@@ -29,7 +29,9 @@ class Post:
 
         self.comm, self.workers = comm, comm.size - 1
         kind = (self.workers, np.float64, wire, chunk_bytes)
-        geometry = MailboxGeometry.of(Range(0, size), *kind, within_nodes=wire is None, factored=factored)
+        geometry = MailboxGeometry.of(
+            Range(0, size), *kind, within_nodes=wire is None, factored=factored, statistics=statistics
+        )
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
         self.window = opened(comm, regions(geometry) if comm.rank == 0 else {}, way)
@@ -39,7 +41,9 @@ class Post:
             end = Inbox if geometry.packing is None else PackedInbox
             self.inbox = end(self.window, geometry, list(range(1, comm.size)), self.doorbells)
         else:
-            feedback = ErrorFeedback(wire, size, np.float64) if wire is not None and encodes else None
+            feedback = None
+            if wire is not None and encodes:
+                feedback = ErrorFeedback(wire, size, np.float64, statistics)
             self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, feedback, packs=encodes)
             self.outboxes = Outboxes(self.window, [self.outbox], [slice(0, size)], self.doorbells)
 
@@ -102,6 +106,31 @@ def test_workers_that_encode_and_workers_that_do_not_share_a_server(comm, way, w
         itemsize = 8 if comm.rank % 2 else None
         assert itemsize is None or post.outbox.bytes == pushes * size * itemsize
         assert itemsize is not None or post.outbox.bytes < pushes * size * 8
+        post.wait(post.outboxes.end)
+    post.close()
+
+
+@pytest.mark.parametrize("wire", ["bf16", "int8", "topk:0.5", "onebit"])
+def test_statistics_arrive_as_they_are_in_every_chunk(comm, way, wire):
+    """They are at the ends of chunks, and over these."""
+    size, pushes, statistics = 5000, 5, [Range(0, 3), Range(1000, 1030), Range(4090, 4099), Range(4990, 5000)]
+    post = Post(comm, size, 8192, way, parse(wire), statistics=statistics)
+    places = np.concatenate([np.arange(*part) for part in statistics])
+    sent = np.random.default_rng(comm.rank).normal(size=(pushes, size))
+    arrived = np.zeros(size)
+    if comm.rank == 0:
+
+        def handle(message):
+            start = message.chunk * post.geometry.chunk
+            if message.worker == 0:
+                arrived[start : start + message.values.size] += message.values
+
+        post.serve(handle)
+        assert np.array_equal(arrived[places], np.random.default_rng(1).normal(size=(pushes, size)).sum(0)[places])
+        assert not np.array_equal(arrived, np.random.default_rng(1).normal(size=(pushes, size)).sum(0))
+    else:
+        for values in sent:
+            post.push(values)
         post.wait(post.outboxes.end)
     post.close()
 

@@ -152,9 +152,11 @@ class ReplayEngine:
                 for server, count in zip(self._servers, received, strict=True):
                     server.readers[count] += 1
             replica.feedback = [
-                ErrorFeedback(self._wire, s.range.size, s.parameters.dtype) for s in shards if self._wire
+                ErrorFeedback(self._wire, s.range.size, s.parameters.dtype, s.statistics) for s in shards if self._wire
             ]
-            replica.copies = [Differences(fetched, np.empty_like(s.parameters)) for s in shards if fetched]
+            replica.copies = [
+                Differences(fetched, np.empty_like(s.parameters), statistics=s.statistics) for s in shards if fetched
+            ]
             requests = algorithm.replica(number, self.parameters(), replicas, replica.state)
             replica.process = self._play(replica, requests)
             self._replicas.append(replica)

@@ -3,7 +3,7 @@
 from mpidl.parameters.box import Box, boxes, merged, strides
 from mpidl.parameters.fragments import fragments
 from mpidl.parameters.layout import Layout, Slice
-from mpidl.parameters.ranges import Range, chunks, split
+from mpidl.parameters.ranges import Range, chunks, split, within
 from mpidl.parameters.resharding import Copy, Move, copies, moves
 from mpidl.parameters.shards import Held, held_by_replicas, held_by_servers, shards
 
@@ -26,4 +26,5 @@ __all__ = [
     "shards",
     "split",
     "strides",
+    "within",
 ]

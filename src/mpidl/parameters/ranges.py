@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -57,3 +58,8 @@ def chunks(whole: Range, chunk: int) -> list[Range]:
     if chunk < 1:
         raise ValueError(f"a chunk of {chunk} elements, expected at least 1")
     return [Range(start, min(start + chunk, whole.stop)) for start in range(whole.start, whole.stop, chunk)]
+
+
+def within(ranges: Sequence[Range], whole: Range) -> list[Range]:
+    """Return what ranges have in common with another, relative to its start."""
+    return [shared.shift(-whole.start) for each in ranges if (shared := each.intersect(whole))]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpidl.parameters.ranges import Range, within
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.wire import Differences, Wire, encoded_bytes
@@ -32,14 +33,19 @@ def names(shard: int) -> Names:
     return Names(*(f"{name}/{shard}" for name in Names._fields))
 
 
-def regions(workers: int, size: int, dtype: Any, wire: Wire, shard: int) -> dict[str, tuple[Any, int]]:
-    """Return the window regions of the differences of shard number `shard`, whose `size` elements `workers` fetch."""
-    name = names(shard)
+def regions(
+    workers: int, part: Range, dtype: Any, wire: Wire, shard: int, statistics: Sequence[Range] = ()
+) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the differences of shard number `shard`, a part of the vector that `workers` fetch.
+
+    `statistics` are ranges of the whole vector.
+    """
+    name, encoded = names(shard), encoded_bytes(wire, part.size, dtype, within(statistics, part))
     return {
         name.asked: (np.int64, workers),
         name.answered: (np.int64, workers),
-        name.copies: (dtype, workers * size),
-        name.encoded: (np.uint8, workers * encoded_bytes(wire, size, dtype)),
+        name.copies: (dtype, workers * part.size),
+        name.encoded: (np.uint8, workers * encoded),
     }
 
 
@@ -157,18 +163,20 @@ class DifferenceAnswers:
         The shard's number.
     pending : callable
         Returns how many chunks of a worker wait to be applied.
+    statistics : sequence of Range
+        The ranges of the shard that hold statistics.
     """
 
     def __init__(
         self, window: RemoteMemory, parameters: np.ndarray, wire: Wire, ranks: Sequence[int], doorbells: Doorbells,
-        shard: int, pending: Callable[[int], int],
+        shard: int, pending: Callable[[int], int], statistics: Sequence[Range] = (),
     ) -> None:  # fmt: skip
         name = names(shard)
         self._window, self._parameters, self._ranks, self._doorbells = window, parameters, ranks, doorbells
         self._pending = pending
         self._asked, self._answered = window.local(name.asked), window.local(name.answered)
         copies = window.local(name.copies).reshape(len(ranks), -1)
-        self._copies = [Differences(wire, row) for row in copies]
+        self._copies = [Differences(wire, row, statistics=statistics) for row in copies]
         self._encoded = window.local(name.encoded).reshape(len(ranks), -1)
         self._seen = bytes(self._asked.nbytes)
 

@@ -44,7 +44,8 @@ class Inbox:
             [[ring[s * stride : (s + 1) * stride] for s in range(slots)] for ring in rings]
             for stride in (geometry.stride(False), geometry.stride(True))
         ]
-        self._decoded = np.empty(geometry.wire.rows * chunk if geometry.wire is not None else 0, geometry.dtype)
+        self._rows = 1 if geometry.encoding is None else geometry.encoding.wire.rows
+        self._decoded = np.empty(0 if geometry.encoding is None else self._rows * chunk, geometry.dtype)
         self._taken = [0] * workers
         # What `published` was when nothing was waiting; a worker may have published before this end exists.
         self._seen = bytes(self._published.nbytes)
@@ -95,16 +96,16 @@ class Inbox:
                 f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
                 f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
             )
-        return Message(worker, push, chunk, fetched, self._values(worker, slot, count, encoded), (first, last))
+        return Message(worker, push, chunk, fetched, self._values(worker, slot, chunk, count, encoded), (first, last))
 
-    def _values(self, worker: int, slot: int, count: int, encoded: int) -> np.ndarray:
-        wire, payload = self._geometry.wire, self._payloads[bool(encoded)][worker][slot]
+    def _values(self, worker: int, slot: int, chunk: int, count: int, encoded: int) -> np.ndarray:
+        encoding, payload = self._geometry.encoding, self._payloads[bool(encoded)][worker][slot]
         values: np.ndarray
-        if wire is None or not encoded:
+        if encoding is None or not encoded:
             values = payload.view(self._geometry.dtype)[:count]
             return values
-        values = self._decoded[: wire.rows * count].reshape(wire.shape(count))
-        wire.decode(payload[: wire.size(count, values.dtype)], values)
+        values = self._decoded[: self._rows * count].reshape(encoding.wire.shape(count))
+        encoding.decode(chunk * self._geometry.chunk, payload, values)
         return values
 
     def release(self, worker: int) -> None:

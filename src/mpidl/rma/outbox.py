@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -225,12 +226,14 @@ class Outbox:
             headers[i, COUNT] = min(geometry.chunk, elements - i * geometry.chunk)
         if self._feedback is not None:
             host = self._window.on_host(part, self.server)
-            nbytes = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, self._stride)
-            part = self._encoded[:nbytes]
+            written = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, self._stride)
+            parts = [(own.start, self._encoded[own]) for own in written]
         elif self._samples:
-            part = self._packed[first * geometry.slot : self._left * geometry.slot]
-        self._put(headers, part)
-        self.bytes += part.nbytes
+            parts = [(0, self._packed[first * geometry.slot : self._left * geometry.slot])]
+        else:
+            parts = [(0, part)]
+        self._put(headers, parts)
+        self.bytes += sum(part.nbytes for _, part in parts)
         self._left = first
         self.pushes += self.delivered
         return True
@@ -256,7 +259,7 @@ class Outbox:
         if not self._room(1):
             return False
         self._headers[0] = (self.pushes, chunk, 0, 0, order if chunk == MARK else -1, -1, 0)
-        self._put(self._headers[:1], None)
+        self._put(self._headers[:1])
         return True
 
     def _room(self, wanted: int) -> int:
@@ -264,11 +267,12 @@ class Outbox:
         slots = self._geometry.slots
         return min(wanted, self._free, slots - self.sent % slots)
 
-    def _put(self, headers: np.ndarray, values: Any) -> None:
+    def _put(self, headers: np.ndarray, parts: Sequence[tuple[int, Any]] = ()) -> None:
+        """Start writing consecutive messages, and what of their slots has to be written, from which byte on."""
         slot = self._geometry.slots - self.sent % self._geometry.slots - len(headers)
-        if values is not None:
-            offset = self._worker * self._geometry.ring + slot * self._stride
-            self._window.put(values, self.server, self._names.slots, offset, stays=self._stays)
+        begin = self._worker * self._geometry.ring + slot * self._stride
+        for offset, values in parts:
+            self._window.put(values, self.server, self._names.slots, begin + offset, stays=self._stays)
             self._written_stride = self._stride
         self._window.put(headers, self.server, self._names.headers, (self._first_slot + slot) * HEADER)
         self._unpublished = len(headers)

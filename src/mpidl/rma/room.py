@@ -60,7 +60,9 @@ def _needed(rank: int, roles: Roles, capacity: Capacity, way: str) -> int:
             mailboxes = capacity.mailboxes(number, rings)
             needed += shard.size * itemsize + mailboxes.nbytes
             if (wire := capacity.wire_fetch) is not None:
-                regions = differences.regions(len(roles.fetchers()), shard.size, capacity.dtype, wire, number)
+                regions = differences.regions(
+                    len(roles.fetchers()), shard, capacity.dtype, wire, number, capacity.statistics
+                )
                 needed += sum(np.dtype(kind).itemsize * count for kind, count in regions.values())
     if not roles.servers and rank == roles.replicas[0][0]:
         needed += capacity.shared_vectors * capacity.shards[-1].stop * itemsize

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.parameters.ranges import within
 from mpidl.rma.calls import Callee
 from mpidl.rma.differences import DifferenceAnswers
 from mpidl.rma.inboxes import Inbox
@@ -37,11 +38,12 @@ class WindowServerLink(WindowLink):
         geometry = shared.geometries[number]
         kind = Inbox if geometry.packing is None else PackedInbox
         self.inbox = kind(self._window, geometry, pushers, self._doorbells, number)
-        wire, self._differences = shared.capacity.wire_fetch, None
-        if wire is not None:
+        capacity, self._differences = shared.capacity, None
+        if capacity.wire_fetch is not None:
             self._differences = DifferenceAnswers(
-                self._window, self.parameters, wire, fetchers, self._doorbells, number, self.inbox.pending
-            )
+                self._window, self.parameters, capacity.wire_fetch, fetchers, self._doorbells, number,
+                self.inbox.pending, within(capacity.statistics, capacity.shards[number]),
+            )  # fmt: skip
         self._clock, self._orders = self._window.local(f"clock/{number}"), self._window.local("orders")
         self._done = self._window.local("done") if shared.capacity.units else np.zeros(0, np.uint8)
         self._callee = Callee(shared.comm, self._coordinator, self._doorbells)

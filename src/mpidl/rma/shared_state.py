@@ -146,8 +146,8 @@ class SharedState(Owner):
                     **mailboxes.regions(self.geometries[shard], shard),
                 }
                 if (wire := capacity.wire_fetch) is not None:
-                    fetchers, size = len(self.roles.fetchers()), capacity.shards[shard].size
-                    regions |= differences.regions(fetchers, size, capacity.dtype, wire, shard)
+                    fetchers, part = len(self.roles.fetchers()), capacity.shards[shard]
+                    regions |= differences.regions(fetchers, part, capacity.dtype, wire, shard, capacity.statistics)
             return regions
         if self.rank in self._relay_ranks:
             return self._regions_of_relay(self.roles.relays[self._relay_ranks.index(self.rank)])

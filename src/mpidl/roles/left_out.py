@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Range, within
 from mpidl.storage.files import relay_file, scratch
 from mpidl.storage.writer import BackgroundTask, write_file
 from mpidl.transport.interface.link import FollowerLink
@@ -37,6 +37,8 @@ class LeftOut:
         How pushes are encoded.
     shards : sequence of Range
     dtype : dtype
+    statistics : sequence of Range
+        Ranges of the parameters that hold statistics, of which nothing is left out.
 
     Attributes
     ----------
@@ -46,11 +48,17 @@ class LeftOut:
         Ordinal of the last order that has been saved.
     """
 
-    def __init__(self, number: int, checkpoints: Path, wire: Wire | None, shards: Sequence[Range], dtype: Any) -> None:
+    def __init__(
+        self, number: int, checkpoints: Path, wire: Wire | None, shards: Sequence[Range], dtype: Any,
+        statistics: Sequence[Range] = (),
+    ) -> None:  # fmt: skip
         self._number, self._checkpoints, self._shards = number, checkpoints, shards
         self.feedback: list[list[ErrorFeedback]] = []
         if wire is not None:
-            self.feedback = [[ErrorFeedback(wire, shard.size, dtype) for shard in shards] for _ in (EARLY, LATE)]
+            self.feedback = [
+                [ErrorFeedback(wire, shard.size, dtype, within(statistics, shard)) for shard in shards]
+                for _ in (EARLY, LATE)
+            ]
         self.order, self._writing = 0, BackgroundTask()
 
     def load(self, residual: np.ndarray) -> None:

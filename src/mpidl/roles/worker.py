@@ -25,6 +25,7 @@ from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.rehearsal import rehearse_replica
 from mpidl.job.restoring import load_buffers, replica_position
+from mpidl.job.slices import own_statistics
 from mpidl.job.training import training_of
 from mpidl.metrics.figures import Figures
 from mpidl.nn.evaluation import evaluate_split
@@ -111,7 +112,9 @@ class Worker:
         shards = [each.range.shift(-job.slice.start) for _, each in held]
         if algorithm.exchange is Exchange.SERVERS:
             encodings = (None, None) if self._relayed else (algorithm.encoding(), algorithm.fetch_encoding())
-            return ThroughServers(shards, job.dtype, *encodings, in_rounds=job.config.run.deterministic)
+            return ThroughServers(
+                shards, job.dtype, *encodings, in_rounds=job.config.run.deterministic, statistics=own_statistics(job)
+            )
         if algorithm.coordinated:
             return SandblasterWorker(
                 shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,

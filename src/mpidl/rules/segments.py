@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Range, within
 from mpidl.rules.rule import Rule
 
 
@@ -98,8 +98,3 @@ def _covering(segments: Sequence[Segment], whole: Range) -> list[Segment]:
     if end < whole.stop:
         covering.append(Segment(Range(end, whole.stop)))
     return [each._replace(range=each.range.shift(-whole.start)) for each in covering]
-
-
-def within(ranges: Sequence[Range], whole: Range) -> list[Range]:
-    """Return what ranges have in common with another, relative to its start."""
-    return [shared.shift(-whole.start) for each in ranges if (shared := each.intersect(whole))]

@@ -16,7 +16,7 @@ from mpidl.job.planning import plan_model
 from mpidl.job.slices import factored_of, shards_of
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
-from mpidl.parameters import Range, split
+from mpidl.parameters import Range, split, within
 from mpidl.partition.plan import Plan
 from mpidl.report.text import quantity, size, table
 from mpidl.topology.roles import Roles, assign
@@ -194,7 +194,11 @@ def _memory_of_relay(job: Job, shards: Sequence[Range], replicas: int) -> dict[s
 def _answers(job: Job, shards: Sequence[Range]) -> int:
     """Return the bytes of encoded answers to fetches of these shards."""
     fetched = job.algorithm.fetch_encoding()
-    return 0 if fetched is None else sum(encoded_bytes(fetched, shard.size, job.dtype) for shard in shards)
+    return (
+        0
+        if fetched is None
+        else sum(encoded_bytes(fetched, shard.size, job.dtype, within(job.statistics, shard)) for shard in shards)
+    )
 
 
 def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, relayed: bool) -> dict[str, int]:
@@ -208,7 +212,9 @@ def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, rel
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if part is None:
             encoding, factored, rings = job.algorithm.encoding(), factored_of(job), len(roles.pushers())
-            memory["exchange"] += MailboxGeometry.of(shard, rings, job.dtype, encoding, factored=factored).nbytes
+            memory["exchange"] += MailboxGeometry.of(
+                shard, rings, job.dtype, encoding, factored=factored, statistics=job.statistics
+            ).nbytes
             if job.algorithm.fetch_encoding() is not None:
                 memory["exchange"] += len(roles.fetchers()) * (own + _answers(job, [shard]))
         elif exchange is Exchange.REDUCTION:

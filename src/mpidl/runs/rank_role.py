@@ -17,7 +17,7 @@ from mpidl.job.job import Job
 from mpidl.job.place import place
 from mpidl.job.rehearsal import learn_outputs, rehearse_encodings, rehearse_shard
 from mpidl.job.restoring import residual_of_relay
-from mpidl.parameters import Held
+from mpidl.parameters import Held, within
 from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
@@ -156,11 +156,14 @@ class RankRole:
         clocks = [fill_parameters(job, part, parameters[slice(*part)]) for part in shards]
         rehearse_encodings(job)
         wire, wire_fetch = job.algorithm.encoding(), job.algorithm.fetch_encoding()
-        left_out, copies = LeftOut(number, job.checkpoints, wire, shards, job.dtype), []
+        left_out, copies = LeftOut(number, job.checkpoints, wire, shards, job.dtype, job.statistics), []
         if wire is not None:
             left_out.load(residual_of_relay(job, number, len(self._roles.relays)))
         if wire_fetch is not None:
-            copies = [Differences(wire_fetch, parameters[slice(*part)]) for part in shards]
+            copies = [
+                Differences(wire_fetch, parameters[slice(*part)], statistics=within(job.statistics, part))
+                for part in shards
+            ]
         return Relay(number, parameters, np.array(clocks), left_out, copies, job.statistics)
 
     def _make_server(self, number: int, transport: Transport) -> Server:

@@ -155,6 +155,7 @@ def _capacity(job: Job, held: list[Held]) -> Capacity:
         sums=len(job.evaluated) * job.figures.size,
         units=job.units,
         shared_vectors=shared,
+        statistics=job.statistics,
         held=held,
         slices=job.slices,
     )

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.parameters.ranges import Range
-from mpidl.rules.segments import within
+from mpidl.parameters.ranges import Range, within
 
 
 class Damping:

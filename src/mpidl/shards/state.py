@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mpidl.device import to_host
-from mpidl.parameters.ranges import Range, chunks
+from mpidl.parameters.ranges import Range, chunks, within
 from mpidl.rules import Sgd
 from mpidl.rules.segments import SegmentedRule, unfrozen
 from mpidl.shards.damping import Damping
@@ -72,8 +72,8 @@ class ShardState:
     ----------
     vectors : dict of str to array
         "parameters" and the vectors of `state` by their names, as they are now; `bind` replaces entries.
-    pieces : list of Range
-        The chunks, within the shard.
+    pieces, statistics : list of Range
+        The chunks, and what holds statistics, within the shard.
     chunk_size, chunks : int
         Elements of a chunk, and number of chunks.
     begun, pushes, dropped : int
@@ -121,6 +121,7 @@ class ShardState:
         if rule.rule is not None:
             of_range = partial(SegmentedRule, rule.rule, statistics=rule.statistics, segments=rule.segments)
             self._rules, self._rule_of_all = [of_range(each) for each in in_vector], of_range(range)
+        self.statistics = within(rule.statistics, range)
         self._unfrozen = [unfrozen(rule.segments, each) for each in in_vector]
         self._damping = Damping(rule.statistics, in_vector, parameters)
         self._damping_of_all = Damping(rule.statistics, [range], parameters)

@@ -42,6 +42,8 @@ class Capacity:
         Which gradients travel in factors.
     chunk_bytes : int
         Bytes of a chunk; see `mpidl.transport.mailbox_geometry.MailboxGeometry`.
+    statistics : sequence of Range
+        What of the parameters are statistics, which are not encoded.
     held : sequence of Held
         The shards again, with who holds each. By default, server or replica k holds shard k for replicas of one rank.
     slices : sequence of Range
@@ -60,6 +62,7 @@ class Capacity:
     shared_vectors: int = 0
     factored: Factored | None = None
     chunk_bytes: int = CHUNK_BYTES
+    statistics: Sequence[Range] = ()
     held: Sequence[Held] = ()
     slices: Sequence[Range] = ()
 
@@ -68,8 +71,9 @@ class Capacity:
         within = self.within_nodes or (self.wire is not None and self.wire.rows > 1)
         part = self.shards[shard]
         return MailboxGeometry.of(
-            part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within, factored=self.factored
-        )
+            part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within, factored=self.factored,
+            statistics=self.statistics,
+        )  # fmt: skip
 
     def held_by(self, holder: int) -> list[int]:
         """Return the numbers of the shards that a server holds or, without servers, a replica."""

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Range, within
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.transport.protocol import Header
-from mpidl.wire import BLOCK, Factored, Packing, Wire
+from mpidl.wire import BLOCK, Factored, Packing, Wire, WithStatistics
 
 #: Bytes that the rings of all workers may take in one server's memory, and the slots a ring has at most and at least.
 MAILBOX_BYTES = 256 << 20
@@ -29,12 +29,12 @@ class MailboxGeometry(NamedTuple):
     chunk, chunks : int
         Elements of a slot, and chunks of a whole push.
     dtype : dtype
-    wire : Wire or None
+    encoding : WithStatistics or None
         How chunks are encoded.
     slot : int
         Bytes of a slot.
     whole : int
-        Bytes of a slot in the rings of workers that don't encode where others do; 0 if all do as `wire` says.
+        Bytes of a slot in the rings of workers that don't encode where others do; 0 if all encode.
     packing : Packing or None
         How pushes travel in factors, of the workers that do so; each slot takes a piece.
     """
@@ -44,7 +44,7 @@ class MailboxGeometry(NamedTuple):
     chunk: int
     chunks: int
     dtype: np.dtype
-    wire: Wire | None
+    encoding: WithStatistics | None
     slot: int
     whole: int = 0
     packing: Packing | None = None
@@ -53,18 +53,21 @@ class MailboxGeometry(NamedTuple):
     def of(
         cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES,
         *, room: int = MAILBOX_BYTES, within_nodes: bool = True, factored: Factored | None = None,
+        statistics: Sequence[Range] = (),
     ) -> MailboxGeometry:  # fmt: skip
         """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as `room` bytes allow.
 
         Where many workers leave too little memory for two slots of a ring, chunks are smaller. Unless those of workers
         on the server's node are encoded, too (`within_nodes`), each ring has room for chunks as they are. So it has
-        where gradients are `factored`, which may travel as they are now and then.
+        where gradients are `factored`, which may travel as they are now and then. `statistics` are ranges of the whole
+        vector, which travel as they are.
         """
         dtype = np.dtype(dtype)
         most = room // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
         chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize), max(most, FEWEST_ELEMENTS))
         chunks = -(-shard.size // chunk)
-        slot = chunk * dtype.itemsize if wire is None else wire.size(chunk, dtype)
+        encoding = None if wire is None else WithStatistics(wire, within(statistics, shard))
+        slot = chunk * dtype.itemsize if encoding is None else encoding.largest(chunk, dtype)
         whole = 0 if wire is None or within_nodes else chunk * dtype.itemsize
         packing = None if factored is None else Packing(shard, chunk, factored, dtype)
         if packing is not None and packing.piece < slot:
@@ -73,7 +76,7 @@ class MailboxGeometry(NamedTuple):
             packing = None
         affordable = room // (workers * max(slot, whole))
         slots = max(FEWEST_SLOTS, min(MOST_SLOTS, chunks + 1, affordable))
-        return cls(workers, slots, chunk, chunks, dtype, wire, slot, whole, packing)
+        return cls(workers, slots, chunk, chunks, dtype, encoding, slot, whole, packing)
 
     def stride(self, encoded: bool) -> int:
         """Return the bytes from one slot to the next in the ring of a worker whose chunks are encoded, or are not."""

@@ -10,6 +10,7 @@ from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
 from mpidl.wire.wire import BLOCK, Wire
 from mpidl.wire.with_origin import WithOrigin
+from mpidl.wire.with_statistics import WithStatistics
 
 __all__ = [
     "BLOCK",
@@ -26,6 +27,7 @@ __all__ = [
     "TopK",
     "Wire",
     "WithOrigin",
+    "WithStatistics",
     "encoded_bytes",
     "parse",
 ]

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from mpidl.parameters.ranges import Range
 from mpidl.wire.wire import BLOCK, Wire
+from mpidl.wire.with_statistics import WithStatistics
 
 #: Number of elements that are encoded at a time: they stay in the cache between their difference and their sum.
 CHUNK = 64 * BLOCK
 
 
-def encoded_bytes(wire: Wire, size: int, dtype: Any) -> int:
-    """Return the number of bytes of the encoded difference of a shard of `size` elements."""
-    chunks, rest = divmod(size, CHUNK)
-    return chunks * wire.size(CHUNK, dtype) + (wire.size(rest, dtype) if rest else 0)
+def encoded_bytes(wire: Wire, size: int, dtype: Any, statistics: Sequence[Range] = ()) -> int:
+    """Return the number of bytes of the encoded difference of a shard of `size` elements, some of them statistics."""
+    encoding = WithStatistics(wire, statistics)
+    return sum(encoding.size(*part, dtype) for part in _parts(size))
+
+
+def _parts(size: int) -> list[tuple[int, int]]:
+    """Return the first element, and the number of elements, of each part that is encoded at a time."""
+    return [(first, min(CHUNK, size - first)) for first in range(0, size, CHUNK)]
 
 
 class Differences:
@@ -32,6 +40,8 @@ class Differences:
         Memory of the copy.
     begun : bool
         Whether `values` are the copy's already. If not, the parameters have to be copied whole first.
+    statistics : sequence of Range
+        The ranges of the shard that hold statistics, which travel as they are.
 
     Attributes
     ----------
@@ -45,11 +55,11 @@ class Differences:
     compression.
     """
 
-    def __init__(self, wire: Wire, values: np.ndarray, begun: bool = False) -> None:
+    def __init__(self, wire: Wire, values: np.ndarray, begun: bool = False, statistics: Sequence[Range] = ()) -> None:
         self.values, self.begun = values, begun
-        self._wire = wire
-        self._parts = [slice(first, min(first + CHUNK, values.size)) for first in range(0, values.size, CHUNK)]
-        self._sizes = [wire.size(part.stop - part.start, values.dtype) for part in self._parts]
+        self._encoding = WithStatistics(wire, statistics)
+        self._parts = [slice(first, first + elements) for first, elements in _parts(values.size)]
+        self._sizes = [self._encoding.size(*part, values.dtype) for part in _parts(values.size)]
         self._difference, self._residual = np.empty((2, min(CHUNK, values.size)), values.dtype)
         self.nbytes = sum(self._sizes)
         self._data = np.empty(0, np.uint8)
@@ -74,7 +84,7 @@ class Differences:
             difference, residual = self._difference[:elements], self._residual[:elements]
             np.subtract(parameters[part], self.values[part], out=difference)
             residual[:] = 0
-            self._wire.encode(difference, residual, out[start : start + size])
+            self._encoding.encode(part.start, difference, residual, out[start : start + size])
             self._add(part, out[start : start + size])
             start += size
 
@@ -97,5 +107,5 @@ class Differences:
 
     def _add(self, part: slice, data: np.ndarray) -> None:
         difference = self._difference[: part.stop - part.start]
-        self._wire.decode(data, difference)
+        self._encoding.decode(part.start, data, difference)
         self.values[part] += difference

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpidl.parameters.ranges import Range
 from mpidl.wire.wire import Wire
+from mpidl.wire.with_statistics import WithStatistics
 
 
 class ErrorFeedback:
@@ -20,6 +23,8 @@ class ErrorFeedback:
         Number of elements in the shard.
     dtype : dtype
         float32 or float64.
+    statistics : sequence of Range
+        The ranges of the shard that hold statistics, which travel as they are.
 
     Attributes
     ----------
@@ -33,14 +38,14 @@ class ErrorFeedback:
     SignSGD and other gradient compression schemes.
     """
 
-    def __init__(self, wire: Wire, size: int, dtype: Any) -> None:
-        self.wire = wire
+    def __init__(self, wire: Wire, size: int, dtype: Any, statistics: Sequence[Range] = ()) -> None:
+        self.wire, self._encoding = wire, WithStatistics(wire, statistics)
         self.residual = np.zeros(size, dtype)
 
     def encode_chunks(
         self, start: int, values: NDArray[Any], chunk: int, out: NDArray[np.uint8], stride: int = 0
-    ) -> int:
-        """Encode a part of a push chunk by chunk, each into a slot of its own; allocate nothing.
+    ) -> list[slice]:
+        """Encode a part of a push chunk by chunk, each into a slot of its own; allocate no arrays.
 
         Parameters
         ----------
@@ -56,17 +61,20 @@ class ErrorFeedback:
 
         Returns
         -------
-        int
-            Number of bytes from the beginning of `out` to the end of the last chunk.
+        list of slice
+            The bytes of `out` that have been written. Chunks that fill their slots are in one slice with the next.
         """
-        end = 0
+        written: list[slice] = []
         for number, first in enumerate(range(0, values.shape[-1], chunk)):
             part = values[..., first : first + chunk]
             elements = part.shape[-1]
             residual = self.residual[start + first : start + first + elements]
-            end = number * stride + self.wire.size(elements, values.dtype)
-            self.wire.encode(part, residual, out[number * stride : end])
-        return end
+            slot = number * stride
+            end = slot + self._encoding.encode(start + first, part, residual, out[slot:])
+            if written and written[-1].stop == slot:
+                slot = written.pop().start
+            written.append(slice(slot, end))
+        return written
 
     def round_trip(self, values: NDArray[Any], chunk: int, decoded: NDArray[Any]) -> int:
         """Encode and decode a whole push, as if it went to a server, and return the number of bytes it takes.
@@ -80,11 +88,11 @@ class ErrorFeedback:
             Overwritten with what arrives; may be `values` itself.
         """
         size = values.shape[-1]
-        data = np.empty(self.wire.size(min(chunk, size), values.dtype), np.uint8)
+        data = np.empty(self._encoding.largest(min(chunk, size), values.dtype), np.uint8)
         total = 0
         for start in range(0, size, chunk):
             part = slice(start, start + chunk)
-            nbytes = self.encode_chunks(start, values[..., part], chunk, data)
-            self.wire.decode(data[:nbytes], decoded[..., part])
-            total += nbytes
+            (own,) = self.encode_chunks(start, values[..., part], chunk, data)
+            self._encoding.decode(start, data[own], decoded[..., part])
+            total += own.stop
         return total

@@ -24,11 +24,14 @@ class Wire:
         doesn't depend on the number of servers.
     rows : int
         1 where the values of a chunk have shape (n,), 2 where they have shape (2, n).
+    lossless : bool
+        Whether what arrives is always what was sent.
     """
 
     name: str
     block: int = 1
     rows: int = 1
+    lossless: bool = False
 
     def size(self, elements: int, dtype: Any) -> int:
         """Return the number of bytes of an encoded chunk, a multiple of 8."""
@@ -61,6 +64,12 @@ class Wire:
         data = np.zeros(self.size(1, dtype), np.uint8)
         self.encode(values, np.zeros(1, dtype), data)
         self.decode(data, values)
+
+
+def plain_bytes(elements: int, dtype: Any) -> int:
+    """Return the number of bytes of elements that travel as they are, a multiple of 8."""
+    itemsize: int = np.dtype(dtype).itemsize
+    return -(-elements * itemsize // 8) * 8
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.wire.wire import Wire
+from mpidl.wire.wire import Wire, plain_bytes
 
 
 class WithOrigin(Wire):
@@ -21,12 +21,12 @@ class WithOrigin(Wire):
     rows = 2
 
     def __init__(self, wire: Wire | None) -> None:
-        self._wire = wire
+        self._wire, self.lossless = wire, wire is None
         self.name, self.block = ("fp32", 1) if wire is None else (wire.name, wire.block)
 
     def size(self, elements: int, dtype: Any) -> int:
         """See `Wire.size`."""
-        return self._end(elements, dtype) + _plain(elements, dtype)
+        return self._end(elements, dtype) + plain_bytes(elements, dtype)
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         """See `Wire.encode`; the residual is the vector's."""
@@ -50,10 +50,4 @@ class WithOrigin(Wire):
 
     def _end(self, elements: int, dtype: Any) -> int:
         """Return the number of bytes of the vector."""
-        return _plain(elements, dtype) if self._wire is None else self._wire.size(elements, dtype)
-
-
-def _plain(elements: int, dtype: Any) -> int:
-    """Return the number of bytes of a row that travels as it is, a multiple of 8."""
-    itemsize: int = np.dtype(dtype).itemsize
-    return -(-elements * itemsize // 8) * 8
+        return plain_bytes(elements, dtype) if self._wire is None else self._wire.size(elements, dtype)

@@ -12,7 +12,7 @@ from mpidl.algorithms.requests import Fetch, Push
 from mpidl.device import from_host
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Range, within
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, ShardClock
@@ -36,6 +36,8 @@ class ThroughServers(RequestHandler):
         How pushes, and how fetches are encoded.
     in_rounds : bool
         Whether servers apply pushes in rounds, as in a deterministic run.
+    statistics : sequence of Range
+        What of the slice are statistics, which are not encoded.
 
     Attributes
     ----------
@@ -51,14 +53,18 @@ class ThroughServers(RequestHandler):
         wire_fetch: Wire | None = None,
         *,
         in_rounds: bool = False,
+        statistics: Sequence[Range] = (),
     ) -> None:
         super().__init__()
         self.together = in_rounds
         self.actions = {Fetch: self._fetch, Push: self._push}
         if wire is not None:
-            self.feedback = [ErrorFeedback(wire, shard.size, dtype) for shard in shards]
+            self.feedback = [ErrorFeedback(wire, shard.size, dtype, within(statistics, shard)) for shard in shards]
         if wire_fetch is not None:
-            self.copies = [Differences(wire_fetch, np.zeros(shard.size, dtype)) for shard in shards]
+            self.copies = [
+                Differences(wire_fetch, np.zeros(shard.size, dtype), statistics=within(statistics, shard))
+                for shard in shards
+            ]
         self.fetched = np.full((len(shards), len(ShardClock)), -1, np.int64)
         self._parts = [slice(*shard) for shard in shards]
         self._spare: np.ndarray | None = None

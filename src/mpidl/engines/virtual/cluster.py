@@ -221,7 +221,10 @@ class VirtualReplica:
             Overwritten with what arrives.
         """
         if not self._feedback:
-            self._feedback = [ErrorFeedback(wire, server.shard.range.size, vector.dtype) for server in servers]
+            self._feedback = [
+                ErrorFeedback(wire, server.shard.range.size, vector.dtype, server.shard.statistics)
+                for server in servers
+            ]
             for server, feedback in zip(servers, self._feedback, strict=True):
                 if self._residual is not None:
                     feedback.residual[:] = self._residual[server.part]
@@ -235,7 +238,7 @@ class VirtualReplica:
         for each in () if self._copies else servers:
             parameters, kept = each.shard.parameters, self._copy
             values = np.empty_like(parameters) if kept is None else kept[each.part].astype(parameters.dtype)
-            self._copies[each] = Differences(wire, values, begun=kept is not None)
+            self._copies[each] = Differences(wire, values, kept is not None, each.shard.statistics)
         return self._copies[server]
 
 
