@@ -5,6 +5,7 @@ import pytest
 from mpidl.algorithms import ALGORITHMS
 from mpidl.config import from_dict, load
 from mpidl.config.measured import Link, Measured, Node, save
+from mpidl.engines.virtual.times import Constant, Times
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import durations
@@ -215,6 +216,29 @@ def test_what_is_not_predicted(tmp_path, monkeypatch):
         apply(found, tmp_path / "job.toml")
 
 
+def test_nothing_is_predicted_with_relays():
+    nodes = SLOW | {"ranks_per_node": 8}
+    found = propose(config(topology={"relay": True, "servers": 1, "partitions": 2}, virtual=nodes), 16)
+    # The second node has no server, so that one of its ranks is a relay.
+    assert found["proposal"] == {"servers": 1, "replicas": 6, "partitions": 2, "stages": 1, "micro_batches": 1}
+    assert found["cuts"]
+    assert found["why"] == [
+        "no speed is predicted: virtual clusters have no relays; topology.relay = false would predict one without them"
+    ]
+
+
+def test_what_the_fullest_card_carries(monkeypatch):
+    monkeypatch.setattr(prediction, "STEPS", (200, 200))
+    # The server is on the second node. Its workers there pass no card; the one of the first node sends and receives.
+    times = Times(Constant(0.02), bandwidth=1e8, ranks_per_node=2, memory_bandwidth=1e12)
+    alone, beside = (predict(build(config()), 1, replicas, times) for replicas in (1, 2))
+    step = 0.02 + 2 * BYTES / 1e8
+    assert alone.load == pytest.approx(BYTES / step / 1e8, rel=0.05)
+    assert beside.load == pytest.approx(alone.load, rel=0.1)
+    assert beside.samples_per_second == pytest.approx(8 / step + 8 / 0.02, rel=0.1)
+    assert predict(build(config()), 1, 2, Times(Constant(0.02))).load == 0
+
+
 def test_the_text():
     lines = as_text(propose(config(virtual=SLOW), 16)).splitlines()
     assert lines[1].split() == [
@@ -225,7 +249,8 @@ def test_the_text():
     reasons = lines[lines.index("proposed: 6 servers and 9 replicas") + 1 :]
     assert reasons[1].startswith("- a step takes ")
     assert ", a gradient alone 20 ms; each replica fetches 622 kB and pushes " in reasons[1]
-    assert "of what it carries" in reasons[2]
+    assert reasons[2].startswith("- the fullest network card carries ")
+    assert reasons[2].endswith(" % of what it can")
     assert [line.partition(" would give ")[0] for line in reasons[3:6]] == [
         "- 4 servers", "- 9 servers", "- replicas of 2 ranks and 6 servers",
     ]  # fmt: skip

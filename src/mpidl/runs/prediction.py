@@ -43,12 +43,15 @@ class Prediction:
         Of all replicas.
     fetched, pushed : float
         Bytes that a replica fetches and pushes a step.
+    load : float
+        What part of its capacity the fullest network card carries, in its fuller direction; 0 without a network.
     """
 
     step_seconds: float
     samples_per_second: float
     fetched: float
     pushed: float
+    load: float
 
 
 def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
@@ -102,6 +105,7 @@ def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
         samples_per_second=replicas * job.config.data.batch / seconds,
         fetched=totals.bytes_fetched / totals.batches * scale,
         pushed=totals.bytes_pushed / totals.batches * scale,
+        load=engine.load,
     )
 
 

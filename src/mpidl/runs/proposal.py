@@ -16,7 +16,7 @@ from mpidl.job.durations import durations
 from mpidl.job.job import Job
 from mpidl.partition.plan import Plan
 from mpidl.report.text import duration, quantity, table
-from mpidl.runs.plan import of_cuts, of_model, of_ranks
+from mpidl.runs.plan import of_cuts, of_model, of_ranks, plan
 from mpidl.runs.prediction import predict
 from mpidl.runs.ways import Way, Ways
 
@@ -45,8 +45,9 @@ def propose(config: Config, ranks: int) -> dict[str, Any]:
         What `mpidl.runs.plan.plan` returns of the proposed topology and, besides: proposal, a dict with servers,
         replicas, partitions, stages and micro_batches; why, a list of lines; and candidates, a dict for each topology
         that was compared with servers, replicas, partitions, stages, micro_batches, memory (bytes of the largest rank),
-        fits (whether its nodes have that), gradient_seconds, step_seconds, samples_per_second, and fetched and pushed,
-        a replica's bytes a step. There are none if no speed can be predicted.
+        fits (whether its nodes have that), gradient_seconds, step_seconds, samples_per_second, fetched and pushed (a
+        replica's bytes a step), and load (what part of its capacity the fullest network card carries). There are none
+        if no speed can be predicted.
 
     Raises
     ------
@@ -56,9 +57,11 @@ def propose(config: Config, ranks: int) -> dict[str, Any]:
     job = build(config)
     reason = _unpredictable(job, ranks)
     if reason is not None:
-        servers = config.servers
-        proposal = dict(zip(KEYS, (servers, ranks - 1 - servers, 1, 1, 1), strict=True))
-        described = of_model(job) | of_ranks(job, servers, ranks)
+        described, topology = plan(config, ranks), config.topology
+        workers = sum(each["role"].startswith("worker") for each in described["roles"])
+        counts = (config.servers, workers // topology.partitions, topology.partitions)
+        micro_batches = topology.pipeline["micro_batches"]
+        proposal = dict(zip(KEYS, (*counts, topology.stages, micro_batches), strict=True))
         return described | {"proposal": proposal, "candidates": [], "why": [f"no speed is predicted: {reason}"]}
     search = _Search(job, ranks)
     best = search.best()
@@ -76,6 +79,8 @@ def _unpredictable(job: Job, ranks: int) -> str | None:
     """Return why the speed of a job can't be predicted, if it can't."""
     if job.algorithm.coordinated:
         return f"the steps of {job.algorithm.name} depend on what it finds"
+    if job.config.topology.relay:
+        return "virtual clusters have no relays; topology.relay = false would predict one without them"
     if ranks > MOST:
         return f"there are more than {MOST} ranks"
     section, layers = job.config.virtual, job.original.summaries()
@@ -192,11 +197,9 @@ class _Search:
         )
         if best["partitions"] > 1:
             yield f"{duration(self._ways.uncut.seconds)} on one rank, {_way(best)}"
-        if best["servers"]:
-            moved = best["replicas"] * max(best["fetched"], best["pushed"]) / best["servers"]
-            load = moved / best["step_seconds"] / times.bandwidth
-            busy = f", {100 * load:.0f} % of what it carries" if times.cores is None else ""
-            yield f"each server's link carries {quantity(moved / best['step_seconds'], 'B/s')} each way{busy}"
+        if best["load"]:
+            carried = quantity(best["load"] * times.bandwidth, "B/s")
+            yield f"the fullest network card carries {carried}, {100 * best['load']:.0f} % of what it can"
         yield from self._compared(best)
 
     def _compared(self, best: Mapping[str, Any]) -> Iterator[str]:

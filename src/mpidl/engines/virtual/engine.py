@@ -160,6 +160,11 @@ class VirtualEngine:
         return self._cluster.clock()
 
     @property
+    def load(self) -> float:
+        """See `Machines.load`; 0 if nothing takes time."""
+        return self._cluster.machines.load if self._cluster.machines is not None else 0.0
+
+    @property
     def tickets(self) -> int:
         """Number of portions taken so far."""
         return min(self._tickets, self._schedule.tickets)

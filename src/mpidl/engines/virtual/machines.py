@@ -55,6 +55,13 @@ class Machines:
         """Whether all replicas and servers share a number of cores."""
         return self._cores is not None
 
+    @property
+    def load(self) -> float:
+        """What part of its capacity the fullest network card has carried so far, in its fuller direction."""
+        if self._network is None or not self._environment.now:
+            return 0.0
+        return float(self._network.carried.max() / self._times.bandwidth / self._environment.now)
+
     def compute(self, replica: int) -> simpy.Event:
         """Return an event that occurs when a replica has computed a gradient."""
         cut, slow = self._cut, self._times.slow.get(replica, 1.0)

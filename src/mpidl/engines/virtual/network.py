@@ -29,11 +29,17 @@ class Network:
     environment : simpy.Environment
     bandwidths : array, shape (nodes,)
         Bytes per second of each node's card, in each direction.
+
+    Attributes
+    ----------
+    carried : array, shape (2, nodes)
+        Bytes that have begun to flow out of, and into each node.
     """
 
     def __init__(self, environment: simpy.Environment, bandwidths: np.ndarray) -> None:
         self._environment = environment
         self._capacities = np.stack([bandwidths, bandwidths]).astype(np.float64)
+        self.carried = np.zeros_like(self._capacities)
         self._spare, self._crossing = np.empty_like(self._capacities), np.empty_like(self._capacities)
         self._cards = np.empty((3, self._capacities.size + 1), np.int64)
         # The flows under way, in no order; `_begun` has the event of each, and its number since the beginning.
@@ -54,6 +60,8 @@ class Network:
         if flow == self._left.size:
             self._grow(max(16, 2 * flow))
         self._ends[0, flow], self._ends[1, flow] = sender, receiver
+        self.carried[0, sender] += size
+        self.carried[1, receiver] += size
         self._left[flow], self._rates[flow], self._least[flow] = size, 0.0, ROUNDING * size
         self._begun.append((self._count, event))
         self._count += 1
