@@ -83,6 +83,16 @@ def test_as_many_servers_as_make_it_faster():
     assert (proposal["servers"], proposal["replicas"]) == (1, 14)
 
 
+def test_more_servers_are_tried_where_the_second_makes_it_slower():
+    found = propose(config(virtual=SLOW | {"ranks_per_node": 3}), 12)
+    whole = [each for each in found["candidates"] if each["partitions"] == 1]
+    one, two, *_ = speeds = [each["samples_per_second"] for each in whole]
+    assert two < one < max(speeds) / 1.2
+    # With 9 servers, the two replicas that are left can't be as fast, even if exchanges took no time.
+    assert [each["servers"] for each in whole] == [1, 2, 3, 4, 6]
+    assert found["proposal"]["servers"] == 4
+
+
 def test_a_proposal_holds_a_plan():
     found = propose(config(virtual=SLOW, topology={"servers": 2}), 16)
     planned = plan(config(topology={"servers": 6}), 16)

@@ -226,7 +226,8 @@ def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, rel
         if (job.algorithm.fetch_encoding() is not None and not relayed) or job.algorithm.streamed:
             memory["exchange"] += held  # a copy that follows the shards
         if not relayed and exchange is Exchange.SERVERS:
-            memory["exchange"] += _answers(job, split(part.parameters, len(roles.servers)))
+            if job.algorithm.fetch_encoding() is not None:
+                memory["exchange"] += _answers(job, split(part.parameters, len(roles.servers)))
             memory["exchange"] += 0 if job.algorithm.encoding() is None else held  # what it leaves out
         if exchange is not Exchange.SHARED_MEMORY:
             memory["evaluation"] += held  # a copy of the worker's own parameters while others are evaluated

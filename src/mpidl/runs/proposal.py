@@ -143,7 +143,11 @@ class _Search:
         return self._ways.known[candidate["partitions"], candidate["stages"]].plan
 
     def _compare(self, way: Way, servers: int) -> dict[str, Any]:
-        """Compare numbers of servers, from the one next to `servers` to where it gets slower; return the fastest."""
+        """Compare numbers of servers, and return the fastest.
+
+        From the one next to `servers` to where it gets slower and, on several nodes, all beyond that which could be
+        faster: a second server slows down the workers beside the first one, and only more of them make up for that.
+        """
         numbers = list(self._servers(way.partitions))
         place = max((i for i, number in enumerate(numbers) if number <= servers), default=0)
         found = {place: self._candidate(numbers[place], way)}
@@ -157,6 +161,10 @@ class _Search:
                 last = following
             if _speed(found[last]) > BETTER * _speed(found[place]):
                 break
+        if self._times(1, 1).cores is None:
+            for i, number in enumerate(numbers):
+                if i not in found and self._most(number, way) > BETTER * max(map(_speed, found.values())):
+                    found[i] = self._candidate(number, way)
         self.candidates += [found[i] for i in sorted(found)]
         return max(found.values(), key=lambda each: (each["fits"], each["samples_per_second"]))
 
@@ -178,6 +186,10 @@ class _Search:
         topology = dict(zip(KEYS, (servers, replicas, way.partitions, way.stages, way.micro_batches), strict=True))
         fits = {"memory": largest, "fits": node is None or needed <= node.memory, "gradient_seconds": way.seconds}
         return topology | fits | asdict(predict(job, servers, replicas, times))
+
+    def _most(self, servers: int, way: Way) -> float:
+        """Return the samples/s of so many servers if exchanges took no time."""
+        return (self._ranks - 1 - servers) // way.partitions * self._job.config.data.batch / way.seconds
 
     def _times(self, servers: int, replicas: int) -> Times:
         base = None if self._given else durations(self._job, self._measured, servers or replicas)
