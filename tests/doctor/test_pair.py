@@ -16,6 +16,32 @@ def test_windows_and_messages_of_this_machine_are_right(pair, way):
         assert windows.order(pair, way).verdict is Verdict.OK
 
 
+@pytest.mark.parametrize("way", ["allocate", "create"])
+def test_a_probe_keeps_what_it_puts_until_it_has_left(pair, monkeypatch, way):
+    import weakref
+
+    from mpidl.rma.probes import WindowProbe
+    from mpidl.rma.windows import Window
+
+    put, order, leaving, lost = Window.put, Window.order, [], []
+
+    def watched_put(self, values, *place, **options):
+        put(self, values, *place, **options)
+        leaving.append(weakref.ref(values))
+
+    def watched_order(self, rank):
+        lost.extend(values for values in leaving if values() is None)
+        order(self, rank)
+        leaving.clear()
+
+    if pair is not None:
+        monkeypatch.setattr(Window, "put", watched_put)
+        monkeypatch.setattr(Window, "order", watched_order)
+        with WindowProbe(pair.comm, 5, way) as probe:
+            probe.overtakes(3)
+        assert not lost
+
+
 def test_a_busy_target_that_makes_no_progress_is_said_and_fine(pair, monkeypatch):
     import time
 

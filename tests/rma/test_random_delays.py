@@ -178,9 +178,10 @@ def test_a_counter_waits_for_long_data_that_are_late(comm):
     elif comm.rank == 1:
         start, held = memory._sends.start, []
         memory._sends.start = lambda *message: held.append(message) if message[2] == Tag.DATA else start(*message)
-        memory.put(np.full(9001, 7), 0, "data")
+        values, one = np.full(9001, 7), np.ones(1, np.int64)
+        memory.put(values, 0, "data")
         memory.order(0)
-        memory.put(np.ones(1, np.int64), 0, "count")
+        memory.put(one, 0, "count")
         comm.send(None, 0)
         comm.recv(source=0)
         for message in held:

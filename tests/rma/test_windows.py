@@ -24,7 +24,8 @@ def test_every_rank_reads_and_writes_every_region(comm, way):
         assert np.all(values == rank)
     window.settle()
     following = (comm.rank + 1) % comm.size
-    window.put(np.array([5, 6], np.float32), following, "values", 3)
+    values = np.array([5, 6], np.float32)
+    window.put(values, following, "values", 3)
     window.order(following)
     window.settle()
     expected = [comm.rank] * 3 + [5, 6] + [comm.rank] * (2 + comm.rank)

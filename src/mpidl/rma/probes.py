@@ -89,8 +89,8 @@ class WindowProbe(Owner):
 
     def _write(self, number: int) -> bool:
         """Put data and announce them, as a worker does; return whether what the target announces is wrong."""
-        counter, answer = np.array([number]), np.zeros(self._size, np.int64)
-        self._window.put(np.full(self._size, number), self._partner, "data")
+        data, counter, answer = np.full(self._size, number), np.array([number]), np.zeros(self._size, np.int64)
+        self._window.put(data, self._partner, "data")
         self._window.order(self._partner)
         self._window.put(counter, self._partner, "counters", ANNOUNCED)
         self._window.order(self._partner)

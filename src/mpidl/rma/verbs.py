@@ -23,7 +23,8 @@ class RemoteMemory(Protocol):
     def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
         """Start writing contiguous `values`, the host's or a device's, into a region of `rank`.
 
-        With `stays`, they may travel from where they are: they don't change before `rank` has been flushed.
+        The caller keeps them, unchanged, until `order` of `rank`. With `stays`, they may travel from where they are:
+        the caller keeps them until `flush` of `rank`.
         """
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
