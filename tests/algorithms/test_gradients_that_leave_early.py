@@ -59,7 +59,7 @@ def test_what_leaves_from_where_it_is_stays_until_a_fetch_has_followed(algorithm
                 gradient += 1
                 answer = gradient
                 leaving = (gradient, gradient.copy()) if request.early else None
-            elif isinstance(request, Push) and request.fetch_follows:
+            elif isinstance(request, Push) and request.fetched_next is not None:
                 leaving = (request.vector, request.vector.copy())
             elif isinstance(request, Fetch):
                 left += leaving is not None

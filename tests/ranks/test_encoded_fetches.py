@@ -124,7 +124,7 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch):
             handler.actions[Fetch](Fetch(fetched))
             for push in range(1, PUSHES + 1):
                 before = fetched.min()
-                handler.actions[Push](Push(np.ones(size), fetch_follows=True))
+                handler.actions[Push](Push(np.ones(size), fetched_next=fetched))
                 handler.actions[Fetch](Fetch(fetched))
                 assert fetched.min() >= max(push, before + 1)
                 clock = handler.fetched[0, ShardClock.CLOCK]

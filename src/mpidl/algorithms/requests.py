@@ -76,13 +76,13 @@ class Push:
     The vector has shape (size,). If the servers' policy compares, it has shape (2, size), and its second row is the
     parameters that the first was computed at.
 
-    With `fetch_follows`, the replica's next request for parameters is a plain `Fetch`, before which it changes nothing
-    of the vector, and each push is one update. An engine may then send the vector from where it is, and begin to fetch
-    what has been updated while the rest is on its way.
+    With `fetched_next`, the replica's next request for parameters is a plain `Fetch` of these. Until then it changes
+    nothing of the vector and reads nothing of the parameters, and each push is one update. An engine may then send the
+    vector from where it is, and begin to fetch what has been updated while the rest is on its way.
     """
 
     vector: Any
-    fetch_follows: bool = False
+    fetched_next: Any = None
 
 
 # Requests of algorithms that exchange by reduction. The replicas themselves have the shards.

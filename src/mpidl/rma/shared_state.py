@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.rma import differences, mailboxes
-from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, WOKEN_SLEEP, Backoff
+from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Freed, Owner
@@ -94,7 +94,8 @@ class SharedState(Owner):
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
         self._serves = self.rank in (roles.coordinator, *roles.servers, *self._relay_ranks)
         # A rank that serves messages knows when none is left. What is left of windows' it can't know.
-        self._woken = self.doorbells.messages_wake and self._serves and isinstance(self.window, MessageWindow)
+        served = allocation == "allocate" and isinstance(self.window, MessageWindow)
+        self._woken = self.doorbells.messages_wake and self._serves and served
         self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
         self._shared: list[SharedVectors] = []
@@ -186,10 +187,10 @@ class SharedState(Owner):
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""
-        if self._direct:
+        if self._direct or self._woken:
             sleep = RUNG_SLEEP if longest is None else longest
         else:
-            sleep = WOKEN_SLEEP if self._woken else BLIND_SLEEP
+            sleep = BLIND_SLEEP
         return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def settle(self) -> None:

@@ -150,6 +150,7 @@ class ThroughServers(RequestHandler):
 
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`."""
+        self._finish_following()
         self._waiting.until(self.applied)
         self._link.fetch_present(parameters)
 
@@ -168,9 +169,7 @@ class ThroughServers(RequestHandler):
             figures["first_fetch"] = time.time()
         figures["fetches"] += 1
         if not request.ahead:
-            followed, self._followed = self._followed, ()
-            if followed:
-                self._finish_following(followed, request.parameters)
+            followed = self._finish_following()
             self._waiting.until(self.applied)
             if request.newer:
                 self._waiting.until(self._all_newer)
@@ -256,32 +255,31 @@ class ThroughServers(RequestHandler):
 
     def _push(self, request: Push) -> None:
         if self._leaving is None:
-            self._begin_push(*self._headers(), stays=request.fetch_follows)
+            self._begin_push(*self._headers(), stays=request.fetched_next is not None)
         else:
             assert self._leaving is request.vector, "a part of another vector has been sent"
             self._leaving = None
         self._deliver(request.vector)
         self.unpushed.clear()
         # A record says what a fetch has seen by one number, and rounds are the same wherever ranks are.
-        if request.fetch_follows and self._link.can_follow and self.record is None and not self.together:
+        follows = request.fetched_next is not None and self._link.can_follow
+        if follows and self.record is None and not self.together:
             started = self._timer()
-            if self._spare is None:
-                self._spare = np.empty_like(request.vector)
-            self._followed = self._link.follow_push(self._spare, self._now)
+            self._followed = self._link.follow_push(request.fetched_next, self._now)
             self.status.figures["fetching_seconds"] += self._timer() - started
 
     def _headers(self) -> tuple[Sequence[int], tuple[int, int]]:
         portions, self._portions = self._portions or (-1, -1), None
         return self.fetched[:, ShardClock.CLOCK].tolist(), portions
 
-    def _finish_following(self, followed: Sequence[int], parameters: Any) -> None:
-        """Let what was fetched behind the last push arrive."""
-        started = self._timer()
-        self._link.finish_following()
-        for number in followed:
-            if self._spare is not None and number not in self._link.encoded:
-                parameters[self._parts[number]] = self._spare[self._parts[number]]
-        self.status.figures["fetching_seconds"] += self._timer() - started
+    def _finish_following(self) -> Sequence[int]:
+        """Let what was fetched behind the last push arrive; return the shards of which that was."""
+        followed, self._followed = self._followed, ()
+        if followed:
+            started = self._timer()
+            self._link.finish_following()
+            self.status.figures["fetching_seconds"] += self._timer() - started
+        return followed
 
     def _send(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int]) -> None:
         """Send a vector with what goes into its headers: a clock for each server, and two numbers."""
