@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mpidl.rma.sockets import Sockets, messages_wake
+from mpidl.rma.sockets import PATIENCE, Sockets, messages_wake
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what happens on connections")
 
@@ -51,24 +52,70 @@ def test_what_arrives_wakes(pair: tuple[socket.socket, socket.socket], sockets: 
     timer.join()
 
 
-def test_what_arrived_before_the_sleep_ends_it_at_once(
+def test_nobody_sleeps_before_all_that_has_arrived_is_read(
     pair: tuple[socket.socket, socket.socket], sockets: Sockets
 ) -> None:
-    pair[1].send(b"!")
-    assert sockets.sleep(LONG)
-    assert not sockets.sleep(0.01), "what was told once is not told again"
-
-
-def test_room_to_send_more_wakes(pair: tuple[socket.socket, socket.socket], sockets: Sockets) -> None:
     near, far = pair
-    near.setblocking(False)
-    while select.select([], [near], [], 0)[1]:
-        near.send(bytes(1 << 16))
-    sockets.clear()
-    assert not sockets.sleep(0.01)
-    while select.select([far], [], [], 0.1)[0]:
-        far.recv(1 << 20)
+    far.send(b"!!")
     assert sockets.sleep(LONG)
+    near.recv(1)
+    assert sockets.sleep(LONG), "an MPI library may have read a part"
+    near.recv(1)
+    assert not sockets.sleep(0.01)
+
+
+def test_what_nobody_reads_keeps_no_rank_awake(pair: tuple[socket.socket, socket.socket], sockets: Sockets) -> None:
+    pair[1].send(b"!")
+    slept = [sockets.sleep(0.01) for _ in range(2 * PATIENCE + 1)]
+    assert all(slept[:-1])
+    assert not slept[-1]
+
+
+def test_what_is_read_slowly_keeps_a_rank_awake(pair: tuple[socket.socket, socket.socket], sockets: Sockets) -> None:
+    near, far = pair
+    far.send(bytes(3 * PATIENCE))
+    for _ in range(3 * PATIENCE):
+        assert sockets.sleep(LONG)
+        near.recv(1)
+    assert not sockets.sleep(0.01)
+
+
+def test_another_file_wakes(sockets: Sockets) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert not sockets.sleep(0.01, one)
+        other.send(b"!")
+        assert sockets.sleep(LONG, one)
+
+
+#: What another process does that a connection leads to: it reads all when it is told to.
+READER = """
+import socket, sys
+far = socket.socket(fileno=int(sys.argv[1]))
+sys.stdin.readline()
+while far.recv(1 << 20):
+    pass
+"""
+
+
+def test_room_to_send_more_wakes(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    command = [sys.executable, "-c", READER, str(far.fileno())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[far.fileno()], text=True) as reader:
+        far.close()
+        sockets = Sockets()
+        near.setblocking(False)
+        while select.select([], [near], [], 0.1)[1]:
+            near.send(bytes(1 << 16))
+        sockets.clear()
+        slept = [sockets.sleep(0.01)]
+        assert reader.stdin is not None
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+        slept.append(sockets.sleep(LONG))
+        reader.kill()
+    sockets.close()
+    assert slept == [False, True]
 
 
 def test_connections_made_later_are_found_by_a_sleep_in_vain(sockets: Sockets) -> None:

@@ -49,9 +49,10 @@ def test_counters_of_every_rank_are_aligned(comm, way):
 
 
 def test_long_messages_are_cut(comm, way, monkeypatch):
-    from mpidl.rma import sends
+    from mpidl.rma import link_speed, sends
 
     monkeypatch.setattr(sends, "LONGEST_MESSAGE", 1000)
+    monkeypatch.setattr(link_speed, "MOST", 1000)
     window = opened(comm, {"values": (np.float32, 1111)}, way)
     values = np.arange(1111, dtype=np.float32) + comm.rank
     target = (comm.rank + 1) % comm.size

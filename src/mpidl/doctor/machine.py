@@ -17,6 +17,8 @@ OLDEST_PYTHON = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
 #: Bytes of free shared memory below which not even the windows of small models fit.
 SCARCE = 512 << 20
+#: How this node's TCP controls congestion.
+CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
 def python() -> Finding:
@@ -75,6 +77,21 @@ def shared_memory() -> Finding:
         )
         return Finding(found, Verdict.WARNING, remedy)
     return Finding(found)
+
+
+def congestion() -> Finding:
+    """Find how this node's TCP controls congestion, which matters between nodes without a faster network."""
+    try:
+        name = CONGESTION.read_text().strip()
+    except OSError:
+        return Finding("unknown")
+    if name.startswith("bbr"):
+        remedy = (
+            "BBR paces packets by timers: what MPI sends over a fast TCP network takes three times the processor time "
+            "that it takes with cubic. Ask for sysctl net.ipv4.tcp_congestion_control=cubic"
+        )
+        return Finding(name, Verdict.WARNING, remedy)
+    return Finding(name)
 
 
 def launchers() -> Finding:

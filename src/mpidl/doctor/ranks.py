@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from mpidl.doctor import library, serving, windows
+from mpidl.doctor import library, machine, serving, windows
 from mpidl.doctor.examination import Examination, Finding
 from mpidl.doctor.measuring import Measuring
 from mpidl.doctor.pair import Pair
@@ -41,6 +41,8 @@ def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> in
     examination.check("thread level", library.threads)
     examination.check("ranks", partial(places, pair))
     examination.check("after a rank's death", library.fault_tolerance)
+    if not pair.one_node:
+        examination.check("TCP congestion control", machine.congestion)
     allocated = allocation_chosen()
     used = allocated if pair.one_node else MESSAGES
     sound = {way: _examine_way(examination, pair, way, way == used) for way in (*ALLOCATIONS, MESSAGES)}

@@ -44,7 +44,7 @@ class Backoff:
         self._comm, self._memory, self._doorbells = comm, memory, doorbells
         self._sleep, self._spin = sleep, spin
         self._spin_until = 0.0
-        self._looks, self._overslept = LOOKS, False
+        self._looks = LOOKS
 
     def reset(self) -> None:
         """Say that there was work: the next pauses spin again."""
@@ -72,17 +72,13 @@ class Backoff:
         """
         # A message may become visible only by the call that looked for it in vain.
         if self.progress():
-            if self._overslept:
-                self._doorbells.overslept()
-                self._overslept = False
             return False
         if self._spin and time.perf_counter() < self._spin_until:
             return False
         if self._looks:
             self._looks -= 1
             return False
-        self._overslept = not self._doorbells.sleep(max(0.0, min(self._sleep, longest)))
-        if self._overslept:
+        if not self._doorbells.sleep(max(0.0, min(self._sleep, longest))):
             return True
         self._doorbells.clear()
         self._looks = LOOKS

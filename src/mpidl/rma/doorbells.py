@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import select
 import socket
 from typing import Any
 
@@ -46,7 +45,9 @@ class Doorbells(Owner):
         self._sockets: Any = Sockets(watch=not self.alone)
         far = next((rank for rank in range(comm.size) if rank not in here), None)
         self.messages_wake = messages_wake(comm, far, self._sockets)
-        self._waking: list[Any] = [self._socket, self._sockets] if self.messages_wake else [self._socket]
+        if not self.messages_wake:
+            self._sockets.close()
+            self._sockets = Sockets(watch=False)
 
     def near(self, rank: int) -> bool:
         """Return whether `rank` is on this node."""
@@ -61,19 +62,14 @@ class Doorbells(Owner):
 
     def clear(self) -> None:
         """Forget the rings so far. To miss none, look for work after this and before `sleep`."""
-        self._sockets.clear()
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._socket.recv(1)
 
     def sleep(self, seconds: float) -> bool:
         """Sleep until rung, or woken by a message, at most `seconds`; return whether that was so."""
-        return bool(select.select(self._waking, [], [], seconds)[0])
-
-    def overslept(self) -> None:
-        """Say that something had arrived which woke nobody: by a connection that was made meanwhile."""
-        if self.messages_wake:
-            self._sockets.find()
+        slept: bool = self._sockets.sleep(seconds, self._socket)
+        return slept
 
     def free(self) -> None:
         """Close this rank's socket."""

@@ -27,7 +27,7 @@ from mpidl.transport.protocol import Header
 #: Plain integers, which index arrays faster than an enumeration's.
 PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST, ENCODED = (int(number) for number in Header)
 HEADER = len(Header)
-#: Chunks that a worker publishes at once: each publication costs two round trips.
+#: Chunks that a worker publishes at once at most: each publication costs two round trips.
 GROUP = 8
 
 

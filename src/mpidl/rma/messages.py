@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from mpidl.rma.link_speed import piece_between
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.progress import ProgressThread
 from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Operation, Requests, Tag
-from mpidl.rma.sends import Sends, pieces
+from mpidl.rma.sends import LONGEST_MESSAGE, Sends, pieces
 from mpidl.rma.sockets import Sockets
 from mpidl.rma.staging import Staging
 from mpidl.rma.windows import Window, place
@@ -88,10 +89,13 @@ class MessageWindow(Owner):
         everywhere = comm.allgather(public)
         self._regions: Any = [{name: number for number, name in enumerate(each)} for each in everywhere]
         self._targets = [rank for rank, each in enumerate(everywhere) if each and rank not in self._near_ranks]
-        self._sends, self._answers = Sends(self._comm), {rank: list[MPI.Request]() for rank in self._targets}
+        far = next((rank for rank in range(comm.size) if rank not in self._near_ranks), None)
+        self._piece = piece_between(self._comm, far)
+        self._sends = Sends(self._comm, self._piece)
+        self._answers = {rank: list[MPI.Request]() for rank in self._targets}
         self._sources = [rank for rank in range(comm.size) if public and rank not in self._near_ranks]
         own = self._near_ranks[comm.rank]
-        self._requests = Requests(self._comm, self._sources, self._near, own, regions, self._sends)
+        self._requests = Requests(self._comm, self._sources, self._near, own, regions, self._sends, self._piece)
         self._lock = threading.RLock()
         # Who is asked calls MPI all the time; others compute, and what they wait for goes on only if someone calls MPI.
         several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -150,7 +154,7 @@ class MessageWindow(Owner):
         if self._incoming is not None:
             values = self._incoming.incoming(values, rank)
         with self._lock:
-            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.ANSWER) for piece in pieces(values)]
+            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.ANSWER) for piece in pieces(values, self._piece)]
             self._ask(Operation.GET, rank, name, offset, values.nbytes)
         if values.nbytes > SHORT:
             self._wake()
@@ -159,12 +163,16 @@ class MessageWindow(Owner):
         """See `RemoteMemory.answers_later`."""
         return rank not in self._near_ranks
 
+    def piece(self, rank: int) -> int:
+        """See `RemoteMemory.piece`."""
+        return LONGEST_MESSAGE if rank in self._near_ranks else self._piece
+
     def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
         """See `RemoteMemory.get_later`."""
         if self._incoming is not None:
             values = self._incoming.incoming(values, rank)
         with self._lock:
-            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.LATER) for piece in pieces(values)]
+            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.LATER) for piece in pieces(values, self._piece)]
             operator = self._regions[rank][counter]
             self._ask(Operation.GET_LATER, rank, name, offset, values.nbytes, operator, element, least)
         self._wake()

@@ -68,8 +68,9 @@ class Outbox:
         apart = relayed or geometry.packing is not None
         self._applied = np.zeros(1, np.int64) if apart else self._consumed
         self._applied_name = self._names.applied if apart else self._names.consumed
-        self._headers = np.zeros((GROUP, HEADER), np.int64)
-        self._encoded = np.empty(GROUP * geometry.slot if feedback is not None else 0, np.uint8)
+        self._group = min(GROUP, max(1, window.piece(server) // geometry.slot))
+        self._headers = np.zeros((self._group, HEADER), np.int64)
+        self._encoded = np.empty(self._group * geometry.slot if feedback is not None else 0, np.uint8)
         # A push in factors; the samples of its minibatch, 0 if it travels as it is; the parts and bytes that it lacks.
         self._packed = np.empty(0 if self.packing is None else self.packing.nbytes, np.uint8)
         self._samples = self._unpacked = self._lacking = 0
@@ -147,10 +148,10 @@ class Outbox:
         """
         geometry, (values, clocks) = self._geometry, regions
         begun = self.sent - geometry.chunks
-        groups = range(geometry.chunks, 0, -GROUP) if parameters is not None else ()
-        self._get_later(clock, clocks, 0, begun + min(GROUP, geometry.chunks) if groups else self.sent)
+        groups = range(geometry.chunks, 0, -self._group) if parameters is not None else ()
+        self._get_later(clock, clocks, 0, begun + min(self._group, geometry.chunks) if groups else self.sent)
         for stop in groups:
-            first = max(stop - GROUP, 0)
+            first = max(stop - self._group, 0)
             part = slice(first * geometry.chunk, stop * geometry.chunk)
             self._get_later(parameters[part], values, part.start, begun + geometry.chunks - first)
         self._get_later(after, clocks, 0, self.sent)
@@ -164,7 +165,7 @@ class Outbox:
 
     def has_room(self, message: bool = False) -> bool:
         """Return whether there were slots for a group of the push, or for a message, when the server was asked last."""
-        wanted = 1 if message else min(GROUP, self._left)
+        wanted = 1 if message else min(self._group, self._left)
         return self._free >= wanted
 
     @property
@@ -209,7 +210,7 @@ class Outbox:
             Whether there is something to publish.
         """
         geometry = self._geometry
-        room = self._room(min(GROUP, self._final_chunks(final)))
+        room = self._room(min(self._group, self._final_chunks(final)))
         if not room:
             return False
         headers = self._headers[:room]

@@ -170,7 +170,7 @@ class RemoteSamples(Owner):
         self._arrivals: Any = [self._receive(number) for number in range(len(self._sources))]
         self._ending = False
         self._all_end: Any = None
-        self._looks, self._overslept = LOOKS, False
+        self._looks = LOOKS
         self._thread = threading.Thread(target=self._run, name="mpidl samples", daemon=True)
         self._thread.start()
 
@@ -283,17 +283,13 @@ class RemoteSamples(Owner):
         """Sleep until there is something to do, at most a moment."""
         if self._looks:
             self._looks -= 1
-            if self._overslept and self._looks == LOOKS - 1:
-                self._doorbells.overslept()
-                self._overslept = False
             return
         waits = self._waiting or self._sends or self._ending
         if self._doorbells.messages_wake:
             longest = WAITING_SLEEP if waits else WOKEN_SLEEP
         else:
             longest = PERIOD if waits else BLIND_SLEEP
-        self._overslept = not self._doorbells.sleep(longest)
-        if not self._overslept:
+        if self._doorbells.sleep(longest):
             self._doorbells.clear()
             self._looks = LOOKS
 

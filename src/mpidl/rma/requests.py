@@ -83,6 +83,8 @@ class Requests:
         This rank's number in that window.
     regions : mapping of name to Region
     sends : Sends
+    piece : int
+        Bytes of the pieces in which long data arrive.
 
     Attributes
     ----------
@@ -98,8 +100,9 @@ class Requests:
         own: int,
         regions: Mapping[str, Region],
         sends: Sends,
+        piece: int,
     ) -> None:
-        self._comm, self._memory, self._own, self._sends = comm, memory, own, sends
+        self._comm, self._memory, self._own, self._sends, self._piece = comm, memory, own, sends, piece
         self._regions, self._names = list(regions.values()), list(regions)
         self._sources = [Source(rank) for rank in ranks]
         self._receives = [self._receive(source) for source in self._sources]
@@ -136,7 +139,7 @@ class Requests:
         if head[0] == Operation.LONG_PUT:
             if not source.waiting:
                 self._waiting.append(source)
-            data = pieces(self._bytes(head))
+            data = pieces(self._bytes(head), self._piece)
             source.waiting.extend(self._comm.Irecv(piece, source.rank, Tag.DATA) for piece in data)
         elif source.waiting and head[0] != Operation.GET_LATER:  # Which waits for a counter, and for nothing else.
             source.waiting.append((head, source.message.copy()))

@@ -2,46 +2,98 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import deque
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 #: MPI counts are C ints on many paths: longer transfers are cut into pieces of this many bytes.
 LONGEST_MESSAGE = 1 << 30
+#: Bytes of the longest message that isn't kept waiting by those before it.
+SHORT = 4096
+#: Pieces that MPI is given at a time for one rank: the next one is agreed on while one travels.
+AT_A_TIME = 2
 
 
-def pieces(values: Any) -> list[list[Any]]:
-    """Return contiguous values as arguments of MPI's transfers, none longer than `LONGEST_MESSAGE`."""
-    size = values.nbytes
-    if size <= LONGEST_MESSAGE:
+def pieces(values: Any, longest: int | None = None) -> list[list[Any]]:
+    """Return contiguous values as arguments of MPI's transfers, none longer than `longest`, `LONGEST_MESSAGE` bytes."""
+    size, longest = values.nbytes, longest or LONGEST_MESSAGE
+    if size <= longest:
         return [[values, size, MPI.BYTE]]
     data = MPI.buffer.frombuffer(values)
-    parts = [data[start : start + LONGEST_MESSAGE] for start in range(0, size, LONGEST_MESSAGE)]
+    parts = [data[start : start + longest] for start in range(0, size, longest)]
     return [[part, part.nbytes, MPI.BYTE] for part in parts]
+
+
+class Sent(NamedTuple):
+    """A piece of a message.
+
+    Attributes
+    ----------
+    piece : list
+        Arguments of MPI's send.
+    tag : int
+    to : Outgoing
+    lent : array or None
+        Borrowed memory that is free once this piece has left.
+    held : bool
+        Whether the values must stay as they are until this piece has left.
+    long : bool
+        Whether it is of a message that isn't short.
+    """
+
+    piece: list[Any]
+    tag: int
+    to: Outgoing
+    lent: np.ndarray | None
+    held: bool
+    long: bool
+
+
+class Outgoing:
+    """What is on its way to one rank.
+
+    Attributes
+    ----------
+    rank : int
+    queued : deque of Sent
+        What MPI has not been given yet.
+    given : int
+        Pieces of long messages that MPI has been given and that have not left.
+    held : int
+        Pieces whose values must stay as they are, queued ones too.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.queued = rank, deque[Sent]()
+        self.given = self.held = 0
 
 
 class Sends:
     """Starts sends, and keeps the memory of each until it has left.
 
-    Memory is borrowed in sizes of powers of two and used again, so that there is as much of it as was ever on its way
-    at a time.
+    Long messages travel in pieces, of which MPI is given few at a time. It agrees with the receiver on each, and what
+    the two say for that, and for messages that come the other way, waits behind all that MPI has been given before.
+    Messages of one tag arrive in their order. Memory is borrowed in sizes of powers of two and used again, so that
+    there is as much of it as was ever on its way at a time.
 
     Parameters
     ----------
     comm : MPI.Intracomm
+    piece : int, optional
+        Bytes of a piece, which receivers know; by default those of the longest message that MPI carries.
     """
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm
+    def __init__(self, comm: MPI.Intracomm, piece: int | None = None) -> None:
+        self._comm, self._piece = comm, piece
+        self._outgoing: dict[int, Outgoing] = {}
         self._requests: list[MPI.Request] = []
-        self._lent: list[np.ndarray | None] = []
-        # The rank that values travel to from where they are; else -1.
-        self._held_for: list[int] = []
+        self._sent: list[Sent] = []
         self._free: dict[int, list[np.ndarray]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything is on its way."""
+        """Whether anything is on its way; nothing is queued unless there is."""
         return bool(self._requests)
 
     def borrow(self, size: int) -> np.ndarray:
@@ -52,28 +104,43 @@ class Sends:
 
     def start(self, values: Any, rank: int, tag: int, lent: np.ndarray | None = None) -> None:
         """Start sending `values`, which lie in the borrowed memory `lent` or stay as they are."""
-        for piece in pieces(values):
-            self._requests.append(self._comm.Isend(piece, rank, tag))
-            self._lent.append(None)
-            self._held_for.append(rank if lent is None else -1)
-        self._lent[-1] = lent
+        outgoing = self._outgoing.get(rank)
+        if outgoing is None:
+            outgoing = self._outgoing[rank] = Outgoing(rank)
+        parts, held = pieces(values, self._piece), lent is None
+        outgoing.held += len(parts) * held
+        if len(parts) == 1 and values.nbytes <= SHORT and not any(each.tag == tag for each in outgoing.queued):
+            self._give(Sent(parts[0], tag, outgoing, lent, held, False))
+            return
+        last = len(parts) - 1
+        for number, part in enumerate(parts):
+            outgoing.queued.append(Sent(part, tag, outgoing, lent if number == last else None, held, True))
+        self._give_queued(outgoing)
+
+    def _give_queued(self, outgoing: Outgoing) -> None:
+        """Give MPI as much of what is queued as it may have."""
+        while outgoing.queued and outgoing.given < AT_A_TIME:
+            self._give(outgoing.queued.popleft())
+
+    def _give(self, sent: Sent) -> None:
+        self._requests.append(self._comm.Isend(sent.piece, sent.to.rank, sent.tag))
+        self._sent.append(sent)
+        sent.to.given += sent.long
 
     def holds(self, rank: int) -> bool:
         """Return whether values that stay where they are had not all left for `rank` at the last `advance`."""
-        return rank in self._held_for
+        return rank in self._outgoing and self._outgoing[rank].held > 0
 
     def advance(self) -> None:
         """Let sends go on, and take back the memory of those that have left."""
-        if not self._requests:
-            return
-        done = MPI.Request.Testsome(self._requests)
-        if not done:
-            return
-        left = set(done)
-        for number in done:
-            lent = self._lent[number]
-            if lent is not None:
-                self._free[lent.nbytes.bit_length() - 1].append(lent)
-        self._requests = [each for number, each in enumerate(self._requests) if number not in left]
-        self._lent = [each for number, each in enumerate(self._lent) if number not in left]
-        self._held_for = [each for number, each in enumerate(self._held_for) if number not in left]
+        while self._requests and (done := MPI.Request.Testsome(self._requests)):
+            gone, left = set(done), [self._sent[number] for number in done]
+            self._requests = [each for number, each in enumerate(self._requests) if number not in gone]
+            self._sent = [each for number, each in enumerate(self._sent) if number not in gone]
+            for sent in left:
+                sent.to.given -= sent.long
+                sent.to.held -= sent.held
+                if sent.lent is not None:
+                    self._free[sent.lent.nbytes.bit_length() - 1].append(sent.lent)
+            for sent in left:
+                self._give_queued(sent.to)

@@ -187,10 +187,9 @@ class SharedState(Owner):
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""
+        sleep = BLIND_SLEEP
         if self._direct or self._woken:
             sleep = RUNG_SLEEP if longest is None else longest
-        else:
-            sleep = BLIND_SLEEP
         return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def settle(self) -> None:

@@ -8,16 +8,21 @@ something to move, costs nothing until then, and answers as soon as it wakes. Ot
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import socket
 import sys
+import termios
 import time
+from typing import Any
 
 from mpi4py import MPI
 
 #: Where the system lists a process's open files.
 OPEN_FILES = "/proc/self/fd"
+#: Sleeps that end at once, one after the other, before ranks look whether anybody reads what has arrived.
+PATIENCE = 500
 #: Messages that must wake a rank before it relies on that, seconds that it waits for each, and after which one is sent.
 TRIALS, LIMIT, PAUSE = 3, 20e-3, 2e-3
 
@@ -25,8 +30,9 @@ TRIALS, LIMIT, PAUSE = 3, 20e-3, 2e-3
 class Sockets:
     """Watches this process's TCP connections for what arrives, and for room to send more.
 
-    `sleep` returns at once if there was something since it was called last: look for it, and sleep again only when
-    nothing is left. Connections that are made later are watched after the next `find`, or sleep in vain.
+    `sleep` returns at once as long as a connection has something to read, of which MPI may take a part in a call, and
+    if there has been room to send more since the last `clear`. Connections that are made later are watched after the
+    next `find`, or sleep in vain.
 
     Parameters
     ----------
@@ -35,13 +41,21 @@ class Sockets:
     """
 
     def __init__(self, watch: bool = True) -> None:
-        self._epoll = select.epoll() if watch and sys.platform == "linux" else None
+        self._watches = watch and sys.platform == "linux"
+        if self._watches:
+            # What can be read stays so until it is read; room to send is there most of the time, and only news wakes.
+            self._unread, self._room, self._both = select.epoll(), select.epoll(), select.epoll()
+            for each in (self._unread, self._room):
+                self._both.register(each.fileno(), select.EPOLLIN)
         self._open: list[str] = []
+        # What each connection has had to read at so many sleeps in a row.
+        self._left: dict[int, int] = {}
+        self._sleeps = 0
         self.find()
 
     def find(self) -> None:
         """Watch the connections that there are now."""
-        if self._epoll is None:
+        if not self._watches:
             return
         names = os.listdir(OPEN_FILES)
         if names == self._open:
@@ -51,33 +65,55 @@ class Sockets:
             # Files may close meanwhile, and those watched already are refused.
             with contextlib.suppress(OSError):
                 if _is_connection(int(name)):
-                    self._epoll.register(int(name), select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
-
-    def fileno(self) -> int:
-        """Return a file descriptor that can be read when there is something to do; -1 where that can't be told."""
-        return -1 if self._epoll is None else self._epoll.fileno()
+                    self._unread.register(int(name), select.EPOLLIN)
+                    self._room.register(int(name), select.EPOLLOUT | select.EPOLLET)
 
     def clear(self) -> None:
-        """Forget what has happened so far."""
-        while self._epoll is not None and self._epoll.poll(0):
+        """Forget what room there has been so far."""
+        while self._watches and self._room.poll(0):
             pass
 
-    def sleep(self, seconds: float) -> bool:
-        """Sleep until something happens, at most `seconds`; return whether something has happened."""
-        if self._epoll is None:
+    def sleep(self, seconds: float, *others: Any) -> bool:
+        """Sleep until something happens, at most `seconds`; return whether something has happened.
+
+        Parameters
+        ----------
+        seconds : float
+        *others
+            Files that may be read then, too.
+        """
+        watched = [self._both, *others] if self._watches else list(others)
+        if not watched:
             time.sleep(seconds)
             return False
-        happened = bool(select.select([self._epoll], [], [], seconds)[0])
+        happened = bool(select.select(watched, [], [], 0)[0])
+        if happened:
+            self._look_for_idle()
+        else:
+            self._sleeps = 0
+            happened = bool(select.select(watched, [], [], seconds)[0])
         if happened:
             self.clear()
         else:
             self.find()
         return happened
 
+    def _look_for_idle(self) -> None:
+        """Watch no longer what somebody else reads, or nobody, so that ranks don't stay awake for it."""
+        self._sleeps += 1
+        if self._sleeps % PATIENCE or not self._watches:
+            return
+        left = {number: _unread(number) for number, _ in self._unread.poll(0)}
+        for number, unread in left.items():
+            if self._sleeps > PATIENCE and self._left.get(number) == unread:
+                self._unread.unregister(number)
+        self._left = left
+
     def close(self) -> None:
         """Watch no longer."""
-        if self._epoll is not None:
-            self._epoll.close()
+        if self._watches:
+            for each in (self._both, self._unread, self._room):
+                each.close()
 
 
 def _is_connection(number: int) -> bool:
@@ -88,6 +124,11 @@ def _is_connection(number: int) -> bool:
     kind = opened.family, opened.type
     opened.detach()
     return kind[0] in (socket.AF_INET, socket.AF_INET6) and kind[1] == socket.SOCK_STREAM
+
+
+def _unread(number: int) -> int:
+    """Return how many bytes a connection has to read."""
+    return int.from_bytes(fcntl.ioctl(number, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def messages_wake(comm: MPI.Intracomm, far: int | None, sockets: Sockets) -> bool:

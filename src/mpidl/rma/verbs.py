@@ -34,6 +34,10 @@ class RemoteMemory(Protocol):
         """Return whether `rank` can be asked by `get_later`: by messages, and not through a window."""
         ...
 
+    def piece(self, rank: int) -> int:
+        """Return of how many bytes the pieces are in which long values travel to and from `rank`."""
+        ...
+
     def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
         """Start reading as `get` does once an int64 of `rank`, an element of the region `counter`, is `least` or more.
 

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from mpidl.errors import MpidlError
 from mpidl.rma.ownership import Freed, Owner
-from mpidl.rma.sends import pieces
+from mpidl.rma.sends import LONGEST_MESSAGE, pieces
 from mpidl.rma.staging import Staging
 
 CACHE_LINE = 64
@@ -147,6 +147,10 @@ class Window(Owner):
     def answers_later(self, rank: int) -> bool:
         """See `RemoteMemory.answers_later`: nobody looks at a window for this rank."""
         return False
+
+    def piece(self, rank: int) -> int:
+        """See `RemoteMemory.piece`."""
+        return LONGEST_MESSAGE
 
     def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
         """See `RemoteMemory.get_later`."""
