@@ -11,6 +11,7 @@ import pytest
 
 from mpidl import doctor
 from mpidl.config.measured import read
+from mpidl.doctor import machine
 from mpidl.doctor.examination import Examination, Finding, Verdict
 from mpidl.doctor.machine import PROBES
 from mpidl.launch import environment
@@ -202,6 +203,16 @@ def test_threads_that_fight_over_cores(monkeypatch):
     assert f"OMP_NUM_THREADS={environment.threads()}" in finding.remedy
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert PROBES["cores"]().verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("cubic", Verdict.OK), ("bbr", Verdict.WARNING), (None, Verdict.OK)])
+def test_congestion_control_that_costs_processor_time(monkeypatch, tmp_path, name, verdict):
+    monkeypatch.setattr(machine, "CONGESTION", tmp_path / "control")
+    if name is not None:
+        (tmp_path / "control").write_text(f"{name}\n")
+    finding = machine.congestion()
+    assert finding == Finding(name or "unknown", verdict, finding.remedy)
+    assert ("cubic" in finding.remedy) == (verdict is Verdict.WARNING)
 
 
 def test_a_cache_that_cannot_be_written(bare_environment):

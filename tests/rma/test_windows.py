@@ -53,15 +53,20 @@ def test_long_messages_are_cut(comm, way, monkeypatch):
 
     monkeypatch.setattr(sends, "LONGEST_MESSAGE", 1000)
     monkeypatch.setattr(link_speed, "MOST", 1000)
-    window = opened(comm, {"values": (np.float32, 1111)}, way)
+    window = opened(comm, {"values": (np.float32, 1111), "more": (np.float32, 777)}, way)
     values = np.arange(1111, dtype=np.float32) + comm.rank
     target = (comm.rank + 1) % comm.size
     window.put(values, target, "values")
+    window.put(-values[:777], target, "more")
     window.flush(target)
-    back = np.empty_like(values)
+    back, more, last = np.empty_like(values), np.empty(777, np.float32), np.empty(1, np.float32)
     window.get(back, target, "values")
+    window.get(more, target, "more")
+    window.get(last, target, "values", 1110)
     window.flush(target)
     assert np.array_equal(back, values)
+    assert np.array_equal(more, -values[:777])
+    assert last[0] == values[-1]
     window.free()
 
 
