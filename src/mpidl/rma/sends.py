@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -82,11 +83,13 @@ class Sends:
     ----------
     comm : MPI.Intracomm
     piece : int, optional
-        Bytes of a piece, which receivers know; by default those of the longest message that MPI carries.
+        Bytes of a piece, which receivers know. By default MPI is given all messages at once, in as few pieces as it can
+        carry.
     """
 
     def __init__(self, comm: MPI.Intracomm, piece: int | None = None) -> None:
         self._comm, self._piece = comm, piece
+        self._at_a_time = sys.maxsize if piece is None else AT_A_TIME
         self._outgoing: dict[int, Outgoing] = {}
         self._requests: list[MPI.Request] = []
         self._sent: list[Sent] = []
@@ -119,7 +122,7 @@ class Sends:
 
     def _give_queued(self, outgoing: Outgoing) -> None:
         """Give MPI as much of what is queued as it may have."""
-        while outgoing.queued and outgoing.given < AT_A_TIME:
+        while outgoing.queued and outgoing.given < self._at_a_time:
             self._give(outgoing.queued.popleft())
 
     def _give(self, sent: Sent) -> None:
