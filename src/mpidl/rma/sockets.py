@@ -103,11 +103,13 @@ class Sockets:
         self._sleeps += 1
         if self._sleeps % PATIENCE or not self._watches:
             return
-        left = {number: _unread(number) for number, _ in self._unread.poll(0)}
-        for number, unread in left.items():
-            if self._sleeps > PATIENCE and self._left.get(number) == unread:
-                self._unread.unregister(number)
-        self._left = left
+        before, self._left = self._left, {}
+        for number, _ in self._unread.poll(0):
+            # Files may close meanwhile.
+            with contextlib.suppress(OSError):
+                self._left[number] = _unread(number)
+                if self._sleeps > PATIENCE and before.get(number) == self._left[number]:
+                    self._unread.unregister(number)
 
     def close(self) -> None:
         """Watch no longer."""
