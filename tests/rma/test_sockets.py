@@ -184,4 +184,8 @@ def test_a_library_that_sends_when_it_is_called_again(
     pair: tuple[socket.socket, socket.socket], sockets: Sockets, watched: bool
 ) -> None:
     lazy: Any = Lazy(*pair, watched)
-    assert messages_wake(lazy, 1, sockets) == watched
+    near, far = connected()
+    with near, far:
+        far.send(b"!")
+        sockets.find()
+        assert messages_wake(lazy, 1, sockets) == watched, "what nobody reads wakes nobody"
