@@ -48,11 +48,17 @@ def test_the_push_that_was_said_to_follow_does(algorithm):
 @pytest.mark.parametrize("algorithm", [*EARLY, *LATE, *(each for each in REST if each.exchange is Exchange.SERVERS)])
 def test_what_leaves_from_where_it_is_stays_until_a_fetch_has_followed(algorithm):
     replica, answer, batches = algorithm.replica(0, np.zeros(5), 2, ReplicaState()), None, iter(range(9))
-    gradient, leaving, left = np.zeros(5), None, 0
+    gradient, leaving, left, following = np.zeros(5), None, 0, None
     try:
         while True:
             request = replica.send(answer)
             assert leaving is None or np.array_equal(*leaving)
+            if isinstance(request, Fetch) and following is not None:
+                assert (request.parameters is following.fetched_next, request.ahead) == (True, following.ahead)
+                following = None
+            if isinstance(request, Gradient | Push):
+                assert following is None
+                following = request if isinstance(request, Push) and request.fetched_next is not None else None
             answer = next(batches, None) if isinstance(request, NextBatch) else None
             if isinstance(request, Gradient):
                 assert leaving is None
@@ -60,7 +66,7 @@ def test_what_leaves_from_where_it_is_stays_until_a_fetch_has_followed(algorithm
                 answer = gradient
                 leaving = (gradient, gradient.copy()) if request.early else None
             elif isinstance(request, Push) and request.fetched_next is not None:
-                leaving = (request.vector, request.vector.copy())
+                leaving = None if request.ahead else (request.vector, request.vector.copy())
             elif isinstance(request, Fetch):
                 left += leaving is not None
                 leaving = None

@@ -92,8 +92,9 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
 
 
 @pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("wire_fetch", ["fp32", "bf16"])
-def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch):
+def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ahead):
     """In many chunks, of which a server applies some between two looks at what it is asked for."""
     from mpidl.engines.mpi.through_servers import ThroughServers
     from mpidl.rma.transport import WindowTransport
@@ -121,14 +122,19 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch):
             comm.Barrier()
             handler, fetched = ThroughServers(ranges, dtype, None, wire), np.full(size, np.nan)
             handler.bind(transport.worker(comm.rank - 2, copies=handler.copies))
-            handler.actions[Fetch](Fetch(fetched))
+            handler.actions[Fetch](Fetch(fetched, ahead))
             for push in range(1, PUSHES + 1):
-                before = fetched.min()
-                handler.actions[Push](Push(np.ones(size), fetched_next=fetched))
-                handler.actions[Fetch](Fetch(fetched))
-                assert fetched.min() >= max(push, before + 1)
+                before, gradient = fetched.min(), np.ones(size)
+                handler.actions[Push](Push(gradient, fetched, ahead))
+                if ahead:
+                    gradient[:] = np.nan
+                handler.actions[Fetch](Fetch(fetched, ahead))
+                # A fetch ahead is that behind the push before.
+                assert fetched.min() >= max(push - ahead, before + (push > ahead))
                 clock = handler.fetched[0, ShardClock.CLOCK]
-                assert push <= clock <= fetched.max()
+                assert push - ahead <= clock <= fetched.max()
+            handler.fetch(fetched)
+            assert fetched.min() >= PUSHES
             comm.send(None, 0)
             handler.unbind()
         else:

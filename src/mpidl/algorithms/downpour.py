@@ -58,9 +58,9 @@ class Downpour(Algorithm):
         local = state.step_by(Sgd(self.rate), parameters) if self.rate is not None else None
         accrued = state.keep("accrued", parameters.copy()) if self.n_push > 1 else None
         # A push that nobody waits for is in no hurry.
-        waits = self.n_fetch == 1 and not self.overlap
-        early = waits and self.n_push == 1 and self.leaves_early(replicas)
-        fetched_next = parameters if waits and isinstance(self.shard_policy(replicas), ApplyAtOnce) else None
+        early = self.n_fetch == self.n_push == 1 and not self.overlap and self.leaves_early(replicas)
+        at_once = isinstance(self.shard_policy(replicas), ApplyAtOnce)
+        fetched_next = parameters if self.n_fetch == 1 and at_once else None
         if self.n_fetch > 1:
             state.keep("parameters", parameters)
         while (batch := (yield NextBatch())) is not None:
@@ -76,7 +76,7 @@ class Downpour(Algorithm):
             if local is not None and (step + 1) % self.n_fetch:
                 local(gradient)
             if accrued is None:
-                yield Push(gradient, fetched_next)
+                yield Push(gradient, fetched_next, ahead=self.overlap)
                 continue
             if counts["unpushed"]:
                 accrued += gradient
@@ -85,7 +85,7 @@ class Downpour(Algorithm):
             counts["unpushed"] += 1
             if self._pushes_after(step):
                 state.scale_statistics(accrued, 1 / self._summed(counts))
-                yield Push(accrued, fetched_next)
+                yield Push(accrued, fetched_next, ahead=self.overlap)
                 counts["unpushed"] = 0
         if counts["unpushed"]:
             state.scale_statistics(accrued, 1 / self._summed(counts))

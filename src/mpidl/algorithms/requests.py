@@ -76,13 +76,15 @@ class Push:
     The vector has shape (size,). If the servers' policy compares, it has shape (2, size), and its second row is the
     parameters that the first was computed at.
 
-    With `fetched_next`, the replica's next request for parameters is a plain `Fetch` of these. Until then it changes
-    nothing of the vector and reads nothing of the parameters, and each push is one update. An engine may then send the
-    vector from where it is, and begin to fetch what has been updated while the rest is on its way.
+    With `fetched_next`, the replica's next request for parameters is a `Fetch` of these, `ahead` or not as the push
+    says. Until then it reads nothing of the parameters and, unless the fetch is ahead, changes nothing of the vector;
+    each push is one update. An engine may then begin to fetch what has been updated while the rest is on its way, and
+    send a vector that stays as it is from where it is.
     """
 
     vector: Any
     fetched_next: Any = None
+    ahead: bool = False
 
 
 # Requests of algorithms that exchange by reduction. The replicas themselves have the shards.

@@ -75,7 +75,7 @@ class Outbox:
         self._packed = np.empty(0 if self.packing is None else self.packing.nbytes, np.uint8)
         self._samples = self._unpacked = self._lacking = 0
         self.pushes = self.bytes = 0
-        self._left = self._unpublished = 0
+        self._left = self._unpublished = self._followed = 0
         self._stays = False
         self._asked = False
         self._fetched, self._portions = 0, (-1, -1)
@@ -147,7 +147,7 @@ class Outbox:
             Names of the server's regions of parameters and clock.
         """
         geometry, (values, clocks) = self._geometry, regions
-        begun = self.sent - geometry.chunks
+        begun, self._followed = self.sent - geometry.chunks, self.sent
         groups = range(geometry.chunks, 0, -self._group) if parameters is not None else ()
         self._get_later(clock, clocks, 0, begun + min(self._group, geometry.chunks) if groups else self.sent)
         for stop in groups:
@@ -157,8 +157,9 @@ class Outbox:
         self._get_later(after, clocks, 0, self.sent)
 
     def followed(self) -> None:
-        """Note that what `follow` started has arrived: everything has been applied."""
-        self._consumed[0] = self._applied[0] = self.sent
+        """Note that what `follow` started has arrived: everything that was sent before has been applied."""
+        for counter in (self._consumed, self._applied):
+            np.maximum(counter, self._followed, out=counter)
 
     def _get_later(self, values: Any, name: str, offset: int, applied: int) -> None:
         self._window.get_later(values, self.server, name, offset, self._applied_name, self._worker, applied)

@@ -67,13 +67,15 @@ class ThroughServers(RequestHandler):
             ]
         self.fetched = np.full((len(shards), len(ShardClock)), -1, np.int64)
         self._parts = [slice(*shard) for shard in shards]
-        self._spare: np.ndarray | None = None
+        self._spare: Any = None
         self._spare_fetched = self.fetched.copy()
         self._now = self.fetched.copy()
         self._portions: tuple[int, int] | None = None
         self._started, self._arrived = 0, self.fetched.copy()
         # The shards whose next fetch has begun behind a push.
         self._followed: Sequence[int] = ()
+        # Whether parameters have what the next fetch ahead is to copy.
+        self._brought = False
         # The gradient whose push has begun while it is computed, and what had been pushed before.
         self._leaving: Any = None
         self._pushed_before = 0
@@ -178,14 +180,22 @@ class ThroughServers(RequestHandler):
             self._look_for_cut(self._now)
             self.fetched[:] = self._now
             return
+        if self._brought:
+            self._brought = False
+            return
+        self._take_ahead(request.parameters)
+        self._start_fetch(self._spare, self._spare_fetched)
+
+    def _take_ahead(self, parameters: Any) -> None:
+        """Copy what is fetched ahead; the first time, fetch it before."""
         if self._spare is None:
-            self._spare = np.empty_like(request.parameters)
+            self._spare = np.empty_like(parameters)
             self._start_fetch(self._spare, self._spare_fetched)
+        self._finish_following()
         self._finish_fetch(self._spare)
         self._look_for_cut(self._spare_fetched)
-        np.copyto(request.parameters, self._spare)
+        np.copyto(parameters, self._spare)
         self.fetched[:] = self._spare_fetched
-        self._start_fetch(self._spare, self._spare_fetched)
 
     def _look_for_cut(self, clocks: np.ndarray) -> None:
         self.cut_seen(max(clocks[:, ShardClock.CUT].tolist(), default=0))
@@ -255,7 +265,7 @@ class ThroughServers(RequestHandler):
 
     def _push(self, request: Push) -> None:
         if self._leaving is None:
-            self._begin_push(*self._headers(), stays=request.fetched_next is not None)
+            self._begin_push(*self._headers(), stays=request.fetched_next is not None and not request.ahead)
         else:
             assert self._leaving is request.vector, "a part of another vector has been sent"
             self._leaving = None
@@ -263,10 +273,21 @@ class ThroughServers(RequestHandler):
         self.unpushed.clear()
         # A record says what a fetch has seen by one number, and rounds are the same wherever ranks are.
         follows = request.fetched_next is not None and self._link.can_follow
-        if follows and self.record is None and not self.together:
-            started = self._timer()
-            self._followed = self._link.follow_push(request.fetched_next, self._now)
-            self.status.figures["fetching_seconds"] += self._timer() - started
+        if not follows or self.record is not None or self.together:
+            return
+        if not request.ahead:
+            self._follow(request.fetched_next, self._now)
+        elif self._started % SAMPLED:
+            self._take_ahead(request.fetched_next)
+            self._brought = True
+            self._follow(self._spare, self._spare_fetched)
+            self._start_fetch(self._spare, self._spare_fetched, self._followed)
+
+    def _follow(self, parameters: Any, clocks: np.ndarray) -> None:
+        """Start fetching behind a push what its servers can be asked for."""
+        started = self._timer()
+        self._followed = self._link.follow_push(parameters, clocks)
+        self.status.figures["fetching_seconds"] += self._timer() - started
 
     def _headers(self) -> tuple[Sequence[int], tuple[int, int]]:
         portions, self._portions = self._portions or (-1, -1), None
