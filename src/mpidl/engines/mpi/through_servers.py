@@ -277,7 +277,7 @@ class ThroughServers(RequestHandler):
             return
         if not request.ahead:
             self._follow(request.fetched_next, self._now)
-        elif self._started % SAMPLED:
+        elif self.copies or self._started % SAMPLED:
             self._take_ahead(request.fetched_next)
             self._brought = True
             self._follow(self._spare, self._spare_fetched)
