@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 #: Bytes of a trial, and their number; the first one makes the connection.
 TRIAL, TRIALS = 1 << 20, 4
-#: Seconds that a piece takes, and the bytes that it has at least and at most. What travels the other way may wait for
-#: some pieces, and each of them costs a processor some work.
+#: Seconds that a piece takes, beside the time in which two ranks agree on the next one; and the bytes that it has at
+#: least and at most. What travels the other way may wait for some pieces, and each of them costs a processor some work.
 DURATION, LEAST, MOST = 2e-3, 128 << 10, 8 << 20
 
 
@@ -26,7 +26,29 @@ def piece_between(comm: MPI.Intracomm, far: int | None) -> int:
     far = comm.bcast(far)
     if far is None:
         return MOST
-    data, question, fastest = np.zeros(TRIAL, np.uint8), np.zeros(1, np.uint8), float("inf")
+    round_trip = _fastest(comm, far, np.zeros(1, np.uint8))
+    seconds = _fastest(comm, far, np.zeros(TRIAL, np.uint8))
+    piece: int = comm.bcast(bytes_of_piece(round_trip, seconds))
+    return piece
+
+
+def bytes_of_piece(round_trip: float, seconds: float) -> int:
+    """Return how many bytes a piece has.
+
+    Parameters
+    ----------
+    round_trip : float
+        Seconds from a short message to the answer.
+    seconds : float
+        Seconds from a short message to the end of a trial's bytes, on which MPI agrees by another round trip.
+    """
+    speed = TRIAL / max(seconds - 2 * round_trip, seconds / 8)
+    return int(min(max(LEAST, speed * (DURATION + 2 * round_trip)), MOST))
+
+
+def _fastest(comm: MPI.Intracomm, far: int, data: np.ndarray) -> float:
+    """Return the seconds in which `far` answers by `data`, the fewest of some trials; meaningless but on rank 0."""
+    question, fastest = np.zeros(1, np.uint8), float("inf")
     for _ in range(TRIALS):
         if comm.rank == 0:
             began = time.perf_counter()
@@ -36,5 +58,4 @@ def piece_between(comm: MPI.Intracomm, far: int | None) -> int:
         elif comm.rank == far:
             comm.Recv(question, 0)
             comm.Send(data, 0)
-    piece: int = comm.bcast(int(min(max(LEAST, TRIAL / fastest * DURATION), MOST)))
-    return piece
+    return fastest

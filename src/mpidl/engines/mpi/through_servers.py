@@ -264,24 +264,25 @@ class ThroughServers(RequestHandler):
         self.status.figures["pushing_seconds"] += self._timer() - started
 
     def _push(self, request: Push) -> None:
+        # A record says what a fetch has seen by one number, and rounds are the same wherever ranks are.
+        follows = request.fetched_next is not None and self.record is None and not self.together
+        follows = follows and self._link.can_follow
         if self._leaving is None:
             self._begin_push(*self._headers(), stays=request.fetched_next is not None and not request.ahead)
         else:
             assert self._leaving is request.vector, "a part of another vector has been sent"
             self._leaving = None
-        self._deliver(request.vector)
-        self.unpushed.clear()
-        # A record says what a fetch has seen by one number, and rounds are the same wherever ranks are.
-        follows = request.fetched_next is not None and self._link.can_follow
-        if not follows or self.record is not None or self.together:
-            return
-        if not request.ahead:
-            self._follow(request.fetched_next, self._now)
-        elif self.copies or self._started % SAMPLED:
+        if request.ahead and follows and (self.copies or self._started % SAMPLED):
+            # What has arrived behind the push before tells, too, that there is room for this one.
             self._take_ahead(request.fetched_next)
             self._brought = True
+        self._deliver(request.vector)
+        self.unpushed.clear()
+        if self._brought:
             self._follow(self._spare, self._spare_fetched)
             self._start_fetch(self._spare, self._spare_fetched, self._followed)
+        elif follows and not request.ahead:
+            self._follow(request.fetched_next, self._now)
 
     def _follow(self, parameters: Any, clocks: np.ndarray) -> None:
         """Start fetching behind a push what its servers can be asked for."""
