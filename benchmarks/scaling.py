@@ -13,7 +13,8 @@ worker, or process, of the same run. On several hosts --start says how ranks are
 The prediction is that of a virtual cluster with the durations that a single worker has measured, on as many hosts with
 as many servers if that is a point, and goes on to 1000 workers. In strong scaling, gradients are those of a single
 worker with minibatches of the same size. A worker beside all its servers computes as the single one of one host does,
-since none of its messages pass a network. The network is as fast as with a single worker on the most hosts.
+since none of its messages pass a network. The network is so fast that the prediction of a single worker on the most
+hosts is what was measured.
 Without --data it is a small network on the embedded digits, without DDP. Prints a table, and writes it to
 results/scaling.json, scaling.h5 and scaling.png.
 
@@ -50,6 +51,8 @@ PEER = Path(__file__).parent / "peers" / "ddp.py"
 BEYOND, FOR_A_SERVER = (4, 10, 30, 100, 300, 1000), 20
 #: Predictions whose mean counts: workers that meet on a link may keep their order for hundreds of steps.
 SEEDS = 8
+#: Bytes per second that a link between hosts has at least and at most, and how often what lies between is halved.
+LINKS, HALVINGS = (1e5, 1e12), 16
 STRONG, WEAK, DDP_STRONG, DDP_WEAK = "strong", "weak", "DDP, strong", "DDP, weak"
 
 
@@ -194,7 +197,8 @@ def predicted(
     point: Point,
     singles: list[dict[str, Any]],
     options: argparse.Namespace,
-    cores: int | None,
+    bandwidth: float,
+    cores: int | None = None,
     alone: list[dict[str, Any]] | None = None,
     seed: int = 0,
 ) -> float:
@@ -207,6 +211,8 @@ def predicted(
     singles
         The records of single workers. The one on as many hosts with as many servers says how long gradients and updates
         take, or the one on the fewest.
+    bandwidth
+        Bytes per second between hosts.
     cores
         Number of cores that all ranks share; each has its own if None.
     alone
@@ -221,7 +227,7 @@ def predicted(
     times = Times(
         compute=Jitter(gradients["compute"], gradients["compute_deviation"]),
         service=Constant(measured["service"] * base["servers"] / point.servers),
-        bandwidth=within if point.hosts == 1 else link(singles[-1]),
+        bandwidth=within if point.hosts == 1 else bandwidth,
         memory_bandwidth=within,
         ranks_per_node=on_a_host(point) if cores is None else 1,
         cores=cores,
@@ -243,14 +249,20 @@ def on_a_host(point: Point) -> int:
     return -(-point.ranks // point.hosts)
 
 
-def link(record: dict[str, Any]) -> float:
-    """Return the bytes per second between hosts, for which a single worker's exchange with servers on others waits.
+def link(singles: list[dict[str, Any]], options: argparse.Namespace) -> float:
+    """Return the bytes per second between hosts with which a single worker is predicted to be as fast as it was.
 
-    On one host, those of its memory.
+    That is the one on the most hosts. If it has no server on another, those of its memory.
     """
-    point = point_of(record)
-    (far,) = servers_elsewhere(point)
-    return (far / point.servers or 1.0) * timing(record["runs"])["bandwidth"] or float("inf")
+    record = singles[-1]
+    if not any(servers_elsewhere(point_of(record))):
+        return timing(record["runs"])["bandwidth"] or float("inf")
+    low, high = LINKS
+    for _ in range(HALVINGS):
+        middle = (low * high) ** 0.5
+        slower = predicted(point_of(record), singles, options, middle) < speed_of(record)
+        low, high = (middle, high) if slower else (low, middle)
+    return high
 
 
 def servers_elsewhere(point: Point) -> list[int]:
@@ -275,13 +287,15 @@ def timing(runs: list[dict[str, Any]]) -> dict[str, float]:
     return {key: median(run["timing"][key] or 0.0 for run in runs) for key in runs[0]["timing"]}
 
 
-def beyond(singles: list[dict[str, Any]], largest: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def beyond(
+    singles: list[dict[str, Any]], largest: int, options: argparse.Namespace, bandwidth: float
+) -> Iterator[dict[str, Any]]:
     """Yield predictions of weak scaling with more workers than were measured, a core for each rank."""
     base = singles[0]
     for workers in (each for each in BEYOND if each > largest):
         servers = max(base["servers"], -(-workers // FOR_A_SERVER))
         point = Point(WEAK, -(-(1 + servers + workers) // max(1, base["cores"])), servers, 1, workers)
-        speed = predicted(point, singles, options, None)
+        speed = predicted(point, singles, options, bandwidth)
         print(f"{workers} workers, {servers} servers: {speed:.0f} samples/s predicted", file=sys.stderr, flush=True)
         yield asdict(point) | {"predicted": speed, "predicted efficiency": speed / workers / speed_of(base)}
 
@@ -301,15 +315,16 @@ def show(records: list[dict[str, Any]], options: argparse.Namespace) -> None:
     if not singles:
         sys.exit("no point with a single worker, with which the others are compared")
     peers, singles = [[each for each in singles if point_of(each).ddp == ddp] for ddp in (True, False)]
+    bandwidth = link(singles, options) if singles else 0.0
     rows = [
-        row(record, own[0], singles, options)
+        row(record, own[0], singles, options, bandwidth)
         for record in records
         if (own := peers if point_of(record).ddp else singles)
     ]
     rows.sort(key=lambda each: [each[key] for key in ("scaling", "hosts", "servers", "partitions", "workers")])
     more = []
     if singles:
-        more = list(beyond(singles, max(each["workers"] for each in rows), options))
+        more = list(beyond(singles, max(each["workers"] for each in rows), options, bandwidth))
     print(table(rows))
     print("\nPredicted, nothing measured:")
     print(table(more))
@@ -324,7 +339,11 @@ def point_of(record: dict[str, Any]) -> Point:
 
 
 def row(
-    record: dict[str, Any], base: dict[str, Any], singles: list[dict[str, Any]], options: argparse.Namespace
+    record: dict[str, Any],
+    base: dict[str, Any],
+    singles: list[dict[str, Any]],
+    options: argparse.Namespace,
+    bandwidth: float,
 ) -> dict[str, Any]:
     """Return a line of the table, with the efficiency against `base`."""
     point, speeds = point_of(record), [run["samples_per_second"] for run in record["runs"]]
@@ -336,7 +355,7 @@ def row(
         line["computing"] = median(run["shares"].get("computing", float("nan")) for run in record["runs"])
         cores = record["cores"] if point.hosts == 1 else None
         line["predicted"] = mean(
-            predicted(point, singles, options, cores, record["alone"], seed) for seed in range(SEEDS)
+            predicted(point, singles, options, bandwidth, cores, record["alone"], seed) for seed in range(SEEDS)
         )
         line["error"] = line["predicted"] / speed - 1
     return line

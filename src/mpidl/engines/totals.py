@@ -25,6 +25,8 @@ class Totals:
         have none of their own, sum of the samples' losses and number of samples.
     pushes, fetches, bytes_pushed, bytes_fetched : int
         Number of pushes and fetches of whole vectors by all replicas, and their bytes.
+    bytes_behind : int
+        Of the bytes fetched, those that have come behind a push, while the rest of it was on its way.
     bytes_moved : int
         Bytes that ranks of the same replica have sent each other.
     first_fetch, last_push : float
@@ -59,6 +61,7 @@ class Totals:
     fetches: int = 0
     bytes_pushed: int = 0
     bytes_fetched: int = 0
+    bytes_behind: int = 0
     bytes_moved: int = 0
     first_fetch: float = 0.0
     last_push: float = 0.0
@@ -101,7 +104,8 @@ class Totals:
         dict
             "compute": mean seconds of a worker's step without fetches and pushes. "compute_deviation": standard
             deviation of a gradient's duration, relative to "compute". "service": mean seconds of a server's work on a
-            push. "bandwidth": bytes per second of fetches and pushes, latency included; None if there were none.
+            push. "bandwidth": bytes per second of pushes and of fetches that don't come behind one while it is on its
+            way, latency included; None if there were none.
         """
         if not self.batches or not self.computing_seconds or self.relays:
             return {}
@@ -114,7 +118,7 @@ class Totals:
             "compute": mean,
             "compute_deviation": variance**0.5 / mean,
             "service": sum(self.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
-            "bandwidth": (self.bytes_fetched + self.bytes_pushed) / moving if moving else None,
+            "bandwidth": (self.bytes_pushed + self.bytes_fetched - self.bytes_behind) / moving if moving else None,
         }
 
     def shares(self) -> dict[str, float]:
@@ -155,8 +159,8 @@ class Totals:
 
 #: Totals that are sums over the workers, and those that are sums over the first ranks of the replicas.
 SUMS = (
-    "bytes_pushed", "bytes_fetched", "bytes_moved", "fetching_seconds", "pushing_seconds", "sampled_fetches",
-    "tearing_sum",
+    "bytes_pushed", "bytes_fetched", "bytes_behind", "bytes_moved", "fetching_seconds", "pushing_seconds",
+    "sampled_fetches", "tearing_sum",
 )  # fmt: skip
 OF_LEADS = (
     "samples", "batches", "loss", "weight", "pushes", "fetches", "computing_seconds", "overhead_seconds",

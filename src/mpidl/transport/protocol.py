@@ -96,6 +96,7 @@ WORKER_STATUS = np.dtype(
         ("fetches", np.int64),
         ("bytes_pushed", np.int64),
         ("bytes_fetched", np.int64),
+        ("bytes_behind", np.int64),  # of those fetched: what came while the push before it was on its way
         ("bytes_moved", np.int64),  # sent to other ranks of the same replica
         ("first_fetch", np.float64),  # seconds since the epoch
         ("last_push", np.float64),

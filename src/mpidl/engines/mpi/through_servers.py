@@ -177,6 +177,8 @@ class ThroughServers(RequestHandler):
                 self._waiting.until(self._all_newer)
             self._start_fetch(request.parameters, self._now, followed)
             self._finish_fetch(request.parameters)
+            behind = (request.parameters[self._parts[n]].nbytes for n in followed if n not in self._link.encoded)
+            figures["bytes_behind"] += sum(behind)
             self._look_for_cut(self._now)
             self.fetched[:] = self._now
             return

@@ -115,6 +115,8 @@ class VirtualReplica:
         The fetch ahead.
     unapplied : list of simpy.Process
         Deliveries of its pushes that may still be under way.
+    following : dict of int to simpy.Process
+        Fetches behind its last push, by the number of the server.
     clock : float
         Steps done so far; infinite once it has ended.
     loss, weight : float
@@ -137,6 +139,7 @@ class VirtualReplica:
         self.spare: np.ndarray | None = None
         self.fetching: simpy.Event | None = None
         self.unapplied: list[simpy.Process] = []
+        self.following: dict[int, simpy.Process] = {}
         self.clock: float = 0
         self.loss = self.weight = 0.0
         self.unpushed: list[Assignment] = []

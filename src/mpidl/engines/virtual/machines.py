@@ -94,6 +94,11 @@ class Machines:
         """Let `size` bytes pass from a server to a replica."""
         yield from self._pass_parts(replica, server, size, lambda own, its: (its, own))
 
+    def apart(self, replica: int, server: int) -> bool:
+        """Return whether all that passes between a replica and a server crosses the network."""
+        nodes, its = self._of_replica[replica], self._of_server[server]
+        return self._network is not None and all(nodes[rank] != its for rank, _ in self._shares[server])
+
     def all_reduce(self, replicas: int, size: float) -> Generator[simpy.Event, Any, None]:
         """Let the replicas reduce vectors of `size` bytes; each sends and receives all parts but its own, twice."""
         for _ in range(2):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import simpy
 
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
@@ -26,11 +27,14 @@ class InFlight:
         What arrives. It returns to the spare vectors when no server needs it any more.
     awaited : int
         Number of servers that still need it.
+    begun : dict of int to simpy.Event
+        For servers, by number, that tell when they begin to apply it.
     """
 
     replica: VirtualReplica
     vector: np.ndarray
     awaited: int
+    begun: dict[int, simpy.Event] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -101,32 +105,43 @@ class ThroughServers(RequestHandler):
         yield from self.wait_applied(replica)
         while request.newer and not self._all_newer(replica.fetched):
             yield self._updated.next
-        replica.fetched = yield from self._copy_all(replica, request.parameters)
+        replica.fetched = yield from self._copy_all(replica, request.parameters, replica.following)
+        replica.following = {}
 
     def _all_newer(self, fetched: list[int]) -> bool:
         servers = self._cluster.servers
         return not fetched or all(s.shard.clock > clock for s, clock in zip(servers, fetched, strict=True))
 
-    def _copy_all(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
-        """Copy all shards into a vector, each at the moment its own answer leaves; return their clocks."""
+    def _copy_all(
+        self, replica: VirtualReplica, vector: np.ndarray, following: Mapping[int, simpy.Process] | None = None
+    ) -> Process:
+        """Copy all shards into a vector, each at the moment its own answer leaves; return their clocks.
+
+        Of some servers that is under way, `following` a push.
+        """
         if self._cluster.machines is None:
             for server in self._cluster.servers:
-                self._read(replica, server, vector)
+                self._cluster.totals.bytes_fetched += self._read(replica, server, vector)
             return [server.shard.clock for server in self._cluster.servers]
-        environment, servers = self._cluster.environment, range(len(self._cluster.servers))
-        copies = [environment.process(self._copy(replica, number, vector)) for number in servers[1:]]
-        clock = yield from self._copy(replica, 0, vector)
-        if copies:
-            yield environment.all_of(copies)
-        return [clock, *(copy.value for copy in copies)]
+        environment, servers, under_way = self._cluster.environment, range(len(self._cluster.servers)), following or {}
+        others = [
+            under_way.get(number) or environment.process(self._copy(replica, number, vector)) for number in servers[1:]
+        ]
+        first = (yield under_way[0]) if 0 in under_way else (yield from self._copy(replica, 0, vector))
+        if others:
+            yield environment.all_of(others)
+        copies = [first, *(each.value for each in others)]
+        self._cluster.totals.bytes_fetched += sum(nbytes for nbytes, _ in copies)
+        return [clock for _, clock in copies]
 
     def _copy(self, replica: VirtualReplica, number: int, vector: np.ndarray) -> Process:
+        """Copy a shard into a vector; return the number of bytes, and the shard's clock."""
         machines, server = self._cluster.machines, self._cluster.servers[number]
         assert machines is not None
         yield from machines.tell(replica.number)
         nbytes, clock = self._read(replica, server, vector), server.shard.clock
         yield from machines.fetch(replica.number, number, nbytes)
-        return clock
+        return nbytes, clock
 
     def _read(self, replica: VirtualReplica, server: VirtualServer, vector: np.ndarray) -> int:
         """Read a shard into a vector as it is now, and return the number of bytes that it takes."""
@@ -138,7 +153,6 @@ class ThroughServers(RequestHandler):
             parameters = copy.values
         if not np.may_share_memory(vector, parameters):
             vector[server.part] = parameters
-        self._cluster.totals.bytes_fetched += nbytes
         return nbytes
 
     def _push(self, replica: VirtualReplica, request: Push) -> Process:
@@ -159,8 +173,33 @@ class ThroughServers(RequestHandler):
                 self._apply(push, server)
             return
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
+        follows = request.fetched_next is not None and not request.ahead
         for number in range(len(cluster.servers)):
-            replica.unapplied.append(cluster.environment.process(self._deliver(push, number)))
+            delivery = cluster.environment.process(self._deliver(push, number))
+            replica.unapplied.append(delivery)
+            if follows and cluster.machines.apart(replica.number, number):
+                push.begun[number] = cluster.environment.event()
+                follow = self._follow(push, number, delivery, request.fetched_next)
+                replica.following[number] = cluster.environment.process(follow)
+
+    def _follow(self, push: PushInFlight, number: int, delivery: simpy.Process, vector: np.ndarray) -> Process:
+        """Copy a shard behind a push, which its server applies chunk by chunk; see `_copy`.
+
+        Differences are encoded when it has applied the whole push.
+        """
+        machines, server, replica = self._cluster.machines, self._cluster.servers[number], push.replica
+        assert machines is not None
+        last = math.inf
+        if self._wire_fetch is None:
+            size = server.shard.parameters.nbytes
+            last = min(size, machines.chunk)
+            yield push.begun[number]
+            yield from machines.fetch(replica.number, number, size - last)
+        if delivery.is_alive:
+            yield delivery
+        nbytes, clock = self._read(replica, server, vector), server.shard.clock
+        yield from machines.fetch(replica.number, number, min(nbytes, last))
+        return nbytes, clock
 
     def _vector_to_send(self, replica: VirtualReplica, vector: np.ndarray) -> np.ndarray:
         """Return the vector that travels: the replica's gradient, which it then gives up, or a spare one."""
@@ -177,7 +216,8 @@ class ThroughServers(RequestHandler):
     def _deliver(self, push: PushInFlight, number: int) -> Process:
         """Bring a server its part of a push and let it apply the push."""
         cluster, server = self._cluster, self._cluster.servers[number]
-        yield from self._occupy(push.replica, number, push.nbytes * server.shard.range.size / push.vector.shape[-1])
+        size = push.nbytes * server.shard.range.size / push.vector.shape[-1]
+        yield from self._occupy(push.replica, number, size, push.begun.get(number))
         self._apply(push, server)
         server.done()
         cluster.totals.last_push = cluster.clock()
@@ -185,8 +225,13 @@ class ThroughServers(RequestHandler):
         if not push.awaited:
             cluster.spares.give(push.vector)
 
-    def _occupy(self, replica: VirtualReplica, number: int, size: float) -> Process:
-        """Bring a server `size` bytes of a replica, and let the time of its work on them pass; it is then occupied."""
+    def _occupy(
+        self, replica: VirtualReplica, number: int, size: float, begun: simpy.Event | None = None
+    ) -> Process:
+        """Bring a server `size` bytes of a replica, and let the time of its work on them pass; it is then occupied.
+
+        `begun` occurs when it begins.
+        """
         environment, machines, server = self._cluster.environment, self._cluster.machines, self._cluster.servers[number]
         assert machines is not None
         earlier, server.last[replica.number] = server.last.get(replica.number), environment.active_process
@@ -199,6 +244,8 @@ class ThroughServers(RequestHandler):
         if earlier is not None and earlier.is_alive:
             yield earlier
         yield from server.turn()
+        if begun is not None:
+            begun.succeed()
         started = environment.now
         yield machines.serve(number)
         server.busy_seconds += environment.now - started
