@@ -225,9 +225,7 @@ class ThroughServers(RequestHandler):
         if not push.awaited:
             cluster.spares.give(push.vector)
 
-    def _occupy(
-        self, replica: VirtualReplica, number: int, size: float, begun: simpy.Event | None = None
-    ) -> Process:
+    def _occupy(self, replica: VirtualReplica, number: int, size: float, begun: simpy.Event | None = None) -> Process:
         """Bring a server `size` bytes of a replica, and let the time of its work on them pass; it is then occupied.
 
         `begun` occurs when it begins.
