@@ -29,14 +29,15 @@ class HeldLink:
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("ahead", [False, True])
 def test_updates_between_the_reads_of_a_fetch_are_counted(comm, tmp_path, monkeypatch, ahead):
-    from mpidl.engines.mpi import through_servers
+    from mpidl.engines.mpi import tearing
+    from mpidl.engines.mpi.through_servers import ThroughServers
     from mpidl.rma.transport import WindowTransport
     from mpidl.roles.server import Server
     from mpidl.topology.roles import Roles
     from mpidl.transport.capacity import Capacity
     from mpidl.transport.protocol import Phase
 
-    monkeypatch.setattr(through_servers, "SAMPLED", 2)
+    monkeypatch.setattr(tearing, "SAMPLED", 2)
     roles = Roles(tuple(range(1, comm.size)), ((0,),), coordinator=0)
     ranges = shards(SIZE, len(roles.servers))
     with WindowTransport(comm, roles, Capacity(ranges, np.dtype(np.float64), chunk_bytes=800)) as transport:
@@ -51,7 +52,7 @@ def test_updates_between_the_reads_of_a_fetch_are_counted(comm, tmp_path, monkey
         else:
             comm.Barrier()
             handler, coordinator, counted = (
-                through_servers.ThroughServers(ranges, np.float64),
+                ThroughServers(ranges, np.float64),
                 transport.coordinator(),
                 [],
             )

@@ -11,16 +11,13 @@ import numpy as np
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.device import from_host
 from mpidl.engines.mpi.request_handler import RequestHandler
+from mpidl.engines.mpi.tearing import Tearing
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.parameters.ranges import Range, within
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, ShardClock
 from mpidl.wire import Differences, ErrorFeedback, Factors, Wire
-
-#: One in so many fetches has its tearing counted: that is one more read of every server's clock, as many round trips
-#: as a fetch begins with.
-SAMPLED = 100
 
 
 class ThroughServers(RequestHandler):
@@ -71,7 +68,7 @@ class ThroughServers(RequestHandler):
         self._spare_fetched = self.fetched.copy()
         self._now = self.fetched.copy()
         self._portions: tuple[int, int] | None = None
-        self._started, self._arrived = 0, self.fetched.copy()
+        self._tearing = Tearing(len(shards), self.status.figures)
         # The shards whose next fetch has begun behind a push.
         self._followed: Sequence[int] = ()
         # Whether parameters have what the next fetch ahead is to copy.
@@ -214,9 +211,7 @@ class ThroughServers(RequestHandler):
         self._link.start_fetch(parameters, clocks, without)
         # A server encodes differences between two updates: then nothing tears.
         if not self.copies:
-            if self._started % SAMPLED == 0:
-                self._count_tearing(clocks)
-            self._started += 1
+            self._tearing.started(self._link, clocks)
         self.status.figures["fetching_seconds"] += self._timer() - started
 
     def _finish_fetch(self, parameters: Any) -> None:
@@ -235,16 +230,6 @@ class ThroughServers(RequestHandler):
             elif not self._link.relayed:
                 figures["bytes_fetched"] += parameters[part].nbytes
         figures["fetching_seconds"] += self._timer() - started
-
-    def _count_tearing(self, clocks: np.ndarray) -> None:
-        """Count the updates that any one shard completed while it was fetched."""
-        self._link.finish_fetch()
-        self._link.read_clocks(self._arrived)
-        tearing = int((self._arrived - clocks)[:, ShardClock.CLOCK].max(initial=0))
-        figures = self.status.figures
-        figures["sampled_fetches"] += 1
-        figures["tearing_sum"] += tearing
-        figures["tearing_max"] = max(figures["tearing_max"], tearing)
 
     @property
     def factored(self) -> Collection[int] | None:
@@ -274,7 +259,7 @@ class ThroughServers(RequestHandler):
         else:
             assert self._leaving is request.vector, "a part of another vector has been sent"
             self._leaving = None
-        if request.ahead and follows and (self.copies or self._started % SAMPLED):
+        if request.ahead and follows and (self.copies or not self._tearing.due):
             # What has arrived behind the push before tells, too, that there is room for this one.
             self._take_ahead(request.fetched_next)
             self._brought = True
