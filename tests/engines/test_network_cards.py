@@ -198,7 +198,7 @@ def test_a_fetch_goes_on_behind_its_push(least_squares, servers, wire_fetch):
     # The first chunk in 0.1 s, then the others and what is fetched at the same time, then the last one back. What is
     # encoded begins when the whole push is there.
     step = 0.1 + (1.1 if wire_fetch == "fp32" else 1 + totals.bytes_fetched / totals.fetches / nbytes)
-    assert totals.trained_seconds == pytest.approx(totals.batches * step, rel=0.03)
+    assert totals.trained_seconds == pytest.approx(totals.batches * step, rel=0.05)
     # It has the push.
     at_once = engine(problem, Downpour(wire_fetch=wire_fetch), None, replicas=1, servers=servers)
     at_once.run()

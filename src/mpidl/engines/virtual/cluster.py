@@ -109,6 +109,8 @@ class VirtualReplica:
         The clock of each shard at the last fetch.
     gradient : array or None
         Where its last gradient is kept until it is pushed.
+    early : bool
+        Whether its last gradient left while it was computed.
     spare : array or None
         Where the fetch ahead arrives, if there is one.
     fetching : simpy.Event or None
@@ -136,6 +138,7 @@ class VirtualReplica:
         self.process: simpy.Process
         self.fetched: list[int] = []
         self.gradient: np.ndarray | None = None
+        self.early = False
         self.spare: np.ndarray | None = None
         self.fetching: simpy.Event | None = None
         self.unapplied: list[simpy.Process] = []

@@ -274,7 +274,7 @@ class VirtualEngine:
         return replica.next_batch()
 
     def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
-        cluster = self._cluster
+        cluster, replica.early = self._cluster, request.early
         cluster.begin()
         if cluster.machines is not None:
             # Computed when its time has passed: few gradients exist at once, and they stay in the cache.

@@ -234,7 +234,8 @@ class ThroughServers(RequestHandler):
         assert machines is not None
         earlier, server.last[replica.number] = server.last.get(replica.number), environment.active_process
         # A server begins with the first chunk while the rest is on its way, and works on others' while it waits for it.
-        first = min(size, machines.chunk)
+        # Of a gradient that has left early the first chunk is there; all its bytes take the time of the network.
+        first = 0.0 if replica.early and machines.apart(replica.number, number) else min(size, machines.chunk)
         yield from machines.push(replica.number, number, first)
         rest = environment.process(machines.push(replica.number, number, size - first)) if size > first else None
         if machines.shares_cores:
