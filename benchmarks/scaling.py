@@ -13,8 +13,8 @@ worker, or process, of the same run. On several hosts --start says how ranks are
 The prediction is that of a virtual cluster with the durations that a single worker has measured, on as many hosts with
 as many servers if that is a point, and goes on to 1000 workers. In strong scaling, gradients are those of a single
 worker with minibatches of the same size. A worker beside all its servers computes as the single one of one host does,
-since none of its messages pass a network. The network is so fast that the prediction of a single worker on the most
-hosts is what was measured.
+since none of its messages pass a network. A step takes so much longer than its parts, and the network is so fast, that
+the predictions of a single worker on one host and on the most hosts are what was measured.
 Without --data it is a small network on the embedded digits, without DDP. Prints a table, and writes it to
 results/scaling.json, scaling.h5 and scaling.png.
 
@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import RESULTS, save, save_hdf5, table
 from mpidl.config import from_dict
@@ -193,11 +193,26 @@ def run_ddp(point: Point, options: argparse.Namespace, directory: Path) -> dict[
 # Predicting.
 
 
+class Fit(NamedTuple):
+    """What makes predictions of single workers what was measured.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Bytes per second between hosts.
+    missing : float
+        Seconds of a step on one host that the durations lack.
+    """
+
+    bandwidth: float
+    missing: float
+
+
 def predicted(
     point: Point,
     singles: list[dict[str, Any]],
     options: argparse.Namespace,
-    bandwidth: float,
+    fit: Fit,
     cores: int | None = None,
     alone: list[dict[str, Any]] | None = None,
     seed: int = 0,
@@ -211,8 +226,7 @@ def predicted(
     singles
         The records of single workers. The one on as many hosts with as many servers says how long gradients and updates
         take, or the one on the fewest.
-    bandwidth
-        Bytes per second between hosts.
+    fit
     cores
         Number of cores that all ranks share; each has its own if None.
     alone
@@ -223,15 +237,16 @@ def predicted(
     base = next((each for each in singles if same_place(point, each)), singles[0])
     measured, gradients = timing(base["runs"]), timing(alone or base["runs"])
     alone_on_host = timing(singles[0]["runs"])
+    beside, away = (each["compute"] + fit.missing for each in (alone_on_host, measured))
     within = alone_on_host["bandwidth"] or float("inf")
     times = Times(
-        compute=Jitter(gradients["compute"], gradients["compute_deviation"]),
+        compute=Jitter(gradients["compute"] + fit.missing, gradients["compute_deviation"]),
         service=Constant(measured["service"] * base["servers"] / point.servers),
-        bandwidth=within if point.hosts == 1 else bandwidth,
+        bandwidth=within if point.hosts == 1 else fit.bandwidth,
         memory_bandwidth=within,
         ranks_per_node=on_a_host(point) if cores is None else 1,
         cores=cores,
-        slow=beside_servers(point, point_of(base), alone_on_host["compute"] / measured["compute"]),
+        slow=beside_servers(point, point_of(base), beside / away),
     )
     built = build(from_dict(with_sections(job(point, options), run={"seed": seed})))
     if point.partitions > 1:
@@ -249,10 +264,19 @@ def on_a_host(point: Point) -> int:
     return -(-point.ranks // point.hosts)
 
 
-def link(singles: list[dict[str, Any]], options: argparse.Namespace) -> float:
-    """Return the bytes per second between hosts with which a single worker is predicted to be as fast as it was.
+def fitted(singles: list[dict[str, Any]], options: argparse.Namespace) -> Fit:
+    """Return what makes predictions right: on one host of the first single worker, between hosts of the last one."""
+    record, missing = singles[0], 0.0
+    if record["hosts"] == 1:
+        speed = predicted(point_of(record), singles, options, Fit(float("inf"), 0.0), record["cores"])
+        missing = options.batch / speed_of(record) - options.batch / speed
+    return Fit(link(singles, options, missing), missing)
 
-    That is the one on the most hosts. If it has no server on another, those of its memory.
+
+def link(singles: list[dict[str, Any]], options: argparse.Namespace, missing: float) -> float:
+    """Return the bytes per second between hosts with which the last single worker is predicted to be as fast as it was.
+
+    If it has no server on another host, those of its memory.
     """
     record = singles[-1]
     if not any(servers_elsewhere(point_of(record))):
@@ -260,7 +284,7 @@ def link(singles: list[dict[str, Any]], options: argparse.Namespace) -> float:
     low, high = LINKS
     for _ in range(HALVINGS):
         middle = (low * high) ** 0.5
-        slower = predicted(point_of(record), singles, options, middle) < speed_of(record)
+        slower = predicted(point_of(record), singles, options, Fit(middle, missing)) < speed_of(record)
         low, high = (middle, high) if slower else (low, middle)
     return high
 
@@ -288,14 +312,14 @@ def timing(runs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def beyond(
-    singles: list[dict[str, Any]], largest: int, options: argparse.Namespace, bandwidth: float
+    singles: list[dict[str, Any]], largest: int, options: argparse.Namespace, fit: Fit
 ) -> Iterator[dict[str, Any]]:
     """Yield predictions of weak scaling with more workers than were measured, a core for each rank."""
     base = singles[0]
     for workers in (each for each in BEYOND if each > largest):
         servers = max(base["servers"], -(-workers // FOR_A_SERVER))
         point = Point(WEAK, -(-(1 + servers + workers) // max(1, base["cores"])), servers, 1, workers)
-        speed = predicted(point, singles, options, bandwidth)
+        speed = predicted(point, singles, options, fit)
         print(f"{workers} workers, {servers} servers: {speed:.0f} samples/s predicted", file=sys.stderr, flush=True)
         yield asdict(point) | {"predicted": speed, "predicted efficiency": speed / workers / speed_of(base)}
 
@@ -315,16 +339,16 @@ def show(records: list[dict[str, Any]], options: argparse.Namespace) -> None:
     if not singles:
         sys.exit("no point with a single worker, with which the others are compared")
     peers, singles = [[each for each in singles if point_of(each).ddp == ddp] for ddp in (True, False)]
-    bandwidth = link(singles, options) if singles else 0.0
+    fit = fitted(singles, options) if singles else Fit(0.0, 0.0)
     rows = [
-        row(record, own[0], singles, options, bandwidth)
+        row(record, own[0], singles, options, fit)
         for record in records
         if (own := peers if point_of(record).ddp else singles)
     ]
     rows.sort(key=lambda each: [each[key] for key in ("scaling", "hosts", "servers", "partitions", "workers")])
     more = []
     if singles:
-        more = list(beyond(singles, max(each["workers"] for each in rows), options, bandwidth))
+        more = list(beyond(singles, max(each["workers"] for each in rows), options, fit))
     print(table(rows))
     print("\nPredicted, nothing measured:")
     print(table(more))
@@ -343,7 +367,7 @@ def row(
     base: dict[str, Any],
     singles: list[dict[str, Any]],
     options: argparse.Namespace,
-    bandwidth: float,
+    fit: Fit,
 ) -> dict[str, Any]:
     """Return a line of the table, with the efficiency against `base`."""
     point, speeds = point_of(record), [run["samples_per_second"] for run in record["runs"]]
@@ -355,7 +379,7 @@ def row(
         line["computing"] = median(run["shares"].get("computing", float("nan")) for run in record["runs"])
         cores = record["cores"] if point.hosts == 1 else None
         line["predicted"] = mean(
-            predicted(point, singles, options, bandwidth, cores, record["alone"], seed) for seed in range(SEEDS)
+            predicted(point, singles, options, fit, cores, record["alone"], seed) for seed in range(SEEDS)
         )
         line["error"] = line["predicted"] / speed - 1
     return line
