@@ -205,6 +205,14 @@ def test_a_fetch_goes_on_behind_its_push(least_squares, servers, wire_fetch):
     assert np.array_equal(timed.parameters(), at_once.parameters())
 
 
+def test_a_fetch_through_windows_waits_for_its_push(least_squares):
+    problem = least_squares()
+    nbytes = problem[0].parameters.nbytes
+    times = Times(Constant(0.1), bandwidth=nbytes / 1.0, chunk=nbytes / 10, messages=False)
+    totals = engine(problem, Downpour(), times, replicas=1).run()
+    assert totals.trained_seconds == pytest.approx(totals.batches * 2.1, rel=0.01)
+
+
 def fetches(times):
     """Let four replicas of two nodes fetch 120 bytes from a server on the second; return when each has them."""
     environment = simpy.Environment()

@@ -93,6 +93,16 @@ def test_more_servers_are_tried_where_the_second_makes_it_slower():
     assert found["proposal"]["servers"] == 4
 
 
+def test_a_fetch_through_windows_waits_for_its_push():
+    data = {"source": "synthetic", "shape": [10_000], "batch": 8}
+    default, windows = (
+        uncut(propose(config(data=data, virtual=SLOW, topology=topology), 3))[0]["step_seconds"]
+        for topology in ({}, {"transport": "windows"})
+    )
+    # A push and a fetch take as long as each other, and one after the other.
+    assert windows - 0.02 == pytest.approx(2 * (default - 0.02), rel=0.1)
+
+
 def test_a_proposal_holds_a_plan():
     found = propose(config(virtual=SLOW, topology={"servers": 2}), 16)
     planned = plan(config(topology={"servers": 6}), 16)

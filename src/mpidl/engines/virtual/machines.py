@@ -99,6 +99,10 @@ class Machines:
         nodes, its = self._of_replica[replica], self._of_server[server]
         return self._network is not None and all(nodes[rank] != its for rank, _ in self._shares[server])
 
+    def by_messages(self, replica: int, server: int) -> bool:
+        """Return whether all of that crosses the network as messages."""
+        return self._times.messages and self.apart(replica, server)
+
     def all_reduce(self, replicas: int, size: float) -> Generator[simpy.Event, Any, None]:
         """Let the replicas reduce vectors of `size` bytes; each sends and receives all parts but its own, twice."""
         for _ in range(2):

@@ -177,7 +177,7 @@ class ThroughServers(RequestHandler):
         for number in range(len(cluster.servers)):
             delivery = cluster.environment.process(self._deliver(push, number))
             replica.unapplied.append(delivery)
-            if follows and cluster.machines.apart(replica.number, number):
+            if follows and cluster.machines.by_messages(replica.number, number):
                 push.begun[number] = cluster.environment.event()
                 follow = self._follow(push, number, delivery, request.fetched_next)
                 replica.following[number] = cluster.environment.process(follow)

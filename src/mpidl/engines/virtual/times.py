@@ -172,6 +172,8 @@ class Times:
         Number of consecutive ranks on each node. By default each rank has a node of its own.
     cores : int, optional
         Number of cores that all replicas and servers share, on one node. By default each has a core of its own.
+    messages : bool
+        Whether nodes exchange by messages, so that a fetch goes on behind a push; through windows it doesn't.
     chunk : float
         Bytes of a push with which a server begins while the rest is on its way.
     slow : dict of int to float
@@ -189,6 +191,7 @@ class Times:
     memory_bandwidth: float = float("inf")
     ranks_per_node: int = 1
     cores: int | None = None
+    messages: bool = True
     chunk: float = CHUNK_BYTES
     slow: dict[int, float] = field(default_factory=dict)
     deaths: tuple[Death, ...] = ()
