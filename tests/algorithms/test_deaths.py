@@ -1,5 +1,7 @@
 """Replicas of a virtual cluster that die, return and are slow."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,9 +14,9 @@ from mpidl.rules import Sgd
 EPOCHS, SAMPLES = 4, 101
 
 
-def run(lab, problem, algorithm, deaths, seed=0, **options):
+def run(lab, problem, algorithm, deaths, seed=0, bandwidth=math.inf, **options):
     events = []
-    times = Times(Exponential(1.0), Constant(0.01), deaths=deaths)
+    times = Times(Exponential(1.0), Constant(0.01), bandwidth=bandwidth, chunk=16.0, deaths=deaths)
     engine = lab.engine(
         problem, algorithm, rule=Sgd(1.0), replicas=3, epochs=EPOCHS, times=times, seed=seed,
         on_event=lambda kind, replica, **details: events.append((kind, replica)), **options,
@@ -22,13 +24,22 @@ def run(lab, problem, algorithm, deaths, seed=0, **options):
     return engine, engine.run(), events
 
 
-@pytest.mark.parametrize("algorithm", [Downpour(), Downpour(n_push=3), Ssp(2), Softsync(3, modulate=False)])
-@given(at=st.floats(0.01, 60), away=st.floats(0.01, 30) | st.none(), other=st.floats(0.01, 60), seed=st.integers(0, 9))
+@pytest.mark.parametrize(
+    "algorithm",
+    [Downpour(), Downpour(overlap=True), Downpour(n_push=3), Ssp(2), Softsync(3, modulate=False)],
+)
+@given(
+    at=st.floats(0.01, 60),
+    away=st.floats(0.01, 30) | st.none(),
+    other=st.floats(0.01, 60),
+    seed=st.integers(0, 9),
+    bandwidth=st.sampled_from([math.inf, 200.0]),
+)
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_gradient_counts_exactly_once_whoever_dies(lab, tally, algorithm, at, away, other, seed):
+def test_every_gradient_counts_exactly_once_whoever_dies(lab, tally, algorithm, at, away, other, seed, bandwidth):
     model, split = tally()
     deaths = (Death(1, at, None if away is None else at + away), Death(2, other))
-    engine, _, _ = run(lab, (model, split), algorithm, deaths, seed)
+    engine, _, _ = run(lab, (model, split), algorithm, deaths, seed, bandwidth)
     # Who dies when all others are done leaves something behind.
     batches = lab.batches((model, split), EPOCHS)
     left = sum(np.sum(batches[portion] + 1.0) for each in engine.positions() for portion, _ in each.working)

@@ -213,6 +213,17 @@ def test_a_fetch_through_windows_waits_for_its_push(least_squares):
     assert totals.trained_seconds == pytest.approx(totals.batches * 2.1, rel=0.01)
 
 
+@pytest.mark.parametrize(("messages", "staleness"), [(True, 1), (False, 2)])
+def test_a_fetch_ahead_goes_on_behind_its_push(least_squares, messages, staleness):
+    problem = least_squares()
+    nbytes = problem[0].parameters.nbytes
+    times = Times(Constant(0.1), bandwidth=nbytes / 0.08, chunk=nbytes / 10, messages=messages)
+    totals = engine(problem, Downpour(overlap=True), times, replicas=1).run()
+    # What is fetched while a gradient is computed has the push before it or, without messages, not even that.
+    assert np.argmax(totals.staleness) == staleness
+    assert totals.trained_seconds == pytest.approx(totals.batches * 0.1, rel=0.05)
+
+
 def fetches(times):
     """Let four replicas of two nodes fetch 120 bytes from a server on the second; return when each has them."""
     environment = simpy.Environment()

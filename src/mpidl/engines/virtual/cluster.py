@@ -115,6 +115,8 @@ class VirtualReplica:
         Where the fetch ahead arrives, if there is one.
     fetching : simpy.Event or None
         The fetch ahead.
+    brought : bool
+        Whether the parameters have what the next fetch ahead is to copy.
     unapplied : list of simpy.Process
         Deliveries of its pushes that may still be under way.
     following : dict of int to simpy.Process
@@ -141,6 +143,7 @@ class VirtualReplica:
         self.early = False
         self.spare: np.ndarray | None = None
         self.fetching: simpy.Event | None = None
+        self.brought = False
         self.unapplied: list[simpy.Process] = []
         self.following: dict[int, simpy.Process] = {}
         self.clock: float = 0

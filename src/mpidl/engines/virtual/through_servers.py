@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,19 +94,31 @@ class ThroughServers(RequestHandler):
         cluster.totals.fetches += 1
         cluster.begin()
         if request.ahead:
-            if replica.spare is None:
-                replica.spare = np.empty_like(request.parameters)
-                replica.fetching = cluster.environment.process(self._copy_all(replica, replica.spare))
-            assert replica.fetching is not None
-            replica.fetched = yield replica.fetching
-            np.copyto(request.parameters, replica.spare)
-            replica.fetching = cluster.environment.process(self._copy_all(replica, replica.spare))
+            if not replica.brought:
+                yield from self._take_ahead(replica, request.parameters)
+                self._fetch_ahead(replica)
+            replica.brought = False
             return
         yield from self.wait_applied(replica)
         while request.newer and not self._all_newer(replica.fetched):
             yield self._updated.next
         replica.fetched = yield from self._copy_all(replica, request.parameters, replica.following)
         replica.following = {}
+
+    def _take_ahead(self, replica: VirtualReplica, parameters: np.ndarray) -> Process:
+        """Copy what is fetched ahead; the first time, fetch it before."""
+        if replica.spare is None:
+            replica.spare = np.empty_like(parameters)
+            self._fetch_ahead(replica)
+        assert replica.fetching is not None
+        replica.fetched = yield replica.fetching
+        np.copyto(parameters, replica.spare)
+
+    def _fetch_ahead(self, replica: VirtualReplica) -> None:
+        """Begin a fetch into the spare vector, behind the last push where it follows."""
+        assert replica.spare is not None
+        following, replica.following = replica.following, {}
+        replica.fetching = self._cluster.environment.process(self._copy_all(replica, replica.spare, following))
 
     def _all_newer(self, fetched: list[int]) -> bool:
         servers = self._cluster.servers
@@ -156,8 +168,14 @@ class ThroughServers(RequestHandler):
         return nbytes
 
     def _push(self, replica: VirtualReplica, request: Push) -> Process:
-        yield from ()
-        cluster = self._cluster
+        cluster, machines = self._cluster, self._cluster.machines
+        followed, following, fetched = list[int](), request.fetched_next, replica.fetched
+        if following is not None and machines is not None:
+            followed = [n for n in range(len(cluster.servers)) if machines.by_messages(replica.number, n)]
+            if followed and request.ahead:
+                # A replica that dies meanwhile has pushed nothing.
+                yield from self._take_ahead(replica, following)
+                following, replica.brought = replica.spare, True
         portions, nbytes = replica.pushed(), round(request.vector.nbytes * self._packed)
         vector = self._vector_to_send(replica, request.vector)
         if self._wire is not None:
@@ -166,21 +184,27 @@ class ThroughServers(RequestHandler):
         cluster.totals.bytes_pushed += nbytes
         cluster.totals.last_push = cluster.clock()
         push = PushInFlight(replica, vector, len(cluster.servers), nbytes)
-        for server, fetched in zip(cluster.servers, replica.fetched, strict=True):
-            server.coming[push] = (replica.number, fetched, vector[..., server.part], portions)
-        if cluster.machines is None:
+        for server, clock in zip(cluster.servers, fetched, strict=True):
+            server.coming[push] = (replica.number, clock, vector[..., server.part], portions)
+        if machines is None:
             for server in cluster.servers:
                 self._apply(push, server)
             return
+        self._send(push, followed, following)
+        if replica.brought:
+            self._fetch_ahead(replica)
+
+    def _send(self, push: PushInFlight, followed: Collection[int], vector: np.ndarray | None) -> None:
+        """Let a push leave for all servers, and fetches into a vector follow it from some of them."""
+        environment, replica = self._cluster.environment, push.replica
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
-        follows = request.fetched_next is not None and not request.ahead
-        for number in range(len(cluster.servers)):
-            delivery = cluster.environment.process(self._deliver(push, number))
+        for number in range(len(self._cluster.servers)):
+            delivery = environment.process(self._deliver(push, number))
             replica.unapplied.append(delivery)
-            if follows and cluster.machines.by_messages(replica.number, number):
-                push.begun[number] = cluster.environment.event()
-                follow = self._follow(push, number, delivery, request.fetched_next)
-                replica.following[number] = cluster.environment.process(follow)
+            if number in followed:
+                assert vector is not None
+                push.begun[number] = environment.event()
+                replica.following[number] = environment.process(self._follow(push, number, delivery, vector))
 
     def _follow(self, push: PushInFlight, number: int, delivery: simpy.Process, vector: np.ndarray) -> Process:
         """Copy a shard behind a push, which its server applies chunk by chunk; see `_copy`.
