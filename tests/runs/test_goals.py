@@ -221,22 +221,6 @@ def test_a_virtual_cluster_ends_for_want_of_patience(tmp_path):
     assert summary["validation_top5_accuracy"] > 0
 
 
-def test_fetches_of_a_virtual_cluster_follow_their_pushes_unless_they_go_through_windows(tmp_path):
-    def seconds(transport):
-        table = {
-            "run": {"steps": 10, "dir": str(tmp_path / transport)},
-            "data": {"source": "digits"},
-            "model": {"layer": [{"type": "dense", "units": 8000}, {"type": "dense", "units": 10}]},
-            "topology": {"transport": transport},
-            "virtual": {"compute": 0.01, "bandwidth": 1e7},
-            "device": {"kind": "cpu"},
-        }
-        return simulate(from_dict(table), 1)["seconds"]
-
-    # Most of a step of 2.4 MB is the network's.
-    assert seconds("windows") > 1.4 * seconds("auto")
-
-
 def test_a_run_that_patience_ended_goes_on_with_more_of_it(tmp_path):
     def train(losses, **options):
         return mpidl.train(Scripted(losses), counting(), epochs=5, batch=10, dir=tmp_path, **options)

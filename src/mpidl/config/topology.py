@@ -53,6 +53,11 @@ class TopologySection(Checked):
             raise UsageError(f"micro_batches: {self.micro_batches}, but stages is 1, expected at least 2 stages")
 
     @property
+    def messages(self) -> bool:
+        """Whether nodes exchange by messages."""
+        return self.transport != "windows"
+
+    @property
     def pipeline(self) -> dict[str, Any]:
         """The schedule and the number of micro-batches: arguments of models that are cut."""
         default = 4 * self.stages if self.stages > 1 else 1

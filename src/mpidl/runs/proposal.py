@@ -193,8 +193,7 @@ class _Search:
 
     def _times(self, servers: int, replicas: int) -> Times:
         base = None if self._given else durations(self._job, self._measured, servers or replicas)
-        messages = self._job.config.topology.transport != "windows"
-        return replace(self._section.times(replicas, base), messages=messages)
+        return replace(self._section.times(replicas, base), messages=self._job.config.topology.messages)
 
     def why(self, best: Mapping[str, Any]) -> Iterator[str]:
         """Yield lines that say what the predictions rest on, and why this candidate is the best."""

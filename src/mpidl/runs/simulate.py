@@ -44,7 +44,7 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
         measured = read(path)
         base, costs = durations(job, measured, config.servers or replicas), measured.costs
         say(f"durations by {path}: {measured}")
-    times = replace(config.virtual.times(replicas, base), messages=config.topology.transport != "windows")
+    times = replace(config.virtual.times(replicas, base), messages=config.topology.messages)
     if config.topology.partitions > 1:
         times = replace(times, cut=virtual_cut(job, costs))
     return OneProcess(job, replicas, times).run()
