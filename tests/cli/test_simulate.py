@@ -181,3 +181,23 @@ def test_pushes_in_factors_are_fewer_bytes_for_the_same_result(mpidl):
     for key in ("test_loss", "test_accuracy", "samples", "bytes_fetched"):
         assert factors[key] == plain[key]
     assert factors["bytes_pushed"] < 0.6 * plain["bytes_pushed"]
+
+
+def test_fetches_follow_their_pushes_unless_they_go_through_windows(mpidl_here, tmp_path):
+    (tmp_path / "wide.toml").write_text(
+        """
+        run.steps = 10
+        data.source = "digits"
+        model.layer = [{type = "dense", units = 8000}, {type = "dense", units = 10}]
+        virtual = {compute = 0.01, bandwidth = 1e7}
+        """
+    )
+
+    def seconds(transport):
+        words = ("--replicas", 1, "--json", "--set", f"topology.transport={transport}")
+        done = mpidl_here("simulate", "wide.toml", *words)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["seconds"]
+
+    # Most of a step of 2.4 MB is the network's.
+    assert seconds("windows") > 1.4 * seconds("auto")
