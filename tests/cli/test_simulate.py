@@ -140,10 +140,16 @@ def test_what_a_user_got_wrong_is_one_line(mpidl_here, arguments, line):
     assert done.stderr.count("\n") == 1
 
 
-def test_virtual_clusters_have_no_relays(mpidl_here):
-    done = mpidl_here("simulate", DIGITS, "--replicas", 2, *options("topology.relay=true"))
-    assert done.returncode == 2
-    assert done.stderr == "mpidl: topology.relay: true, but virtual clusters have no relays, expected false\n"
+def test_nodes_have_relays(mpidl_here):
+    settings = options("topology.relay=true", "virtual.ranks_per_node=4", "virtual.bandwidth=1e6", "run.steps=100")
+    done = mpidl_here("simulate", DIGITS, "--replicas", 5, "--json", *settings)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    # A coordinator, a relay and two workers; a server and three workers.
+    assert (summary["ranks"], summary["relays"], summary["servers"], summary["replicas"]) == (8, 1, 1, 5)
+    received = sum(summary["staleness_histogram"])
+    assert received < summary["pushes"]
+    assert summary["bytes_pushed"] % received == 0
 
 
 def test_cut_replicas_take_less_time_for_the_same_result(mpidl_here):

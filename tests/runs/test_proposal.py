@@ -105,7 +105,7 @@ def test_a_fetch_through_windows_waits_for_its_push():
 
 def test_a_proposal_holds_a_plan():
     found = propose(config(virtual=SLOW, topology={"servers": 2}), 16)
-    planned = plan(config(topology={"servers": 6}), 16)
+    planned = plan(config(topology={"servers": 6}, virtual={"ranks_per_node": 1}), 16)
     assert {key: found[key] for key in planned} == planned
     best = found["candidates"][4]
     assert best["fetched"] == pytest.approx(BYTES)
@@ -236,15 +236,27 @@ def test_what_is_not_predicted(tmp_path, monkeypatch):
         apply(found, tmp_path / "job.toml")
 
 
-def test_nothing_is_predicted_with_relays():
+def test_relays_are_predicted():
     nodes = SLOW | {"ranks_per_node": 8}
-    found = propose(config(topology={"relay": True, "servers": 1, "partitions": 2}, virtual=nodes), 16)
+    found, without = (propose(config(topology={"relay": relay}, virtual=nodes), 16) for relay in (True, False))
     # The second node has no server, so that one of its ranks is a relay.
-    assert found["proposal"] == {"servers": 1, "replicas": 6, "partitions": 2, "stages": 1, "micro_batches": 1}
-    assert found["cuts"]
-    assert found["why"] == [
-        "no speed is predicted: virtual clusters have no relays; topology.relay = false would predict one without them"
-    ]
+    assert found["proposal"] == {"servers": 1, "replicas": 13, "partitions": 1, "stages": 1, "micro_batches": 1}
+    assert found["nodes"] == 2
+    assert "proposed: 1 server, 13 replicas and 1 relay\n" in as_text(found)
+    assert "relay" not in as_text(without).split("proposed")[0]
+    faster = found["candidates"][0]["samples_per_second"] / without["candidates"][0]["samples_per_second"]
+    assert faster > 1.3
+    assert any(line.startswith("topology.relay = true would give ") for line in without["why"])
+    assert f"topology.relay = false would give {round(100 * (1 - 1 / faster))} % fewer samples/s" in found["why"]
+
+
+def test_relays_are_not_compared_where_there_can_be_none():
+    nodes = SLOW | {"ranks_per_node": 8}
+    for algorithm in ("dcasgd", "sync"):
+        found = propose(config(algorithm={"name": algorithm}, virtual=nodes), 16)
+        assert found["candidates"]
+        assert not any("relay" in line for line in found["why"])
+    assert not any("relay" in line for line in propose(config(virtual=SLOW), 16)["why"])
 
 
 def test_what_the_fullest_card_carries(monkeypatch):

@@ -97,7 +97,7 @@ class Totals:
     def timing(self) -> dict[str, float | None]:
         """Return the durations by which a virtual cluster can simulate this run.
 
-        Empty if nothing was measured, or if the run had relays, which virtual clusters don't have.
+        Empty if nothing was measured, or if the run had relays, since its workers don't exchange with servers.
 
         Returns
         -------

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpidl.engines.patience import Patience
 from mpidl.parameters.ranges import Range
-from mpidl.roles.patience import Patience
 from mpidl.transport.interface.relay import RelayInbox
 from mpidl.transport.protocol import Message
 

@@ -15,6 +15,7 @@ from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
+from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.checkpoints import complete_checkpoint, keep_best
 from mpidl.job.description import of_data, of_samples
@@ -42,6 +43,8 @@ from mpidl.storage.files import replica_file, scratch
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import save_shard, write_file
 
+#: Vectors that a relay has: what it shows and fetches, and two sums.
+VECTORS = 4
 #: Seconds between two looks at the totals.
 LOOK_EVERY = 0.05
 
@@ -64,7 +67,11 @@ class OneProcess:
             raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
         identify(job, of_data(job.given) | of_samples(job.given))
         job.begin(replicas)
-        check_memory(job, 1 + len(job.states) + 2 + replicas, replicas)
+        vectors = 1 + len(job.states) + 2 + replicas
+        check_memory(job, vectors, replicas)
+        if times is not None and times.relay:
+            relays = place_ranks(times, replicas, job.config.servers)[1].relays
+            check_memory(job, vectors + VECTORS * len(relays), replicas)
         placed = place(job)
         job.rehearse()
         load_buffers(job, 0)
@@ -196,10 +203,12 @@ class OneProcess:
 
     def _log(self, kind: str, replica: int, **details: Any) -> None:
         """Record what happened to a replica, with the virtual time."""
-        rank = 1 + self._job.config.servers + replica * self._partitions
+        roles = self._engine.roles
+        assert roles is not None, "replicas die in virtual time only"
         self._recorder.event(
-            kind, rank=rank, role=f"worker {replica}", **details, virtual_time=self._engine.look().seconds
-        )
+            kind, rank=roles.replicas[replica][0], role=f"worker {replica}", **details,
+            virtual_time=self._engine.look().seconds,
+        )  # fmt: skip
 
     def _log_drop(self, shard: int, push: PushHeader) -> None:
         self._record(dropped(push), role=f"server {shard}")
@@ -269,13 +278,14 @@ class OneProcess:
         raise MpidlError(f"{role}: {fail.cause}")
 
     def _finish(self, finish: Finish) -> None:
-        replicas, servers = self._job.replicas, self._job.config.servers
+        roles = self._engine.roles
         self._summary = self._reporter.close(
             self._trained,
-            ranks=1 + servers + replicas * self._partitions if self._virtual else 1,
-            servers=servers,
-            replicas=replicas,
+            ranks=1 if roles is None else len(roles.names()),
+            servers=self._job.config.servers,
+            replicas=self._job.replicas,
             partitions=self._partitions,
+            relays=0 if roles is None else len(roles.relays),
             interrupted=finish.interrupted,
             seconds_to_target=finish.seconds_to_target,
             stopped=finish.stopped,

@@ -73,7 +73,11 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     job, partitions = build(config), config.topology.partitions
     cut = plan_model(job, partitions) if partitions > 1 else None
     described = of_model(job) | ({} if cut is None else {"cuts": of_cuts(job, cut)})
-    return described | ({} if ranks is None else of_ranks(job, config.servers, ranks, cut))
+    if ranks is None:
+        return described
+    of_node = config.virtual.ranks_per_node or ranks
+    nodes = [rank // of_node for rank in range(ranks)]
+    return described | of_ranks(job, nodes, config.servers, cut, config.topology.relay)
 
 
 def of_model(job: Job) -> dict[str, Any]:
@@ -109,11 +113,11 @@ def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
     return [*rows, *({"layer": name, "how": "samples", "moved": nbytes} for name, nbytes in moved.items())]
 
 
-def of_ranks(job: Job, servers: int, ranks: int, cut: Plan | None = None) -> dict[str, Any]:
-    """Describe the ranks of a job, so many of which are servers; see `plan`."""
-    partitions, relay = 1 if cut is None else cut.partitions, job.config.topology.relay
-    of_node = job.config.virtual.ranks_per_node or ranks
-    nodes = [rank // of_node for rank in range(ranks)]
+def of_ranks(
+    job: Job, nodes: Sequence[int], servers: int, cut: Plan | None = None, relay: bool = False
+) -> dict[str, Any]:
+    """Describe the ranks of a job on these nodes, so many of which are servers, maybe with relays; see `plan`."""
+    ranks, partitions = len(nodes), 1 if cut is None else cut.partitions
     assigned = assign(nodes, servers, partitions, relay=relay)
     job.begin(len(assigned.replicas))
     roles = _roles(job, assigned, ranks, cut)

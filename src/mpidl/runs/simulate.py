@@ -7,7 +7,6 @@ from typing import Any
 
 from mpidl.config import Config
 from mpidl.config.measured import read
-from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import durations
 from mpidl.job.planning import virtual_cut
@@ -33,18 +32,17 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        The job can't be built, or has relays.
+        The job can't be built.
     MpidlError
         The run failed; the message is one line.
     """
-    if config.topology.relay:
-        raise UsageError("topology.relay: true, but virtual clusters have no relays, expected false")
     job, path, base, costs = build(config), config.virtual.measurements(), None, Costs()
     if path is not None:
         measured = read(path)
         base, costs = durations(job, measured, config.servers or replicas), measured.costs
         say(f"durations by {path}: {measured}")
-    times = replace(config.virtual.times(replicas, base), messages=config.topology.messages)
+    times = config.virtual.times(replicas, base)
+    times = replace(times, messages=config.topology.messages, relay=config.topology.relay)
     if config.topology.partitions > 1:
         times = replace(times, cut=virtual_cut(job, costs))
     return OneProcess(job, replicas, times).run()

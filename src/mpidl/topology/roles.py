@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 from mpidl.errors import UsageError
 
-__all__ = ["Relay", "Roles", "assign", "check_number"]
+__all__ = ["Relay", "Roles", "assign", "check_number", "most_ranks"]
 
 #: Fewest replicas on a node for which another rank becomes their relay: with two it saves half of the bytes.
 FEWEST_FOR_RELAY = 2
@@ -172,6 +173,22 @@ def assign(
     whole = {node: [each for each in replicas if {nodes[rank] for rank in each} == {node}] for node in relays}
     relayed = [Relay(own, tuple(rank for each in whole[node] for rank in each)) for node, own in relays.items()]
     return Roles(tuple(server_ranks), tuple(replicas), tuple(left), relays=tuple(relayed))
+
+
+def most_ranks(replicas: int, servers: int, partitions: int, of_node: int, relay: bool) -> int:
+    """Return the most ranks, `of_node` on each node, of which `assign` makes so many replicas and no standby.
+
+    Without relays there is one such number; a relay takes a rank of a node that has enough.
+    """
+    least = 1 + servers + replicas * partitions
+    if not relay:
+        return least
+
+    def made(ranks: int) -> int:
+        return len(assign([rank // of_node for rank in range(ranks)], servers, partitions, relay=True).replicas)
+
+    numbers = range(least, 2 * least + 1, 1)
+    return numbers[bisect_right(numbers, replicas, key=made) - 1]
 
 
 def check_number(ranks: int, servers: int, partitions: int, relays: int = 0) -> None:

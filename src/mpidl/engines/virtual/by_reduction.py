@@ -9,8 +9,9 @@ import numpy as np
 import simpy
 
 from mpidl.algorithms.requests import FinishReduction, Reduce, Speed, StartReduction
-from mpidl.engines.virtual.cluster import Process, VirtualCluster, VirtualReplica
+from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import RequestHandler
+from mpidl.engines.virtual.processes import Process
 from mpidl.parameters.ranges import Range
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,78 +15,15 @@ from mpidl.data.batch import Minibatch
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Assignment
 from mpidl.engines.totals import Totals
+from mpidl.engines.virtual.exchanger import Exchanger
 from mpidl.engines.virtual.machines import Machines
+from mpidl.engines.virtual.server import VirtualServer
 from mpidl.parameters.ranges import Range
-from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
-from mpidl.wire import Differences, ErrorFeedback, Wire
-
-#: A process of SimPy: yields the events that it waits for.
-Process = Generator[simpy.Event, Any, Any]
 
 
-class VirtualServer:
-    """A shard and the queue of pushes in front of it.
-
-    Parameters
-    ----------
-    environment : simpy.Environment
-    shard : Shard
-
-    Attributes
-    ----------
-    part : slice
-        The shard's range in the whole vector.
-    coming : dict of Any to tuple
-        The arguments of `Shard.receive_push` for each push that is under way, in the order in which they were sent.
-    last : dict of int to simpy.Process
-        The last delivery of each replica: those of a replica don't overtake each other.
-    busy_seconds : float
-        Time that the server has worked so far.
-    due : float
-        When the shard's policy is to act on the time.
-    """
-
-    def __init__(self, environment: simpy.Environment, shard: Shard) -> None:
-        self._environment = environment
-        self.shard = shard
-        self.part = slice(*shard.range)
-        self.coming: dict[Any, tuple[int, int, np.ndarray, tuple[int, int]]] = {}
-        self.last: dict[int, simpy.Process | None] = {}
-        self.busy_seconds = 0.0
-        self.due = math.inf
-        self._serving = False
-        self._queue: deque[simpy.Event] = deque()
-
-    def turn(self) -> Process:
-        """Wait until the server has applied every push that came earlier, and occupy it."""
-        if self._serving:
-            event = self._environment.event()
-            self._queue.append(event)
-            yield event
-        self._serving = True
-
-    def done(self) -> None:
-        """Let the next push in the queue have its turn."""
-        self._serving = False
-        if self._queue:
-            # A push that arrives at this very moment queues behind.
-            self._serving = True
-            self._queue.popleft().succeed()
-
-    def settled(self) -> Shard:
-        """Return the shard as it is when all pushes under way have arrived and all time has passed, maybe a copy."""
-        if not self.coming and self.due == math.inf:
-            return self.shard
-        shard = self.shard.copy()
-        for push in self.coming.values():
-            shard.receive_push(*push)
-        shard.look(math.inf)
-        return shard
-
-
-class VirtualReplica:
-    """The state of one replica.
+class VirtualReplica(Exchanger):
+    """The state of one replica; see `Exchanger`.
 
     Parameters
     ----------
@@ -105,22 +42,14 @@ class VirtualReplica:
         False once it has ended or died.
     process : simpy.Process
         Runs the replica.
-    fetched : list of int
-        The clock of each shard at the last fetch.
     gradient : array or None
         Where its last gradient is kept until it is pushed.
-    early : bool
-        Whether its last gradient left while it was computed.
     spare : array or None
         Where the fetch ahead arrives, if there is one.
     fetching : simpy.Event or None
         The fetch ahead.
     brought : bool
         Whether the parameters have what the next fetch ahead is to copy.
-    unapplied : list of simpy.Process
-        Deliveries of its pushes that may still be under way.
-    following : dict of int to simpy.Process
-        Fetches behind its last push, by the number of the server.
     clock : float
         Steps done so far; infinite once it has ended.
     loss, weight : float
@@ -135,27 +64,20 @@ class VirtualReplica:
     """
 
     def __init__(self, number: int, parameters: np.ndarray, loader: Loader, state: ReplicaState) -> None:
-        self.number, self.parameters, self.loader, self.state = number, parameters, loader, state
+        super().__init__(number)
+        self.parameters, self.loader, self.state = parameters, loader, state
         self.active = True
         self.process: simpy.Process
-        self.fetched: list[int] = []
         self.gradient: np.ndarray | None = None
-        self.early = False
         self.spare: np.ndarray | None = None
         self.fetching: simpy.Event | None = None
         self.brought = False
-        self.unapplied: list[simpy.Process] = []
-        self.following: dict[int, simpy.Process] = {}
         self.clock: float = 0
         self.loss = self.weight = 0.0
         self.unpushed: list[Assignment] = []
         self.computing: Assignment | None = None
         self.computed: list[float] = []
         self._tickets_before = 0
-        self._feedback: list[ErrorFeedback] = []
-        self._residual: np.ndarray | None = None
-        self._copies: dict[VirtualServer, Differences] = {}
-        self._copy: np.ndarray | None = None
 
     def position(self, batches: int, samples: int) -> ReplicaPosition:
         """Return where the replica is, which has computed so many batches and samples."""
@@ -173,13 +95,7 @@ class VirtualReplica:
 
     def vectors(self) -> dict[str, np.ndarray]:
         """Return a copy of all vectors that the replica keeps."""
-        # Before its first push, a resumed replica has the residual that it had.
-        residual = np.concatenate([each.residual for each in self._feedback]) if self._feedback else self._residual
-        copies = list(self._copies.values())
-        begun = bool(copies) and all(each.begun for each in copies)
-        copy = np.concatenate([each.values for each in copies]) if begun else self._copy
-        kept = {"residual": residual, "copy": copy}
-        return self.state.vectors() | {name: vector for name, vector in kept.items() if vector is not None}
+        return self.state.vectors() | self.encodings()
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray], in_turn: bool) -> None:
         """Go on where another replica was, whose `vectors` these are; it has been given the portions in work."""
@@ -217,38 +133,6 @@ class VirtualReplica:
         current, ahead = self.loader.current, self.loader.ahead
         rest = [] if current is None else [Assignment(current.portion, self.loader.done, current.last)]
         return [part for part in [*self.unpushed, *rest, *([ahead] if ahead else [])] if part.first < part.last]
-
-    def encode(self, wire: Wire, servers: list[VirtualServer], vector: np.ndarray, decoded: np.ndarray) -> int:
-        """Send a vector through a wire format to all servers, and return the number of bytes it takes.
-
-        Parameters
-        ----------
-        wire : Wire
-        servers : list of VirtualServer
-        vector : array, shape (size,) or (2, size)
-        decoded : array like `vector`
-            Overwritten with what arrives.
-        """
-        if not self._feedback:
-            self._feedback = [
-                ErrorFeedback(wire, server.shard.range.size, vector.dtype, server.shard.statistics)
-                for server in servers
-            ]
-            for server, feedback in zip(servers, self._feedback, strict=True):
-                if self._residual is not None:
-                    feedback.residual[:] = self._residual[server.part]
-        return sum(
-            feedback.round_trip(vector[..., server.part], server.shard.pieces[0].size, decoded[..., server.part])
-            for server, feedback in zip(servers, self._feedback, strict=True)
-        )
-
-    def copy(self, wire: Wire, servers: list[VirtualServer], server: VirtualServer) -> Differences:
-        """Return what the replica has of a server's shard, where fetches are encoded by `wire`."""
-        for each in () if self._copies else servers:
-            parameters, kept = each.shard.parameters, self._copy
-            values = np.empty_like(parameters) if kept is None else kept[each.part].astype(parameters.dtype)
-            self._copies[each] = Differences(wire, values, kept is not None, each.shard.statistics)
-        return self._copies[server]
 
 
 class Spares:
@@ -316,23 +200,3 @@ class VirtualCluster:
     def begin(self) -> None:
         """Note the time at which training begins; later calls do nothing."""
         self.totals.first_fetch = self.totals.first_fetch or self.clock()
-
-
-class Signal:
-    """An event that processes can wait for again and again.
-
-    Attributes
-    ----------
-    next : simpy.Event
-        The next announcement.
-    """
-
-    def __init__(self, environment: simpy.Environment) -> None:
-        self._environment = environment
-        self.next = environment.event()
-
-    def announce(self, value: Any = None) -> None:
-        """Let all that wait for `next` go on with `value`."""
-        if self.next.callbacks:
-            event, self.next = self.next, self._environment.event()
-            event.succeed(value)

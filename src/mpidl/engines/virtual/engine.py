@@ -24,16 +24,19 @@ from mpidl.data.loader import Loader
 from mpidl.engines.totals import Totals
 from mpidl.engines.training import Training
 from mpidl.engines.virtual.by_reduction import ByReduction
-from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
+from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, RequestHandler
 from mpidl.engines.virtual.hooks import Hooks
 from mpidl.engines.virtual.in_memory import InMemory
 from mpidl.engines.virtual.machines import Machines
+from mpidl.engines.virtual.processes import Process, Signal
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
+from mpidl.engines.virtual.server import VirtualServer
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.times import Death, VirtualTime
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
+from mpidl.topology.roles import Roles
 
 
 class VirtualEngine:
@@ -153,6 +156,11 @@ class VirtualEngine:
     def replicas(self) -> list[VirtualReplica]:
         """All replicas, including those that have ended."""
         return self._cluster.replicas
+
+    @property
+    def roles(self) -> Roles | None:
+        """Which rank of the cluster is what; None if nothing takes time."""
+        return self._cluster.machines.roles if self._cluster.machines is not None else None
 
     @property
     def now(self) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mpidl.engines.virtual.cluster import Process, VirtualReplica
+from mpidl.engines.virtual.cluster import VirtualReplica
+from mpidl.engines.virtual.processes import Process
 
 #: Carries out one request of a replica; the process returns the answer.
 Action = Callable[[VirtualReplica, Any], Process]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mpidl.algorithms.requests import Gradient, Update
-from mpidl.engines.virtual.cluster import Process, VirtualCluster, VirtualReplica
+from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, RequestHandler
+from mpidl.engines.virtual.processes import Process
 
 
 class InMemory(RequestHandler):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,18 @@ from mpidl.engines.virtual.cores import Cores
 from mpidl.engines.virtual.cut import gradient
 from mpidl.engines.virtual.network import Network
 from mpidl.engines.virtual.times import Times
-from mpidl.topology.roles import assign
+from mpidl.topology.roles import Roles, assign, most_ranks
+
+
+def place_ranks(times: Times, replicas: int, servers: int) -> tuple[list[int], Roles]:
+    """Return the node of each rank of a virtual cluster, and its role."""
+    partitions = times.cut.partitions
+    if times.cores is not None:  # all ranks are on one node
+        nodes = [0] * (1 + servers + replicas * partitions)
+        return nodes, assign(nodes, servers, partitions)
+    ranks = times.ranks or most_ranks(replicas, servers, partitions, times.ranks_per_node, times.relay)
+    nodes = [rank // times.ranks_per_node for rank in range(ranks)]
+    return nodes, assign(nodes, servers, partitions, relay=times.relay)
 
 
 class Machines:
@@ -34,19 +46,31 @@ class Machines:
     ----------
     chunk : float
         See `Times`.
+    replicas : int
+        Number of replicas. Where a method takes a replica, relays are those that follow.
+    roles : Roles
+        Which rank is what.
+    relays : list of list of int
+        For each relay, the replicas whose pushes and fetches it makes.
     """
 
     def __init__(self, environment: simpy.Environment, times: Times, seed: int, replicas: int, servers: int) -> None:
         self._environment, self._times, self.chunk = environment, times, times.chunk
-        streams = np.random.default_rng(seed).spawn(replicas + servers)
-        self._replicas, self._servers = streams[:replicas], streams[replicas:]
+        nodes, self.roles = place_ranks(times, replicas, servers)
+        roles = self.roles
+        streams = np.random.default_rng(seed).spawn(replicas + servers + len(roles.relays))
+        self._servers = streams[replicas : replicas + servers]
+        self._replicas = streams[:replicas] + streams[replicas + servers :]
         self._cores = Cores(environment, times.cores) if times.cores is not None else None
-        cut = self._cut = times.cut
-        nodes = [rank // times.ranks_per_node for rank in range(1 + servers + replicas * cut.partitions)]
-        roles = assign(nodes, servers, cut.partitions)
+        self._cut = times.cut
+        first = {ranks[0]: replica for replica, ranks in enumerate(roles.replicas)}
+        self.replicas = replicas
+        self.relays = [[first[rank] for rank in each.workers if rank in first] for each in roles.relays]
         self._of_replica = [[nodes[rank] for rank in ranks] for ranks in roles.replicas]
+        self._of_replica += [[nodes[relay.rank]] for relay in roles.relays]
         self._of_server = [nodes[rank] for rank in roles.servers]
-        self._shares = cut.shares(servers)
+        self._shares = times.cut.shares(servers)
+        self._ways = cache(self._find_ways)
         finite = math.isfinite(times.bandwidth)
         self._network = Network(environment, np.full(nodes[-1] + 1, times.bandwidth)) if finite else None
 
@@ -88,16 +112,24 @@ class Machines:
 
     def push(self, replica: int, server: int, size: float) -> Generator[simpy.Event, Any, None]:
         """Let `size` bytes pass from a replica to a server."""
-        yield from self._pass_parts(replica, server, size, lambda own, its: (own, its))
+        return self._pass_parts(replica, size, [(own, its, share) for own, its, share in self._ways(replica, server)])
 
     def fetch(self, replica: int, server: int, size: float) -> Generator[simpy.Event, Any, None]:
         """Let `size` bytes pass from a server to a replica."""
-        yield from self._pass_parts(replica, server, size, lambda own, its: (its, own))
+        return self._pass_parts(replica, size, [(its, own, share) for own, its, share in self._ways(replica, server)])
+
+    def share(self, replica: int, size: float) -> Generator[simpy.Event, Any, None]:
+        """Let `size` bytes pass between a replica and its relay; each rank of the replica has its part of them."""
+        yield from self.tell(replica)
+        yield self._environment.timeout(self.copying(size * max(self._cut.parts)))
+
+    def copying(self, size: float) -> float:
+        """Return the seconds in which a rank copies `size` bytes within its node."""
+        return size / self._times.memory_bandwidth
 
     def apart(self, replica: int, server: int) -> bool:
         """Return whether all that passes between a replica and a server crosses the network."""
-        nodes, its = self._of_replica[replica], self._of_server[server]
-        return self._network is not None and all(nodes[rank] != its for rank, _ in self._shares[server])
+        return self._network is not None and all(own != its for own, its, _ in self._ways(replica, server))
 
     def by_messages(self, replica: int, server: int) -> bool:
         """Return whether all of that crosses the network as messages."""
@@ -129,16 +161,27 @@ class Machines:
         fullest = max(through_card.values())
         return max(fullest * size / self._times.bandwidth, within * size / self._times.memory_bandwidth)
 
+    def _find_ways(self, replica: int, server: int) -> list[tuple[int, int, float]]:
+        """Return for each rank of a replica its node, the server's, and what it has of their messages."""
+        own, its = self._of_replica[replica], self._of_server[server]
+        shares = self._shares[server] if replica < self.replicas else [(0, 1.0)]  # a relay is one rank
+        return [(own[rank], its, share) for rank, share in shares]
+
     def _pass_parts(
-        self, replica: int, server: int, size: float, way: Callable[[int, int], tuple[int, int]]
+        self, replica: int, size: float, ways: list[tuple[int, int, float]]
     ) -> Generator[simpy.Event, Any, None]:
-        """Let a message to or from a server pass; each rank of the replica has its part of it."""
-        own, its, shares = self._of_replica[replica], self._of_server[server], self._shares[server]
-        first, *others = [self._pass(replica, *way(own[rank], its), size * share) for rank, share in shares]
+        """Let the parts of a message to or from a server pass side by side: each from a node to a node."""
+        first, *others = [self._pass(replica, sender, receiver, size * share) for sender, receiver, share in ways]
+        if not others:
+            return first
+        return self._side_by_side(first, others)
+
+    def _side_by_side(
+        self, first: Generator[simpy.Event, Any, None], others: list[Generator[simpy.Event, Any, None]]
+    ) -> Generator[simpy.Event, Any, None]:
         processes = [self._environment.process(each) for each in others]
         yield from first
-        if processes:
-            yield self._environment.all_of(processes)
+        yield self._environment.all_of(processes)
 
     def _pass(self, replica: int, sender: int, receiver: int, size: float) -> Generator[simpy.Event, Any, None]:
         """Let a message to or from a replica pass from one node to another."""
@@ -149,7 +192,7 @@ class Machines:
             # Ranks that share the cores of a node use them to copy.
             yield self._cores.work(size / self._times.bandwidth)
         elif sender == receiver:
-            yield self._environment.timeout(size / self._times.memory_bandwidth)
+            yield self._environment.timeout(self.copying(size))
         elif self._network is not None:
             yield self._network.send(sender, receiver, size)
 

@@ -15,10 +15,13 @@ from mpidl.algorithms.drive import drive
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
 from mpidl.algorithms.units import UnitData, cut_units, minibatches, segment_sums, targets
 from mpidl.engines.training import Training
-from mpidl.engines.virtual.cluster import Process, Signal, VirtualCluster, VirtualReplica, VirtualServer
+from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action
 from mpidl.engines.virtual.hooks import Hooks
-from mpidl.engines.virtual.through_servers import InFlight, ThroughServers
+from mpidl.engines.virtual.processes import Process, Signal
+from mpidl.engines.virtual.server import VirtualServer
+from mpidl.engines.virtual.through_servers import ThroughServers
+from mpidl.engines.virtual.traffic import InFlight
 from mpidl.shards.accrual import Accrual
 from mpidl.shards.vectors import Vectors
 
@@ -118,7 +121,7 @@ class VirtualSandblaster(ThroughServers):
             accrual.begin(self._evaluation, *targets(request.segments, self._units))
         self._changed.announce()
         while any(accrual.complete < len(self._units) for accrual in self._accruals):
-            yield self._updated.next
+            yield self._traffic.updated.next
         self._messages += 3 * len(self._accruals)
         first = self._accruals[0]
         sums = segment_sums(request.segments, self._units, first.losses, first.weights, self._portions)
@@ -205,17 +208,17 @@ class VirtualSandblaster(ThroughServers):
         """Bring server `number` its part of a unit's gradient and let it accrue the part."""
         cluster, unit, part = self._cluster, push.unit, push.vector[server.part]
         if cluster.machines is not None:
-            yield from self._occupy(push.replica, number, part.nbytes)
+            yield from self._traffic.occupy(push.sender, number, part.nbytes)
         accrual, completed = self._accruals[number], False
         for chunk, piece in enumerate(server.shard.pieces):
             values = part[piece.start : piece.stop]
             completed |= accrual.add_chunk(unit.evaluation, unit.number, chunk, values, push.loss, push.weight)
         if cluster.machines is not None:
             server.done()
-        if completed and number == 0 and self._takers[unit.number][0] != push.replica.number:
+        if completed and number == 0 and self._takers[unit.number][0] != push.sender.number:
             self._won += 1
         cluster.totals.last_push = cluster.clock()
         push.awaited -= 1
         if not push.awaited:
             cluster.spares.give(push.vector)
-        self._updated.announce()
+        self._traffic.updated.announce()

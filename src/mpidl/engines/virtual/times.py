@@ -172,6 +172,10 @@ class Times:
         Number of consecutive ranks on each node. By default each rank has a node of its own.
     cores : int, optional
         Number of cores that all replicas and servers share, on one node. By default each has a core of its own.
+    relay : bool
+        Whether nodes have relays.
+    ranks : int, optional
+        Number of ranks of the whole cluster, where relays leave it open; by default the most that make its replicas.
     messages : bool
         Whether nodes exchange by messages, so that a fetch goes on behind a push; through windows it doesn't.
     chunk : float
@@ -191,6 +195,8 @@ class Times:
     memory_bandwidth: float = float("inf")
     ranks_per_node: int = 1
     cores: int | None = None
+    relay: bool = False
+    ranks: int | None = None
     messages: bool = True
     chunk: float = CHUNK_BYTES
     slow: dict[int, float] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 #: A relay waits at most so much of the shortest step of its workers, together with an exchange with the servers. From
@@ -50,13 +51,21 @@ class Patience:
         self._active.discard(worker)
         self._steps.pop(worker, None)
 
+    def joins(self, worker: int, now: float) -> None:
+        """Expect pushes of a worker that begins anew."""
+        self._active.add(worker)
+        self._began[worker] = now
+
     def waits(self, here: Collection[int], now: float) -> bool:
         """Return whether to wait for another worker, while the pushes of those that are `here` have arrived."""
+        return now < self.deadline(here)
+
+    def deadline(self, here: Collection[int]) -> float:
+        """Return until when to wait for another worker; minus infinity if none is due in time."""
         # Of a worker that has not pushed yet, a step is expected to take as long as the shortest.
         shortest = min(self._steps.values(), default=0.0)
         patience = SHARE * (shortest + self._exchange)
         last = self._ready + patience
-        if now >= last:
-            return False
         due = (self._began[worker] + self._steps.get(worker, shortest) for worker in self._active.difference(here))
-        return any(each <= last and now < each + patience for each in due)
+        latest = max((each for each in due if each <= last), default=-math.inf)
+        return min(last, latest + patience)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpidl.roles.patience import Patience
+from mpidl.engines.patience import Patience
 
 TICK = 0.01
 

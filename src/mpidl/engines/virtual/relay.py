@@ -1,0 +1,182 @@
+"""The relay of a virtual node: it pushes the sum of what replicas push, and fetches for all of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+
+from mpidl.engines.patience import Patience
+from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
+from mpidl.engines.virtual.exchanger import Exchanger
+from mpidl.engines.virtual.processes import Process, Signal
+from mpidl.engines.virtual.traffic import PushInFlight, Traffic
+from mpidl.wire import Wire
+
+
+@dataclass(slots=True, eq=False)
+class Sum(PushInFlight):
+    """The sum of pushes on its way from the relay to all servers.
+
+    Attributes
+    ----------
+    applied : simpy.Event
+        Occurs when all servers have applied it and the relay shows what they had then.
+    fetched : list of int
+        For each shard, the oldest clock that one of the pushes was computed at.
+    portions : (int, int)
+        The first and the last portion that the pushes were computed on.
+    workers : set of int
+        Those with a push in it, by their number at the relay.
+    pushes, missing : int
+        Number of pushes, and of those that have not arrived yet.
+    closed : bool
+        Whether no further push is added.
+    """
+
+    applied: simpy.Event
+    fetched: list[int]
+    portions: tuple[int, int]
+    workers: set[int] = field(default_factory=set)
+    pushes: int = 0
+    missing: int = 0
+    closed: bool = False
+
+
+class VirtualRelay(Exchanger):
+    """Exchanges with the servers for replicas of its node; see `mpidl.roles.relay.Relay`.
+
+    The arithmetic of a push is done when it leaves its replica; the sum waits until all pushes in it have arrived.
+
+    Parameters
+    ----------
+    number : int
+        See `Exchanger`.
+    replicas : sequence of int
+        The replicas whose relay it is.
+    cluster : VirtualCluster
+        With time.
+    traffic : Traffic
+    wire : Wire or None
+        How pushes are encoded. None: not at all.
+    """
+
+    def __init__(
+        self, number: int, replicas: Sequence[int], cluster: VirtualCluster, traffic: Traffic, wire: Wire | None
+    ) -> None:
+        super().__init__(number)
+        assert cluster.machines is not None
+        self._cluster, self._machines, self._traffic, self._wire = cluster, cluster.machines, traffic, wire
+        self._workers = {replica: worker for worker, replica in enumerate(replicas)}
+        self._shown, self._next = (cluster.spares.take((cluster.servers[-1].part.stop,)) for _ in range(2))
+        cluster.collect(self._shown)
+        self.fetched = [server.shard.clock for server in cluster.servers]
+        self._statistics = [
+            slice(*part.shift(server.part.start)) for server in cluster.servers for part in server.shard.statistics
+        ]
+        self._patience = Patience(self._now, len(replicas))
+        self._sums: deque[Sum] = deque()
+        self._changed = Signal(cluster.environment)
+        # When it has added up all that has come.
+        self._free = self._now
+        cluster.environment.process(self._live())
+
+    @property
+    def _now(self) -> float:
+        return float(self._cluster.environment.now)
+
+    def leaves(self, replica: int) -> None:
+        """Expect no more pushes of a replica."""
+        self._patience.leaves(self._workers[replica])
+        self._changed.announce()
+
+    def joins(self, replica: int) -> None:
+        """Expect pushes of a replica that begins anew."""
+        self._patience.joins(self._workers[replica], self._now)
+
+    def push(self, replica: int, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> Process:
+        """Add a push to a sum, and return a process that ends when the servers have applied the sum."""
+        if not self._sums or self._sums[-1].closed:
+            total = self._cluster.spares.take(vector.shape)
+            total[:] = 0
+            applied = self._cluster.environment.event()
+            servers = len(self._cluster.servers)
+            self._sums.append(Sum(self, total, servers, total.nbytes, applied, list(fetched), portions))
+        gathered, worker = self._sums[-1], self._workers[replica]
+        self._add(gathered, vector, fetched, portions)
+        gathered.workers.add(worker)
+        gathered.missing += 1
+        self._patience.begins_push(worker, self._now)
+        return self._arrive(gathered, replica, vector.nbytes)
+
+    def _add(self, gathered: Sum, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> None:
+        total = gathered.vector
+        gathered.pushes += 1
+        means = [total[part] + (vector[part] - total[part]) / gathered.pushes for part in self._statistics]
+        total += vector
+        for part, mean in zip(self._statistics, means, strict=True):
+            total[part] = mean
+        gathered.fetched = [min(pair) for pair in zip(gathered.fetched, fetched, strict=True)]
+        gathered.portions = min(gathered.portions[0], portions[0]), max(gathered.portions[1], portions[1])
+        self._traffic.expect(gathered, gathered.fetched, gathered.portions)
+
+    def _arrive(self, gathered: Sum, replica: int, size: int) -> Process:
+        """Let a push pass, while the relay adds up what has come, one push after the other."""
+        yield from self._machines.tell(replica)
+        self._free = max(self._free, self._now) + self._machines.copying(size)
+        yield self._cluster.environment.timeout(self._free - self._now)
+        gathered.missing -= 1
+        first = gathered.missing == gathered.pushes - 1
+        self._patience.ends_push(self._workers[replica], self._now, first)
+        self._changed.announce()
+        yield gathered.applied
+
+    def fetch(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
+        """Copy what the relay fetched last into a replica's vector; return the shards' clocks of then."""
+        np.copyto(vector, self._shown)
+        clocks = self.fetched
+        yield from self._machines.share(replica.number, vector.nbytes)
+        return clocks
+
+    def _live(self) -> Process:
+        while True:
+            while not self._sums:
+                yield self._changed.next
+            yield from self._gather(self._sums[0])
+            yield from self._exchange(self._sums.popleft())
+
+    def _gather(self, gathered: Sum) -> Process:
+        """Wait for more pushes as long as it is worth it, and then for those that have begun."""
+        while not gathered.closed:
+            if gathered.missing == gathered.pushes:
+                yield self._changed.next
+                continue
+            wait = self._patience.deadline(gathered.workers) - self._now
+            # The present time may be rounded.
+            gathered.closed = self._now + wait <= self._now
+            if not gathered.closed:
+                yield self._changed.next | self._cluster.environment.timeout(wait)
+        while gathered.missing:
+            yield self._changed.next
+
+    def _exchange(self, gathered: Sum) -> Process:
+        """Push a sum, fetch when the servers have applied it, and show this to the replicas."""
+        cluster, started = self._cluster, self._now
+        if self._wire is not None:
+            exact, gathered.vector = gathered.vector, cluster.spares.take(gathered.vector.shape)
+            gathered.nbytes = self.encode(self._wire, cluster.servers, exact, gathered.vector)
+            cluster.spares.give(exact)
+            self._traffic.expect(gathered, gathered.fetched, gathered.portions)
+        cluster.totals.bytes_pushed += gathered.nbytes
+        self._traffic.send(gathered)
+        yield cluster.environment.all_of(self.unapplied)
+        clocks = yield from self._traffic.fetch(self, self._next)
+        yield cluster.environment.timeout(self._machines.copying(self._next.nbytes))
+        self._shown, self._next, self.fetched = self._next, self._shown, clocks
+        gathered.applied.succeed()
+        behind = self._sums[0].workers if self._sums else set[int]()
+        self._patience.exchanged(gathered.workers - behind, self._now - started, self._now)
+        self._traffic.updated.announce()

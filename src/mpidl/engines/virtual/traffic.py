@@ -1,0 +1,212 @@
+"""What passes between the servers of the virtual cluster and those that exchange with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+
+from mpidl.engines.virtual.cluster import VirtualCluster
+from mpidl.engines.virtual.exchanger import Exchanger
+from mpidl.engines.virtual.processes import Process, Signal
+from mpidl.engines.virtual.server import VirtualServer
+from mpidl.wire import Wire
+
+
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """A vector on its way from its sender to all servers.
+
+    Attributes
+    ----------
+    sender : Exchanger
+    vector : array, shape (size,) or (2, size)
+        What arrives. It returns to the spare vectors when no server needs it any more.
+    awaited : int
+        Number of servers that still need it.
+    begun : dict of int to simpy.Event
+        For servers, by number, that tell when they begin to apply it.
+    """
+
+    sender: Exchanger
+    vector: np.ndarray
+    awaited: int
+    begun: dict[int, simpy.Event] = field(default_factory=dict, kw_only=True)
+
+
+@dataclass(slots=True, eq=False)
+class PushInFlight(InFlight):
+    """A push on its way to all servers.
+
+    Attributes
+    ----------
+    nbytes : int
+        Number of bytes of the whole push.
+    """
+
+    nbytes: int
+
+
+class Traffic:
+    """Brings pushes to the servers, and fetches back.
+
+    Parameters
+    ----------
+    cluster : VirtualCluster
+    wire_fetch : Wire or None
+        How fetches are encoded. None: not at all.
+
+    Attributes
+    ----------
+    updated : Signal
+        Is announced when a shard has changed otherwise than by pushes that are applied at once.
+    """
+
+    def __init__(self, cluster: VirtualCluster, wire_fetch: Wire | None) -> None:
+        self._cluster, self._wire_fetch = cluster, wire_fetch
+        self.updated = Signal(cluster.environment)
+
+    def fetch(
+        self, exchanger: Exchanger, vector: np.ndarray, following: Mapping[int, simpy.Process] | None = None
+    ) -> Process:
+        """Copy all shards into a vector, each at the moment its own answer leaves; return their clocks.
+
+        Of some servers that is under way, `following` a push.
+        """
+        if self._cluster.machines is None:
+            for server in self._cluster.servers:
+                self._cluster.totals.bytes_fetched += self._read(exchanger, server, vector)
+            return [server.shard.clock for server in self._cluster.servers]
+        environment, servers, under_way = self._cluster.environment, range(len(self._cluster.servers)), following or {}
+        others = [
+            under_way.get(number) or environment.process(self._copy(exchanger, number, vector))
+            for number in servers[1:]
+        ]
+        first = (yield under_way[0]) if 0 in under_way else (yield from self._copy(exchanger, 0, vector))
+        if others:
+            yield environment.all_of(others)
+        copies = [first, *(each.value for each in others)]
+        self._cluster.totals.bytes_fetched += sum(nbytes for nbytes, _ in copies)
+        return [clock for _, clock in copies]
+
+    def _copy(self, exchanger: Exchanger, number: int, vector: np.ndarray) -> Process:
+        """Copy a shard into a vector; return the number of bytes, and the shard's clock."""
+        machines, server = self._cluster.machines, self._cluster.servers[number]
+        assert machines is not None
+        yield from machines.tell(exchanger.number)
+        nbytes, clock = self._read(exchanger, server, vector), server.shard.clock
+        yield from machines.fetch(exchanger.number, number, nbytes)
+        return nbytes, clock
+
+    def _read(self, exchanger: Exchanger, server: VirtualServer, vector: np.ndarray) -> int:
+        """Read a shard into a vector as it is now, and return the number of bytes that it takes."""
+        parameters = server.shard.parameters
+        nbytes: int = parameters.nbytes
+        if self._wire_fetch is not None:
+            copy = exchanger.copy(self._wire_fetch, self._cluster.servers, server)
+            nbytes = copy.fetch(parameters)
+            parameters = copy.values
+        if not np.may_share_memory(vector, parameters):
+            vector[server.part] = parameters
+        return nbytes
+
+    def expect(self, push: PushInFlight, fetched: Sequence[int], portions: tuple[int, int]) -> None:
+        """Let the servers know what is coming: a push, and the clock of each at which it was computed."""
+        for server, clock in zip(self._cluster.servers, fetched, strict=True):
+            server.coming[push] = (push.sender.number, clock, push.vector[..., server.part], portions)
+
+    def send(self, push: PushInFlight, followed: Collection[int] = (), vector: np.ndarray | None = None) -> None:
+        """Let a push leave for all servers, and fetches into a vector follow it from some of them."""
+        environment, sender = self._cluster.environment, push.sender
+        sender.unapplied = [delivery for delivery in sender.unapplied if delivery.is_alive]
+        for number in range(len(self._cluster.servers)):
+            delivery = environment.process(self._deliver(push, number))
+            sender.unapplied.append(delivery)
+            if number in followed:
+                assert vector is not None
+                push.begun[number] = environment.event()
+                sender.following[number] = environment.process(self._follow(push, number, delivery, vector))
+
+    def _follow(self, push: PushInFlight, number: int, delivery: simpy.Process, vector: np.ndarray) -> Process:
+        """Copy a shard behind a push, which its server applies chunk by chunk; see `_copy`.
+
+        Differences are encoded when it has applied the whole push.
+        """
+        machines, server, sender = self._cluster.machines, self._cluster.servers[number], push.sender
+        assert machines is not None
+        last = math.inf
+        if self._wire_fetch is None:
+            size = server.shard.parameters.nbytes
+            last = min(size, machines.chunk)
+            yield push.begun[number]
+            yield from machines.fetch(sender.number, number, size - last)
+        if delivery.is_alive:
+            yield delivery
+        nbytes, clock = self._read(sender, server, vector), server.shard.clock
+        yield from machines.fetch(sender.number, number, min(nbytes, last))
+        return nbytes, clock
+
+    def _deliver(self, push: PushInFlight, number: int) -> Process:
+        """Bring a server its part of a push and let it apply the push."""
+        cluster, server = self._cluster, self._cluster.servers[number]
+        size = push.nbytes * server.shard.range.size / push.vector.shape[-1]
+        yield from self.occupy(push.sender, number, size, push.begun.get(number))
+        self.apply(push, server)
+        server.done()
+        cluster.totals.last_push = cluster.clock()
+        push.awaited -= 1
+        if not push.awaited:
+            cluster.spares.give(push.vector)
+
+    def occupy(self, exchanger: Exchanger, number: int, size: float, begun: simpy.Event | None = None) -> Process:
+        """Bring a server `size` bytes, and let the time of its work on them pass; it is then occupied.
+
+        `begun` occurs when it begins.
+        """
+        environment, machines, server = self._cluster.environment, self._cluster.machines, self._cluster.servers[number]
+        assert machines is not None
+        earlier, server.last[exchanger.number] = server.last.get(exchanger.number), environment.active_process
+        # A server begins with the first chunk while the rest is on its way, and works on others' while it waits for it.
+        # Of a gradient that has left early the first chunk is there; all its bytes take the time of the network.
+        first = 0.0 if exchanger.early and machines.apart(exchanger.number, number) else min(size, machines.chunk)
+        yield from machines.push(exchanger.number, number, first)
+        rest = environment.process(machines.push(exchanger.number, number, size - first)) if size > first else None
+        if machines.shares_cores:
+            yield environment.timeout(0)  # The sender is still copying when the server wakes up.
+        if earlier is not None and earlier.is_alive:
+            yield earlier
+        yield from server.turn()
+        if begun is not None:
+            begun.succeed()
+        started = environment.now
+        yield machines.serve(number)
+        server.busy_seconds += environment.now - started
+        if rest is not None and rest.is_alive:
+            server.done()
+            yield rest
+            yield from server.turn()
+
+    def apply(self, push: PushInFlight, server: VirtualServer) -> None:
+        """Let a server act on a push that has arrived."""
+        started = self._cluster.clock()
+        server.shard.receive_push(*server.coming.pop(push))
+        server.busy_seconds += self._cluster.clock() - started
+        self.look(server, self._cluster.environment.now)
+        if server.shard.policy.awaited:
+            self.updated.announce()
+
+    def look(self, server: VirtualServer, now: float) -> None:
+        """Let a shard's policy act on the time, and again when that is due."""
+        due = server.shard.look(now)
+        if due not in (server.due, math.inf):
+            self._cluster.environment.process(self._look_at(server, due))
+        server.due = due
+
+    def _look_at(self, server: VirtualServer, due: float) -> Process:
+        yield self._cluster.environment.timeout(due - self._cluster.environment.now)
+        # The policy's own number: the present time may be rounded.
+        self.look(server, due)
+        self.updated.announce()

@@ -1,0 +1,151 @@
+"""The search for the topology with which a job is fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from mpidl.config.measured import Measured, read
+from mpidl.engines.virtual import Times
+from mpidl.job.durations import durations
+from mpidl.job.job import Job
+from mpidl.partition.plan import Plan
+from mpidl.runs.plan import of_ranks
+from mpidl.runs.prediction import predict
+from mpidl.runs.ways import Way, Ways
+from mpidl.topology.roles import Roles, assign
+
+#: The most partitions of a replica that are considered.
+MOST_PARTITIONS = 64
+#: What a topology is.
+KEYS = ("servers", "replicas", "partitions", "stages", "micro_batches")
+#: How many times as fast a job must be to count as faster.
+BETTER = 1.02
+
+
+class Search:
+    """Looks for the fastest topology of a job.
+
+    Parameters
+    ----------
+    job : Job
+    ranks : int
+
+    Attributes
+    ----------
+    candidates : list of dict
+        The topologies that were compared; see `propose`.
+    nodes : list of int
+        The node of each rank.
+    ways : Ways
+        How the model may be cut.
+    origin : str
+        What predictions rest on.
+    """
+
+    def __init__(self, job: Job, ranks: int) -> None:
+        self._job, self._ranks = job, ranks
+        section = job.config.virtual
+        path = section.measurements()
+        self._measured = Measured() if path is None else read(path)
+        self._section = replace(section, slow=(), death=())
+        self._given = path is None and not (section.compute is None and section.calibration is None)
+        if self._given:
+            self.origin = "the section [virtual]"
+        elif path is None:
+            self.origin = "assumed; `mpidl doctor --save` measures them"
+        else:
+            self.origin = f"{path}: {self._measured}"
+        times = self.times(1, 1)
+        self.nodes = [0 if times.cores is not None else rank // times.ranks_per_node for rank in range(ranks)]
+        self.ways = Ways(job, self._measured.costs, times, self._given)
+        self.candidates: list[dict[str, Any]] = []
+
+    def best(self) -> dict[str, Any]:
+        """Compare topologies, and return the fastest of those that fit."""
+        last = self.ways.uncut
+        fastest = self._compare(last, 0)
+        for way in self.ways.cut(min(MOST_PARTITIONS, self._ranks - 1 - min(1, self._job.config.servers))):
+            if way.seconds >= last.seconds and fastest["fits"]:
+                break
+            found = self._compare(way, fastest["servers"])
+            if fastest["fits"] and speed(found) < BETTER * speed(fastest):
+                # More ranks don't make replicas fast enough: they are better off in replicas of their own.
+                break
+            last, fastest = way, found
+        fitting = [each for each in self.candidates if each["fits"]] or self.candidates
+        best = fitting[0]
+        for each in fitting[1:]:
+            if each["samples_per_second"] > BETTER * best["samples_per_second"]:
+                best = each
+        return best
+
+    def plan(self, candidate: Mapping[str, Any]) -> Plan | None:
+        """Return how a candidate's model is cut; None if it isn't."""
+        return self.ways.known[candidate["partitions"], candidate["stages"]].plan
+
+    def _compare(self, way: Way, servers: int) -> dict[str, Any]:
+        """Compare numbers of servers, and return the fastest.
+
+        From the one next to `servers` to where it gets slower and, on several nodes, all beyond that which could be
+        faster: a second server slows down the workers beside the first one, and only more of them make up for that.
+        """
+        numbers = list(self._servers(way.partitions))
+        place = max((i for i, number in enumerate(numbers) if number <= servers), default=0)
+        found = {place: self.candidate(numbers[place], way)}
+        for step in (1, -1):
+            last = place
+            while 0 <= (following := last + step) < len(numbers):
+                found[following] = self.candidate(numbers[following], way)
+                # More servers take more workers away, fewer have fuller links.
+                if BETTER * speed(found[following]) < speed(found[last]):
+                    break
+                last = following
+            if speed(found[last]) > BETTER * speed(found[place]):
+                break
+        if self.times(1, 1).cores is None:
+            for i, number in enumerate(numbers):
+                if i not in found and self._most(number, way) > BETTER * max(map(speed, found.values())):
+                    found[i] = self.candidate(number, way)
+        self.candidates += [found[i] for i in sorted(found)]
+        return max(found.values(), key=lambda each: (each["fits"], each["samples_per_second"]))
+
+    def _servers(self, partitions: int) -> Iterator[int]:
+        """Yield numbers of servers, each half as large again, that leave ranks for a replica; the first in any case."""
+        servers = min(1, self._job.config.servers)
+        yield servers
+        while servers and 1 + (servers := servers + max(1, servers // 2)) + partitions <= self._ranks:
+            yield servers
+
+    def candidate(self, servers: int, way: Way, relay: bool | None = None) -> dict[str, Any]:
+        """Predict a topology, maybe with or without relays in place of what the job has."""
+        job, ranks, relay = self._job, self._ranks, self._job.config.topology.relay if relay is None else relay
+        described = of_ranks(job, self.nodes, servers, way.plan, relay)
+        replicas = len(self.roles(servers, way, relay).replicas)
+        times = replace(self.times(servers, replicas), cut=way.virtual, relay=relay, ranks=ranks)
+        largest = max(sum(rank["memory"].values()) for rank in described["roles"])
+        node = self._measured.node
+        needed = described["memory_bytes"] if times.cores is not None else largest * min(ranks, times.ranks_per_node)
+        topology = dict(zip(KEYS, (servers, replicas, way.partitions, way.stages, way.micro_batches), strict=True))
+        fits = {"memory": largest, "fits": node is None or needed <= node.memory, "gradient_seconds": way.seconds}
+        return topology | fits | asdict(predict(job, servers, replicas, times))
+
+    def roles(self, servers: int, way: Way, relay: bool) -> Roles:
+        """Return which rank is what."""
+        return assign(self.nodes, servers, way.partitions, relay=relay)
+
+    def _most(self, servers: int, way: Way) -> float:
+        """Return the samples/s of so many servers if exchanges took no time."""
+        replicas = len(self.roles(servers, way, self._job.config.topology.relay).replicas)
+        return replicas * self._job.config.data.batch / way.seconds
+
+    def times(self, servers: int, replicas: int) -> Times:
+        """Return the durations on so many servers and replicas of one rank."""
+        base = None if self._given else durations(self._job, self._measured, servers or replicas)
+        return replace(self._section.times(replicas, base), messages=self._job.config.topology.messages)
+
+
+def speed(candidate: Mapping[str, Any]) -> float:
+    """Return the samples per second of a candidate."""
+    return float(candidate["samples_per_second"])
