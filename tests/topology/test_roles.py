@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
-from mpidl.topology.roles import Relay, assign, check_number
+from mpidl.topology.roles import Relay, assign, check_number, most_ranks
 
 
 @st.composite
@@ -126,6 +126,20 @@ def test_every_rank_has_one_role_beside_relays(nodes, servers, partitions):
     pushers = [roles.pushers(partition) for partition in range(partitions)]
     assert len(set(map(len, pushers))) == 1
     assert {*workers, *relays} == {*chain(*pushers), *(w for each in roles.relays for w in each.workers)}
+
+
+@given(st.integers(1, 40), st.integers(0, 5), st.integers(1, 3), st.integers(1, 12))
+def test_the_most_ranks_that_make_so_many_replicas(replicas, servers, partitions, of_node):
+    def roles(ranks, relay=True):
+        return assign([rank // of_node for rank in range(ranks)], servers, partitions, relay=relay)
+
+    least = most_ranks(replicas, servers, partitions, of_node, relay=False)
+    assert (len(roles(least, relay=False).replicas), roles(least, relay=False).standby) == (replicas, ())
+    most = most_ranks(replicas, servers, partitions, of_node, relay=True)
+    assert (len(roles(most).replicas), roles(most).standby) == (replicas, ())
+    assert not any(
+        len(roles(ranks).replicas) == replicas and not roles(ranks).standby for ranks in range(most + 1, 2 * most + 1)
+    )
 
 
 def test_a_replica_spans_nodes_when_it_must():

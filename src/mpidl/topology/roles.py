@@ -176,7 +176,7 @@ def assign(
 
 
 def most_ranks(replicas: int, servers: int, partitions: int, of_node: int, relay: bool) -> int:
-    """Return the most ranks, `of_node` on each node, of which `assign` makes so many replicas and no standby.
+    """Return the most ranks, `of_node` on each node, of which `assign` makes so many replicas, without standby.
 
     Without relays there is one such number; a relay takes a rank of a node that has enough.
     """
@@ -184,11 +184,12 @@ def most_ranks(replicas: int, servers: int, partitions: int, of_node: int, relay
     if not relay:
         return least
 
-    def made(ranks: int) -> int:
-        return len(assign([rank // of_node for rank in range(ranks)], servers, partitions, relay=True).replicas)
+    def roles(ranks: int) -> Roles:
+        return assign([rank // of_node for rank in range(ranks)], servers, partitions, relay=True)
 
-    numbers = range(least, 2 * least + 1, 1)
-    return numbers[bisect_right(numbers, replicas, key=made) - 1]
+    numbers = range(least, 2 * least + 1)
+    most = bisect_right(numbers, replicas, key=lambda ranks: len(roles(ranks).replicas)) - 1
+    return next(ranks for ranks in reversed(numbers[: most + 1]) if not roles(ranks).standby)
 
 
 def check_number(ranks: int, servers: int, partitions: int, relays: int = 0) -> None:
