@@ -66,8 +66,8 @@ def own_statistics(job: Job) -> list[Range]:
 
 def factored_of(job: Job) -> Factored | None:
     """Return which gradients travel in factors; None if all travel in the elements of the vector."""
-    matrices = job.original.matrices() if job.algorithm.wire == FACTORS else ()
-    return Factored(matrices, job.config.data.batch) if matrices else None
+    chosen = job.algorithm.wire == FACTORS and job.matrices
+    return Factored(job.matrices, job.config.data.batch) if chosen else None
 
 
 def packed_part(job: Job, parts: Sequence[Range]) -> float:

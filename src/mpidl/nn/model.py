@@ -208,8 +208,9 @@ class CompleteModel:
             from which on it is final: that of one call is never beyond that of the call before. Not called if the loss
             isn't finite.
         factored : collection of int, optional
-            If given, the gradient is taken in factors: each call has those of one layer. The elements of the weights
-            that begin here, of those in `matrices`, are not needed; if `take` is called, they are undefined.
+            If given, the gradient is taken in factors: each call has those of one layer, the last has the first
+            element. The elements of the weights that begin here, of those in `matrices`, are not needed; if `take` is
+            called, they are undefined. Where a batch has no factors, `take` is called without, and all elements count.
 
         References
         ----------

@@ -16,8 +16,10 @@ from mpidl.nn.model import CompleteModel, Evaluation, TakeFinal
 from mpidl.torch import losses
 from mpidl.torch.batches import Tensors, pieces
 from mpidl.torch.calls import Calls
+from mpidl.torch.factors import FactoredLayer, FactoredLayers, samples_of
 from mpidl.torch.progress import BackwardProgress
 from mpidl.torch.vector import Vector
+from mpidl.wire import Matrix
 
 __all__ = ["TorchModel"]
 
@@ -110,6 +112,8 @@ class TorchModel(CompleteModel):
             parameter.grad = None
             parameter.register_post_accumulate_grad_hook(lambda each, number=number: self._store(number, each))
         self._progress = BackwardProgress(self._vector, self._name)
+        plain = autocast is None and not compile and micro_batches == 1
+        self._factored = FactoredLayers(module if plain else torch.nn.Identity(), self._vector)
         self._place()
 
     def _place(self) -> None:
@@ -156,14 +160,25 @@ class TorchModel(CompleteModel):
         """
         return self._compute(batch, None)
 
+    def matrices(self) -> list[Matrix]:
+        """See `CompleteModel.matrices`; before `rehearse`, maybe some more."""
+        return self._factored.matrices()
+
     def wait_free_gradient(
         self, batch: Batch, take: TakeFinal, factored: Collection[int] | None = None
     ) -> tuple[float, Any]:
-        """See `CompleteModel.wait_free_gradient`: parameter by parameter, of whole batches on the CPU."""
-        early = self._calls.device.type == "cpu" and self._micro_batches == 1
-        return self._compute(batch, take if early else None)
+        """See `CompleteModel.wait_free_gradient`: parameter by parameter, of whole batches on the CPU.
 
-    def _compute(self, batch: Batch, take: TakeFinal | None) -> tuple[float, Any]:
+        A batch for which the module calls its linear layers otherwise than at first is not taken in factors.
+        """
+        if self._calls.device.type != "cpu" or self._micro_batches > 1:
+            return self._compute(batch, None)
+        if factored is None:
+            return self._compute(batch, take)
+        with self._factored.watched(factored) as layers:
+            return self._compute(batch, take, layers)
+
+    def _compute(self, batch: Batch, take: TakeFinal | None, layers: Sequence[FactoredLayer] = ()) -> tuple[float, Any]:
         vector = self._vector
         if (stray := vector.stray()) is not None:
             raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
@@ -172,19 +187,28 @@ class TorchModel(CompleteModel):
         vector.load_statistics()
         self._stored = [False] * len(self._stored)
         with telling(self._name):
-            loss = self._backward(batch, take)
+            loss = self._backward(batch, take, layers)
         if not all(self._stored):
-            for stored, gradient in zip(self._stored, vector.gradients, strict=True):
-                if not stored:
+            factored = self._progress.factored if take is not None else ()
+            for number, (stored, gradient) in enumerate(zip(self._stored, vector.gradients, strict=True)):
+                if not stored and number not in factored:
                     gradient.zero_()
         if take is None:
             vector.store_statistics()
+        else:
+            self._progress.take_rest()
         return loss, vector.gradient
 
-    def _backward(self, batch: Batch, take: TakeFinal | None) -> float:
+    def _backward(self, batch: Batch, take: TakeFinal | None, layers: Sequence[FactoredLayer]) -> float:
         inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
+        if take is not None:
+            loss = self._loss(inputs, targets)
+            self._progress.begin(loss, take, layers, samples_of(layers, batch))
+            loss.backward()
+            self._progress.end()
+            return float(loss.item())
         if self._micro_batches == 1:
-            return self._backward_of(inputs, targets, 1.0, take)
+            return self._backward_of(inputs, targets)
         if batch.weight is not None:
             remedy = "use smaller batches, and push the sum of several (algorithm.n_push)"
             raise ModelError(f"{self._name}: model.micro_batches can't cut a batch with a weight of its own: {remedy}")
@@ -193,23 +217,22 @@ class TorchModel(CompleteModel):
             for (some_inputs, some_targets), share in pieces((inputs, targets), self._micro_batches)
         )
 
-    def _backward_of(self, inputs: Any, targets: Any, share: float, take: TakeFinal | None = None) -> float:
-        with self._calls.precision():
-            loss = self._calls.loss(self._calls.outputs(inputs), targets)
+    def _backward_of(self, inputs: Any, targets: Any, share: float = 1.0) -> float:
+        loss = self._loss(inputs, targets)
         if share != 1.0:
             loss = loss * share
-        if take is None:
-            loss.backward()
-        else:
-            self._progress.begin(loss, take)
-            loss.backward()
-            self._progress.end()
+        loss.backward()
         return float(loss.item())
+
+    def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        with self._calls.precision():
+            return self._calls.loss(self._calls.outputs(inputs), targets)
 
     def _store(self, number: int, parameter: torch.Tensor) -> None:
         """Move a parameter's gradient, which is complete, into the flat gradient."""
         gradient, parameter.grad = parameter.grad, None
-        assert gradient is not None
+        if gradient is None:  # of a layer whose factors are taken
+            return
         if gradient.layout is not torch.strided:
             name = next(name for name, each in self.module.named_parameters() if each is parameter)
             raise ModelError(f"{self._name}: the gradient of {name} is sparse, expected a dense one (sparse = False)")
@@ -271,7 +294,13 @@ class TorchModel(CompleteModel):
         """See `CompleteModel.rehearse`; nothing that the module keeps changes."""
         kept = self.buffers()
         with refusing():
-            self.loss_and_gradient(batch)
+            with self._factored.watched([each.start for each in self.matrices()]) as layers:
+                for layer in layers:
+                    layer.taken = lambda layer: None
+                self._compute(batch, None)
+            # A weight that has a gradient nevertheless is used otherwise, too.
+            kept_layers = (each for each in layers if each.has_factors and not self._stored[each.number])
+            self._factored.keep([each for each in kept_layers if samples_of([each], batch)])
             self.evaluate(batch)
         self.load_buffers(kept)
 
