@@ -6,7 +6,7 @@ import re
 import pytest
 
 from mpidl.errors import UsageError
-from mpidl.launch.environment import check_world, job, prepare_mpi, threads, world
+from mpidl.launch.environment import UCX_SEGMENTS, check_world, job, prepare_mpi, threads, world
 
 BATCH_SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "2(x2)"}
 SRUN = BATCH_SCRIPT | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_NODEID": "1"}
@@ -126,12 +126,14 @@ def test_numbers_of_a_node_that_no_launcher_sets_are_one_line(variables):
 
 
 def test_what_mpi_is_told_unless_the_user_did(monkeypatch, tmp_path):
-    names = ("MPI4PY_RC_THREAD_LEVEL", "OMPI_MCA_osc", "OMPI_MCA_pml")
+    names = ("MPI4PY_RC_THREAD_LEVEL", "OMPI_MCA_osc", "OMPI_MCA_pml", "UCX_TCP_RX_SEG_SIZE")
     for infiniband, given, expected in (
-        (tmp_path / "none", {}, ["funneled", "^ucx", None]),
-        (tmp_path, {}, ["funneled", None, None]),
-        (tmp_path / "none", {"OMPI_MCA_pml": "ucx"}, ["funneled", None, "ucx"]),
-        (tmp_path, {"OMPI_MCA_osc": "rdma", "MPI4PY_RC_THREAD_LEVEL": "multiple"}, ["multiple", "rdma", None]),
+        (tmp_path / "none", {}, ["funneled", "^ucx", None, "256k"]),
+        (tmp_path, {}, ["funneled", None, None, None]),
+        (tmp_path / "none", {"OMPI_MCA_pml": "ucx"}, ["funneled", None, "ucx", "256k"]),
+        (tmp_path, {"OMPI_MCA_osc": "rdma", "MPI4PY_RC_THREAD_LEVEL": "multiple"}, ["multiple", "rdma", None, None]),
+        (tmp_path / "none", {"UCX_TCP_RX_SEG_SIZE": "64k"}, ["funneled", "^ucx", None, "64k"]),
+        (tmp_path / "none", {"UCX_TLS": "posix,self"}, ["funneled", "^ucx", None, None]),
     ):
         monkeypatch.setattr("mpidl.launch.environment.INFINIBAND", infiniband)
         monkeypatch.setattr(os, "environ", dict(given))
@@ -156,7 +158,7 @@ def test_several_threads_call_mpi_only_where_messages_travel(monkeypatch, transp
     sizes = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": local}
     for name, value in sizes.items():
         monkeypatch.setenv(name, value)
-    for name in ("MPI4PY_RC_THREAD_LEVEL", "OMPI_MCA_osc"):
+    for name in ("MPI4PY_RC_THREAD_LEVEL", "OMPI_MCA_osc", *UCX_SEGMENTS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     prepare_mpi(transport, distributed)
