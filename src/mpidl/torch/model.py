@@ -14,10 +14,10 @@ from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError, refusing, telling
 from mpidl.nn.model import CompleteModel, Evaluation, TakeFinal
 from mpidl.torch import losses
-from mpidl.torch.batches import Tensors, pieces
+from mpidl.torch.batches import Tensors
 from mpidl.torch.calls import Calls
-from mpidl.torch.factors import FactoredLayer, FactoredLayers, samples_of
-from mpidl.torch.progress import BackwardProgress
+from mpidl.torch.factors import FactoredLayers
+from mpidl.torch.gradients import Gradients
 from mpidl.torch.vector import Vector
 from mpidl.wire import Matrix
 
@@ -97,7 +97,6 @@ class TorchModel(CompleteModel):
             "seed": seed, "autocast": autocast, "compile": compile, "micro_batches": micro_batches,
             "takes_integers": takes_integers,
         }  # fmt: skip
-        self._micro_batches = micro_batches
         self._vector = Vector(module.to("cpu"), self._name)
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
         self.aliases = self._vector.aliases
@@ -107,13 +106,9 @@ class TorchModel(CompleteModel):
         self._calls = Calls(module, self.loss, self._name, seed, autocast, compile)
         self._placed = self
         self._frozen: Sequence[str] = ()
-        self._stored = [False] * len(self._vector.parameters)
-        for number, parameter in enumerate(self._vector.parameters):
-            parameter.grad = None
-            parameter.register_post_accumulate_grad_hook(lambda each, number=number: self._store(number, each))
-        self._progress = BackwardProgress(self._vector, self._name)
         plain = autocast is None and not compile and micro_batches == 1
-        self._factored = FactoredLayers(module if plain else torch.nn.Identity(), self._vector)
+        layers = FactoredLayers(module if plain else torch.nn.Identity(), self._vector)
+        self._gradients = Gradients(self._vector, self._calls, self._name, micro_batches, layers)
         self._place()
 
     def _place(self) -> None:
@@ -158,11 +153,13 @@ class TorchModel(CompleteModel):
         ModelError
             The module or the loss raised an error, the loss has several elements, or a parameter is another now.
         """
-        return self._compute(batch, None)
+        with telling(self._name):
+            loss = self._gradients.compute(batch, *self._tensors_of(batch))
+        return loss, self._vector.gradient
 
     def matrices(self) -> list[Matrix]:
         """See `CompleteModel.matrices`; before `rehearse`, maybe some more."""
-        return self._factored.matrices()
+        return self._gradients.matrices()
 
     def wait_free_gradient(
         self, batch: Batch, take: TakeFinal, factored: Collection[int] | None = None
@@ -171,77 +168,12 @@ class TorchModel(CompleteModel):
 
         A batch for which the module calls its linear layers otherwise than at first is not taken in factors.
         """
-        if self._calls.device.type != "cpu" or self._micro_batches > 1:
-            return self._compute(batch, None)
-        if factored is None:
-            return self._compute(batch, take)
-        with self._factored.watched(factored) as layers:
-            return self._compute(batch, take, layers)
-
-    def _compute(self, batch: Batch, take: TakeFinal | None, layers: Sequence[FactoredLayer] = ()) -> tuple[float, Any]:
-        vector = self._vector
-        if (stray := vector.stray()) is not None:
-            raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
-        self._calls.set_mode(training=True)
-        self._calls.seed_by(batch.number)
-        vector.load_statistics()
-        self._stored = [False] * len(self._stored)
         with telling(self._name):
-            loss = self._backward(batch, take, layers)
-        if not all(self._stored):
-            factored = self._progress.factored if take is not None else ()
-            for number, (stored, gradient) in enumerate(zip(self._stored, vector.gradients, strict=True)):
-                if not stored and number not in factored:
-                    gradient.zero_()
-        if take is None:
-            vector.store_statistics()
-        else:
-            self._progress.take_rest()
-        return loss, vector.gradient
+            loss = self._gradients.compute_early(batch, *self._tensors_of(batch), take, factored)
+        return loss, self._vector.gradient
 
-    def _backward(self, batch: Batch, take: TakeFinal | None, layers: Sequence[FactoredLayer]) -> float:
-        inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
-        if take is not None:
-            loss = self._loss(inputs, targets)
-            self._progress.begin(loss, take, layers, samples_of(layers, batch))
-            loss.backward()
-            self._progress.end()
-            return float(loss.item())
-        if self._micro_batches == 1:
-            return self._backward_of(inputs, targets)
-        if batch.weight is not None:
-            remedy = "use smaller batches, and push the sum of several (algorithm.n_push)"
-            raise ModelError(f"{self._name}: model.micro_batches can't cut a batch with a weight of its own: {remedy}")
-        return sum(
-            self._backward_of(some_inputs, some_targets, share)
-            for (some_inputs, some_targets), share in pieces((inputs, targets), self._micro_batches)
-        )
-
-    def _backward_of(self, inputs: Any, targets: Any, share: float = 1.0) -> float:
-        loss = self._loss(inputs, targets)
-        if share != 1.0:
-            loss = loss * share
-        loss.backward()
-        return float(loss.item())
-
-    def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        with self._calls.precision():
-            return self._calls.loss(self._calls.outputs(inputs), targets)
-
-    def _store(self, number: int, parameter: torch.Tensor) -> None:
-        """Move a parameter's gradient, which is complete, into the flat gradient."""
-        gradient, parameter.grad = parameter.grad, None
-        if gradient is None:  # of a layer whose factors are taken
-            return
-        if gradient.layout is not torch.strided:
-            name = next(name for name, each in self.module.named_parameters() if each is parameter)
-            raise ModelError(f"{self._name}: the gradient of {name} is sparse, expected a dense one (sparse = False)")
-        if self._stored[number]:
-            self._vector.gradients[number].add_(gradient)
-        else:
-            self._vector.gradients[number].copy_(gradient)
-            self._stored[number] = True
-        self._progress.accumulated(number)
+    def _tensors_of(self, batch: Batch) -> tuple[Any, Any]:
+        return self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
 
     # Evaluation.
 
@@ -280,7 +212,7 @@ class TorchModel(CompleteModel):
         return _array(outputs)
 
     def _evaluate(self, batch: Batch) -> Evaluation:
-        inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
+        inputs, targets = self._tensors_of(batch)
         with self._calls.precision():
             outputs = self._calls.outputs(inputs)
         return self._figures(outputs, targets, batch.total)
@@ -294,13 +226,8 @@ class TorchModel(CompleteModel):
         """See `CompleteModel.rehearse`; nothing that the module keeps changes."""
         kept = self.buffers()
         with refusing():
-            with self._factored.watched([each.start for each in self.matrices()]) as layers:
-                for layer in layers:
-                    layer.taken = lambda layer: None
-                self._compute(batch, None)
-            # A weight that has a gradient nevertheless is used otherwise, too.
-            kept_layers = (each for each in layers if each.has_factors and not self._stored[each.number])
-            self._factored.keep([each for each in kept_layers if samples_of([each], batch)])
+            with telling(self._name):
+                self._gradients.find_factored(batch, *self._tensors_of(batch))
             self.evaluate(batch)
         self.load_buffers(kept)
 

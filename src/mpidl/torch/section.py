@@ -78,18 +78,11 @@ class _Stage(TorchModel):
 
     def begin(self, batch: Batch) -> None:
         """Make ready for a minibatch's gradient."""
-        if (stray := self._vector.stray()) is not None:
-            raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
-        self._calls.set_mode(training=True)
-        self._calls.seed_by(batch.number)
-        self._vector.load_statistics()
-        self._stored = [False] * len(self._stored)
+        self._gradients.begin(batch.number)
 
     def end(self) -> Any:
         """Return the minibatch's gradient."""
-        for stored, gradient in zip(self._stored, self._vector.gradients, strict=True):
-            if not stored:
-                gradient.zero_()
+        self._gradients.fill()
         self._vector.store_statistics()
         return self._vector.gradient
 
@@ -146,7 +139,7 @@ class _Stage(TorchModel):
             for parameter, its in zip(own, found, strict=True):
                 if its is not None:
                     parameter.grad = its
-                    self._store(numbers[id(parameter)], parameter)
+                    self._gradients.store(numbers[id(parameter)], parameter)
 
     def judge(self, batch: Batch, outputs: torch.Tensor) -> Evaluation:
         """Return the figures of a batch's outputs."""

@@ -1,0 +1,150 @@
+"""The gradients of a PyTorch module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from mpidl.data.batch import Batch
+from mpidl.nn.adaptation import ModelError
+from mpidl.nn.model import TakeFinal
+from mpidl.torch.batches import pieces
+from mpidl.torch.calls import Calls
+from mpidl.torch.factors import FactoredLayer, FactoredLayers, samples_of
+from mpidl.torch.progress import BackwardProgress
+from mpidl.torch.vector import Vector
+from mpidl.wire import Matrix
+
+
+class Gradients:
+    """Computes gradients of a module's parameters, which move into the flat gradient as soon as each is complete.
+
+    Parameters
+    ----------
+    vector : Vector
+        The module's tensors.
+    calls : Calls
+    name : str
+        How messages call the module.
+    micro_batches : int
+        In how many pieces a batch is computed.
+    layers : FactoredLayers
+        The layers whose gradients may travel in factors.
+    """
+
+    def __init__(self, vector: Vector, calls: Calls, name: str, micro_batches: int, layers: FactoredLayers) -> None:
+        self._vector, self._calls, self._name, self._micro_batches = vector, calls, name, micro_batches
+        self._layers = layers
+        self._progress = BackwardProgress(vector, name)
+        self._stored = [False] * len(vector.parameters)
+        for number, parameter in enumerate(vector.parameters):
+            parameter.grad = None
+            parameter.register_post_accumulate_grad_hook(lambda each, number=number: self.store(number, each))
+
+    def matrices(self) -> list[Matrix]:
+        """See `CompleteModel.matrices`."""
+        return self._layers.matrices()
+
+    # The steps of a gradient.
+
+    def begin(self, number: int) -> None:
+        """Make ready for the gradient of the batch of this number.
+
+        Raises
+        ------
+        ModelError
+            A parameter is another now.
+        """
+        if (stray := self._vector.stray()) is not None:
+            raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
+        self._calls.set_mode(training=True)
+        self._calls.seed_by(number)
+        self._vector.load_statistics()
+        self._stored = [False] * len(self._stored)
+
+    def store(self, number: int, parameter: torch.Tensor) -> None:
+        """Move a parameter's gradient, which is complete, into the flat gradient."""
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:  # of a layer whose factors are taken
+            return
+        if gradient.layout is not torch.strided:
+            name = self._vector.layout.slices[number].name
+            raise ModelError(f"{self._name}: the gradient of {name} is sparse, expected a dense one (sparse = False)")
+        if self._stored[number]:
+            self._vector.gradients[number].add_(gradient)
+        else:
+            self._vector.gradients[number].copy_(gradient)
+            self._stored[number] = True
+        self._progress.accumulated(number)
+
+    def fill(self, without: Collection[int] = ()) -> None:
+        """Let the gradient be 0 where nothing has been stored, except for some parameters."""
+        if not all(self._stored):
+            for number, (stored, gradient) in enumerate(zip(self._stored, self._vector.gradients, strict=True)):
+                if not stored and number not in without:
+                    gradient.zero_()
+
+    # Whole gradients.
+
+    def compute(self, batch: Batch, inputs: Any, targets: Any) -> float:
+        """Return the loss of a batch, whose tensors these are, and compute its gradient."""
+        self.begin(batch.number)
+        if self._micro_batches == 1:
+            loss = self._backward(inputs, targets)
+        elif batch.weight is not None:
+            remedy = "use smaller batches, and push the sum of several (algorithm.n_push)"
+            raise ModelError(f"{self._name}: model.micro_batches can't cut a batch with a weight of its own: {remedy}")
+        else:
+            loss = sum(
+                self._backward(some_inputs, some_targets, share)
+                for (some_inputs, some_targets), share in pieces((inputs, targets), self._micro_batches)
+            )
+        self.fill()
+        self._vector.store_statistics()
+        return loss
+
+    def compute_early(
+        self, batch: Batch, inputs: Any, targets: Any, take: TakeFinal, factored: Collection[int] | None
+    ) -> float:
+        """Do what `compute` does, and say early what is final; see `CompleteModel.wait_free_gradient`."""
+        if self._calls.device.type != "cpu" or self._micro_batches > 1:
+            return self.compute(batch, inputs, targets)
+        if factored is None:
+            return self._compute_early(batch, inputs, targets, take)
+        with self._layers.watched(factored) as layers:
+            return self._compute_early(batch, inputs, targets, take, layers)
+
+    def _compute_early(
+        self, batch: Batch, inputs: Any, targets: Any, take: TakeFinal, layers: Sequence[FactoredLayer] = ()
+    ) -> float:
+        self.begin(batch.number)
+        loss, progress = self._loss(inputs, targets), self._progress
+        progress.begin(loss, take, layers, samples_of(layers, batch))
+        loss.backward()
+        progress.end()
+        self.fill(without=progress.factored)
+        progress.take_rest()
+        return float(loss.item())
+
+    def find_factored(self, batch: Batch, inputs: Any, targets: Any) -> None:
+        """Compute a gradient, and find out which layers have factors."""
+        with self._layers.watched([each.start for each in self.matrices()]) as layers:
+            for layer in layers:
+                layer.taken = lambda layer: None
+            self.compute(batch, inputs, targets)
+        # A weight that has a gradient nevertheless is used otherwise, too.
+        found = [each for each in layers if each.has_factors and not self._stored[each.number]]
+        self._layers.keep([each for each in found if samples_of([each], batch)])
+
+    def _backward(self, inputs: Any, targets: Any, share: float = 1.0) -> float:
+        loss = self._loss(inputs, targets)
+        if share != 1.0:
+            loss = loss * share
+        loss.backward()
+        return float(loss.item())
+
+    def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        with self._calls.precision():
+            return self._calls.loss(self._calls.outputs(inputs), targets)
