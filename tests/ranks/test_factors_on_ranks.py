@@ -30,7 +30,7 @@ class Outer(CompleteModel):
         self.layout, self.dtype = Layout([("parameters", self.parameters.shape)]), self.parameters.dtype
         self._gradient = np.empty_like(self.parameters)
 
-    def matrices(self):
+    def matrices(self, batch=None):
         return [self.WEIGHT]
 
     def loss_and_gradient(self, batch):

@@ -242,7 +242,10 @@ class Job:
             Something is.
         """
         if self.original.own:
-            self.original.rehearse(self.dataset.train.take(self._portions.minibatches(0)[0]))
+            batch = self.dataset.train.take(self._portions.minibatches(0)[0])
+            self.original.rehearse(batch)
+            if self.algorithm.wire == FACTORS:
+                self.matrices = self.original.matrices(batch)
 
     @property
     def evaluated(self) -> dict[str, Split]:

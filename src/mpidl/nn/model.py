@@ -191,8 +191,12 @@ class CompleteModel:
         """See `Model.loss_and_gradient`."""
         raise NotImplementedError
 
-    def matrices(self) -> Sequence[Matrix]:
-        """Return the weights of which `wait_free_gradient` can give factors, in the order of the vector; none."""
+    def matrices(self, batch: Batch | None = None) -> Sequence[Matrix]:
+        """Return the weights of which `wait_free_gradient` can give factors, in the order of the vector; none.
+
+        Where only a gradient shows which these are, they are known when `batch` has been given once, and maybe more
+        before.
+        """
         return ()
 
     def wait_free_gradient(

@@ -247,7 +247,7 @@ class Network(CompleteModel):
         """
         return self._back_propagate(batch, None)
 
-    def matrices(self) -> list[Matrix]:
+    def matrices(self, batch: Batch | None = None) -> list[Matrix]:
         """See `CompleteModel.matrices`: none where gradients of weights are clipped or a penalty is added to them."""
         if self.regularisation.l2 or self.regularisation.clip is not None:
             return []

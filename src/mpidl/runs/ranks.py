@@ -97,7 +97,7 @@ def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dic
     role = RankRole(comm, roles, job, held, group)
     _agree(comm, roles, lambda: role.choose_device(nodes))
     _agree(comm, roles, role.rehearse, in_groups=partitions > 1)
-    job.know_matrices(comm.bcast(job.original.matrices(), root=roles.replicas[0][0]))
+    job.know_matrices(comm.bcast(job.matrices, root=roles.replicas[0][0]))
     choose_wire(comm, roles, job, nodes)
     job.know_outputs(comm.allreduce(role.outputs, op=MPI.MAX))
     capacity = _capacity(job, held)

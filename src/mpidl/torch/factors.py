@@ -24,7 +24,6 @@ class _Linear(torch.autograd.Function):  # type: ignore[misc]
         return torch.nn.functional.linear(inputs, weight, bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, output_gradient: Any) -> tuple[Any, ...]:
         inputs, weight = ctx.saved_tensors
         of_inputs, of_weight, of_bias, _ = ctx.needs_input_grad

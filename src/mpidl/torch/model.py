@@ -157,8 +157,13 @@ class TorchModel(CompleteModel):
             loss = self._gradients.compute(batch, *self._tensors_of(batch))
         return loss, self._vector.gradient
 
-    def matrices(self) -> list[Matrix]:
-        """See `CompleteModel.matrices`; before `rehearse`, maybe some more."""
+    def matrices(self, batch: Batch | None = None) -> list[Matrix]:
+        """See `CompleteModel.matrices`; nothing that the module keeps changes."""
+        if batch is not None:
+            kept = self.buffers()
+            with refusing(), telling(self._name):
+                self._gradients.find_factored(batch, *self._tensors_of(batch))
+            self.load_buffers(kept)
         return self._gradients.matrices()
 
     def wait_free_gradient(
@@ -226,8 +231,7 @@ class TorchModel(CompleteModel):
         """See `CompleteModel.rehearse`; nothing that the module keeps changes."""
         kept = self.buffers()
         with refusing():
-            with telling(self._name):
-                self._gradients.find_factored(batch, *self._tensors_of(batch))
+            self.loss_and_gradient(batch)
             self.evaluate(batch)
         self.load_buffers(kept)
 
