@@ -20,13 +20,11 @@ from mpidl.topology.roles import Roles, assign, most_ranks
 
 def place_ranks(times: Times, replicas: int, servers: int) -> tuple[list[int], Roles]:
     """Return the node of each rank of a virtual cluster, and its role."""
-    partitions = times.cut.partitions
-    if times.cores is not None:  # all ranks are on one node
-        nodes = [0] * (1 + servers + replicas * partitions)
-        return nodes, assign(nodes, servers, partitions)
-    ranks = times.ranks or most_ranks(replicas, servers, partitions, times.ranks_per_node, times.relay)
-    nodes = [rank // times.ranks_per_node for rank in range(ranks)]
-    return nodes, assign(nodes, servers, partitions, relay=times.relay)
+    partitions, of_node = times.cut.partitions, times.ranks_per_node
+    relay = times.relay and times.cores is None  # ranks that share cores are on one node
+    ranks = times.ranks or most_ranks(replicas, servers, partitions, of_node, relay)
+    nodes = [rank // of_node for rank in range(ranks)]
+    return nodes, assign(nodes, servers, partitions, relay=relay)
 
 
 class Machines:
