@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpidl.config import Config, toml
-from mpidl.config.combinations import check_relay
+from mpidl.config.combinations import check_factors, check_relay
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.job import Job
@@ -117,8 +117,10 @@ def _compared(search: Search, best: Mapping[str, Any]) -> Iterator[str]:
 def _with_relays_or_without(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line that compares with relays, or without those that there are."""
     config, way = job.config, search.ways.known[best["partitions"], best["stages"]]
+    with_relays = replace(config.topology, relay=True)
     try:
-        check_relay(replace(config.topology, relay=True), config.algorithm, config.run)
+        check_relay(with_relays, config.algorithm, config.run)
+        check_factors(with_relays, config.algorithm, config.run)
     except UsageError:
         return
     if search.roles(best["servers"], way, relay=True).relays:
