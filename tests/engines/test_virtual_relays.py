@@ -155,3 +155,78 @@ def test_statistics_are_averaged(tally):
     assert run.run().staleness.tolist()[:2] == [16, 0]
     expected = -model.total(64, EPOCHS)
     assert np.array_equal(run.parameters(), np.where(np.arange(13) < 3, expected / 2, expected))
+
+
+@pytest.fixture
+def by_hand(tally):
+    """Return a function that makes a relay of two replicas, which compute all the time: the test pushes for them.
+
+    It returns the relay, a function that pushes for a replica and returns the event that this is applied, and one that
+    lets time pass and returns how many vectors have left for the server since the beginning.
+    """
+
+    def make(copy=0.0):
+        problem = tally()
+        vector = np.ones_like(problem[0].parameters)
+        times = two_nodes(compute=Constant(1e9), memory_bandwidth=vector.nbytes / copy if copy else math.inf)
+        run = engine(problem, Downpour(), times, replicas=5)
+        relay, environment = run._handler._relays[0], run._environment
+
+        def push(replica, fetched=0, portion=0):
+            return environment.process(relay.push(replica, vector, [fetched], (portion, portion)))
+
+        def sent(until):
+            environment.run(until)
+            return run.totals.bytes_pushed / vector.nbytes
+
+        assert sent(1.0) == 0
+        return relay, push, sent
+
+    return make
+
+
+def test_a_sum_is_as_stale_as_the_oldest_push_in_it(by_hand):
+    relay, push, _ = by_hand()
+    for replica, fetched, portion in ((0, 5, 7), (1, 2, 9)):
+        push(replica, fetched, portion)
+    (gathered,) = relay._sums
+    assert (gathered.fetched, gathered.portions, gathered.pushes) == ([2], (7, 9), 2)
+
+
+def test_a_relay_waits_for_who_is_due_and_no_longer(by_hand):
+    # A step has taken 1 s: the other one is waited for 0.6 s.
+    _, push, sent = by_hand()
+    push(0)
+    assert [sent(1.59), sent(1.61)] == [0, 1]
+    _, push, sent = by_hand()
+    push(0)
+    assert sent(1.3) == 0
+    push(1)
+    assert sent(1.31) == 1
+    relay, push, sent = by_hand()
+    push(0)
+    assert sent(1.3) == 0
+    relay.leaves(1)
+    assert sent(1.31) == 1
+    # The next step has taken 0.7 s.
+    relay.joins(1)
+    assert sent(2.0) == 1
+    push(0)
+    assert [sent(2.41), sent(2.43)] == [1, 2]
+
+
+def test_pushes_are_added_up_one_after_the_other_and_then_sent_together(by_hand):
+    relay, push, sent = by_hand(copy=0.1)
+    first, second = push(0), push(1)
+    # Whoever comes when the relay waits for nobody any more is in the next sum.
+    assert sent(1.15) == 0
+    push(0)
+    assert [gathered.pushes for gathered in relay._sums] == [2, 1]
+    assert [sent(1.19), sent(1.21)] == [0, 1]
+    # The relay shows the parameters when it has copied them.
+    assert not first.triggered
+    sent(1.29)
+    assert not second.triggered
+    sent(1.31)
+    assert first.triggered
+    assert second.triggered

@@ -74,7 +74,7 @@ class BackwardProgress:
         """Note that the gradient of a parameter has been accumulated, and stored in the flat gradient."""
         if not self._watching:
             return
-        if self._done[number] or number in self.factored:
+        if self._done[number]:
             self._late.add(number)
             if number >= self._final or number in self.factored:
                 raise self._changed(f"the gradient of {self._vector.layout.slices[number].name}")
