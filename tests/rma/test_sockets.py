@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mpidl.rma.sockets import PATIENCE, Sockets, messages_wake
+from mpidl.rma.sockets import FIND_EVERY, PATIENCE, Sockets, messages_wake
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what happens on connections")
 
@@ -118,13 +118,21 @@ def test_room_to_send_more_wakes(pair: tuple[socket.socket, socket.socket]) -> N
     assert slept == [False, True]
 
 
-def test_connections_made_later_are_found_by_a_sleep_in_vain(sockets: Sockets) -> None:
+def test_connections_made_later_are_found_after_a_sleep_in_vain(sockets: Sockets) -> None:
     near, far = connected()
     with near, far:
-        assert not sockets.sleep(0.01)
+        assert not sockets.sleep(2 * FIND_EVERY)
         sockets.clear()
         far.send(b"!")
         assert sockets.sleep(LONG)
+
+
+def test_sleeps_in_vain_do_not_list_open_files_each_time(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[None] = []
+    monkeypatch.setattr(sockets, "find", lambda: found.append(None))
+    for _ in range(5):
+        assert not sockets.sleep(1e-6)
+    assert len(found) < 5
 
 
 def test_other_files_are_not_watched(sockets: Sockets) -> None:

@@ -25,6 +25,8 @@ OPEN_FILES = "/proc/self/fd"
 PATIENCE = 500
 #: Messages that must wake a rank before it relies on that, seconds that it waits for each, and after which one is sent.
 TRIALS, LIMIT, PAUSE = 3, 20e-3, 2e-3
+#: Seconds from one look for new connections to the next: it lists all open files.
+FIND_EVERY = 20e-3
 
 
 class Sockets:
@@ -32,7 +34,7 @@ class Sockets:
 
     `sleep` returns at once as long as a connection has something to read, of which MPI may take a part in a call, and
     if there has been room to send more since the last `clear`. Connections that are made later are watched after the
-    next `find`, or sleep in vain.
+    next `find`, or soon after a sleep in vain.
 
     Parameters
     ----------
@@ -51,12 +53,14 @@ class Sockets:
         # What each connection has had to read at so many sleeps in a row.
         self._left: dict[int, int] = {}
         self._sleeps = 0
+        self._found = 0.0
         self.find()
 
     def find(self) -> None:
         """Watch the connections that there are now."""
         if not self._watches:
             return
+        self._found = time.perf_counter()
         names = os.listdir(OPEN_FILES)
         if names == self._open:
             return
@@ -94,7 +98,7 @@ class Sockets:
             happened = bool(select.select(watched, [], [], seconds)[0])
         if happened:
             self.clear()
-        else:
+        elif time.perf_counter() - self._found > FIND_EVERY:
             self.find()
         return happened
 
