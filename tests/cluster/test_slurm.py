@@ -34,10 +34,10 @@ def told(tmp_path):
     return lambda number: "\n".join(path.read_text() for path in tmp_path.glob(f"runs/*-{number}.log"))
 
 
-def finish(cluster, number, told):
+def finish(cluster, number, told, seconds=60):
     """Wait until a job ends; return how often Slurm has started it again."""
     ended = ("COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT")
-    until(lambda: cluster.job(number).get("JobState") in ended, 60, 0.2)
+    until(lambda: cluster.job(number).get("JobState") in ended, seconds, 0.2)
     found = cluster.job(number)
     assert (found["JobState"], found["ExitCode"]) == ("COMPLETED", "0:0"), told(number)
     return int(found["Restarts"])
@@ -65,6 +65,7 @@ def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counti
     assert counts(run) == [EPOCHS] * SAMPLES
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("mpi", [pytest.param("pmix", marks=pytest.mark.long), "mpirun"])
 def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting, mpi):
     number, run = submit(counting, *LASTING, f"--mpi={mpi}")
@@ -76,8 +77,8 @@ def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting, mpi):
     finally:
         cluster.hosts.start("node2")
         cluster.start_host("node2")
-    # A host that has just come back may fail to start ranks, and the job is queued once more.
-    assert finish(cluster, number, told) >= 1
+    # A host that has just come back may fail to start ranks, and the job is queued again, a few times on a busy machine.
+    assert finish(cluster, number, told, 150) >= 1
     assert counts(run) == [EPOCHS] * SAMPLES
 
 
