@@ -77,7 +77,7 @@ def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting, mpi):
     finally:
         cluster.hosts.start("node2")
         cluster.start_host("node2")
-    # A host that has just come back may fail to start ranks, and the job is queued again, a few times on a busy machine.
+    # A host that has just come back may fail to start ranks, and the job is queued again, maybe a few times.
     assert finish(cluster, number, told, 150) >= 1
     assert counts(run) == [EPOCHS] * SAMPLES
 

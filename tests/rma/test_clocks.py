@@ -10,42 +10,82 @@ from mpidl.parameters import Range
 pytestmark = pytest.mark.mpi(min_size=2)
 
 
-@pytest.mark.parametrize("bound", [0, 2])
-def test_no_clock_is_more_than_the_bound_ahead(comm, bound):
+def opened(comm, way="windows"):
+    """Return a transport whose first rank coordinates, and the others work."""
     from mpidl.rma.transport import WindowTransport
     from mpidl.topology.roles import assign
     from mpidl.transport.capacity import Capacity
+
+    shards = [Range(number, number + 1) for number in range(comm.size - 1)]
+    return WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32), way=way)
+
+
+@pytest.fixture(params=["windows", "messages", "mixed"])
+def transport(request, comm, monkeypatch):
+    if request.param == "mixed":
+        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
+    with opened(comm, request.param) as transport:
+        yield transport
+
+
+def clocks(transport):
+    """Read the clocks of all replicas."""
+    found = np.zeros(transport.replicas, np.int64)
+    transport.window.get(found, transport.roles.coordinator, "clocks")
+    transport.window.flush(transport.roles.coordinator)
+    return found
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_no_clock_is_more_than_the_bound_ahead(comm, transport, bound):
     from mpidl.transport.protocol import STOPPED
 
-    roles = assign([0] * comm.size, 0)
-    shards = [Range(number, number + 1) for number in range(comm.size - 1)]
-    with WindowTransport(comm, roles, Capacity(shards, np.float32)) as transport:
+    if comm.rank > 0:
+        link, backoff = transport.worker(comm.rank - 1), transport.backoff()
+        random = np.random.default_rng(comm.rank)
+        link.set_clock(0)
+        transport.peers.Barrier()
+        for clock in range(1, 41 + 7 * comm.rank):
+            if random.random() < 0.2:
+                time.sleep(0.002 * (comm.rank + 1))
+            link.set_clock(clock)
+            while not link.all_reached(clock - bound):
+                backoff.pause()
+            assert clocks(transport).min() >= clock - bound
+        link.set_clock(STOPPED)
+        while not link.all_reached(STOPPED):
+            backoff.pause()
+        assert (clocks(transport) == STOPPED).all()
+    transport.settle()
+
+
+def test_who_waits_for_a_clock_of_another_node_asks_twice(comm, monkeypatch):
+    """Once for all clocks, and once to be told when the slowest has moved, however long that takes."""
+    from mpidl.rma.requests import Requests
+
+    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
+    asked = []
+    take = Requests._take
+    monkeypatch.setattr(Requests, "_take", lambda self, source: (asked.append(source.rank), take(self, source))[1])
+    with opened(comm, "mixed") as transport:
         if comm.rank > 0:
-            link = transport.worker(comm.rank - 1)
-            random = np.random.default_rng(comm.rank)
-            link.set_clock(0)
+            link, backoff = transport.worker(comm.rank - 1), transport.backoff()
+            transport.window.flush(transport.roles.coordinator)
             transport.peers.Barrier()
-            for clock in range(1, 41 + 7 * comm.rank):
-                if random.random() < 0.2:
-                    time.sleep(0.002 * (comm.rank + 1))
-                link.set_clock(clock)
-                while (slowest := link.slowest_clock()) < clock - bound:
-                    time.sleep(1e-4)
-                assert slowest == STOPPED or slowest >= clock - bound
-            link.set_clock(STOPPED)
+            if comm.rank == 1:
+                time.sleep(0.1)
+            link.set_clock(1)
+            while not link.all_reached(1):
+                backoff.pause()
             transport.peers.Barrier()
-            assert link.slowest_clock() == STOPPED
-        comm.Barrier()
+        transport.settle()
+    # To set a clock, to read all, for each replica that is the slowest one more and another reading, and to settle.
+    assert all(asked.count(rank) <= 4 + 2 * (comm.size - 1) for rank in range(1, comm.size))
 
 
 @pytest.mark.usefixtures("one_node")
 def test_the_slowest_replica_wakes_those_that_wait_for_it(comm):
-    from mpidl.rma.transport import WindowTransport
-    from mpidl.topology.roles import assign
-    from mpidl.transport.capacity import Capacity
-
-    shards = [Range(number, number + 1) for number in range(comm.size - 1)]
-    with WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32)) as transport:
+    with opened(comm) as transport:
         if comm.rank > 0:
             link = transport.worker(comm.rank - 1)
             backoff, slept = link.backoff(5.0), 0
@@ -53,7 +93,7 @@ def test_the_slowest_replica_wakes_those_that_wait_for_it(comm):
                 if comm.rank == 1:
                     time.sleep(0.05)
                 link.set_clock(clock)
-                while link.slowest_clock() < clock:
+                while not link.all_reached(clock):
                     slept += backoff.pause()
             assert slept == 0
         comm.Barrier()

@@ -317,11 +317,43 @@ def test_what_has_been_taken_out_is_not_applied_yet(comm, way):
         post.window.settle()
         assert not post.outboxes.applied()
         # There is room for another push, whose slots are as long.
-        assert post.outbox.has_room(message=True)
+        assert post.outbox.has_room(1)
         post.window.settle()
         post.wait(post.outboxes.applied)
         post.wait(post.outboxes.end)
     post.close()
+
+
+def test_who_waits_for_a_server_asks_it_once(comm, monkeypatch):
+    """For room, and until its push has been applied, however long either takes."""
+    from mpidl.rma.mailboxes import GROUP
+    from mpidl.rma.requests import Operation, Requests
+
+    asked = []
+    take = Requests._take
+
+    def count(self, source):
+        asked.append(Operation(int(source.message[:8].view(np.int64)[0])))
+        take(self, source)
+
+    monkeypatch.setattr(Requests, "_take", count)
+    size = 2 * mailbox_geometry.MOST_SLOTS
+    post = Post(comm, size, 8, "messages")
+    slots, chunks = post.geometry.slots, post.geometry.chunks
+    assert slots < chunks
+    if comm.rank == 0:
+        time.sleep(0.1)
+        post.serve(lambda message: time.sleep(1e-3))
+    else:
+        post.outboxes.begin([0])
+        post.wait(lambda: post.outboxes.send(np.zeros(size)))
+        post.wait(post.outboxes.applied)
+        post.wait(post.outboxes.end)
+    post.close()
+    if comm.rank == 0:
+        assert Operation.GET not in asked
+        # For room for each group after the first ring, and once more.
+        assert asked.count(Operation.GET_LATER) <= post.workers * (-(-(chunks - slots) // GROUP) + 1)
 
 
 def test_a_chunk_that_is_not_the_next_is_an_error(comm):

@@ -186,3 +186,32 @@ def test_an_answer_waits_for_its_counter(comm, way, monkeypatch):
         assert (found[rank] <= rounds).all()
     assert not others or at_once[0] == 0
     memory.free()
+
+
+def test_a_watch_tells_when_a_counter_has_come_so_far(comm, way):
+    memory = opened(comm, {"count": (np.int64, 3)}, way)
+    reached = {rank: memory.watch(rank, "count", 2, 5) for rank in range(comm.size)}
+    # What is asked meanwhile doesn't wait for that.
+    at_once = np.full(3, -1)
+    for rank in range(comm.size):
+        memory.get(at_once, rank, "count")
+        memory.flush(rank)
+        assert at_once.tolist() == [0, 0, 0]
+        assert not reached[rank]()
+    memory.settle()
+    for count in (4, 5):
+        memory.local("count")[2] = count
+        memory.sync()
+        memory.settle()
+    for rank in range(comm.size):
+        while not reached[rank]():
+            memory.serve()
+    memory.settle()
+    memory.free()
+
+
+def test_a_watch_may_be_given_up(comm, way):
+    memory = opened(comm, {"count": (np.int64, 1)}, way)
+    for rank in range(comm.size):
+        assert not memory.watch(rank, "count", 0, 1)()
+    memory.free()

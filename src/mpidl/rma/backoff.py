@@ -10,9 +10,10 @@ from mpi4py import MPI
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.verbs import RemoteMemory
 
-#: Longest sleep in seconds: of a rank that every other rank can ring, or wakes by its messages, and of one that has to
-#: look for what these have sent.
+#: Longest sleep in seconds: of a rank that every other rank can ring, or wakes by its messages; of one that messages
+#: wake, but that also waits for what a neighbour was sent; and of one that has to look for what others have sent.
 RUNG_SLEEP = 5e-3
+ANSWERED_SLEEP = 1e-3
 BLIND_SLEEP = 200e-6
 #: Looks after the doorbell rang before the next sleep. Some MPIs take in one message a call, so that an answer that has
 #: arrived is seen only after the messages before it.

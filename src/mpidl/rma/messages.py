@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -100,6 +100,7 @@ class MessageWindow(Owner):
         # Who is asked calls MPI all the time; others compute, and what they wait for goes on only if someone calls MPI.
         several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._pace, self._sockets, self._waiting = WOKEN if woken else BLIND, Sockets(woken), False
+        self._watches: list[MPI.Request] = []
         self._thread = None
         if several and self._targets and not size:
             self._thread = ProgressThread(self._advance, partial(Sockets(woken).sleep, self._pace.thread))
@@ -176,6 +177,24 @@ class MessageWindow(Owner):
             operator = self._regions[rank][counter]
             self._ask(Operation.GET_LATER, rank, name, offset, values.nbytes, operator, element, least)
         self._wake()
+
+    def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
+        """See `RemoteMemory.watch`."""
+        if rank in self._near_ranks:
+            near: Callable[[], bool] = self._near.watch(self._near_ranks[rank], name, element, least)
+            return near
+        with self._lock:
+            answer = self._comm.Irecv([np.empty(1, np.int64), 8, MPI.BYTE], rank, Tag.LATER)
+            self._watches.append(answer)
+            self._ask(Operation.GET_LATER, rank, name, element, 8, self._regions[rank][name], element, least)
+
+        def reached() -> bool:
+            with self._lock:
+                if answer and answer.Test():
+                    self._watches = [each for each in self._watches if each]
+            return not answer
+
+        return reached
 
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
@@ -299,6 +318,9 @@ class MessageWindow(Owner):
         if self._thread is not None:
             self._thread.end()
         self._sockets.close()
+        for watch in self._watches:
+            watch.Cancel()
+            watch.Wait()
         comm, near = self._comm, self._near
         self._comm = self._near = self._near_ranks = self._regions = Freed("the window")
         self._requests.free()

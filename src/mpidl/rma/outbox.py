@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,9 @@ class Outbox:
         self.pushes = self.bytes = 0
         self._left = self._unpublished = self._followed = 0
         self._stays = False
-        self._asked = False
+        # Tells whether the server has come as far as it was asked to say: that counter, and the number.
+        self._watch: Callable[[], bool] | None = None
+        self._watched = self._consumed, 0
         self._fetched, self._portions = 0, (-1, -1)
 
     @property
@@ -164,14 +166,40 @@ class Outbox:
     def _get_later(self, values: Any, name: str, offset: int, applied: int) -> None:
         self._window.get_later(values, self.server, name, offset, self._applied_name, self._worker, applied)
 
-    def has_room(self, message: bool = False) -> bool:
-        """Return whether there were slots for a group of the push, or for a message, when the server was asked last."""
-        wanted = 1 if message else min(self._group, self._left)
-        return self._free >= wanted
+    def has_applied(self) -> bool:
+        """Return whether the server has applied everything that was sent; if it hasn't, let it say when it has."""
+        while not self.applied:
+            if not self._reached(self._applied_name, self._applied, self.sent):
+                return False
+        return True
+
+    def has_room(self, slots: int | None = None) -> bool:
+        """Return whether so many slots may be written, by default for a group of the push or half of the ring.
+
+        If not, the server is to say when they may.
+        """
+        wanted = min(self._group, self._left, self._geometry.slots // 2) if slots is None else slots
+        while self._free < wanted:
+            # Where the slots of a push lie otherwise than those before, these come first.
+            unread = self._geometry.slots - wanted if self._stride == self._written_stride else 0
+            if not self._reached(self._names.consumed, self._consumed, self.sent - unread):
+                return False
+        return True
+
+    def _reached(self, name: str, counter: np.ndarray, least: int) -> bool:
+        """Return whether what was watched last has been reached; if nothing is watched, watch a counter first."""
+        if self._watch is None:
+            self._watch = self._window.watch(self.server, name, self._worker, least)
+            self._watched = counter, least
+        if not self._watch():
+            return False
+        watched, reached = self._watched
+        self._watch, watched[0] = None, max(int(watched[0]), reached)
+        return True
 
     @property
     def _free(self) -> int:
-        """Slots that may be written. Where the slots of a push lie otherwise than those before, these come first."""
+        """Slots that may be written, as far as the server has said."""
         # Of the two counters, which are read one after the other, the later one may be ahead.
         unread = self.sent - max(int(self._consumed[0]), int(self._applied[0]))
         return 0 if unread and self._stride != self._written_stride else self._geometry.slots - unread
@@ -183,17 +211,6 @@ class Outbox:
         self._window.get(self._consumed, self.server, self._names.consumed, self._worker)
         if self._applied is not self._consumed:
             self._window.get(self._applied, self.server, self._applied_name, self._worker)
-
-    def knows_room(self) -> bool:
-        """Return whether a slot is known to be free; if none is, ask the server, and don't wait for its answer."""
-        if self._asked and not self._window.arrived(self.server):
-            return False
-        self._asked = False
-        if self._room(1):
-            return True
-        self.ask()
-        self._asked = not self._window.arrived(self.server)
-        return not self._asked and self._room(1) > 0
 
     def write(self, values: Any, final: int = 0) -> bool:
         """Start writing as many chunks of the push as there are free slots for, at most a group.

@@ -46,7 +46,8 @@ class Outboxes:
     def send(self, vector: Any) -> bool:
         """Deliver as many chunks of a vector as there are free slots for; return whether all are delivered."""
         while undelivered := [outbox for outbox in self._all if not outbox.delivered]:
-            self._ask([outbox for outbox in undelivered if not outbox.has_room()])
+            for outbox in undelivered:
+                outbox.has_room()
             written = [outbox for outbox in undelivered if outbox.write(vector[..., self._parts[outbox]])]
             if not written:
                 return False
@@ -64,7 +65,7 @@ class Outboxes:
         while written := [
             outbox
             for outbox, part, first in final
-            if outbox.has_final(first) and outbox.knows_room() and outbox.write(vector[part], first)
+            if outbox.has_final(first) and outbox.has_room(1) and outbox.write(vector[part], first)
         ]:
             self._publish(written)
 
@@ -80,27 +81,20 @@ class Outboxes:
 
     def _tell(self, outboxes: Sequence[Outbox], write: Callable[[Outbox], bool]) -> list[Outbox]:
         """Publish a message where there is room for one; return the outboxes that have none."""
-        self._ask([outbox for outbox in outboxes if not outbox.has_room(message=True)])
-        written = [outbox for outbox in outboxes if write(outbox)]
+        written = [outbox for outbox in outboxes if outbox.has_room(1) and write(outbox)]
         self._publish(written)
         return [outbox for outbox in outboxes if outbox not in written]
 
     def applied(self) -> bool:
         """Return whether the servers have applied everything that was sent."""
-        self._ask(self._all)
-        return all(outbox.applied for outbox in self._all)
+        # All of them are asked before the first one answers.
+        applied = [outbox.has_applied() for outbox in self._all]
+        return all(applied)
 
     def start_asking(self) -> None:
         """Start asking the servers how far they have come; the caller flushes."""
         for outbox in self._all:
             outbox.ask()
-
-    def _ask(self, outboxes: Sequence[Outbox]) -> None:
-        asked = [outbox for outbox in outboxes if not outbox.applied]
-        for outbox in asked:
-            outbox.ask()
-        for outbox in asked:
-            self._window.flush(outbox.server)
 
     def _publish(self, written: Sequence[Outbox]) -> None:
         """Show servers what has been written, once it is there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,11 @@ class OwnMemory:
         region = self._regions[name]
         start = region.displacement + offset * region.dtype.itemsize
         return self.memory[start : start + values.nbytes]
+
+    def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
+        """See `RemoteMemory.watch`."""
+        counter = self.local(name)
+        return lambda: bool(counter[element] >= least)
 
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op

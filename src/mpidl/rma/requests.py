@@ -104,6 +104,7 @@ class Requests:
     ) -> None:
         self._comm, self._memory, self._own, self._sends, self._piece = comm, memory, own, sends, piece
         self._regions, self._names = list(regions.values()), list(regions)
+        self._counters: dict[int, np.ndarray] = {}
         self._sources = [Source(rank) for rank in ranks]
         self._receives = [self._receive(source) for source in self._sources]
         self._waiting: list[Source] = []
@@ -173,8 +174,10 @@ class Requests:
 
     def _count(self, head: list[int]) -> int:
         """Return the counter that a request waits for."""
-        start = self._regions[head[4]].displacement + 8 * head[5]
-        return int(self._memory.memory[start : start + 8].view(np.int64)[0])
+        counters = self._counters.get(head[4])
+        if counters is None:
+            counters = self._counters[head[4]] = self._memory.local(self._names[head[4]])
+        return int(counters[head[5]])
 
     def _bytes(self, head: list[int]) -> np.ndarray:
         region = self._regions[head[1]]

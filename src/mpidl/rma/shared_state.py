@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.rma import differences, mailboxes
-from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
+from mpidl.rma.backoff import ANSWERED_SLEEP, BLIND_SLEEP, RUNG_SLEEP, Backoff
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Freed, Owner
@@ -95,7 +95,7 @@ class SharedState(Owner):
         self._serves = self.rank in (roles.coordinator, *roles.servers, *self._relay_ranks)
         # A rank that serves messages knows when none is left. What is left of windows' it can't know.
         served = allocation == "allocate" and isinstance(self.window, MessageWindow)
-        self._woken = self.doorbells.messages_wake and self._serves and served
+        self._answered = self.doorbells.messages_wake and served
         self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
         self._shared: list[SharedVectors] = []
@@ -188,8 +188,10 @@ class SharedState(Owner):
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""
         sleep = BLIND_SLEEP
-        if self._direct or self._woken:
+        if self._direct or (self._answered and self._serves):
             sleep = RUNG_SLEEP if longest is None else longest
+        elif self._answered:
+            sleep = ANSWERED_SLEEP if longest is None else min(longest, ANSWERED_SLEEP)
         return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def settle(self) -> None:

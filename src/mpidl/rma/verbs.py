@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +44,14 @@ class RemoteMemory(Protocol):
 
         `rank` itself raises it. Such answers arrive in the order in which they were asked for.
         """
+
+    def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
+        """Return a function that tells whether an int64 of `rank`, an element of a region, is `least` or more.
+
+        It is to be called until that is so. `rank` itself, if it `answers_later`, is asked once: it looks whenever it
+        serves, and `flush` doesn't wait for its answer. Through a window each call looks.
+        """
+        ...
 
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +155,17 @@ class Window(Owner):
     def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
         """See `RemoteMemory.get_later`."""
         raise ValueError(f"rank {rank} is reached through a window, which answers at once")
+
+    def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
+        """See `RemoteMemory.watch`."""
+        value = np.zeros(1, np.int64)
+
+        def reached() -> bool:
+            self.get(value, rank, name, element)
+            self.flush(rank)
+            return bool(value[0] >= least)
+
+        return reached
 
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op

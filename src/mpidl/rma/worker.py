@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -81,6 +81,8 @@ class WindowWorkerLink(WindowLink):
         self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
         self._clock = np.zeros(1, np.int64)
         self._clocks = np.zeros(shared.replicas, np.int64)
+        # Tells whether the replica that was the slowest has come as far as this one waits for.
+        self._slower: Callable[[], bool] | None = None
         self._followed: list[int] = []
         self._before = np.zeros((0, len(ShardClock)), np.int64)
         self._after = np.zeros((len(numbers), len(ShardClock)), np.int64)
@@ -118,12 +120,26 @@ class WindowWorkerLink(WindowLink):
         self._clock[0] = clock
         self._window.put(self._clock, self._coordinator, "clocks", self._replica)
         self._window.order(self._coordinator)
-        if self.slowest_clock() > before:
-            for rank in self._shared.workers:
-                self._doorbells.ring(rank)
+        # A coordinator of another node answers this node's workers when they need not wait any more.
+        if self._window.answers_later(self._coordinator) or self._slowest() <= before:
+            return
+        for rank in self._shared.workers:
+            self._doorbells.ring(rank)
+        if not self._doorbells.alone:
+            # It is to answer the workers of other nodes.
+            self._doorbells.ring(self._coordinator)
 
-    def slowest_clock(self) -> int:
-        """See `WorkerLink.slowest_clock`."""
+    def all_reached(self, clock: int) -> bool:
+        """See `WorkerLink.all_reached`."""
+        while self._slower is None or self._slower():
+            self._slower = None
+            if self._slowest() >= clock:
+                return True
+            slowest = int(self._clocks.argmin())
+            self._slower = self._window.watch(self._coordinator, "clocks", slowest, clock)
+        return False
+
+    def _slowest(self) -> int:
         self._window.get(self._clocks, self._coordinator, "clocks")
         self._window.flush(self._coordinator)
         return int(self._clocks.min())

@@ -211,4 +211,4 @@ class MpiEngine:
         self.handler.lead.largest(0)
         if self.handler.lead.leads:
             self._link.set_clock(self.marking.clock)
-            self._waiting.until(lambda: self._link.slowest_clock() >= self.marking.clock - request.bound)
+            self._waiting.until(lambda: self._link.all_reached(self.marking.clock - request.bound))

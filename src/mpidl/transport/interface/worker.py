@@ -83,8 +83,8 @@ class WorkerLink(FollowerLink, Protocol):
     def set_clock(self, clock: int) -> None:
         """Show the other replicas this replica's clock, and wake them if it was the slowest."""
 
-    def slowest_clock(self) -> int:
-        """Return the least of all replicas' clocks."""
+    def all_reached(self, clock: int) -> bool:
+        """Return whether no replica's clock is less; to be called with the same clock until it is so."""
         ...
 
     def post_shard(self, status: np.ndarray, wake: bool = False, shard: int = 0) -> None:
