@@ -203,6 +203,9 @@ def test_a_watch_tells_when_a_counter_has_come_so_far(comm, way):
         memory.local("count")[2] = count
         memory.sync()
         memory.settle()
+        if count < 5:
+            assert not any(each() for each in reached.values())
+            memory.settle()
     for rank in range(comm.size):
         while not reached[rank]():
             memory.serve()

@@ -250,13 +250,6 @@ class MessageWindow(Owner):
             self._incoming.flushed(rank)
         self.order(rank)
 
-    def arrived(self, rank: int) -> bool:
-        """See `RemoteMemory.arrived`."""
-        if rank not in self._near_ranks and not self._answered(rank):
-            return False
-        self.flush(rank)
-        return True
-
     def _answered(self, rank: int) -> bool:
         answers = self._answers[rank]
         with self._lock:

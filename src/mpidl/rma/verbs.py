@@ -67,10 +67,6 @@ class RemoteMemory(Protocol):
     def flush(self, rank: int) -> None:
         """Wait until everything that was asked of `rank` has arrived here, and values that stay have left for it."""
 
-    def arrived(self, rank: int) -> bool:
-        """Return whether everything that was asked of `rank` has arrived here; `flush` waits for it."""
-        ...
-
     def on_host(self, values: Any, rank: int) -> np.ndarray:
         """Return `values`, or a copy if they are a device's, valid until `order` or `flush` of `rank`."""
         ...

@@ -184,11 +184,6 @@ class Window(Owner):
         if self._staging is not None:
             self._staging.flushed(rank)
 
-    def arrived(self, rank: int) -> bool:
-        """See `RemoteMemory.arrived`: nothing tells of a window but to flush it."""
-        self.flush(rank)
-        return True
-
     def on_host(self, values: Any, rank: int) -> np.ndarray:
         """See `RemoteMemory.on_host`."""
         return values if self._staging is None else self._staging.on_host(values, rank)
