@@ -1,5 +1,7 @@
 """Sandblaster's evaluations where a worker stands still for long, at the moments at which it matters."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -76,6 +78,21 @@ def test_a_ticket_of_an_evaluation_that_is_over_is_let_go(comm, transport, verbs
     elif comm.rank == LATE:
         units = next_units(transport, comm, verbs, 2)
         assert [(unit.evaluation, unit.number) for unit in units] == [(last, 0), (last, 1)]
+
+
+def test_a_worker_that_finds_no_unit_waits_for_the_next_evaluation(comm, transport):
+    if comm.rank == COORDINATOR:
+        link = transport.coordinator()
+        link.show_evaluation(1, [Segment("gradient", 0, 2)])
+        while link.units_taken(1) < 2:
+            link.look()
+        time.sleep(0.1)
+        # The only unit, one ticket in vain, and one more when it is told of the evaluation that it knows.
+        assert link.units_taken(1) <= 3
+        link.show_evaluation(2, [Segment("gradient", 2, 2)])
+    elif comm.rank == LATE:
+        units = next_units(transport, comm, [], 2)
+        assert [(unit.evaluation, unit.number) for unit in units] == [(1, 0), (2, 0)]
 
 
 def test_a_late_worker_leaves_the_next_evaluation_its_backups(comm, transport):

@@ -90,6 +90,20 @@ def test_each_push_is_in_one_round_or_dropped(comm, shared_path, tally, name, gr
         assert model.parameters == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("transport", ["windows", "messages"])
+def test_a_worker_that_waits_for_a_round_holds_up_no_checkpoint(comm, shared_path, tally, transport):
+    """Others have marked it, and servers keep what they push from then on until all have."""
+    model, split = tally()
+    summary = mpidl.train(
+        model, Dataset("test", (1,), None, split, split), algorithm=BackupSync(backup=0), rule=Sgd(1.0), epochs=EPOCHS,
+        batch=BATCH, portion=BATCH, dir=shared_path, debug=SLOW, checkpoint_every=1e-3, keep=100,
+        config={"topology": {"transport": transport}},
+    )  # fmt: skip
+    assert summary["samples"] == EPOCHS * SAMPLES
+    saved = [path for path in (shared_path / summary["run_dir"] / "checkpoints").iterdir() if path.name.isdecimal()]
+    assert len(saved) > 3
+
+
 def test_a_quorum_of_all_drops_nothing(comm, shared_path, tally, monkeypatch):
     workers = comm.size - 2
     algorithm = Diloco(rate=1.0, window=2, inner="sgd", quorum=workers)

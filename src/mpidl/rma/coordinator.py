@@ -152,4 +152,6 @@ class WindowCoordinatorLink(WindowLink):
         """Write one number of the notice, and wake the workers."""
         self._notice[element] = value
         self._window.sync()
+        self._notice[Notice.NEWS] += 1
+        self._window.sync()
         self._wake(self._shared.workers)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpidl.rma.verbs import RemoteMemory
+from mpidl.transport.protocol import ShardClock
 
 
 class Holder(NamedTuple):
@@ -38,12 +39,25 @@ class ShardReader:
         self._window, self._holders, self._parts = window, holders, parts
         self._regions = [regions(holder.shard) for holder in holders]
         self._ranks = list(dict.fromkeys(holder.rank for holder in holders))
+        # Tell whether shards have been updated, of those that `all_newer` waits for.
+        self._awaited: list[Callable[[], bool]] = []
 
     def start_clocks(self, clocks: np.ndarray, without: Collection[int] = ()) -> None:
         """Start reading the `protocol.ShardClock` of all shards but some into an int64 array, a row for each."""
         for number, (rank, _) in enumerate(self._holders):
             if number not in without:
                 self._window.get(clocks[number], rank, self._regions[number][1])
+
+    def all_newer(self, clocks: np.ndarray) -> bool:
+        """See `WorkerLink.all_newer`."""
+        if not self._awaited:
+            self._awaited = [
+                self._window.watch(rank, region, ShardClock.CLOCK, int(clocks[number, ShardClock.CLOCK]) + 1)
+                for number, ((rank, _), (_, region)) in enumerate(zip(self._holders, self._regions, strict=True))
+            ]
+        while self._awaited and self._awaited[-1]():
+            self._awaited.pop()
+        return not self._awaited
 
     def start(self, parameters: Any, without: Collection[int] = ()) -> None:
         """Start reading all shards but some into a vector, after what has been started before."""

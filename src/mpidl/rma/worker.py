@@ -83,6 +83,9 @@ class WindowWorkerLink(WindowLink):
         self._clocks = np.zeros(shared.replicas, np.int64)
         # Tells whether the replica that was the slowest has come as far as this one waits for.
         self._slower: Callable[[], bool] | None = None
+        # How often the notice has changed, and what tells whether it has once more.
+        self._changes = 0
+        self._news: Callable[[], bool] | None = None
         self._followed: list[int] = []
         self._before = np.zeros((0, len(ShardClock)), np.int64)
         self._after = np.zeros((len(numbers), len(ShardClock)), np.int64)
@@ -209,6 +212,10 @@ class WindowWorkerLink(WindowLink):
         self._start_reading(clocks, without)
         self.finish_fetch()
 
+    def all_newer(self, clocks: np.ndarray) -> bool:
+        """See `WorkerLink.all_newer`."""
+        return self._reader.all_newer(clocks)
+
     def _start_reading(self, clocks: np.ndarray, without: Sequence[int]) -> None:
         self._reader.start_clocks(clocks, without)
         self._outboxes.start_asking()
@@ -275,6 +282,15 @@ class WindowWorkerLink(WindowLink):
         return sum(each.bytes for each in self._fetches.values())
 
     # A coordinator's evaluations.
+
+    def notice_changed(self) -> bool:
+        """See `WorkerLink.notice_changed`."""
+        if self._news is None:
+            self._news = self._window.watch(self._coordinator, "notice", Notice.NEWS, self._changes + 1)
+        if not self._news():
+            return False
+        self._news, self._changes = None, self._changes + 1
+        return True
 
     def read_notice(self, notice: np.ndarray) -> None:
         """See `WorkerLink.read_notice`."""

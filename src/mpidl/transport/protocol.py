@@ -260,6 +260,7 @@ class Notice(IntEnum):
     OVER = 2  # whether training is over
     SEGMENTS = 3  # number of segments
     PIECE = 4  # ticket of the next piece of the test data
+    NEWS = 5  # how many times one of the first three has changed
 
 
 class Tag(IntEnum):

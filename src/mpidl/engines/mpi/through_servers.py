@@ -171,7 +171,7 @@ class ThroughServers(RequestHandler):
             followed = self._finish_following()
             self._waiting.until(self.applied)
             if request.newer:
-                self._waiting.until(self._all_newer)
+                self._waiting.until(lambda: self._link.all_newer(self.fetched))
             self._start_fetch(request.parameters, self._now, followed)
             self._finish_fetch(request.parameters)
             behind = (request.parameters[self._parts[n]].nbytes for n in followed if n not in self._link.encoded)
@@ -198,12 +198,6 @@ class ThroughServers(RequestHandler):
 
     def _look_for_cut(self, clocks: np.ndarray) -> None:
         self.cut_seen(max(clocks[:, ShardClock.CUT].tolist(), default=0))
-
-    def _all_newer(self) -> bool:
-        self._link.read_clocks(self._now)
-        if self.lead.partitions == 1:  # The ranks of a replica look so many times each, and obey together.
-            self._look_for_cut(self._now)
-        return bool((self._now[:, ShardClock.CLOCK] > self.fetched[:, ShardClock.CLOCK]).all())
 
     def _start_fetch(self, parameters: np.ndarray, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         started = self._timer()

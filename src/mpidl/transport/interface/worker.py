@@ -147,6 +147,13 @@ class WorkerLink(FollowerLink, Protocol):
     def read_clocks(self, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """Read the `protocol.ShardClock` of all shards but some into an int64 array (shards, len(ShardClock))."""
 
+    def all_newer(self, clocks: np.ndarray) -> bool:
+        """Return whether all shards have been updated since `read_clocks`; to be called until they are so.
+
+        The clocks are those that had been read; they stay the same meanwhile.
+        """
+        ...
+
     def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """Start reading all shards but some into a vector and, before each, its clock, as `read_clocks` does.
 
@@ -175,6 +182,10 @@ class WorkerLink(FollowerLink, Protocol):
 
     def take_differences(self) -> bool:
         """Bring this worker's copies of encoded shards up to date by what has been answered; True if all has been."""
+        ...
+
+    def notice_changed(self) -> bool:
+        """Return whether the coordinator has shown something new, each time once; the notice is to be read then."""
         ...
 
     def read_notice(self, notice: np.ndarray) -> None:

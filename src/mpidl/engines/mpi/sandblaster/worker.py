@@ -106,8 +106,9 @@ class SandblasterWorker(ThroughServers):
             number = self._take() if self._notice[Notice.NUMBER] else None
             if number is not None:
                 return self._known, number, self._copy, *self._places
-            self._between()
-            self._backoff.pause()
+            while not self._link.notice_changed():
+                self._between()
+                self._backoff.pause()
 
     def _take(self) -> int | None:
         """Return a unit that nobody has taken; if there is none, and backups are on, a copy of an outstanding one."""

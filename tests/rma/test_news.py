@@ -1,0 +1,104 @@
+"""Waiting for what servers and the coordinator show, on real ranks."""
+
+import time
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+
+from mpidl.algorithms.coordinator_requests import Segment
+from mpidl.parameters import shards
+from mpidl.transport.protocol import NOTICE, Notice, ShardClock
+
+COORDINATOR, SERVER = 0, 1
+pytestmark = pytest.mark.mpi(min_size=3)
+
+
+@pytest.fixture(params=["windows", "messages", "mixed"])
+def transport(request, comm, monkeypatch):
+    """Return a transport with one server."""
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.topology.roles import assign
+    from mpidl.transport.capacity import Capacity
+
+    if request.param == "mixed":
+        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
+    capacity = Capacity(shards(11, 1), np.dtype(np.float64), units=4)
+    with WindowTransport(comm, assign([0] * comm.size, servers=1), capacity, way=request.param) as found:
+        yield found
+        found.settle()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Return how many messages this rank has had from each rank."""
+    from mpidl.rma.requests import Requests
+
+    found, take = Counter(), Requests._take
+
+    def count(self, source):
+        found[source.rank] += 1
+        take(self, source)
+
+    monkeypatch.setattr(Requests, "_take", count)
+    return found
+
+
+def show(comm, transport, changes):
+    """Make changes, each when all workers have said that they were told of the one before.
+
+    Each comes so late that a worker that asked again and again would have asked hundreds of times.
+    """
+    backoff = transport.backoff()
+    for change in changes:
+        until = time.monotonic() + 0.05
+        while time.monotonic() < until:
+            backoff.pause()
+        change()
+        for rank in transport.workers:
+            while not comm.iprobe(rank):
+                backoff.pause()
+            comm.recv(source=rank)
+
+
+def test_who_waits_for_updates_of_all_shards_asks_each_server_once(comm, transport, asked):
+    clocks = [1, 3, 4]
+    if comm.rank == SERVER:
+        link = transport.server(0)
+        show(comm, transport, [partial(link.show_clock, clock, 0) for clock in clocks])
+    elif comm.rank != COORDINATOR:
+        link, backoff = transport.worker(comm.rank - 2), transport.backoff()
+        found = np.zeros((1, len(ShardClock)), np.int64)
+        for clock in clocks:
+            while not link.all_newer(found):
+                backoff.pause()
+            link.read_clocks(found)
+            assert found[0, ShardClock.CLOCK] == clock
+            comm.send(None, SERVER)
+        assert not link.all_newer(found)
+    transport.settle()
+    if comm.rank == SERVER:
+        # To be told, and to read; to wait in vain, and to settle.
+        assert all(asked[rank] <= 2 * len(clocks) + 4 for rank in transport.workers)
+
+
+def test_who_waits_for_the_coordinator_is_told_each_time_it_shows_something(comm, transport, asked):
+    shown = [(1, 0, 0), (2, 0, 0), (2, 1, 0), (3, 1, 0), (3, 1, 1)]
+    if comm.rank == COORDINATOR:
+        link = transport.coordinator()
+        one, two, three = (partial(link.show_evaluation, number, [Segment("gradient", 0, 2)]) for number in (1, 2, 3))
+        show(comm, transport, [one, two, partial(link.show_test, 1), three, link.show_over])
+    elif comm.rank != SERVER:
+        link, backoff = transport.worker(comm.rank - 2), transport.backoff()
+        notice = np.zeros(NOTICE, np.int64)
+        for each in shown:
+            while not link.notice_changed():
+                backoff.pause()
+            link.read_notice(notice)
+            assert tuple(notice[[Notice.NUMBER, Notice.TEST, Notice.OVER]]) == each
+            comm.send(None, COORDINATOR)
+        assert not link.notice_changed()
+    transport.settle()
+    if comm.rank == COORDINATOR:
+        assert all(asked[rank] <= 2 * len(shown) + 5 for rank in transport.workers)
