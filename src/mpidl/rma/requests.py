@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpidl.rma.later import Later
 from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.sends import Sends, pieces
 from mpidl.rma.windows import Region, Window
@@ -59,14 +60,11 @@ class Source:
         Where its next request arrives.
     waiting : deque
         Requests that wait for the long data at its head: receives that have begun, and copies of messages.
-    later : deque
-        Heads of requests that wait for counters.
     """
 
     def __init__(self, rank: int) -> None:
         self.rank, self.message = rank, np.empty(HEAD_BYTES + SHORT, np.uint8)
         self.waiting: deque[Any] = deque()
-        self.later: deque[list[int]] = deque()
 
 
 class Requests:
@@ -104,11 +102,10 @@ class Requests:
     ) -> None:
         self._comm, self._memory, self._own, self._sends, self._piece = comm, memory, own, sends, piece
         self._regions, self._names = list(regions.values()), list(regions)
-        self._counters: dict[int, np.ndarray] = {}
         self._sources = [Source(rank) for rank in ranks]
         self._receives = [self._receive(source) for source in self._sources]
         self._waiting: list[Source] = []
-        self._later: list[Source] = []
+        self._later = Later(memory.memory, ranks)
         self._value, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self.settled = 0
 
@@ -130,8 +127,9 @@ class Requests:
                 self._receives[number] = self._receive(self._sources[number])
         for source in tuple(self._waiting):
             served |= self._go_on(source)
-        for source in tuple(self._later):
-            served |= self._answer_later(source)
+        for rank, values in self._later.take():
+            self._sends.start(values, rank, Tag.LATER)
+            served = True
         return served
 
     def _take(self, source: Source) -> None:
@@ -162,38 +160,20 @@ class Requests:
         self._waiting.remove(source)
         return served
 
-    def _answer_later(self, source: Source) -> bool:
-        """Answer what waited for counters that are large enough now; return whether there was anything."""
-        served, later = False, source.later
-        while later and self._count(later[0]) >= later[0][6]:
-            self._sends.start(self._bytes(later.popleft()), source.rank, Tag.LATER)
-            served = True
-        if not later:
-            self._later.remove(source)
-        return served
-
-    def _count(self, head: list[int]) -> int:
-        """Return the counter that a request waits for."""
-        counters = self._counters.get(head[4])
-        if counters is None:
-            counters = self._counters[head[4]] = self._memory.local(self._names[head[4]])
-        return int(counters[head[5]])
-
     def _bytes(self, head: list[int]) -> np.ndarray:
         region = self._regions[head[1]]
         start = region.displacement + head[2] * region.dtype.itemsize
         return self._memory.memory[start : start + head[3]]
 
     def _carry_out(self, source: Source, head: list[int], message: np.ndarray) -> None:
-        operation, region, offset, size, operator, operand, _ = head
+        operation, region, offset, size, operator, operand, least = head
         if operation == Operation.PUT:
             self._bytes(head)[:] = message[HEAD_BYTES : HEAD_BYTES + size]
         elif operation == Operation.GET:
             self._sends.start(self._bytes(head), source.rank, Tag.ANSWER)
         elif operation == Operation.GET_LATER:
-            if not source.later:
-                self._later.append(source)
-            source.later.append(head)
+            counter = self._regions[operator].displacement + operand * self._value.itemsize
+            self._later.add(source.rank, counter, least, self._bytes(head))
         elif operation == Operation.FETCH_AND_OP:
             self._value[0] = operand
             place = (self._own, self._names[region], offset, OPERATORS[operator])
