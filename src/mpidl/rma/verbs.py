@@ -49,7 +49,8 @@ class RemoteMemory(Protocol):
         """Return a function that tells whether an int64 of `rank`, an element of a region, is `least` or more.
 
         It is to be called until that is so. `rank` itself, if it `answers_later`, is asked once: it looks whenever it
-        serves, and `flush` doesn't wait for its answer. Through a window each call looks.
+        serves, its answer waits for those that it owes by `get_later` and `watch` from before, and `flush` doesn't wait
+        for it. Through a window each call looks.
         """
         ...
 
