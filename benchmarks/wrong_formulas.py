@@ -122,7 +122,7 @@ FORMULAS = (
     Wrong("wire/bf16.py", "np.uint32(0x7FFF)", "np.uint32(0x8000)"),
     Wrong("wire/with_origin.py", "origin[:] = data[end : end", "origin[:] = data[0 : 0"),
     Wrong("wire/differences.py", "self.values[part], out=difference", "0, out=difference"),
-    Wrong("wire/differences.py", "        residual[:] = 0\n", ""),
+    Wrong("wire/differences.py", "            residual[:] = 0\n", ""),
     Wrong("wire/differences.py", "self.values[part] += difference", "self.values[part] = difference"),
     Wrong("wire/int8.py", "scales[number] / real(LARGEST)", "scales[number] / real(LARGEST + 1)"),
     Wrong("wire/int8.py", "np.rint(left[i] / divisor)", "np.floor(left[i] / divisor)"),
@@ -199,11 +199,13 @@ def noticed(formula: Wrong, tree: Path) -> bool:
 def rooms(file: str) -> list[list[str]]:
     """Return the tests of a file's room, those first that are likeliest to notice."""
     room = Path(file).parts[0]
+    named = f"tests/{room}/test_{Path(file).stem}.py"
+    own = [[named]] if (ROOT / named).exists() else []
     if room in ("algorithms", "shards"):
         names = ("policies", "trajectories", "family", "steps", "quorum")
         first = [f"tests/algorithms/test_{name}.py" for name in names]
-        return [*([["tests/shards"]] if room == "shards" else []), first, ["tests/algorithms"]]
-    return [[f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]
+        return [*own, *([["tests/shards"]] if room == "shards" else []), first, ["tests/algorithms"]]
+    return [*own, [f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]
 
 
 def fails(tests: list[str], tree: Path) -> bool:
