@@ -92,7 +92,7 @@ def test_each_push_is_in_one_round_or_dropped(comm, shared_path, tally, name, gr
 
 @pytest.mark.parametrize("transport", ["windows", "messages"])
 def test_a_worker_that_waits_for_a_round_holds_up_no_checkpoint(comm, shared_path, tally, transport):
-    """Others have marked it, and servers keep what they push from then on until all have."""
+    """It marks the checkpoint when the round is over, by pushes of others that have marked it before."""
     model, split = tally()
     summary = mpidl.train(
         model, Dataset("test", (1,), None, split, split), algorithm=BackupSync(backup=0), rule=Sgd(1.0), epochs=EPOCHS,

@@ -51,9 +51,10 @@ class ShardReader:
     def all_newer(self, clocks: np.ndarray) -> bool:
         """See `WorkerLink.all_newer`."""
         if not self._awaited:
+            known = clocks[:, ShardClock.CLOCK].tolist()
             self._awaited = [
-                self._window.watch(rank, region, ShardClock.CLOCK, int(clocks[number, ShardClock.CLOCK]) + 1)
-                for number, ((rank, _), (_, region)) in enumerate(zip(self._holders, self._regions, strict=True))
+                self._window.watch(holder.rank, region, ShardClock.CLOCK, clock + 1)
+                for holder, (_, region), clock in zip(self._holders, self._regions, known, strict=True)
             ]
         while self._awaited and self._awaited[-1]():
             self._awaited.pop()
