@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from test_relays import CHUNK, SIZE, Pusher, play, saved
+from test_relays import CHUNK, SIZE, Pusher, give_order, play, saved
 
 from mpidl.parameters import Range, shards, within
 from mpidl.roles.left_out import EARLY, LATE
@@ -116,12 +116,13 @@ def test_a_checkpoint_and_what_its_relay_left_out_are_what_was_pushed_before_the
 
     def act(pusher, among, coordinator):
         for order in (1, 2, 3, 4):
+            give_order(coordinator, order)
             pusher.push()
             given_up = order == 3 and among.size > 1
             for turn in range(1 if given_up else among.size):
                 if turn == pusher.number:
                     pusher.push()
-                    pusher.until(lambda order=order: pusher.link.mark(order))
+                    pusher.mark(order)
                     before = pusher.sum.copy()
                 pusher.push()
                 pusher.fetch()

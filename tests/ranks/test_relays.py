@@ -19,7 +19,7 @@ from mpidl.wire import Differences
 
 pytestmark = pytest.mark.mpi(min_size=3)
 SIZE, CHUNK, BASE = 4099, 250, 10_000
-CLOCK = 0
+CLOCK, CUT = 0, 2
 
 
 def triangle(pushes):
@@ -73,6 +73,7 @@ class Pusher:
         self.link.start_fetch(self._vector, self._clocks)
         self.link.finish_fetch()
         assert (self._clocks >= before).all()
+        assert self.link.order().number >= self._clocks[:, CUT].max()
         rest = self._vector.copy()
         for worker in range(len(self._has)):
             rest, digit = np.divmod(rest, BASE)
@@ -81,6 +82,11 @@ class Pusher:
             self._has[worker] = pushes
         assert not rest.any()
         assert (self._has[self.number] == self.pushes).all()
+
+    def mark(self, order):
+        """Mark an order when it has come."""
+        self.until(lambda: self.link.order().number >= order)
+        self.until(lambda: self.link.mark(order))
 
     def meet(self, comm):
         self.until(comm.Ibarrier().Test)
@@ -230,6 +236,12 @@ def saved(path, order, ranges):
     return np.concatenate(found)
 
 
+def give_order(coordinator, order):
+    """Order a checkpoint, if this rank has the coordinator's link."""
+    if coordinator is not None:
+        coordinator.order_save(order, 0)
+
+
 @pytest.mark.parametrize("orders", [(1, 2, 3), (5,)])
 def test_a_checkpoint_has_what_was_pushed_before_the_marks_and_nobody_waits_for_them(
     comm, shared_path, way, servers, monkeypatch, orders
@@ -242,6 +254,7 @@ def test_a_checkpoint_has_what_was_pushed_before_the_marks_and_nobody_waits_for_
     def act(pusher, among, coordinator):
         random, workers = np.random.default_rng(3), among.size
         for order in orders:
+            give_order(coordinator, order)
             pusher.push()
             marked = None
             given_up = order == 5 and workers > 1
@@ -249,7 +262,7 @@ def test_a_checkpoint_has_what_was_pushed_before_the_marks_and_nobody_waits_for_
                 if turn == pusher.number:
                     for _ in range(order):
                         pusher.push()
-                    pusher.until(lambda order=order: pusher.link.mark(order))
+                    pusher.mark(order)
                     marked = pusher.pushes
                 for _ in range(1 + (turn + pusher.number) % 3):
                     pusher.push()
@@ -257,9 +270,10 @@ def test_a_checkpoint_has_what_was_pushed_before_the_marks_and_nobody_waits_for_
                 pusher.meet(among)
             if given_up:
                 order += 1
+                give_order(coordinator, order)
                 for turn in random.permutation(workers).tolist():
                     if turn == pusher.number:
-                        pusher.until(lambda order=order: pusher.link.mark(order))
+                        pusher.mark(order)
                         marked = pusher.pushes
                     pusher.push()
                     pusher.fetch()
@@ -282,13 +296,14 @@ def test_a_checkpoint_has_what_was_pushed_before_the_marks_and_nobody_waits_for_
 
 def test_a_worker_that_ends_early_holds_up_no_checkpoint(comm, shared_path, way, servers, monkeypatch):
     def act(pusher, among, coordinator):
+        give_order(coordinator, 1)
         for _ in range(3):
             pusher.push()
         leaves = pusher.number == 0 and among.size > 1
         if leaves:
             pusher.until(pusher.link.end_pushes)
         else:
-            pusher.until(lambda: pusher.link.mark(1))
+            pusher.mark(1)
         counts = among.allgather(pusher.pushes)
         if not leaves:
             pusher.push()
@@ -301,5 +316,23 @@ def test_a_worker_that_ends_early_holds_up_no_checkpoint(comm, shared_path, way,
             expected = sum(triangle(each) * float(BASE) ** worker for worker, each in enumerate(counts))
             assert (saved(shared_path, 1, range(servers)) == expected).all()
         pusher.meet(among)
+
+    check_sums(comm, *play(comm, shared_path, way, servers, monkeypatch, act))
+
+
+def test_workers_see_a_cut_no_sooner_than_its_order(comm, shared_path, way, servers, monkeypatch):
+    """A worker marks an order that has not come to its relay yet, as workers of other nodes may."""
+
+    def act(pusher, among, coordinator):
+        if coordinator is None:
+            return
+        pusher.until(lambda: pusher.link.mark(1))
+        pusher.push()
+        until = time.monotonic() + 0.2
+        pusher.until(lambda: pusher.link.applied() or time.monotonic() > until)
+        assert not pusher.link.applied()
+        give_order(coordinator, 1)
+        pusher.fetch()
+        assert (pusher._clocks[:servers, CUT] == 1).all()
 
     check_sums(comm, *play(comm, shared_path, way, servers, monkeypatch, act))

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from test_relays import SIZE, play, saved, triangle
+from test_relays import SIZE, give_order, play, saved, triangle
 
 from mpidl.parameters import split
 
@@ -22,12 +22,13 @@ def test_a_checkpoint_has_whole_pushes_of_both_ranks_though_these_come_apart(com
     def act(pusher, among, coordinator):
         random = np.random.default_rng(among.rank)
         for order in (1, 2, 3):
+            give_order(coordinator, order)
             for _ in range(3):
                 time.sleep(random.exponential(3e-3))
                 pusher.push()
             before = pusher.pushes
             time.sleep(0.02 * among.rank)
-            pusher.until(lambda order=order: pusher.link.mark(order))
+            pusher.mark(order)
             pusher.push()
             pusher.fetch()
             if coordinator is not None:

@@ -1,6 +1,7 @@
 """Status rows in the coordinator's window, on real ranks."""
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -99,10 +100,166 @@ def test_ranks_with_a_core_each_are_not_crowded(comm):
         os.sched_setaffinity(0, before)
 
 
+def make_relayed(comm, way, turned=False):
+    """Rank 0 is a relay, the last is the server, all others are workers, and rank 1 is the coordinator, too."""
+    from mpidl.rma.transport import WindowTransport
+    from mpidl.topology.roles import Relay, Roles
+    from mpidl.transport.capacity import Capacity
+
+    workers = tuple(range(1, comm.size - 1))
+    relays = (Relay(0, workers[::-1] if turned else workers),)
+    roles = Roles((comm.size - 1,), tuple((rank,) for rank in workers), coordinator=1, relays=relays)
+    return WindowTransport(comm, roles, Capacity([Range(0, 1)], np.float32, sums=4), way=way)
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize("way", ["windows", "messages"])
+def test_a_relay_posts_what_its_workers_post_and_never_announces_what_is_not_final(comm, way):
+    """The workers but the coordinator's go on posting while the relay reads and the coordinator looks."""
+    from mpidl.transport.protocol import WORKER_STATUS, Phase, State
+
+    posts = 200
+    with make_relayed(comm, way) as transport:
+        if comm.rank == 1:
+            link, backoff, seen = transport.coordinator(), transport.backoff(), set()
+            while not (link.workers["state"][1:] == State.DONE).all():
+                backoff.pause()
+                link.look()
+                for row, sums in zip(link.workers[1:].copy(), link.sums[1:].copy(), strict=True):
+                    assert row["tested_samples"] >= row["tests"]
+                    # Read after the row, and may be of a later post.
+                    assert (sums >= row["tested_samples"]).all()
+                    seen.add(int(row["tests"]))
+            assert len(seen) > 2
+            assert link.workers["samples"].tolist() == [0] + [posts] * (comm.size - 3)
+            assert link.sums[1:].tolist() == [[posts + rank] * 4 for rank in range(2, comm.size - 1)]
+            assert link.relays["pushes"] == [7]
+            link.set_phase(Phase.EXIT)
+        elif comm.rank in (0, comm.size - 1):
+            relay = comm.rank == 0
+            link, backoff = transport.relay(0) if relay else transport.server(0), transport.backoff()
+            status = np.zeros(1, WORKER_STATUS)
+            status["pushes"] = 7
+            while link.order().phase != Phase.EXIT:
+                if relay:
+                    link.post(status)
+                backoff.pause()
+        else:
+            link, status = transport.worker(comm.rank - 1), np.zeros(1, WORKER_STATUS)
+            for post in range(1, posts + 1):
+                link.post_sums(np.full((2, 2), float(post + comm.rank)))
+                status["samples"] = status["tested_samples"] = status["tests"] = post
+                status["state"] = State.DONE if post == posts else State.WORKING
+                link.post(status)
+                time.sleep(1e-3)
+            while link.order().phase != Phase.EXIT:
+                time.sleep(1e-3)
+
+
+class ReadBackwards:
+    """Status whose first row is copied from its end, so that a post comes between its figures and its state."""
+
+    def __init__(self, rows, post):
+        self._rows, self._post = rows, post
+
+    def __getitem__(self, name):
+        return self._rows[name]
+
+    def copy(self):
+        copy = self._rows.copy()
+        self._post(self._rows[:1])
+        copy["state"] = self._rows["state"]
+        return copy
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_relay_announces_nothing_that_was_posted_while_it_read(comm):
+    from mpidl.transport.protocol import WORKER_STATUS, State
+
+    with make_relayed(comm, "windows") as transport:
+        if comm.rank == 0:
+            link = transport.relay(0)
+
+            def post(row):
+                row["samples"], row["state"] = 100, State.DONE
+
+            link._statuses = ReadBackwards(link._statuses, post)
+            link.post(np.zeros(1, WORKER_STATUS))
+        transport.settle()
+        if comm.rank == 1:
+            link = transport.coordinator()
+            link.look()
+            assert link.workers[["samples", "state"]][0].tolist() == (0, 0)
+        comm.Barrier()
+        if comm.rank == 0:
+            link.post(np.zeros(1, WORKER_STATUS))
+        transport.settle()
+        if comm.rank == 1:
+            link.look()
+            assert link.workers[["samples", "state"]][0].tolist() == (100, State.DONE)
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_relay_posts_the_status_of_each_of_its_workers_at_its_place(comm, turned):
+    from mpidl.transport.protocol import WORKER_STATUS
+
+    with make_relayed(comm, "windows", turned) as transport:
+        if 0 < comm.rank < comm.size - 1:
+            link, status = transport.worker(comm.rank - 1), np.zeros(1, WORKER_STATUS)
+            status["samples"] = 100 + comm.rank
+            link.post_sums(np.full((2, 2), float(comm.rank)))
+            link.post(status)
+        transport.settle()
+        if comm.rank == 0:
+            transport.relay(0).post(np.zeros(1, WORKER_STATUS))
+        transport.settle()
+        if comm.rank == 1:
+            link = transport.coordinator()
+            link.look()
+            assert link.workers["samples"].tolist() == [100 + rank for rank in range(1, comm.size - 1)]
+            assert link.sums.tolist() == [[rank] * 4 for rank in range(1, comm.size - 1)]
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("way", ["windows", "messages"])
+def test_a_relay_has_for_its_workers_what_the_coordinator_has_ordered(comm, way):
+    from mpidl.transport.protocol import Order, Phase
+
+    workers, told = comm.size - 2, 0
+    with make_relayed(comm, way) as transport:
+        coordinator = transport.coordinator() if comm.rank == 1 else None
+        links = [transport.worker(comm.rank - 1)] if 0 < comm.rank <= workers else []
+        links += [transport.relay(0)] if comm.rank == 0 else []
+        for number, (last, phase, taken) in enumerate([(0, Phase.TRAIN, 3), (2, Phase.EVALUATE, 16), (2, 2, 17)], 1):
+            # Relays are not told of each ticket.
+            told = taken if taken - told >= 4 * workers else told
+            if coordinator is not None:
+                coordinator.show_taken(taken)
+                coordinator.order_save(number, last)
+                coordinator.set_phase(phase)
+            transport.settle()
+            for link in links:
+                assert link.order() == Order(number, last, phase)
+            if 0 < comm.rank <= workers:
+                assert links[0].taken() == told
+            transport.settle()
+
+
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 0.02), (20, 0.02), (21, 0.021), (1000, 1.0)])
 def test_many_workers_post_and_look_more_rarely(comm, monkeypatch, workers, seconds):
     with make(comm) as transport:
         if comm.rank == 1:
-            link = transport.worker(0)
             monkeypatch.setattr(transport, "workers", range(workers))
+            link = transport.worker(0)
             assert link.interval(0.02) == seconds
+
+
+@pytest.mark.mpi(min_size=3)
+def test_relays_and_workers_without_one_share_the_coordinator(comm, monkeypatch):
+    monkeypatch.setattr("mpidl.rma.link.REQUESTS", 10)
+    with make_relayed(comm, "windows") as transport:
+        if comm.rank == 0:
+            assert transport.relay(0).interval(0.02) == 1 / 10
+        elif comm.rank < comm.size - 1:
+            assert transport.worker(comm.rank - 1).interval(0.02) == (comm.size - 2) / 10

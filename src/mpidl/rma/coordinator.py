@@ -13,7 +13,10 @@ from mpidl.rma.calls import Caller
 from mpidl.rma.counters import Counter
 from mpidl.rma.link import WindowLink
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ROUNDS, TICKETS, Control, Notice, Order, Phase, Saved, Tag
+from mpidl.transport.protocol import ROUNDS, TICKETS, Control, Notice, Phase, Saved, Tag
+
+#: Portions that a worker takes, in the mean, before relays are told that all tickets up to then have been taken.
+TOLD_AFTER = 4
 
 
 class WindowCoordinatorLink(WindowLink):
@@ -35,6 +38,9 @@ class WindowCoordinatorLink(WindowLink):
         self._evaluations, self._evaluated = window.local("evaluations"), window.local("evaluated")
         self._seen = np.zeros(len(self._evaluated), bool)
         self._tickets = self._control(Control.TICKETS)
+        # Who is told of orders, and which number of tickets relays have been told of.
+        self._relays = [relay.rank for relay in shared.roles.relays]
+        self._told, self._taken_told = [*shared.roles.servers, *self._relays], 0
         self._caller = Caller(shared.comm, shared.roles.servers, self._doorbells)
         if shared.capacity.units:
             self._notice, self._copies = window.local("notice"), window.local("copies")
@@ -60,6 +66,9 @@ class WindowCoordinatorLink(WindowLink):
     def show_taken(self, taken: int) -> None:
         """See `CoordinatorLink.show_taken`."""
         self._numbers[Control.TAKEN] = taken
+        if self._relays and taken - self._taken_told >= TOLD_AFTER * len(self._shared.workers):
+            self._taken_told = taken
+            self._tell(self._relays, Control.TAKEN)
 
     def set_tickets(self, taken: int) -> int:
         """See `CoordinatorLink.set_tickets`."""
@@ -71,9 +80,9 @@ class WindowCoordinatorLink(WindowLink):
         self._window.sync()
         self._numbers[Control.ORDER] = number
         self._window.sync()
-        self._tell_servers(Order._fields.index("last"), last)
-        self._tell_servers(Order._fields.index("number"), number)
-        self._wake(self._shared.roles.servers)
+        self._tell(self._told, Control.LAST)
+        self._tell(self._told, Control.ORDER)
+        self._wake(self._told)
 
     def decide_round(self, number: int) -> None:
         """See `CoordinatorLink.decide_round`."""
@@ -94,14 +103,14 @@ class WindowCoordinatorLink(WindowLink):
         """See `CoordinatorLink.set_phase`."""
         self._numbers[Control.PHASE] = phase
         self._window.sync()
-        self._tell_servers(Order._fields.index("phase"), phase)
-        self._wake(self._shared.roles.servers)
+        self._tell(self._told, Control.PHASE)
+        self._wake(self._told)
 
-    def _tell_servers(self, element: int, value: int) -> None:
-        values = np.array([value], np.int64)
-        for rank in self._shared.roles.servers:
-            self._window.put(values, rank, "orders", element)
-        for rank in self._shared.roles.servers:
+    def _tell(self, ranks: Sequence[int], element: Control) -> None:
+        """Write one of the numbers to other ranks."""
+        for rank in ranks:
+            self._window.put(self._numbers[element : element + 1], rank, "control", element)
+        for rank in ranks:
             self._window.order(rank)
 
     def _wake(self, ranks: Sequence[int]) -> None:

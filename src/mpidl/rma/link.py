@@ -7,6 +7,7 @@ import numpy as np
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
+from mpidl.topology.roles import Relay
 from mpidl.transport.protocol import ANNOUNCING, REQUESTS, Control, Order, Saved, Tag
 from mpidl.wire import ErrorFeedback
 
@@ -17,28 +18,33 @@ class WindowLink:
     Parameters
     ----------
     shared : SharedState
+    relay : Relay, optional
+        Where this rank reads orders and posts its status, if that isn't at the coordinator.
     """
 
-    def __init__(self, shared: SharedState) -> None:
+    def __init__(self, shared: SharedState, relay: Relay | None = None) -> None:
         self._shared, self._window, self._doorbells = shared, shared.window, shared.doorbells
         self._coordinator, self.crowded = shared.roles.coordinator, shared.crowded
         self._numbers = np.zeros(len(Control), np.int64)
-        self._posted: dict[str, np.ndarray] = {}
+        self._posted: dict[tuple[str, int], np.ndarray] = {}
+        self._reports_to, self._reporting = self._coordinator, len(shared.workers)
+        self._reporting -= sum(len(each.workers) - 1 for each in shared.roles.relays)
+        if relay is not None:
+            self._reports_to, self._reporting = relay.rank, len(relay.workers)
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """See `Link.backoff`."""
         return self._shared.backoff(longest)
 
     def order(self) -> Order:
-        """See `FollowerLink.order`: asks the coordinator."""
-        self._window.get(self._numbers, self._coordinator, "control")
-        self._window.flush(self._coordinator)
-        numbers = self._numbers.tolist()
-        return Order(numbers[Control.ORDER], numbers[Control.LAST], numbers[Control.PHASE])
+        """See `FollowerLink.order`: asks the coordinator, or the relay."""
+        self._window.get(self._numbers, self._reports_to, "control")
+        self._window.flush(self._reports_to)
+        return Order.of(self._numbers)
 
     def interval(self, shortest: float) -> float:
         """See `FollowerLink.interval`."""
-        return max(shortest, len(self._shared.workers) / REQUESTS)
+        return max(shortest, self._reporting / REQUESTS)
 
     def signal(self) -> None:
         """See `FollowerLink.signal`."""
@@ -61,23 +67,29 @@ class WindowLink:
     def _control(self, element: Control) -> Counter:
         return Counter(self._window, self._coordinator, "control", element)
 
-    def _post(self, region: str, number: int, status: np.ndarray, wake: bool) -> None:
-        """Write a rank's status into the coordinator's window: what announces other fields, after these."""
-        row = self._posted.get(region)
-        if row is None:
-            row = self._posted[region] = np.zeros_like(status)
-        names = [name for name in ANNOUNCING if name in (status.dtype.names or ()) and status[name] != row[name]]
-        before = [int(row[name][0]) for name in names]
-        row[:] = status
-        for name, value in zip(names, before, strict=True):
-            row[name] = value
-        self._put(region, number, row)
-        for name in names:
-            row[name] = status[name]
-            self._put(region, number, row)
+    def _post(self, region: str, first: int, status: np.ndarray, wake: bool) -> None:
+        """Write the status of ranks where this one reports to, if it has changed, and wake that rank if asked to."""
+        posted = self._posted.get((region, first))
+        if posted is None:
+            posted = self._posted[region, first] = np.zeros_like(status)
+        if status.tobytes() != posted.tobytes():
+            self._write(region, first, status, posted)
         if wake:
-            self._doorbells.ring(self._coordinator)
+            self._doorbells.ring(self._reports_to)
 
-    def _put(self, region: str, number: int, values: np.ndarray) -> None:
-        self._window.put(values, self._coordinator, region, number)
-        self._window.order(self._coordinator)
+    def _write(self, region: str, first: int, status: np.ndarray, posted: np.ndarray) -> None:
+        """Write status in place of what was posted before: what announces other fields, after these."""
+        fields = status.dtype.names or ()
+        names = [name for name in ANNOUNCING if name in fields and (status[name] != posted[name]).any()]
+        before = [posted[name].copy() for name in names]
+        posted[:] = status
+        for name, values in zip(names, before, strict=True):
+            posted[name] = values
+        self._put(self._reports_to, region, first, posted)
+        for name in names:
+            posted[name] = status[name]
+            self._put(self._reports_to, region, first, posted)
+
+    def _put(self, rank: int, region: str, first: int, values: np.ndarray) -> None:
+        self._window.put(values, rank, region, first)
+        self._window.order(rank)

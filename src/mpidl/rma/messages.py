@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -63,8 +63,8 @@ class MessageWindow(Owner):
         How the window's memory is obtained; see `mpidl.rma.windows.Window`.
     staging : Staging, optional
         On a rank with vectors on a device: how they travel.
-    private : bool
-        Whether only ranks that share an MPI window with this one reach its regions.
+    asked_by : collection of int, optional
+        Who reaches its regions, besides ranks that share an MPI window with this one; all ranks by default.
     woken : bool
         Whether messages from other nodes wake a rank that watches its connections.
     """
@@ -76,7 +76,7 @@ class MessageWindow(Owner):
         mixed: bool,
         allocation: str = "allocate",
         staging: Staging | None = None,
-        private: bool = False,
+        asked_by: Collection[int] | None = None,
         woken: bool = False,
     ) -> None:
         self._comm: Any = comm.Dup()
@@ -85,15 +85,16 @@ class MessageWindow(Owner):
         self._outgoing = None if staging is None else staging.another()
         self._incoming = None if staging is None else staging.another()
         regions, size = place(shapes)
-        public = {} if private else regions
-        everywhere = comm.allgather(public)
-        self._regions: Any = [{name: number for number, name in enumerate(each)} for each in everywhere]
-        self._targets = [rank for rank, each in enumerate(everywhere) if each and rank not in self._near_ranks]
-        far = next((rank for rank in range(comm.size) if rank not in self._near_ranks), None)
+        asking = set(range(comm.size) if asked_by is None else asked_by) if regions else set()
+        everywhere = comm.allgather((list(regions), asking))
+        self._regions: Any = [{name: number for number, name in enumerate(names)} for names, _ in everywhere]
+        others = [rank for rank in range(comm.size) if rank not in self._near_ranks]
+        self._targets = [rank for rank in others if comm.rank in everywhere[rank][1]]
+        far = others[0] if others else None
         self._piece = piece_between(self._comm, far)
         self._sends = Sends(self._comm, self._piece)
         self._answers = {rank: list[MPI.Request]() for rank in self._targets}
-        self._sources = [rank for rank in range(comm.size) if public and rank not in self._near_ranks]
+        self._sources = [rank for rank in others if rank in asking]
         own = self._near_ranks[comm.rank]
         self._requests = Requests(self._comm, self._sources, self._near, own, regions, self._sends, self._piece)
         self._lock = threading.RLock()

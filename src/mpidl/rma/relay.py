@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,17 @@ from mpidl.rma.outbox import Outbox
 from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.reading import Holder, ShardReader
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ShardClock
+from mpidl.transport.protocol import ANNOUNCING, Order, ShardClock
 from mpidl.wire import Differences, ErrorFeedback
 
 #: Plain integers, which index arrays faster than an enumeration's.
 CLOCK, RECEIVED, CUT = (int(number) for number in ShardClock)
+
+
+def runs(numbers: Sequence[int]) -> list[tuple[slice, int]]:
+    """Return where runs of consecutive numbers are, and the first number of each."""
+    starts = [place for place, each in enumerate(numbers) if place == 0 or each != numbers[place - 1] + 1]
+    return [(slice(start, stop), numbers[start]) for start, stop in pairwise([*starts, len(numbers)])]
 
 
 class WindowRelayLink(WindowLink):
@@ -46,6 +52,9 @@ class WindowRelayLink(WindowLink):
     ) -> None:
         super().__init__(shared)
         self._number, capacity, relay = number, shared.capacity, shared.roles.relays[number]
+        self._told = self._window.local("control")
+        self._statuses, self._sums = self._window.local("workers"), self._window.local("sums")
+        self._runs, self._forwarded = runs([shared.workers.index(rank) for rank in relay.workers]), b""
         self.shards: list[Range] = list(capacity.shards)
         self.replicas = len(relay.workers) // shared.partitions
         geometries, window = capacity.relay_mailboxes(relay), self._window
@@ -88,9 +97,30 @@ class WindowRelayLink(WindowLink):
         self._after = np.zeros((len(self.shards), len(ShardClock)), np.int64)
         self._bytes_read = 0
 
+    def order(self) -> Order:
+        """See `FollowerLink.order`."""
+        return Order.of(self._told)
+
     def post(self, status: np.ndarray, wake: bool = False) -> None:
-        """See `FollowerLink.post`."""
+        """See `RelayLink.post`."""
+        self._forward()
         self._post("relays", self._number, status, wake)
+
+    def _forward(self) -> None:
+        """Post what the workers have posted, if it has changed."""
+        # What announces other fields is read before these, and what is announced last is read first.
+        announcing = {name: self._statuses[name].copy() for name in reversed(ANNOUNCING)}
+        self._window.sync()
+        statuses, sums = self._statuses.copy(), self._sums.copy()
+        for name, values in announcing.items():
+            statuses[name] = values
+        written = statuses.tobytes() + sums.tobytes()
+        if written == self._forwarded:
+            return
+        self._forwarded, width = written, self._shared.capacity.sums
+        for own, first in self._runs:
+            self._put(self._coordinator, "sums", first * width, sums[own.start * width : own.stop * width])
+            self._post("workers", first, statuses[own], False)
 
     def start_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
         """See `RelayLink.start_fetch`."""

@@ -44,13 +44,13 @@ class WindowServerLink(WindowLink):
                 self._window, self.parameters, capacity.wire_fetch, fetchers, self._doorbells, number,
                 self.inbox.pending, within(capacity.statistics, capacity.shards[number]),
             )  # fmt: skip
-        self._clock, self._orders = self._window.local(f"clock/{number}"), self._window.local("orders")
+        self._clock, self._told = self._window.local(f"clock/{number}"), self._window.local("control")
         self._done = self._window.local("done") if shared.capacity.units else np.zeros(0, np.uint8)
         self._callee = Callee(shared.comm, self._coordinator, self._doorbells)
 
     def order(self) -> Order:
         """See `FollowerLink.order`."""
-        return Order._make(self._orders.tolist())
+        return Order.of(self._told)
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
         """See `FollowerLink.post`."""

@@ -29,7 +29,6 @@ from mpidl.transport.protocol import (
     SERVER_STATUS,
     WORKER_STATUS,
     Control,
-    Order,
     Row,
     ShardClock,
     evaluation,
@@ -110,10 +109,10 @@ class SharedState(Owner):
     def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
         if way == "windows" or (way != "messages" and self.doorbells.alone):
             return Window(self.comm, self._regions(), allocation, staging)
-        mixed = way != "messages"
-        private = mixed and self.rank in self._relay_ranks
+        relay = next((each for each in self.roles.relays if each.rank == self.rank), None)
+        asked_by = None if relay is None else {self.roles.coordinator, *relay.workers}
         woken = self.doorbells.messages_wake
-        return MessageWindow(self.comm, self._regions(), mixed, allocation, staging, private, woken)
+        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging, asked_by, woken)
 
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:
@@ -139,7 +138,7 @@ class SharedState(Owner):
             }
             return regions | ({"notice": (np.int64, NOTICE), "copies": (np.int64, units)} if units else {})
         if self.rank in self.roles.servers:
-            regions = {"orders": (np.int64, len(Order._fields)), **({"done": (np.uint8, units)} if units else {})}
+            regions = {"control": (np.int64, len(Control)), **({"done": (np.uint8, units)} if units else {})}
             for shard in capacity.held_by(self.roles.servers.index(self.rank)):
                 regions |= {
                     f"parameters/{shard}": (capacity.dtype, capacity.shards[shard].size),
@@ -155,8 +154,13 @@ class SharedState(Owner):
         return {}
 
     def _regions_of_relay(self, relay: Relay) -> dict[str, tuple[Any, int]]:
-        """Return what a relay offers to its workers: what a server would that had all shards."""
-        found: dict[str, tuple[Any, int]] = {}
+        """Return what a relay offers to its workers: what a server would that had all shards, and the coordinator."""
+        count = len(relay.workers)
+        found: dict[str, tuple[Any, int]] = {
+            "control": (np.int64, len(Control)),
+            "workers": (WORKER_STATUS, count),
+            "sums": (np.float64, count * self.capacity.sums),
+        }
         for number, geometry in enumerate(self.capacity.relay_mailboxes(relay)):
             found |= {
                 f"parameters/{number}": (self.capacity.dtype, self.capacity.shards[number].size),

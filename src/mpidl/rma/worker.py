@@ -41,8 +41,11 @@ class WindowWorkerLink(WindowLink):
         feedback: Sequence[ErrorFeedback] = (),
         copies: Sequence[Differences] = (),
     ) -> None:
-        super().__init__(shared)
-        self._number, self._servers = number, shared.roles.servers
+        rank, relay = shared.workers[number], shared.roles.relay_of(shared.workers[number])
+        super().__init__(shared, relay)
+        # Of its status and its sums, where it posts them.
+        self._row = number if relay is None else relay.workers.index(rank)
+        self._servers = shared.roles.servers
         self._replica, partition = divmod(number, shared.partitions)
         capacity, numbers = shared.capacity, shared.capacity.of_partition(partition)
         self.shards: Sequence[Range] = [capacity.shards[each].shift(-capacity.origin(partition)) for each in numbers]
@@ -54,11 +57,10 @@ class WindowWorkerLink(WindowLink):
         # Who holds each shard, and its numbers there; nobody where there are no servers.
         servers = [Holder(holders[shard], shard) for shard in numbers if holders]
         parts = [slice(*shard) for shard in self.shards[: len(servers)]]
-        rank, relay, ring = shared.workers[number], shared.roles.relay_of(shared.workers[number]), self._replica
-        self.relayed, pushed, geometries = relay is not None, servers, shared.geometries
+        self.relayed, pushed, geometries, ring = relay is not None, servers, shared.geometries, self._replica
         if relay is not None:
             pushed, geometries = [Holder(relay.rank, shard) for shard in numbers], capacity.relay_mailboxes(relay)
-            ring = relay.workers.index(rank) // shared.partitions
+            ring = self._row // shared.partitions
         elif shared.roles.relays:
             ring = shared.roles.pushers(partition).index(rank)
         self._holders, self._parts = pushed, parts
@@ -90,7 +92,7 @@ class WindowWorkerLink(WindowLink):
         self._before = np.zeros((0, len(ShardClock)), np.int64)
         self._after = np.zeros((len(numbers), len(ShardClock)), np.int64)
 
-    # Data, clocks and status, all at the coordinator.
+    # Data, clocks and status, all at the coordinator; status at the relay, where there is one.
 
     def take_ticket(self) -> int:
         """See `WorkerLink.take_ticket`."""
@@ -156,7 +158,7 @@ class WindowWorkerLink(WindowLink):
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
         """See `FollowerLink.post`."""
-        self._post("workers", self._number, status, wake)
+        self._post("workers", self._row, status, wake)
 
     def post_shard(self, status: np.ndarray, wake: bool = False, shard: int = 0) -> None:
         """See `WorkerLink.post_shard`."""
@@ -164,12 +166,12 @@ class WindowWorkerLink(WindowLink):
 
     def post_sums(self, sums: np.ndarray) -> None:
         """See `WorkerLink.post_sums`."""
-        self._put("sums", self._number * sums.size, sums.reshape(-1))
+        self._put(self._reports_to, "sums", self._row * sums.size, sums.reshape(-1))
 
     def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
         """See `WorkerLink.post_evaluation`."""
-        self._put("evaluations", epoch - 1, result)
-        self._put("evaluated", epoch - 1, np.ones(1, np.int64))
+        self._put(self._coordinator, "evaluations", epoch - 1, result)
+        self._put(self._coordinator, "evaluated", epoch - 1, np.ones(1, np.int64))
         self._doorbells.ring(self._coordinator)
 
     # Parameters, at the servers.

@@ -16,8 +16,9 @@ from mpidl.transport.protocol import END, WORKER_STATUS, Message, Phase, ShardCl
 from mpidl.transport.status import Status
 from mpidl.wire import Differences
 
-#: Seconds between two posts of a relay's status, and between two looks at orders after training, if workers are few.
-POST_EVERY, LOOK_EVERY = 0.1, 5e-3
+#: Seconds between two posts of the status of a relay and its workers: while these train, and afterwards, if relays are
+#: few.
+POST_EVERY, POST_LAST_EVERY = 0.1, 5e-3
 
 
 class Relay:
@@ -86,18 +87,13 @@ class Relay:
         """Exchange until no worker pushes any more, and stay until the coordinator says to exit."""
         self.status.figures["state"] = State.WORKING
         self._until(self._advance, worked=self._take_messages)
-        self._post(State.TRAINED)
-        looked, look_every = 0.0, self._link.interval(LOOK_EVERY)
-        while True:
+        self._post_every = self._link.interval(POST_LAST_EVERY)
+        while (order := self._link.order()).phase != Phase.EXIT:
             self._report_interruption()
-            if time.perf_counter() - looked > look_every:
-                order = self._link.order()
-                if order.phase == Phase.EXIT:
-                    return
-                if order.number > self._left_out.order:
-                    self._left_out.save(order.number, self._link)
-                self._left_out.report(self._link)
-                looked = time.perf_counter()
+            if order.number > self._left_out.order:
+                self._left_out.save(order.number, self._link)
+            self._left_out.report(self._link)
+            self._post_now_and_then(State.TRAINED)
             self._backoff.pause()
 
     def _until(self, ready: Callable[[], Any], worked: Callable[[], bool] = lambda: False) -> None:
@@ -113,8 +109,7 @@ class Relay:
     def _advance(self) -> bool:
         """Exchange if it is time to; return whether nothing is left to do."""
         gathering = self._gathering
-        if time.perf_counter() - self._posted > self._post_every:
-            self._post(State.WORKING)
+        self._post_now_and_then(State.WORKING)
         self._left_out.report(self._link)
         if not gathering.empty:
             # A checkpoint waits for the workers that have not marked it, and late pushes wait for early ones.
@@ -138,6 +133,8 @@ class Relay:
         self._until(lambda: link.finish_fetch(self._clocks))
         figures["fetches"] += 1
         figures["bytes_fetched"] += link.bytes_fetched - before
+        # Workers that see a cut look for its order, which the coordinator may tell this relay later than others.
+        self._until(lambda: link.order().number >= self._clocks[:, ShardClock.CUT].max())
         link.show(self._parameters, self._clocks)
         gathering.show_applied(gathered, time.perf_counter() - started)
 
@@ -175,6 +172,10 @@ class Relay:
             self._until(lambda: self._link.rings[LATE].mark(self._order))
         elif message.portions[0] == self._order:
             gathering.marked.add(worker)
+
+    def _post_now_and_then(self, state: State) -> None:
+        if time.perf_counter() - self._posted > self._post_every:
+            self._post(state)
 
     def _post(self, state: State) -> None:
         self._posted = time.perf_counter()

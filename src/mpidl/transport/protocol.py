@@ -19,7 +19,7 @@ from mpidl.storage.position import ReplicaPosition
 
 #: A ticket beyond every run: taking it means that there are no more portions.
 NO_MORE = 1 << 60
-#: How many posts of status the coordinator gets from all workers in a second at most, and how many looks at orders.
+#: How many posts of status the coordinator or a relay gets in a second at most, and how many looks at orders.
 REQUESTS = 1000
 #: The clock of a replica that has no more data: nobody waits for it.
 STOPPED = int(np.iinfo(np.int64).max)
@@ -42,7 +42,7 @@ class Phase(IntEnum):
 
 
 class Control(IntEnum):
-    """Numbers of the coordinator that workers look at."""
+    """Numbers of the coordinator that workers look at; it tells servers and relays some of them."""
 
     TICKETS = 0  # portions taken so far
     PHASE = 1
@@ -75,6 +75,12 @@ class Order(NamedTuple):
     number: int
     last: int
     phase: int
+
+    @classmethod
+    def of(cls, control: np.ndarray) -> Order:
+        """Return what the numbers of `Control` say."""
+        numbers = control.tolist()
+        return cls(numbers[Control.ORDER], numbers[Control.LAST], numbers[Control.PHASE])
 
 
 class ShardClock(IntEnum):

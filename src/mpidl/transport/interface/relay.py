@@ -82,6 +82,9 @@ class RelayLink(FollowerLink, Protocol):
     @property
     def bytes_fetched(self) -> int: ...
 
+    def post(self, status: np.ndarray, wake: bool = False) -> None:
+        """Post the relay's status, and before it what its workers have posted to it: their status and their sums."""
+
     def start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
         """Read all shards into a vector and, before each, its clock, as `WorkerLink.read_clocks` does.
 
