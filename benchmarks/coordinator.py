@@ -95,6 +95,7 @@ class Cases:
     def post(self) -> None:
         """Post the status many times, and wait until it has arrived."""
         for _ in range(POSTS):
+            self._status["samples"] += 1  # What is posted already is not posted again.
             self._link.post(self._status)
         self._link.order()
 

@@ -10,7 +10,7 @@ from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import durations
 from mpidl.job.planning import plan_model
-from mpidl.runs import prediction
+from mpidl.runs import prediction, proposal
 from mpidl.runs.plan import plan
 from mpidl.runs.prediction import predict
 from mpidl.runs.proposal import apply, as_text, propose
@@ -269,6 +269,24 @@ def test_what_the_fullest_card_carries(monkeypatch):
     assert beside.load == pytest.approx(alone.load, rel=0.1)
     assert beside.samples_per_second == pytest.approx(8 / step + 8 / 0.02, rel=0.1)
     assert predict(build(config()), 1, 2, Times(Constant(0.02))).load == 0
+
+
+def test_larger_portions_where_the_coordinator_could_not_hand_out_so_many(monkeypatch, measured):
+    monkeypatch.setattr(proposal, "TICKETS", 200)
+    nodes, data = {"compute": 1e-3, "ranks_per_node": 8}, {"source": "synthetic", "shape": [300], "batch": 8}
+    found = propose(config(virtual=nodes), 16)
+    (line,) = (each for each in found["why"] if "data.portion" in each)
+    portion = int(line.rpartition("= ")[2])
+    best = max(each["samples_per_second"] for each in found["candidates"])
+    assert portion % 8 == 0
+    assert best / portion <= 100 < best / (portion - 8)
+    larger = propose(config(virtual=nodes, data=data | {"portion": portion}), 16)
+    assert not any("data.portion" in each for each in larger["why"])
+    # On one node no ticket is a message.
+    measured(Measured(NODE, LINK))
+    one = propose(config(), 6)
+    assert one["candidates"][0]["samples_per_second"] > 200 * 4 * 8
+    assert not any("data.portion" in each for each in one["why"])
 
 
 def test_the_text():

@@ -34,6 +34,8 @@ class Relay:
     have marked. When all have, it marks it in the first ring, too. So a push is in the checkpoint if and only if it
     came before its worker's mark, and no worker waits for another's.
 
+    To the coordinator it is the one rank of the node that is told of orders. With its own status it posts its workers'.
+
     Parameters
     ----------
     number : int

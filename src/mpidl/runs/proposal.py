@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from mpidl.config import Config, toml
 from mpidl.config.combinations import check_factors, check_relay
+from mpidl.config.sections import DataSection
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.job import Job
@@ -18,6 +20,8 @@ from mpidl.runs.search import KEYS, Search, speed
 
 #: The most ranks for which a speed is predicted.
 MOST = 1024
+#: Tickets for portions that a coordinator hands out to other nodes in a second; see ``benchmarks/coordinator.py``.
+TICKETS = 5000
 
 
 def propose(config: Config, ranks: int) -> dict[str, Any]:
@@ -93,8 +97,21 @@ def _why(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
     if best["load"]:
         carried = quantity(best["load"] * times.bandwidth, "B/s")
         yield f"the fullest network card carries {carried}, {100 * best['load']:.0f} % of what it can"
+    if times.cores is None:
+        yield from _tickets(best["samples_per_second"], job.config.data)
     yield from _compared(search, best)
     yield from _with_relays_or_without(search, job, best)
+
+
+def _tickets(samples_per_second: float, data: DataSection) -> Iterator[str]:
+    """Yield a line that proposes larger portions if the coordinator can't hand out the tickets for so many."""
+    portions = samples_per_second / data.portion
+    if portions > TICKETS:
+        portion = ceil(2 * samples_per_second / TICKETS / data.batch) * data.batch
+        yield (
+            f"replicas take {portions:.0f} portions a second, and the coordinator hands out about {TICKETS}: "
+            f"give data.portion = {portion}"
+        )
 
 
 def _compared(search: Search, best: Mapping[str, Any]) -> Iterator[str]:
