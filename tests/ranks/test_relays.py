@@ -321,7 +321,11 @@ def test_a_worker_that_ends_early_holds_up_no_checkpoint(comm, shared_path, way,
 
 
 def test_workers_see_a_cut_no_sooner_than_its_order(comm, shared_path, way, servers, monkeypatch):
-    """A worker marks an order that has not come to its relay yet, as workers of other nodes may."""
+    """A worker marks an order that has not come to its relay yet, as workers of other nodes may.
+
+    Meanwhile the relay, which can't end its exchange, passes on what its workers post.
+    """
+    from mpidl.transport.protocol import WORKER_STATUS
 
     def act(pusher, among, coordinator):
         if coordinator is None:
@@ -331,6 +335,10 @@ def test_workers_see_a_cut_no_sooner_than_its_order(comm, shared_path, way, serv
         until = time.monotonic() + 0.2
         pusher.until(lambda: pusher.link.applied() or time.monotonic() > until)
         assert not pusher.link.applied()
+        status = np.zeros(1, WORKER_STATUS)
+        status["samples"] = 5
+        pusher.link.post(status)
+        pusher.until(lambda: coordinator.look() or coordinator.workers["samples"][0] == 5)
         give_order(coordinator, 1)
         pusher.fetch()
         assert (pusher._clocks[:servers, CUT] == 1).all()

@@ -102,6 +102,7 @@ class Relay:
         """Gather until something is true, and do what else there is to do, which tells whether it did anything."""
         while not ready():
             self._report_interruption()
+            self._post_now_and_then(State.WORKING)
             if self._gathering.take() | worked():
                 self._backoff.reset()
                 self._backoff.progress()
@@ -111,7 +112,6 @@ class Relay:
     def _advance(self) -> bool:
         """Exchange if it is time to; return whether nothing is left to do."""
         gathering = self._gathering
-        self._post_now_and_then(State.WORKING)
         self._left_out.report(self._link)
         if not gathering.empty:
             # A checkpoint waits for the workers that have not marked it, and late pushes wait for early ones.
