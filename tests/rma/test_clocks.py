@@ -82,6 +82,27 @@ def test_who_waits_for_clocks_at_another_node_does_not_ask_again_and_again(comm,
     assert all(asked.count(rank) <= 4 + 2 * (comm.size - 1) for rank in range(1, comm.size))
 
 
+def test_clocks_that_were_seen_to_be_far_enough_are_not_read_again(comm, monkeypatch):
+    from mpidl.rma.worker import WindowWorkerLink
+
+    reads = []
+    slowest = WindowWorkerLink._slowest
+    monkeypatch.setattr(WindowWorkerLink, "_slowest", lambda self: (reads.append(None), slowest(self))[1])
+    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
+    with opened(comm, "mixed") as transport:
+        if comm.rank > 0:
+            link, backoff = transport.worker(comm.rank - 1), transport.backoff()
+            link.set_clock(10)
+            while not link.all_reached(10):
+                backoff.pause()
+            reads.clear()
+            assert all(link.all_reached(clock) for clock in range(-3, 11))
+            assert not reads
+            assert not link.all_reached(11)
+            assert len(reads) == 1
+        transport.settle()
+
+
 @pytest.mark.usefixtures("one_node")
 def test_the_slowest_replica_wakes_those_that_wait_for_it(comm):
     with opened(comm) as transport:

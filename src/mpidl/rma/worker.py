@@ -82,6 +82,7 @@ class WindowWorkerLink(WindowLink):
         self.factored = _whole(shared.capacity.factored, outboxes)
         self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
         self._clock = np.zeros(1, np.int64)
+        # The replicas' clocks when they were read last. They only grow.
         self._clocks = np.zeros(shared.replicas, np.int64)
         # Tells whether the replica that was the slowest has come as far as this one waits for.
         self._slower: Callable[[], bool] | None = None
@@ -136,13 +137,14 @@ class WindowWorkerLink(WindowLink):
 
     def all_reached(self, clock: int) -> bool:
         """See `WorkerLink.all_reached`."""
-        while self._slower is None or self._slower():
+        while self._clocks.min() < clock:
+            if self._slower is not None and not self._slower():
+                return False
             self._slower = None
-            if self._slowest() >= clock:
-                return True
-            slowest = int(self._clocks.argmin())
-            self._slower = self._window.watch(self._coordinator, "clocks", slowest, clock)
-        return False
+            if self._slowest() < clock:
+                slowest = int(self._clocks.argmin())
+                self._slower = self._window.watch(self._coordinator, "clocks", slowest, clock)
+        return True
 
     def _slowest(self) -> int:
         self._window.get(self._clocks, self._coordinator, "clocks")
