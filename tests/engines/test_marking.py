@@ -9,28 +9,93 @@ from mpidl.engines.mpi.marking import LOOK_EVERY, Marking
 from mpidl.transport.protocol import Order, Phase
 
 
+class Link:
+    """The coordinator's numbers: each recent order is as old as the last look."""
+
+    def __init__(self, interval):
+        self._interval, self.looks, self.numbers, self._seen = interval, 0, (0, 0), (0, 0)
+        self._asked = self.numbers
+
+    def interval(self, shortest):
+        return self._interval * shortest / LOOK_EVERY
+
+    def recent_order(self):
+        self.looks += 1
+        self._seen, self._asked = self._asked, self.numbers
+        return Order(self._seen[0], 0, Phase.TRAIN)
+
+    def order(self):
+        self._seen = self.numbers
+        return Order(self._seen[0], 0, Phase.TRAIN)
+
+    def taken(self):
+        return self._seen[1]
+
+
 @pytest.fixture
-def handler():
-    """A handler that counts how often it is asked for an order."""
-    lead = SimpleNamespace(share=lambda decide: decide())
-    found = SimpleNamespace(lead=lead, together=False, count=0)
+def made(tmp_path):
+    """Return a worker's part in checkpoints that only notes what it obeys, and its link."""
 
-    def order(marked):
-        found.count += 1
-        return Order(0, 0, Phase.TRAIN)
+    def make(interval, together=False):
+        lead = SimpleNamespace(share=lambda decide: decide(), largest=lambda number: number)
+        handler = SimpleNamespace(lead=lead, together=together, order=lambda told, marked: told)
+        marking = Marking(0, handler, None, None, tmp_path)
+        link, marking.obeyed = Link(interval), []
+        marking.bind(link, wait=None)
 
-    found.order = order
-    return found
+        def obey(number, ended):
+            marking._marked = number
+            marking.obeyed.append(number)
+
+        marking._obey = obey
+        return marking, link
+
+    return make
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(("interval", "again"), [(LOOK_EVERY, True), (3600 * LOOK_EVERY, False)])
-def test_a_worker_looks_for_orders_as_often_as_its_link_says(handler, tmp_path, interval, again):
-    marking = Marking(0, handler, None, None, tmp_path)
-    link = SimpleNamespace(interval=lambda shortest: interval * shortest / LOOK_EVERY, taken=lambda: 0)
-    marking.bind(link, wait=None)
+def test_a_worker_looks_for_orders_as_often_as_its_link_says(made, interval, again, together):
+    marking, link = made(interval, together)
     marking._looked = time.perf_counter() - 2 * interval
     marking.look()
-    assert handler.count == 1
+    assert link.looks == 1
     time.sleep(2 * LOOK_EVERY)
     marking.look()
-    assert handler.count == 1 + again
+    assert link.looks == 1 + again
+
+
+def test_an_order_is_obeyed_once_at_the_second_look_after_it(made):
+    marking, link = made(0.0)
+    marking.look()
+    link.numbers = (1, 0)
+    marking.look()
+    assert marking.obeyed == []
+    for _ in range(3):
+        marking.look()
+    assert marking.obeyed == [1]
+
+
+def test_an_order_that_others_have_marked_is_obeyed_at_once(made):
+    marking, link = made(3600.0)
+    link.numbers = (4, 0)
+    marking.obey_cut(4)
+    assert marking.obeyed == [4]
+    link.numbers = (5, 0)
+    marking.obey_cut(4)
+    assert marking.obeyed == [4]
+
+
+def test_tickets_are_forgotten_that_were_taken_before_any_order_to_come(made):
+    marking, link = made(0.0)
+    for ticket in (3, 7, 8):
+        marking.took(ticket)
+    link.numbers = (1, 8)
+    marking.look()
+    # What the coordinator says beside an order that isn't obeyed yet is of later tickets than this order's.
+    link.numbers = (2, 9)
+    marking.obey_cut(1)
+    assert marking.obeyed == [2]
+    assert marking._recent == [3, 7, 8]
+    marking.look()
+    assert marking._recent == [8]

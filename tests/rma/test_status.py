@@ -11,13 +11,13 @@ from mpidl.parameters import Range
 pytestmark = pytest.mark.mpi(min_size=2)
 
 
-def make(comm):
+def make(comm, way="windows"):
     from mpidl.rma.transport import WindowTransport
     from mpidl.topology.roles import assign
     from mpidl.transport.capacity import Capacity
 
     shards = [Range(number, number + 1) for number in range(comm.size - 1)]
-    return WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32, sums=4))
+    return WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32, sums=4), way=way)
 
 
 class Torn:
@@ -98,6 +98,32 @@ def test_ranks_with_a_core_each_are_not_crowded(comm):
             assert together.crowded
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize("way", ["windows", "messages"])
+def test_a_recent_order_is_what_was_asked_for_before_and_waits_for_no_answer(comm, way):
+    with make(comm, way) as transport:
+        link = transport.coordinator() if comm.rank == 0 else transport.worker(comm.rank - 1)
+        if comm.rank == 0:
+            link.show_taken(7)
+        for number, last in [(1, 0), (2, 5), (3, 0)]:
+            if comm.rank == 0:
+                link.order_save(number, last)
+                link.show_taken(7 * number)
+                comm.Barrier()
+                for worker in range(1, comm.size):
+                    comm.recv(source=worker)  # This rank answers nothing meanwhile.
+            else:
+                comm.Barrier()
+                before = [(0, 0), (1, 0), (2, 5)][number - 1]
+                assert link.recent_order()[:2] == before
+                assert link.taken() == 7 * before[0]
+                comm.send(None, 0)
+            transport.settle()
+            if comm.rank > 0:
+                assert link.taken() == 7 * before[0]
+                assert number < 3 or link.order()[:2] == (3, 0)
+            transport.settle()
 
 
 def make_relayed(comm, way, turned=False):

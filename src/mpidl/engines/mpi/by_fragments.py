@@ -90,9 +90,8 @@ class ByFragments(RequestHandler):
         self._copy(self._order.number)
         self.status.figures["first_fetch"] = time.time()
 
-    def order(self, marked: int) -> Order:
+    def order(self, told: Order, marked: int) -> Order:
         """See `RequestHandler.order`: that of the last reduction that is finished, after which all obey it."""
-        self._link.order()
         return self._order
 
     def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:

@@ -84,9 +84,8 @@ class ByReduction(OwnShard):
         self._agree(False)
         self.status.figures["first_fetch"] = time.time()
 
-    def order(self, marked: int) -> Order:
+    def order(self, told: Order, marked: int) -> Order:
         """See `RequestHandler.order`: that of the last reduction, so that all obey it after the same one."""
-        self._link.order()
         return self._order
 
     def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:

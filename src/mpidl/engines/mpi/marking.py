@@ -15,7 +15,7 @@ from mpidl.storage.files import replica_file, scratch
 from mpidl.storage.position import ReplicaPosition
 from mpidl.storage.writer import BackgroundTask, save_shard, write_file
 from mpidl.transport.interface.worker import WorkerLink
-from mpidl.transport.protocol import Order, Saved
+from mpidl.transport.protocol import Order, Phase, Saved
 
 #: Seconds between two looks for an order, if workers are few.
 LOOK_EVERY = 0.02
@@ -73,7 +73,7 @@ class Marking:
         self._finite = finite
         self.unused = self.clock = 0
         self._marked = 0
-        self._looked = 0.0
+        self._looked, self._told = 0.0, Order(0, 0, Phase.TRAIN)
         self._recent: list[int] = []
         handler.where, handler.cut_seen = lambda: self.position, self.obey_cut
         self._writing, self._report = BackgroundTask(), Saved(0)
@@ -114,7 +114,7 @@ class Marking:
         """
         if self._writing.ended():
             self._link.report_saved(self._report)
-        self.obey(self._lead.share(self._now_and_then))
+        self.obey(self._lead.share(self._look))
 
     def obey(self, order: Sequence[int]) -> None:
         """Obey the coordinator's order, unless it is empty; see `look`."""
@@ -126,27 +126,36 @@ class Marking:
         if 0 < last <= self._marked:
             raise Stopped
 
-    def _now_and_then(self) -> Sequence[int]:
-        """Return an order if it is time to look for one."""
+    def _look(self) -> Sequence[int]:
+        """Return an order if there is one to obey, and ask the coordinator if it is time to."""
         now = time.perf_counter()
-        if now - self._looked < self._look_every and not self._handler.together:
+        if now - self._looked >= self._look_every:
+            self._looked = now
+            self._take_in(self._link.recent_order())
+        elif not self._handler.together:
             return ()
-        self._looked = now
-        return self._order()
+        return self._to_obey()
 
-    def _order(self) -> Sequence[int]:
-        """Return the coordinator's order if there is something to do about it."""
-        order = self._handler.order(self._marked)
-        if order.number <= self._marked:
+    def _look_now(self) -> Sequence[int]:
+        """Return an order if there is one to obey, and wait for the coordinator to say so."""
+        self._take_in(self._link.order())
+        return self._to_obey()
+
+    def _take_in(self, told: Order) -> None:
+        self._told = told
+        if told.number <= self._marked:
             # Read together with the order: a ticket that is forgotten here has been taken before any later order.
             taken = self._link.taken()
             self._recent = [ticket for ticket in self._recent if ticket >= taken]
+
+    def _to_obey(self) -> Sequence[int]:
+        order = self._handler.order(self._told, self._marked)
         return order if order.number > self._marked or 0 < order.last <= self._marked else ()
 
     def obey_cut(self, cut: int) -> None:
         """Obey the order that others have marked, before what they pushed since can become a part of this replica."""
         if not self._handler.together and self._lead.largest(cut) > self._marked:
-            self.obey(self._lead.share(self._order))
+            self.obey(self._lead.share(self._look_now))
 
     def obey_at_the_end(self, order: Order) -> None:
         """Obey an order after the last push."""

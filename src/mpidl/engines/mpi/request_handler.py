@@ -139,9 +139,12 @@ class RequestHandler:
 
     # Checkpoints.
 
-    def order(self, marked: int) -> Order:
-        """Return the coordinator's order, as far as this worker may obey it now; it has marked the order `marked`."""
-        return self._link.order()
+    def order(self, told: Order, marked: int) -> Order:
+        """Return the order that this worker may obey now: what the coordinator has told it, or an earlier one.
+
+        It has marked the order `marked`.
+        """
+        return told
 
     def mark(self, order: int) -> bool:
         """Mark an order, so that what this worker pushes from now on is not in its checkpoint; False: call again."""

@@ -52,6 +52,13 @@ class FollowerLink(Link, Protocol):
         """Return what the coordinator has ordered."""
         ...
 
+    def recent_order(self) -> Order:
+        """Return what the coordinator had ordered when this was called last, and ask again: waits for no answer.
+
+        The first call returns that nothing has been ordered.
+        """
+        ...
+
     def interval(self, shortest: float) -> float:
         """Return the seconds between two posts or two looks at orders: `shortest`, or more if workers are many.
 

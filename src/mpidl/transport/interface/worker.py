@@ -70,7 +70,10 @@ class WorkerLink(FollowerLink, Protocol):
         ...
 
     def taken(self) -> int:
-        """Return a number below which all tickets had been taken when `order` was called last."""
+        """Return a number below which all tickets had been taken when what was returned last had been ordered.
+
+        That is the last result of `order` or `recent_order`.
+        """
         ...
 
     def fence(self) -> None:
