@@ -36,8 +36,8 @@ class Link:
 def made(tmp_path):
     """Return a worker's part in checkpoints that only notes what it obeys, and its link."""
 
-    def make(interval, together=False):
-        lead = SimpleNamespace(share=lambda decide: decide(), largest=lambda number: number)
+    def make(interval, together=False, leads=True):
+        lead = SimpleNamespace(leads=leads, share=lambda decide: decide(), largest=lambda number: number)
         handler = SimpleNamespace(lead=lead, together=together, order=lambda told, marked: told)
         marking = Marking(0, handler, None, None, tmp_path)
         link, marking.obeyed = Link(interval), []
@@ -99,3 +99,9 @@ def test_tickets_are_forgotten_that_were_taken_before_any_order_to_come(made):
     assert marking._recent == [3, 7, 8]
     marking.look()
     assert marking._recent == [8]
+
+
+def test_a_rank_that_does_not_lead_its_replica_keeps_no_tickets(made):
+    marking, _ = made(0.0, leads=False)
+    marking.took(3)
+    assert marking._recent == []

@@ -83,8 +83,8 @@ class Marking:
         self._link, self._wait, self._look_every = link, wait, link.interval(LOOK_EVERY)
 
     def took(self, ticket: int) -> None:
-        """Note a ticket that has been taken; where portions are taken in turn, their number says all."""
-        if not self._in_turn:
+        """Note a ticket that has been taken, on the lead; where portions are taken in turn, their number says all."""
+        if self._lead.leads and not self._in_turn:
             self._recent.append(ticket)
 
     @property
