@@ -136,6 +136,25 @@ def test_a_loader_goes_on_where_another_was(size, contiguous, before, unused):
     assert first.tickets + second.tickets == schedule.tickets
 
 
+def test_a_loader_asks_for_a_ticket_with_the_last_batch_of_a_portion_and_takes_it_once():
+    asked, taken = [], []
+    loader = Loader(
+        make(20, 2, 2, contiguous=False, epochs=1), numbered(20, False), lambda: taken.append(0) or len(taken) - 1,
+        lambda epoch: None, ask=lambda: asked.append(0) or True,
+    )  # fmt: skip
+    calls = []
+    for _ in range(4):
+        loader.next()
+        calls.append((len(asked), len(taken)))
+    assert calls == [(0, 1), (1, 1), (1, 2), (2, 2)]
+    # Whoever wants to know what has been taken has to wait for the ticket.
+    assert loader.unfinished() == loader.unfinished() == [(2, 0)]
+    assert (len(taken), loader.tickets) == (3, 3)
+    loader.next()
+    assert loader.current.portion == 2
+    assert (len(asked), len(taken)) == (2, 3)
+
+
 def test_a_stopped_loader_hands_out_nothing_and_knows_the_rest():
     (loader,) = loaders(make(20, 2, 3, contiguous=True, epochs=1), 1, contiguous=True)
     loader.next()

@@ -39,16 +39,27 @@ class Worker:
         self._turn, self._recent = self._before, []
         split = ArraySplit(np.zeros((run.schedule.portions.samples, 1)), np.zeros(run.schedule.portions.samples, int))
         split.contiguous = run.schedule.portions.contiguous
-        self._loader = Loader(run.schedule, split, self._take, lambda epoch: None, working)
+        self._loader = Loader(run.schedule, split, self._take, lambda epoch: None, working, ask=self._ask)
+        self._asked = None
         self._batches = self._samples = 0
         self._unused = None
+
+    def _ask(self):
+        """Ask for a ticket, if this run's tickets travel; it is taken at once, and known when it is waited for."""
+        if self._run.asks and not self._run.in_turn:
+            assert self._asked is None
+            self._asked = self._next_ticket()
+        return self._asked is not None
+
+    def _next_ticket(self):
+        self._run.taken += 1
+        return self._run.taken - 1
 
     def _take(self):
         if self._run.in_turn:
             self._turn += 1
             return self._number + (self._turn - 1) * self._run.workers
-        ticket = self._run.taken
-        self._run.taken += 1
+        ticket, self._asked = self._next_ticket() if self._asked is None else self._asked, None
         self._recent.append(ticket)
         return ticket
 
@@ -93,9 +104,9 @@ class Worker:
 class Run:
     """Workers that share a counter of tickets, or take tickets in turn."""
 
-    def __init__(self, portions, steps, workers, in_turn, start=START, kept=None):
+    def __init__(self, portions, steps, workers, in_turn, asks, start=START, kept=None):
         self.schedule = Schedule(portions, None, steps, start.next_portion, start.unfinished)
-        self.start, self.workers, self.in_turn = start, workers, in_turn
+        self.start, self.workers, self.in_turn, self.asks = start, workers, in_turn, asks
         self.counts_on, self.taken = start.beginning is not None, 0
         # Workers learn from time to time how many tickets had been taken. Who looks after an order marks it.
         self.shown, self.ordered = 0, False
@@ -176,9 +187,9 @@ def data(draw):
 def test_every_sample_is_applied_exactly_once_however_often_a_run_is_resumed(portions, steps, more, random):
     """With the same replicas or others, in turn or not, longer or not; cut anywhere, and in any order."""
     applied, start, kept = Counter(), START, None
-    workers, in_turn = random.randint(1, 4), random.random() < 0.5
+    workers, in_turn, asks = random.randint(1, 4), random.random() < 0.5, random.random() < 0.5
     for longer in more:
-        run = Run(portions, steps, workers, in_turn, start, kept)
+        run = Run(portions, steps, workers, in_turn, asks, start, kept)
         run.go_on(random, random.randrange(random.choice([1, 8, 60])))
         position, pushed, computed = run.cut(random)
         applied += pushed
@@ -193,7 +204,7 @@ def test_every_sample_is_applied_exactly_once_however_often_a_run_is_resumed(por
             assert start.step == batches_of(both, portions)
         else:
             start, kept, workers = position, None, random.randint(1, 4)
-    run = Run(portions, steps, workers, in_turn, start, kept)
+    run = Run(portions, steps, workers, in_turn, asks, start, kept)
     assert applied + run.finish(random) == samples_of(portions, steps)
 
 

@@ -13,6 +13,8 @@ from mpidl.data.schedule import Assignment, Schedule
 class Loader:
     """Takes portions and hands out their minibatches; if reading is slow, it takes one portion ahead.
 
+    When it hands out the last minibatch of a portion it asks for the next ticket, which is there when it is needed.
+
     Parameters
     ----------
     schedule : Schedule
@@ -25,6 +27,8 @@ class Loader:
         Portions that the worker has taken before, each with its next batch; they come first.
     prepare : bool
         Whether the split may prepare the next batches in the background; nothing else may use the split then.
+    ask : callable, optional
+        Begins to take a ticket and returns whether one is on its way, which `take` then waits for.
 
     Attributes
     ----------
@@ -46,10 +50,13 @@ class Loader:
         on_epoch: Callable[[int], None],
         resumed: Sequence[tuple[int, int]] = (),
         prepare: bool = False,
+        ask: Callable[[], bool] = lambda: False,
     ) -> None:
         self._prepare, self._announced = prepare, 0
+        self._ask, self._asked = ask, False
         self._takes_ahead = split.contiguous or (prepare and split.lookahead > 1)
-        self._resumed = deque(schedule.part(*place) for place in resumed)
+        # Portions that have been taken and come next.
+        self._coming = deque(schedule.part(*place) for place in resumed)
         self._schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
         self.current: Assignment | None = None
         self.ahead: Assignment | None = None
@@ -74,6 +81,8 @@ class Loader:
             if self.current is None:
                 return None
         self.done += 1
+        if self.done == self.current.last and not self._coming:
+            self._asked = self._ask()
         if self._prepare:
             self._announce(self.current)
         return self._batches[self.done - 1]
@@ -88,6 +97,11 @@ class Loader:
             self._split.prepare(minibatch.indices, minibatch.epoch)
             self._announced += 1
 
+    def wait_for_ticket(self) -> None:
+        """Wait for the ticket that is on its way, if one is; its portion comes next."""
+        if self._asked and (assignment := self._take_portion()) is not None:
+            self._coming.append(assignment)
+
     def unfinished(self, unused: int = 0) -> list[tuple[int, int]]:
         """Return the portions taken but not used up, each with its next batch.
 
@@ -96,7 +110,8 @@ class Loader:
         unused : int
             Number of batches handed out last that do not count.
         """
-        coming = [each for each in (self.ahead, *self._resumed) if each is not None]
+        self.wait_for_ticket()
+        coming = [each for each in (self.ahead, *self._coming) if each is not None]
         return [*self._left, *self._rest(unused), *((each.portion, each.first) for each in coming)]
 
     def _rest(self, unused: int = 0) -> list[tuple[int, int]]:
@@ -106,8 +121,10 @@ class Loader:
         return [(self.current.portion, self.done - unused)]
 
     def _assignment(self) -> Assignment | None:
-        if self._resumed:
-            return self._resumed.popleft()
+        return self._coming.popleft() if self._coming else self._take_portion()
+
+    def _take_portion(self) -> Assignment | None:
+        self._asked = False
         assignment = self._schedule.assignment(self._take())
         self.tickets += assignment is not None
         return assignment

@@ -31,9 +31,20 @@ class Counter:
         self._value = np.zeros(1, np.int64)
         self._before = np.zeros(1, np.int64)
 
-    def _operate(self, value: int, op: MPI.Op) -> int:
+    def _start(self, value: int, op: MPI.Op) -> None:
         self._value[0] = value
         self._window.fetch_and_op(self._value, self._before, self._rank, self._name, self._offset, op)
+
+    def _operate(self, value: int, op: MPI.Op) -> int:
+        self._start(value, op)
+        return self.finish()
+
+    def start_add(self, amount: int = 1) -> None:
+        """Begin what `fetch_add` does; `finish` is to be called before anything else is done with this object."""
+        self._start(amount, MPI.SUM)
+
+    def finish(self) -> int:
+        """Wait for what was started, and return the value before."""
         self._window.flush(self._rank)
         return int(self._before[0])
 

@@ -81,6 +81,8 @@ class WindowWorkerLink(WindowLink):
         self._outboxes = Outboxes(self._window, outboxes, parts, self._doorbells)
         self.factored = _whole(shared.capacity.factored, outboxes)
         self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
+        # The ticket that is on its way.
+        self._next_ticket: Counter | None = None
         self._clock = np.zeros(1, np.int64)
         # The replicas' clocks when they were read last. They only grow.
         self._clocks = np.zeros(shared.replicas, np.int64)
@@ -95,9 +97,18 @@ class WindowWorkerLink(WindowLink):
 
     # Data, clocks and status, all at the coordinator; status at the relay, where there is one.
 
+    def ask_for_ticket(self) -> bool:
+        """See `WorkerLink.ask_for_ticket`."""
+        if not self._window.answers_later(self._coordinator):
+            return False
+        self._next_ticket = self._control(Control.TICKETS)
+        self._next_ticket.start_add()
+        return True
+
     def take_ticket(self) -> int:
         """See `WorkerLink.take_ticket`."""
-        return self._tickets.fetch_add()
+        asked, self._next_ticket = self._next_ticket, None
+        return self._tickets.fetch_add() if asked is None else asked.finish()
 
     def tickets_taken(self) -> int:
         """See `WorkerLink.tickets_taken`."""

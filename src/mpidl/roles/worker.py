@@ -151,6 +151,7 @@ class Worker:
 
     def unbind(self) -> None:
         """Let go of the transport's memory, which is about to be freed."""
+        self._engine.loader.wait_for_ticket()
         self._handler.unbind()
 
     def interrupt(self) -> None:
@@ -168,6 +169,10 @@ class Worker:
         self._job.model.copy_to_host()
 
     # What the engine asks.
+
+    def ask_for_ticket(self) -> bool:
+        """Begin to take a ticket; see `WorkerLink.ask_for_ticket`."""
+        return not self._job.config.run.deterministic and self._link.ask_for_ticket()
 
     def take_ticket(self) -> int:
         """Take a ticket for a portion: the next one or, in a deterministic run, the next of this worker's own."""

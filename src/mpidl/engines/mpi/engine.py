@@ -31,8 +31,15 @@ POST_EVERY = 0.1
 class WorkerHooks(Protocol):
     """What the worker decides while the engine works."""
 
+    def ask_for_ticket(self) -> bool:
+        """Begin to take a ticket for a portion, if that can go on while the replica computes; return whether it does.
+
+        `take_ticket` is to follow.
+        """
+        ...
+
     def take_ticket(self) -> int:
-        """Take a ticket for a portion."""
+        """Take a ticket for a portion, or the one that was asked for."""
         ...
 
     def epoch_over(self, epoch: int) -> None:
@@ -86,7 +93,9 @@ class MpiEngine:
     ) -> None:
         self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
         self.state, self._hooks = state, hooks
-        self.loader = Loader(schedule, split, self._take_ticket, self._epoch_over, resumed, prepare=True)
+        self.loader = Loader(
+            schedule, split, self._take_ticket, self._epoch_over, resumed, prepare=True, ask=self._ask_for_ticket
+        )
         self.status = handler.status
         self._posted = 0.0
         self._actions: dict[type, Callable[[Any], Any]] = {
@@ -148,6 +157,10 @@ class MpiEngine:
             self.state.portion = self.loader.current.portion
             self.handler.took(self.loader.current.portion, self.loader.done - 1)
         return batch
+
+    def _ask_for_ticket(self) -> bool:
+        # The ranks of a cut replica would have to agree whether a ticket is on its way.
+        return self.handler.lead.partitions == 1 and self._hooks.ask_for_ticket()
 
     def _take_ticket(self) -> int:
         (ticket,) = self.handler.lead.share(lambda: (self._hooks.take_ticket(),))

@@ -61,8 +61,12 @@ class WorkerLink(FollowerLink, Protocol):
     @property
     def shared_rows(self) -> np.ndarray: ...
 
+    def ask_for_ticket(self) -> bool:
+        """Begin to take a ticket, if that takes a message; return whether it does. `take_ticket` is to follow."""
+        ...
+
     def take_ticket(self) -> int:
-        """Take the next ticket for a portion; each is given to one worker only."""
+        """Take the next ticket for a portion, or the one that was asked for; each is given to one worker only."""
         ...
 
     def tickets_taken(self) -> int:
