@@ -272,7 +272,12 @@ class MessageWindow(Owner):
                     looks = 0
         finally:
             self._waiting = False
-        self._wake()
+        if self._thread is not None:
+            with self._lock:
+                self._sends.advance()
+                left = bool(self._sends) or any(self._answers.values())
+            if left:
+                self._thread.wake()
 
     def on_host(self, values: Any, rank: int) -> np.ndarray:
         """See `RemoteMemory.on_host`."""

@@ -1,0 +1,71 @@
+"""The thread by which messages go on while a rank computes."""
+
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+pytestmark = [
+    pytest.mark.mpi(min_size=3),
+    pytest.mark.skipif(MPI.Query_thread() != MPI.THREAD_MULTIPLE, reason="there is no thread"),
+]
+COUNT = 1 << 20
+
+
+@pytest.fixture
+def window(comm, monkeypatch):
+    """Messages, in pieces, to the first two ranks, which offer memory and have no thread."""
+    from mpidl.rma.messages import MessageWindow
+
+    monkeypatch.setattr("mpidl.rma.messages.piece_between", lambda *arguments: 1 << 16)
+    with MessageWindow(comm, {"values": (np.float64, COUNT)} if comm.rank < 2 else {}, mixed=False) as opened:
+        yield opened
+
+
+def wait_for(path, serve=lambda: None):
+    """Wait until there is a file, and meanwhile serve."""
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until, f"no {path.name}"
+        serve()
+        time.sleep(1e-4)
+
+
+def test_long_values_leave_while_a_rank_computes_though_it_has_waited_for_another(comm, window, tmp_path):
+    """While it waits, the rank itself calls MPI; then its thread does."""
+    waited, arrived = (comm.bcast(tmp_path) / name for name in ("waited", "arrived"))
+    comm.Barrier()
+    if comm.rank == 2:
+        window.put(np.ones(COUNT), 0, "values")
+        window.get(np.empty(1), 1, "values")
+        window.flush(1)
+        waited.touch()
+        wait_for(arrived)  # Without a call to MPI.
+    elif comm.rank == 1:
+        time.sleep(0.1)  # So that it does wait.
+        wait_for(waited, window.serve)
+    elif comm.rank == 0:
+        wait_for(waited)
+        values, until = window.local("values"), time.monotonic() + 30
+        while not values.all():
+            assert time.monotonic() < until, "the values don't arrive"
+            window.serve()
+        arrived.touch()
+    window.settle()
+
+
+def test_nobody_wakes_the_thread_where_nothing_is_left_to_do(comm, window, monkeypatch):
+    if comm.rank == 2:
+        woken = []
+        monkeypatch.setattr(window._thread, "wake", lambda: woken.append(None))
+        value = np.zeros(1, np.int64)
+        for rank in (0, 1, 0):
+            window.put(np.ones(1), rank, "values")
+            window.fetch_and_op(np.ones(1, np.int64), value, rank, "values", 1, MPI.SUM)
+            window.flush(rank)
+            window.get(np.empty(8), rank, "values")
+            window.flush(rank)
+        assert not woken
+        monkeypatch.undo()
+    window.settle()
