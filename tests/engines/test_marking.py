@@ -14,14 +14,14 @@ class Link:
 
     def __init__(self, interval):
         self._interval, self.looks, self.numbers, self._seen = interval, 0, (0, 0), (0, 0)
-        self._asked = self.numbers
+        self._asked = None
 
     def interval(self, shortest):
         return self._interval * shortest / LOOK_EVERY
 
     def recent_order(self):
         self.looks += 1
-        self._seen, self._asked = self._asked, self.numbers
+        self._seen, self._asked = self._asked or self.numbers, self.numbers
         return Order(self._seen[0], 0, Phase.TRAIN)
 
     def order(self):
@@ -76,6 +76,13 @@ def test_an_order_is_obeyed_once_at_the_second_look_after_it(made):
     assert marking.obeyed == [1]
 
 
+def test_an_order_from_before_the_first_look_is_obeyed_at_it(made):
+    marking, link = made(3600.0)
+    link.numbers = (1, 0)
+    marking.look()
+    assert marking.obeyed == [1]
+
+
 def test_an_order_that_others_have_marked_is_obeyed_at_once(made):
     marking, link = made(3600.0)
     link.numbers = (4, 0)
@@ -88,6 +95,7 @@ def test_an_order_that_others_have_marked_is_obeyed_at_once(made):
 
 def test_tickets_are_forgotten_that_were_taken_before_any_order_to_come(made):
     marking, link = made(0.0)
+    marking.look()
     for ticket in (3, 7, 8):
         marking.took(ticket)
     link.numbers = (1, 8)

@@ -25,7 +25,8 @@ class WindowLink:
     def __init__(self, shared: SharedState, relay: Relay | None = None) -> None:
         self._shared, self._window, self._doorbells = shared, shared.window, shared.doorbells
         self._coordinator, self.crowded = shared.roles.coordinator, shared.crowded
-        self._numbers, self._asked = np.zeros((2, len(Control)), np.int64)
+        self._numbers, self._coming = np.zeros((2, len(Control)), np.int64)
+        self._asked = False
         self._posted: dict[tuple[str, int], np.ndarray] = {}
         self._reports_to, self._reporting = self._coordinator, len(shared.workers)
         self._reporting -= sum(len(each.workers) - 1 for each in shared.roles.relays)
@@ -44,9 +45,13 @@ class WindowLink:
 
     def recent_order(self) -> Order:
         """See `FollowerLink.recent_order`."""
-        self._window.flush(self._reports_to)
-        self._numbers[:] = self._asked
-        self._window.get(self._asked, self._reports_to, "control")
+        if self._asked:
+            self._window.flush(self._reports_to)
+            self._numbers[:] = self._coming
+        else:
+            self.order()
+        self._window.get(self._coming, self._reports_to, "control")
+        self._asked = True
         return Order.of(self._numbers)
 
     def interval(self, shortest: float) -> float:

@@ -55,7 +55,7 @@ class FollowerLink(Link, Protocol):
     def recent_order(self) -> Order:
         """Return what the coordinator had ordered when this was called last, and ask again: waits for no answer.
 
-        The first call returns that nothing has been ordered.
+        The first call does, and returns what is ordered now.
         """
         ...
 
