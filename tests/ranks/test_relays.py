@@ -169,6 +169,12 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
                 states = coordinator.servers["state"], coordinator.relays["state"]
                 found.until(lambda: coordinator.look() or all((state == State.TRAINED).all() for state in states))
                 coordinator.set_phase(Phase.EXIT)
+        opened.settle()
+        if comm.rank == 1:
+            # What nobody receives may come to another communicator, once this one is freed.
+            until = time.monotonic() + 0.02
+            found.until(lambda: coordinator.saved() or time.monotonic() > until)
+            found.until(lambda: not coordinator.saved())
     among.Free()
     return roles, found
 
