@@ -159,8 +159,10 @@ class MpiEngine:
         return batch
 
     def _ask_for_ticket(self) -> bool:
-        # The ranks of a cut replica would have to agree whether a ticket is on its way.
-        return self.handler.lead.partitions == 1 and self._hooks.ask_for_ticket()
+        # Replicas that step together share the last portions evenly if each takes its own when it needs it, and the
+        # ranks of a cut one would have to agree whether a ticket is on its way.
+        alone = not self.handler.together and self.handler.lead.partitions == 1
+        return alone and self._hooks.ask_for_ticket()
 
     def _take_ticket(self) -> int:
         (ticket,) = self.handler.lead.share(lambda: (self._hooks.take_ticket(),))
