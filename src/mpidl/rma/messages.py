@@ -85,16 +85,20 @@ class MessageWindow(Owner):
         self._outgoing = None if staging is None else staging.another()
         self._incoming = None if staging is None else staging.another()
         regions, size = place(shapes)
-        asking = set(range(comm.size) if asked_by is None else asked_by) if regions else set()
-        everywhere = comm.allgather((list(regions), asking))
+        everywhere = comm.allgather((list(regions), asked_by))
+
+        def asks(rank: int, other: int) -> bool:
+            names, asked_by = everywhere[other]
+            return bool(names) and (asked_by is None or rank in asked_by)
+
         self._regions: Any = [{name: number for number, name in enumerate(names)} for names, _ in everywhere]
         others = [rank for rank in range(comm.size) if rank not in self._near_ranks]
-        self._targets = [rank for rank in others if comm.rank in everywhere[rank][1]]
+        self._targets = [rank for rank in others if asks(comm.rank, rank)]
         far = others[0] if others else None
         self._piece = piece_between(self._comm, far)
         self._sends = Sends(self._comm, self._piece)
         self._answers = {rank: list[MPI.Request]() for rank in self._targets}
-        self._sources = [rank for rank in others if rank in asking]
+        self._sources = [rank for rank in others if asks(rank, comm.rank)]
         own = self._near_ranks[comm.rank]
         self._requests = Requests(self._comm, self._sources, self._near, own, regions, self._sends, self._piece)
         self._lock = threading.RLock()

@@ -86,12 +86,12 @@ class SharedState(Owner):
         self.replicas, self.partitions = len(roles.replicas), len(roles.replicas[0])
         rings = len(roles.pushers())
         self.geometries = [capacity.mailboxes(number, rings) for number in range(len(capacity.shards))]
-        self._relay_ranks = [relay.rank for relay in roles.relays]
+        self._relay = next((relay for relay in roles.relays if relay.rank == self.rank), None)
         self.doorbells = Doorbells(self.comm)
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
-        self._serves = self.rank in (roles.coordinator, *roles.servers, *self._relay_ranks)
+        self._serves = self.rank in (roles.coordinator, *roles.servers) or self._relay is not None
         # A rank that serves messages knows when none is left. What is left of windows' it can't know.
         served = allocation == "allocate" and isinstance(self.window, MessageWindow)
         self._answered = self.doorbells.messages_wake and served
@@ -109,8 +109,7 @@ class SharedState(Owner):
     def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
         if way == "windows" or (way != "messages" and self.doorbells.alone):
             return Window(self.comm, self._regions(), allocation, staging)
-        relay = next((each for each in self.roles.relays if each.rank == self.rank), None)
-        asked_by = None if relay is None else {self.roles.coordinator, *relay.workers}
+        asked_by = None if self._relay is None else {self.roles.coordinator, *self._relay.workers}
         woken = self.doorbells.messages_wake
         return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging, asked_by, woken)
 
@@ -149,8 +148,8 @@ class SharedState(Owner):
                     fetchers, part = len(self.roles.fetchers()), capacity.shards[shard]
                     regions |= differences.regions(fetchers, part, capacity.dtype, wire, shard, capacity.statistics)
             return regions
-        if self.rank in self._relay_ranks:
-            return self._regions_of_relay(self.roles.relays[self._relay_ranks.index(self.rank)])
+        if self._relay is not None:
+            return self._regions_of_relay(self._relay)
         return {}
 
     def _regions_of_relay(self, relay: Relay) -> dict[str, tuple[Any, int]]:
