@@ -114,11 +114,8 @@ class ServerAndWorker(Owner):
         self._wait(self._link.applied)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
-        if ready():
-            return
-        self._backoff.reset()
-        while not ready():
-            self._backoff.pause()
+        if not ready():
+            self._backoff.until(ready)
 
     def free(self) -> None:
         """Give everything back; collective."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from mpi4py import MPI
 
@@ -52,6 +53,13 @@ class Backoff:
         self._looks = LOOKS
         if self._spin:
             self._spin_until = time.perf_counter() + self._spin
+
+    def until(self, ready: Callable[[], bool]) -> None:
+        """Pause until `ready()`."""
+        self.reset()
+        with self._memory.attended():
+            while not ready():
+                self.pause()
 
     def progress(self) -> bool:
         """Let MPI make progress without waiting; return whether anything has arrived."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -104,7 +105,7 @@ class MessageWindow(Owner):
         self._lock = threading.RLock()
         # Who is asked calls MPI all the time; others compute, and what they wait for goes on only if someone calls MPI.
         several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._pace, self._sockets, self._waiting = WOKEN if woken else BLIND, Sockets(woken), False
+        self._pace, self._sockets, self._attended = WOKEN if woken else BLIND, Sockets(woken), False
         self._watches: list[MPI.Request] = []
         self._thread = None
         if several and self._targets and not size:
@@ -226,12 +227,12 @@ class MessageWindow(Owner):
         self._sends.start(message[:length], rank, Tag.REQUEST, message)
 
     def _wake(self) -> None:
-        if self._thread is not None:
+        if self._thread is not None and not self._attended:
             self._thread.wake()
 
     def _advance(self) -> bool:
-        """Let this rank's own requests go on; return whether any have not ended that nobody else waits for."""
-        if self._waiting:
+        """Let this rank's own requests go on; return whether any have not ended that nobody else attends to."""
+        if self._attended:
             return False
         with self._lock:
             self._sends.advance()
@@ -264,8 +265,8 @@ class MessageWindow(Owner):
 
     def _wait(self, ready: Any) -> None:
         """Wait, serving other ranks: two that wait for each other go on."""
-        looks, self._waiting = 0, True
-        try:
+        looks = 0
+        with self.attended():
             while not ready():
                 if self.serve():
                     looks = 0
@@ -274,9 +275,16 @@ class MessageWindow(Owner):
                     os.sched_yield()
                 elif self._sockets.sleep(self._pace.sleep):
                     looks = 0
+
+    @contextmanager
+    def attended(self) -> Iterator[None]:
+        """See `RemoteMemory.attended`: meanwhile the thread, which would only stand in the way, rests."""
+        before, self._attended = self._attended, True
+        try:
+            yield
         finally:
-            self._waiting = False
-        if self._thread is not None:
+            self._attended = before
+        if self._thread is not None and not before:
             with self._lock:
                 self._sends.advance()
                 left = bool(self._sends) or any(self._answers.values())

@@ -33,8 +33,9 @@ class Sockets:
     """Watches this process's TCP connections for what arrives, and for room to send more.
 
     `sleep` returns at once as long as a connection has something to read, of which MPI may take a part in a call, and
-    if there has been room to send more since the last `clear`. Connections that are made later are watched after the
-    next `find`, or soon after a sleep in vain.
+    if something has arrived, or there has been room to send more, since the last sleep or `clear`: a call of MPI may
+    have read what completes something that was looked at before. So it does once more after that. Connections that are
+    made later are watched after the next `find`, or soon after a sleep in vain.
 
     Parameters
     ----------
@@ -45,14 +46,16 @@ class Sockets:
     def __init__(self, watch: bool = True) -> None:
         self._watches = watch and sys.platform == "linux"
         if self._watches:
-            # What can be read stays so until it is read; room to send is there most of the time, and only news wakes.
-            self._unread, self._room, self._both = select.epoll(), select.epoll(), select.epoll()
-            for each in (self._unread, self._room):
+            # What can be read, until it is read; what has happened since it was asked for last.
+            self._unread, self._news, self._both = select.epoll(), select.epoll(), select.epoll()
+            for each in (self._unread, self._news):
                 self._both.register(each.fileno(), select.EPOLLIN)
         self._open: list[str] = []
         # What each connection has had to read at so many sleeps in a row.
         self._left: dict[int, int] = {}
         self._sleeps = 0
+        # Whether the caller has looked since all that had happened was read.
+        self._settled = True
         self._found = 0.0
         self.find()
 
@@ -70,12 +73,13 @@ class Sockets:
             with contextlib.suppress(OSError):
                 if _is_connection(int(name)):
                     self._unread.register(int(name), select.EPOLLIN)
-                    self._room.register(int(name), select.EPOLLOUT | select.EPOLLET)
+                    self._news.register(int(name), select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
 
     def clear(self) -> None:
-        """Forget what room there has been so far."""
-        while self._watches and self._room.poll(0):
+        """Forget what has happened so far, but for what is unread."""
+        while self._watches and self._news.poll(0):
             pass
+        self._settled = True
 
     def sleep(self, seconds: float, *others: Any) -> bool:
         """Sleep until something happens, at most `seconds`; return whether something has happened.
@@ -90,17 +94,21 @@ class Sockets:
         if not watched:
             time.sleep(seconds)
             return False
-        happened = bool(select.select(watched, [], [], 0)[0])
+        happened = select.select(watched, [], [], 0)[0]
         if happened:
             self._look_for_idle()
         else:
             self._sleeps = 0
-            happened = bool(select.select(watched, [], [], seconds)[0])
-        if happened:
+            if not self._settled:
+                self._settled = True
+                return True
+            happened = select.select(watched, [], [], seconds)[0]
+        if self._watches and self._both in happened:
             self.clear()
-        elif time.perf_counter() - self._found > FIND_EVERY:
+            self._settled = False
+        elif not happened and time.perf_counter() - self._found > FIND_EVERY:
             self.find()
-        return happened
+        return bool(happened)
 
     def _look_for_idle(self) -> None:
         """Watch no longer what somebody else reads, or nobody, so that ranks don't stay awake for it."""
@@ -118,7 +126,7 @@ class Sockets:
     def close(self) -> None:
         """Watch no longer."""
         if self._watches:
-            for each in (self._both, self._unread, self._room):
+            for each in (self._both, self._unread, self._news):
                 each.close()
 
 

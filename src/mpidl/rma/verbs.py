@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -77,6 +78,13 @@ class RemoteMemory(Protocol):
 
     def serve(self) -> bool:
         """Let other ranks' operations on this memory go on, without waiting; return whether there were any."""
+        ...
+
+    def attended(self) -> AbstractContextManager[None]:
+        """Return a context in which the caller goes on calling `serve`, as often as something happens.
+
+        Nothing else has to let what it has started go on.
+        """
         ...
 
     def settle(self) -> None:

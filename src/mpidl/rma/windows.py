@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,6 +196,10 @@ class Window(Owner):
     def serve(self) -> bool:
         """See `RemoteMemory.serve`: MPI does that whenever it is called."""
         return False
+
+    def attended(self) -> AbstractContextManager[None]:
+        """See `RemoteMemory.attended`."""
+        return nullcontext()
 
     def settle(self) -> None:
         """See `RemoteMemory.settle`."""

@@ -29,9 +29,7 @@ class Waiting:
             return
         figures = self._status.figures
         started, pushed = time.perf_counter(), figures["pushing_seconds"]
-        self._backoff.reset()
-        while not ready():
-            self._backoff.pause()
+        self._backoff.until(ready)
         figures["waiting_seconds"] += time.perf_counter() - started - (figures["pushing_seconds"] - pushed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,9 @@ class Backoff(Protocol):
 
     def reset(self) -> None:
         """Say that there was work: the next pauses are short."""
+
+    def until(self, ready: Callable[[], bool]) -> None:
+        """Pause until `ready()`."""
 
     def progress(self) -> bool:
         """Let MPI make progress without waiting; return whether a message has arrived that nobody has received."""

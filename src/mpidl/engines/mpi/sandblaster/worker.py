@@ -74,7 +74,6 @@ class SandblasterWorker(ThroughServers):
         self._loss = self._weight = 0.0
         self._link.post(self.status.row)
         started = time.perf_counter()
-        self._backoff.reset()
         while found := self.lead.share(self._find):
             if found == TEST:
                 self._tested = self._test()
@@ -106,9 +105,14 @@ class SandblasterWorker(ThroughServers):
             number = self._take() if self._notice[Notice.NUMBER] else None
             if number is not None:
                 return self._known, number, self._copy, *self._places
-            while not self._link.notice_changed():
-                self._between()
-                self._backoff.pause()
+            self._backoff.until(self._has_news)
+
+    def _has_news(self) -> bool:
+        """Return whether there is something new to do; if not, do what a worker does between two looks."""
+        if self._link.notice_changed():
+            return True
+        self._between()
+        return False
 
     def _take(self) -> int | None:
         """Return a unit that nobody has taken; if there is none, and backups are on, a copy of an outstanding one."""
