@@ -69,3 +69,20 @@ def test_nobody_wakes_the_thread_where_nothing_is_left_to_do(comm, window, monke
         assert not woken
         monkeypatch.undo()
     window.settle()
+
+
+def test_the_thread_rests_as_long_as_its_rank_attends_to_messages_itself(comm, window, monkeypatch):
+    if comm.rank == 2:
+        woken = []
+        monkeypatch.setattr(window._thread, "wake", lambda: woken.append(None))
+        with window.attended():
+            window.put(np.ones(COUNT), 0, "values")
+            with window.attended():
+                window.put(np.ones(COUNT), 0, "values")
+            assert not woken
+            assert not window._advance(), "the thread ends its steps"
+        assert woken
+        monkeypatch.undo()
+    window.settle()
+    if comm.rank == 0:
+        assert window.local("values").all()

@@ -61,12 +61,41 @@ def test_nobody_sleeps_before_all_that_has_arrived_is_read(
     near.recv(1)
     assert sockets.sleep(LONG), "an MPI library may have read a part"
     near.recv(1)
+    assert sockets.sleep(LONG), "what has just been read may complete what was looked at before"
+    assert not sockets.sleep(0.01)
+
+
+def test_nobody_sleeps_when_something_has_arrived_and_been_read_since_the_last_sleep(
+    pair: tuple[socket.socket, socket.socket], sockets: Sockets
+) -> None:
+    near, far = pair
+    for _ in range(3):
+        far.send(b"!")
+        near.recv(1)
+        assert sockets.sleep(LONG)
+        assert sockets.sleep(LONG)
+        assert not sockets.sleep(0.01)
+
+
+def test_what_arrives_while_a_rank_looks_once_more_is_not_missed(
+    pair: tuple[socket.socket, socket.socket], sockets: Sockets
+) -> None:
+    near, far = pair
+    far.send(b"!")
+    assert sockets.sleep(LONG)
+    near.recv(1)
+    assert sockets.sleep(LONG)
+    far.send(b"!")
+    near.recv(1)
+    assert sockets.sleep(LONG)
+    assert sockets.sleep(LONG)
     assert not sockets.sleep(0.01)
 
 
 def test_what_nobody_reads_keeps_no_rank_awake(pair: tuple[socket.socket, socket.socket], sockets: Sockets) -> None:
     pair[1].send(b"!")
-    slept = [sockets.sleep(0.01) for _ in range(2 * PATIENCE + 1)]
+    # The last one is for another look.
+    slept = [sockets.sleep(0.01) for _ in range(2 * PATIENCE + 2)]
     assert all(slept[:-1])
     assert not slept[-1]
 
@@ -77,6 +106,7 @@ def test_what_is_read_slowly_keeps_a_rank_awake(pair: tuple[socket.socket, socke
     for _ in range(3 * PATIENCE):
         assert sockets.sleep(LONG)
         near.recv(1)
+    assert sockets.sleep(LONG)
     assert not sockets.sleep(0.01)
 
 
@@ -86,6 +116,8 @@ def test_another_file_wakes(sockets: Sockets) -> None:
         assert not sockets.sleep(0.01, one)
         other.send(b"!")
         assert sockets.sleep(LONG, one)
+        one.recv(1)
+        assert not sockets.sleep(0.01, one), "nothing has happened on the connections"
 
 
 #: What another process does that a connection leads to: it reads all when it is told to.

@@ -16,8 +16,9 @@ from mpidl.rma.verbs import RemoteMemory
 RUNG_SLEEP = 5e-3
 ANSWERED_SLEEP = 1e-3
 BLIND_SLEEP = 200e-6
-#: Looks after the doorbell rang before the next sleep. Some MPIs take in one message a call, so that an answer that has
-#: arrived is seen only after the messages before it.
+#: Looks after the doorbell rang before the next sleep, where messages wake nobody: else a sleep ends at once as long as
+#: something is left. Some MPIs take in one message a call, so that an answer that has arrived is seen only after the
+#: messages before it.
 LOOKS = 2
 
 
@@ -46,11 +47,12 @@ class Backoff:
         self._comm, self._memory, self._doorbells = comm, memory, doorbells
         self._sleep, self._spin = sleep, spin
         self._spin_until = 0.0
-        self._looks = LOOKS
+        self._looks_after_work = 0 if doorbells.messages_wake else LOOKS
+        self._looks = self._looks_after_work
 
     def reset(self) -> None:
         """Say that there was work: the next pauses spin again."""
-        self._looks = LOOKS
+        self._looks = self._looks_after_work
         if self._spin:
             self._spin_until = time.perf_counter() + self._spin
 
@@ -90,5 +92,5 @@ class Backoff:
         if not self._doorbells.sleep(max(0.0, min(self._sleep, longest))):
             return True
         self._doorbells.clear()
-        self._looks = LOOKS
+        self._looks = self._looks_after_work
         return False

@@ -46,7 +46,7 @@ class Pace(NamedTuple):
 
 
 #: Of a rank that messages wake, and of one that has to look.
-WOKEN, BLIND = Pace(3, 1e-3, 1e-3), Pace(100, 30e-6, 100e-6)
+WOKEN, BLIND = Pace(1, 1e-3, 1e-3), Pace(100, 30e-6, 100e-6)
 
 
 class MessageWindow(Owner):
