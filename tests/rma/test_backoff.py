@@ -40,3 +40,17 @@ def test_a_rank_attends_to_messages_itself_until_it_has_what_it_waits_for(looks)
     doorbells = SimpleNamespace(sleep=lambda seconds: True, clear=list, messages_wake=True)
     Backoff(comm, memory, doorbells, 0.005).until(lambda: events.count("look") == looks)
     assert events == ["attends", *["look"] * looks, "ends"]
+
+
+@pytest.mark.parametrize("messages_wake", [True, False])
+def test_a_rank_that_messages_wake_looks_once_before_it_sleeps(messages_wake):
+    from mpidl.rma.backoff import LOOKS, Backoff
+
+    events = []
+    comm = SimpleNamespace(Iprobe=lambda source, tag: False)
+    memory = SimpleNamespace(serve=lambda: events.append("look"))
+    doorbells = SimpleNamespace(sleep=lambda seconds: events.append("sleep"), clear=list, messages_wake=messages_wake)
+    backoff = Backoff(comm, memory, doorbells, 0.005)
+    while "sleep" not in events:
+        backoff.pause()
+    assert events.count("look") == (1 if messages_wake else 1 + LOOKS)
