@@ -33,9 +33,9 @@ class Sockets:
     """Watches this process's TCP connections for what arrives, and for room to send more.
 
     `sleep` returns at once as long as a connection has something to read, of which MPI may take a part in a call, and
-    if something has arrived, or there has been room to send more, since the last sleep or `clear`: a call of MPI may
-    have read what completes something that was looked at before. So it does once more after that. Connections that are
-    made later are watched after the next `find`, or soon after a sleep in vain.
+    if anything has happened since the last sleep or `clear`. So does the sleep after that, once, if nothing more has
+    happened: the last call of MPI may have read what completes a request that was tested before it, and only another
+    look shows that. Connections that are made later are watched after the next `find`, or soon after a sleep in vain.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Sockets:
         # What each connection has had to read at so many sleeps in a row.
         self._left: dict[int, int] = {}
         self._sleeps = 0
-        # Whether the caller has looked since all that had happened was read.
+        # Whether a look has followed that on all that had happened.
         self._settled = True
         self._found = 0.0
         self.find()
