@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness import save, table
+from harness import require, save, table
 from mpidl.algorithms import ALGORITHMS
 from training import curve, fashion, plot, train
 
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--only", nargs="*", choices=list(cases), help="some of the cases")
     options = parser.parse_args()
+    require("matplotlib")
 
     runs = {}
     for case in options.only or cases:

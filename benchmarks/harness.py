@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -40,6 +41,20 @@ def interleave(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, l
             case()
             seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+def require(*packages: str) -> None:
+    """End with a line that says what to install if packages are missing: before anything is measured, not after."""
+    if missing := [each for each in packages if importlib.util.find_spec(each) is None]:
+        sys.exit(f"not installed: {', '.join(missing)}, expected `pip install -r benchmarks/requirements.txt`")
+
+
+def pyplot() -> Any:
+    """Return matplotlib's pyplot, which draws into files and needs no display."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    return importlib.import_module("matplotlib.pyplot")
 
 
 def start(ranks: int) -> int:

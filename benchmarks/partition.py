@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, save, start, table
+from harness import RESULTS, pyplot, require, save, start, table
 from mpidl.config import toml
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--network", choices=NETWORKS, help="one of them; both by default")
     options = parser.parse_args()
     if options.predict:
+        require("matplotlib")
         curves()
     elif environment.world().size == 1:
         sys.exit(start(options.ranks))
@@ -276,12 +277,7 @@ def as_in_the_paper(layers: list[Layer], shape: tuple[int, ...], ranks: int) -> 
 
 def plot(lines: dict[str, list[float]]) -> Path:
     """Draw how many times as fast each network is on more machines; return the file."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    figure, axes = pyplot().subplots(figsize=(7, 4.5))
     for name, speedups in lines.items():
         axes.plot(CURVE, speedups, marker="o", label=name)
     axes.set_xscale("log", base=2)

@@ -38,7 +38,7 @@ import torch
 from scipy.optimize import minimize
 
 import mpidl
-from harness import save, table
+from harness import require, save, table
 from mpidl.algorithms import Sandblaster
 from mpidl.config import toml
 from mpidl.data import Portions
@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=directory, help="directory of the four Fashion-MNIST .gz files")
     parser.add_argument("--only", nargs="*", choices=list(parts), default=list(parts))
     options = parser.parse_args()
+    require("matplotlib")
     for name in options.only:
         rows = parts[name](options.data)
         print(table(rows))

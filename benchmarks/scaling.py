@@ -36,7 +36,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from harness import RESULTS, save, save_hdf5, table
+from harness import RESULTS, pyplot, require, save, save_hdf5, table
 from scaling_points import DDP_STRONG, DDP_WEAK, STRONG, WEAK, Point, job, point_of, speed_of
 from scaling_prediction import FOR_A_SERVER, Fit, beyond, fitted, predicted
 from training import last_json, train
@@ -55,6 +55,7 @@ def main() -> None:
         return
     if options.point is not None and not 0 <= options.point < len(every):
         sys.exit(f"--point: expected 0 to {len(every) - 1}, found {options.point}")
+    require(*["torch"] * bool(options.data and not options.gather), *["matplotlib"] * (options.point is None))
     with tempfile.TemporaryDirectory() as own:
         directory = options.points or Path(own)
         directory.mkdir(parents=True, exist_ok=True)
@@ -193,18 +194,25 @@ def row(
     return line
 
 
+def label_of(point: Point, rows: list[dict[str, Any]]) -> str:
+    """Return what the plot calls a point's series: its scaling, and of what else the rows have several values."""
+    words = [point.scaling]
+    for name in ("hosts",) if point.ddp else ("hosts", "servers", "partitions"):
+        if len({each[name] for each in rows if point_of(each).ddp == point.ddp}) > 1:
+            count = getattr(point, name)
+            words.append(f"{count} {name.removesuffix('s') if count == 1 else name}")
+    return ", ".join(words)
+
+
 def plot(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> Path:
     """Draw samples/s and efficiency over workers; what is predicted is dashed, and said so."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (speeds, efficiencies) = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
+    figure, (speeds, efficiencies) = pyplot().subplots(1, 2, figsize=(13, 8), layout="constrained")
+    colours = pyplot().get_cmap("tab20").colors
+    for axes in (speeds, efficiencies):
+        axes.set_prop_cycle(color=colours)
     series: dict[str, list[dict[str, Any]]] = {}
     for each in rows:
-        what = "" if point_of(each).ddp else f", {each['servers']} servers, {each['partitions']} partitions"
-        series.setdefault(f"{each['scaling']}, {each['hosts']} hosts{what}", []).append(each)
+        series.setdefault(label_of(point_of(each), rows), []).append(each)
     for label, found in series.items():
         workers = [each["workers"] for each in found]
         (line,) = speeds.plot(workers, [each["samples/s"] for each in found], "o-", label=label)
@@ -222,10 +230,10 @@ def plot(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> Path:
         axes.grid(alpha=0.3)
     speeds.set(yscale="log")
     efficiencies.set(ylim=(0, None))
-    speeds.legend(fontsize="x-small")
+    figure.legend(loc="outside lower center", ncols=3, fontsize="x-small")
     path = RESULTS / "scaling.png"
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    pyplot().close(figure)
     return path
 
 

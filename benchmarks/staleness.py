@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness import save, table
+from harness import require, save, table
 from training import curve, fashion, plot, simulate
 
 LEARNERS = 30
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.1, help="alpha_0, of plain SGD")
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
+    require("matplotlib")
 
     rows, curves = [], {}
     for n in (1, 15, 30):

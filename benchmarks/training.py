@@ -96,16 +96,11 @@ def curve(run: Run, over: str = "time") -> tuple[list[float], list[float]]:
 
 def plot(name: str, title: str, curves: dict[str, tuple[list[float], list[float]]], xlabel: str, ylabel: str) -> Path:
     """Draw curves, (x, y) by label, into ``results/NAME.png``; return its path."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    from harness import RESULTS
+    from harness import RESULTS, pyplot
 
     RESULTS.mkdir(exist_ok=True)
-    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
-    colours = pyplot.get_cmap("tab20")
+    figure, axes = pyplot().subplots(figsize=(9, 6), layout="constrained")
+    colours = pyplot().get_cmap("tab20")
     for number, (label, (x, y)) in enumerate(curves.items()):
         style = "-" if number < 20 else "--"
         axes.plot(x, y, style, marker=".", color=colours(number % 20), label=label)
@@ -114,5 +109,5 @@ def plot(name: str, title: str, curves: dict[str, tuple[list[float], list[float]
     axes.legend(fontsize="small", ncols=2)
     path = RESULTS / f"{name}.png"
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    pyplot().close(figure)
     return path
