@@ -18,7 +18,7 @@ from running_job import RunningJob
 
 from mpidl.config import toml
 
-WIRES = ("fp32", "bf16", "topk:0.1", "onebit")
+WIRES = ("fp32", "bf16", "int8", "topk:0.1", "onebit")
 WIRES_OF_FETCHES = ("bf16", "int8", "topk:0.1", "onebit")
 #: They don't divide the data's 1437 samples evenly, nor these the batches of a portion.
 REPLICAS, BATCH, PORTION = 3, 32, 64

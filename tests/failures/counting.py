@@ -156,6 +156,8 @@ LARGE: dict[str, Any] = {
 }
 ALONE: dict[str, Any] = {"replicas": (1,)}
 APART: dict[str, Any] = {"servers": (0,)}
+#: What sparse formats encode together are 1024 elements: enough for two servers.
+BLOCKS: dict[str, Any] = {"padding": 2900}
 #: Two nodes, of which one has a relay.
 RELAYED: dict[str, Any] = {"servers": (1, 2), "replicas": (4, 5), "relays": 1}
 #: The same with as many replicas at each start: those without a relay, too, go on with what they have left out.
@@ -168,13 +170,13 @@ CASES = (
     Case("downpour, literal 3, 2", {"name": "downpour", "n_push": 3, "n_fetch": 2, "schedule": "literal"}),
     Case("downpour, overlap", {"name": "downpour", "overlap": True}),
     Case("downpour, bf16", {"name": "downpour", "n_push": 2, "wire": "bf16"}),
-    Case("downpour, topk", {"name": "downpour", "n_push": 2, "wire": "topk:0.5"}, moves=False),
+    Case("downpour, topk", {"name": "downpour", "n_push": 2, "wire": "topk:0.5"}, moves=False, **BLOCKS),
     Case("downpour, fetches in bf16", {"name": "downpour", "wire_fetch": "bf16"}),
     Case("downpour, deterministic", {"name": "downpour", "n_push": 2}, deterministic=True),
     Case("downpour, one process", servers=(0,), replicas=(0,)),
     Case("downpour, relay", **RELAYED),
     Case("downpour, n_push 3, n_fetch 2, relay", {"name": "downpour", "n_push": 3, "n_fetch": 2}, **RELAYED),
-    Case("downpour, topk, relay", {"name": "downpour", "wire": "topk:0.1", "wire_fetch": "bf16"}, **ENCODED),
+    Case("downpour, topk, relay", {"name": "downpour", "wire": "topk:0.1", "wire_fetch": "bf16"}, **ENCODED, **BLOCKS),
     Case("ssp", {"name": "ssp", "bound": 1}),
     Case("ssp, relay", {"name": "ssp", "bound": 1}, **RELAYED),
     Case("softsync", {"name": "softsync", "n": 100, "modulate": False}),

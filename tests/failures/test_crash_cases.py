@@ -1,0 +1,26 @@
+"""The jobs that ``make crashes`` kills can begin, with each number of servers that is chosen for them."""
+
+import pytest
+from bitwise import MATRIX
+from counting import CASES
+
+from mpidl.config import load
+from mpidl.job.build import build
+from mpidl.job.slices import held_shards
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_job_that_counts_has_shards_for_all_its_servers(case, tmp_path, monkeypatch):
+    for name, value in case.environment(tmp_path, replicas=1).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    job = build(load(case.write(tmp_path)))
+    for servers in filter(None, case.servers):
+        assert len(held_shards(job, servers)) == servers
+
+
+@pytest.mark.parametrize("setting", MATRIX, ids=str)
+def test_a_deterministic_job_has_shards_for_all_its_servers(setting, tmp_path):
+    job = build(load(setting.write(tmp_path)))
+    if setting.servers:
+        assert len(held_shards(job, setting.servers)) == setting.servers
