@@ -97,7 +97,7 @@ def test_a_deterministic_run_can_not_go_by_speed(name):
                 "algorithm": {"name": name, "dynamic": True},
             }
         )
-    assert str(error.value) == "algorithm.dynamic: true goes by timing, which can't go with run.deterministic = true"
+    assert str(error.value) == "algorithm.dynamic: true depends on timing, which rules out run.deterministic = true"
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def configured(algorithm, **run):
 @pytest.mark.parametrize(
     ("key", "line"),
     [
-        ("deterministic", "algorithm.grace: 0.5 goes by timing, which can't go with run.deterministic = true"),
+        ("deterministic", "algorithm.grace: 0.5 depends on timing, which rules out run.deterministic = true"),
         ("record", "run.record: a run of {name} with grace can't be recorded"),
     ],
 )
@@ -258,7 +258,7 @@ def test_a_quorum_is_of_the_replicas_that_there_are():
     with pytest.raises(UsageError) as error:
         deterministic.begin(4)
     assert str(error.value) == (
-        "algorithm.quorum: 3 of 4 replicas goes by timing, which can't go with run.deterministic = true, expected 4"
+        "algorithm.quorum: 3 of 4 replicas depends on timing, which rules out run.deterministic = true, expected 4"
     )
 
 

@@ -48,8 +48,8 @@ def test_samples_are_stacked():
     ("samples", "text"),
     [
         ([np.zeros(3), np.zeros(4)], "samples of shapes (3,) and (4,) need a collate function"),
-        ([object(), object()], "an object is no array or number: samples like it need a collate function"),
-        (["a", "b"], "a str is no array or number: samples like it need a collate function"),
+        ([object(), object()], "an object is neither an array nor a number: samples like it need a collate function"),
+        (["a", "b"], "a str is neither an array nor a number: samples like it need a collate function"),
     ],
 )
 def test_samples_that_do_not_stack(samples, text):

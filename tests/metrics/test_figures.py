@@ -77,8 +77,8 @@ def test_targets(split, name, comparison, value, space):
         ("train_loss < 1", "target: unknown figure 'train_loss'"),
         ("validation_f1 > 1", "target: validation_f1, but run.metrics has no 'f1'"),
         ("test_loss = 1", "target: 'test_loss = 1', expected such as"),
-        ("test_loss < low", "target: 'low' is no number"),
-        ("test_loss < nan", "target: 'nan' is no number"),
+        ("test_loss < low", "target: 'low' is not a number"),
+        ("test_loss < nan", "target: 'nan' is not a number"),
         ("", "target: '', expected such as"),
     ],
 )

@@ -47,7 +47,7 @@ def check_timing(key: str, value: object, deterministic: bool) -> None:
     """Raise UsageError if a run is to be deterministic and a key of its algorithm has a value that goes by timing."""
     if value and deterministic:
         found = str(value).lower()
-        raise UsageError(f"algorithm.{key}: {found} goes by timing, which can't go with run.deterministic = true")
+        raise UsageError(f"algorithm.{key}: {found} depends on timing, which rules out run.deterministic = true")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +62,13 @@ class Algorithm(Checked):
     wire : str
         How pushes travel: "fp32" (as they are), "bf16", "int8", "topk:FRACTION" or "onebit"; see `mpidl.wire`.
         "factors": the gradients of dense layers as the factors that servers multiply, where these are fewer bytes; see
-        `mpidl.wire.factors`. "auto": as fast as these ranks need it, chosen when the run begins.
+        `mpidl.wire.factors`. "auto": a format that is chosen when the run begins, by the speed of the network.
     wire_fetch : str
-        How fetches travel: the same words but "factors". All but "fp32" encode how far a shard is ahead of what the
-        worker has.
+        How fetches travel: the same formats, except "factors". All but "fp32" encode the difference between a shard
+        and what the worker has of it.
     wire_within_nodes : bool
-        Whether that holds between ranks of one node, too, where parameters travel fastest as they are. "auto" turns it
-        off. In a deterministic run it always does.
+        Whether ranks of one node also encode what they exchange, though parameters travel fastest there as they are.
+        "auto" turns it off. In a deterministic run they always do.
     max_staleness : int, optional
         Drop pushes that are staler; their portions are logged.
 

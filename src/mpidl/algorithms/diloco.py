@@ -162,6 +162,6 @@ class Diloco(Algorithm):
             raise UsageError(f"algorithm.quorum: {self.quorum}, expected at most {replicas}, the number of replicas")
         if self.quorum < replicas and deterministic:
             raise UsageError(
-                f"algorithm.quorum: {self.quorum} of {replicas} replicas goes by timing, which can't go with "
+                f"algorithm.quorum: {self.quorum} of {replicas} replicas depends on timing, which rules out "
                 f"run.deterministic = true, expected {replicas}"
             )

@@ -113,4 +113,4 @@ class Downpour(Algorithm):
         """See `Algorithm.check`."""
         if deterministic and (self.overlap or self.warm_start > 0):
             key = "overlap" if self.overlap else "warm_start"
-            raise UsageError(f"algorithm.{key}: timing decides its result; it can't go with run.deterministic = true")
+            raise UsageError(f"algorithm.{key}: its result depends on timing, which rules out run.deterministic = true")

@@ -186,9 +186,7 @@ def from_dict(
     config.algorithm.check(config.run.deterministic, config.rule)
     for key in ("wire", "wire_fetch"):
         if config.run.deterministic and getattr(config.algorithm, key) == AUTO:
-            raise UsageError(
-                f"algorithm.{key}: 'auto' is chosen by timing, which can't go with run.deterministic = true"
-            )
+            raise UsageError(f"algorithm.{key}: 'auto' is chosen by timing, which rules out run.deterministic = true")
     if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
         raise UsageError(f"run.record: a run of {algorithm.name} can't be recorded")
     for key, given in (("streamed", "fragments or overlap"), ("dynamic", "dynamic = true"), ("grace", "grace")):

@@ -45,7 +45,7 @@ class RunSection(Checked):
         Make the whole run, not only its start, independent of the number of servers and of timing. Libraries round
         differently with other numbers of threads: set OMP_NUM_THREADS where bits count.
     metrics : list of str
-        What evaluations give beside loss and accuracy: names in `mpidl.metrics.METRICS`, and ``"module:function"`` for
+        Figures of evaluations beside loss and accuracy: names in `mpidl.metrics.METRICS`, and ``"module:function"`` for
         a function of (outputs, targets) that returns a sum over a batch and what to divide it by.
     target : str, optional
         Stop when an evaluation fulfils this comparison, such as ``"validation_loss < 0.1"``.
@@ -129,8 +129,8 @@ class DataSection(Checked):
     portion : int
         Samples given to a replica at a time, a multiple of `batch`; four batches if not given.
     shuffle : {"samples", "portion"}
-        What the order of an epoch is a permutation of: all samples; or portions, which are blocks of neighbours, and
-        the samples of each. By default portions with ``hdf5``, where neighbours are read together, else samples.
+        The order of an epoch: a permutation of all samples; or one of portions, which are blocks of neighbours, and of
+        the samples in each. By default portions with ``hdf5``, where neighbours are read together, else samples.
     keep : {"files", "memory", "distributed"}
         Where the samples are. "files": as the source has them. "memory": each node reads them once, and keeps them in
         memory that its workers share. "distributed": each node reads and keeps a part of them, and asks the others for
@@ -192,7 +192,7 @@ class ModelSection(Checked):
         ``"module:function"``; the function returns the model for ``(dataset, seed)``: a `mpidl.nn.Model`, such as
         a `mpidl.jax.JaxModel`, or a `torch.nn.Module`, or a module and its loss.
     loss : str, optional
-        A name in `mpidl.nn.LOSSES`. Of a module that a factory returns without its loss: the name of a loss of
+        A name in `mpidl.nn.LOSSES`. For a module that a factory returns without its loss: the name of a loss of
         `torch.nn.functional`, or ``"module:function"``.
     label_smoothing : float
         Label smoothing of softmax cross-entropy; see `mpidl.nn.SoftmaxCrossEntropy`.
@@ -203,11 +203,11 @@ class ModelSection(Checked):
     dtype : {"float32", "float64"}
         Type of parameters, gradients and activations of a network.
     autocast : {"bfloat16"}, optional
-        Of a module: forward passes are computed in this precision where PyTorch deems it safe.
+        For modules: compute forward passes in this precision where PyTorch deems it safe.
     compile : bool
-        Of a module: compile it by `torch.compile`.
+        For modules: compile them by `torch.compile`.
     micro_batches : int
-        Of a module: gradients are computed in so many pieces of a batch, where memory is short.
+        For modules: compute gradients in so many pieces of a batch, where memory is short.
     group : tuple of Group
         ``[[model.group]]``: parameters that are trained in a way of their own.
     initial : str, optional

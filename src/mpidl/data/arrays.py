@@ -185,7 +185,7 @@ class MappedSplit(Split):
     Parameters
     ----------
     inputs, targets : Column
-        Of mapped arrays; targets are read into memory.
+        For mapped arrays; targets are read into memory.
     integers, double : bool
         Whether integer inputs stay as they are, and numbers of float64; see `as_integers` and `as_double`.
 

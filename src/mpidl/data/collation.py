@@ -37,7 +37,7 @@ def collate(samples: Sequence[Any]) -> Any:
         return {key: collate([sample[key] for sample in samples]) for key in first}
     arrays = [np.asarray(sample) for sample in samples]
     if arrays[0].dtype.kind not in "biufc":
-        raise ValueError(f"{kind_of(first)} is no array or number: samples like it need a collate function")
+        raise ValueError(f"{kind_of(first)} is neither an array nor a number: samples like it need a collate function")
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise ValueError(f"samples of shapes {min(shapes)} and {max(shapes)} need a collate function")

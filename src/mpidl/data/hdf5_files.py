@@ -111,7 +111,7 @@ class Joined:
     shape : tuple of int
     dtype : numpy.dtype
     chunks : tuple of int or None
-        Those of the first file.
+        The chunks of the first file.
     """
 
     def __init__(self, key: str, parts: Sequence[_Part], opened: Callable[[Path], h5py.File]) -> None:

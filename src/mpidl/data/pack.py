@@ -81,7 +81,7 @@ def pack(
     Returns
     -------
     dict
-        With keys file, classes, train_samples and test_samples.
+        The keys are file, classes, train_samples and test_samples.
 
     Raises
     ------

@@ -30,7 +30,7 @@ class ReplayedServer:
     ----------
     shard : Shard
     arrivals : array (n,) of int64
-        As recorded; see `storage.interleaving.ServerRecord`.
+        What was recorded; see `storage.interleaving.ServerRecord`.
     replicas : int
         Number of replicas.
 
@@ -74,7 +74,7 @@ class ReplayedReplica:
         What it keeps.
     batches : array (n, 2) of int64
     fetches : array (m, servers) of int64
-        As recorded; see `storage.interleaving.WorkerRecord`.
+        What was recorded; see `storage.interleaving.WorkerRecord`.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ class Totals:
     pushes, fetches, bytes_pushed, bytes_fetched : int
         Number of pushes and fetches of whole vectors by all replicas, and their bytes.
     bytes_behind : int
-        Of the bytes fetched, those that have come behind a push, while the rest of it was on its way.
+        The part of the bytes fetched that came behind a push, while the rest of the push was on its way.
     bytes_moved : int
         Bytes that ranks of the same replica have sent each other.
     first_fetch, last_push : float

@@ -59,7 +59,7 @@ class JaxSection(Section):
     ----------
     whole : JaxSequence
     plan : Sections
-        Of `sections`.
+        What `sections` returns.
     rank, schedule, micro_batches
         See `Section`.
     """

@@ -43,7 +43,7 @@ def keep_best(job: Job, best: Best) -> None:
     Raises
     ------
     MpidlError
-        That can't be written.
+        The file can't be written.
     """
     write_best(job.directory, best)
     job.best = best

@@ -70,7 +70,7 @@ class Job:
     layout : Layout
         Layout of the flat vectors of shards, replicas and algorithms. The original's own vector has its own layout.
     dtype
-        That of the original; see `CompleteModel`.
+        The original's dtype; see `CompleteModel`.
     slices : sequence of Range
         What each rank of a replica has of the flat vectors.
     slice : Range

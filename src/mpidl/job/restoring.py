@@ -72,7 +72,7 @@ def replica_position(job: Job, number: int) -> ReplicaPosition | None:
 def residual_of_relay(job: Job, number: int, relays: int) -> np.ndarray:
     """Return what relay `number` of so many begins with, shape (size,): what relays before had left out of pushes.
 
-    Of so many relays, each takes its share of what there is. Another algorithm begins with nothing left out.
+    Each relay takes its share of what there is. Another algorithm begins with nothing left out.
 
     Raises
     ------

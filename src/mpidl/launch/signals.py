@@ -16,7 +16,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 def hold() -> None:
     """Block the `STOPPING` signals: they would end a process that can't save yet, or has saved and is on its way out.
 
-    Those that come stay pending until `handled` takes them up; if nothing does, they end with the process.
+    Signals that come stay pending until `handled` takes them up; if nothing does, they end with the process.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
 

@@ -49,7 +49,7 @@ class MeanAbsoluteError(RowMetric):
 class R2(RowMetric):
     """Coefficient of determination of each output, 1 - (squared errors) / (squared deviations), averaged over them.
 
-    Of targets that are all the same it is 1 if there are no errors, else 0. The deviations come from the sum of the
+    If all targets are the same, it is 1 where there are no errors, else 0. The deviations come from the sum of the
     squares and the sum, in float64: where the mean is 10,000 times the standard deviation, 8 digits remain.
     """
 

@@ -72,7 +72,7 @@ def parse(text: str, names: Sequence[str]) -> Target:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UsageError(f"target: {quoted(number)} is no number, {example}")
+        raise UsageError(f"target: {quoted(number)} is not a number, {example}")
     known = [f"{each}_{name}" for each in (SPLITS if split not in SPLITS else (split,)) for name in names]
     if split in SPLITS and name in METRICS and figure not in known:
         raise UsageError(f"target: {figure}, but run.metrics has no {name!r}")

@@ -117,7 +117,7 @@ class Penalised:
     ----------
     model : PlacedModel
     segments : sequence of Segment
-        Of the model's vector.
+        The segments of the model's vector.
     total : callable
         Returns the sum of a number over the ranks that compute the model together, of which each has a part of it.
     """

@@ -92,9 +92,9 @@ class _Graph:
     Attributes
     ----------
     parameters : dict of str to array
-        Those of the layer that is being written.
+        The parameters of the layer that is being written.
     name : str
-        Its name.
+        The layer's name.
     dtype : numpy.dtype
         The network's.
     float, integer : int

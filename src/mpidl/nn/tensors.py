@@ -24,7 +24,7 @@ class Tensors:
     ----------
     layers : sequence of Layer
     graph : Graph
-        Of these layers.
+        How the layers are connected.
     dtype : dtype
     seed : int
         Seed of the initial parameters.

@@ -21,7 +21,7 @@ class Sender:
     to : int
         The other rank.
     tag : int
-        Of the arrays; the first one's shape has the next.
+        Tag of the arrays; the message with the first one's shape has the next.
     """
 
     def __init__(self, group: Group, to: int, tag: int) -> None:
@@ -62,7 +62,7 @@ class Receiver:
         The other rank.
     tag : int
     dtype
-        Of the arrays.
+        The arrays' dtype.
     """
 
     def __init__(self, group: Group, source: int, tag: int, dtype: Any) -> None:

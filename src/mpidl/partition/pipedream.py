@@ -30,7 +30,7 @@ class PipeDream:
     network : Network
         The whole network.
     plan : Plan
-        With stages; the tensors of a stage may be cut over its ranks.
+        A plan with stages; the tensors of a stage may be cut over its ranks.
     rank : int
 
     Attributes

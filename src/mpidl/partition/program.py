@@ -35,7 +35,7 @@ class Program:
     tensors : Tensors
         Bound to the group.
     sums : GradientSums
-        Of the tensors' gradients.
+        Sums of the tensors' gradients.
     work : Pass
         The arrays.
     samples : int

@@ -44,7 +44,7 @@ class Sections:
     slices : tuple of Range
         What each stage's rank holds of the flat vector.
     statistics : tuple of Range
-        Those that rules leave alone.
+        The ranges that rules leave alone.
     """
 
     runs: tuple[Range, ...]

@@ -28,7 +28,7 @@ class Tensor(NamedTuple):
     box : Box or None
         What its layer takes.
     transfer : Transfer
-        From what all ranks hold to what they take.
+        What moves between what all ranks hold and what they take.
     tag : int
     """
 

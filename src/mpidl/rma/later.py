@@ -11,14 +11,14 @@ import numpy as np
 class Later:
     """Answers to other ranks that wait for counters in this rank's memory.
 
-    Those to one rank leave in the order in which it asked, so that only its first one has to be looked at.
+    Answers to one rank leave in the order in which it asked, so that only the first one has to be looked at.
 
     Parameters
     ----------
     memory : array of uint8
         Aligned to 8 bytes.
     ranks : sequence of int
-        Those that may ask.
+        The ranks that may ask.
     """
 
     def __init__(self, memory: np.ndarray, ranks: Sequence[int]) -> None:
@@ -34,7 +34,7 @@ class Later:
         Parameters
         ----------
         rank : int
-            To which it goes.
+            The rank that gets the answer.
         counter : int
             Where in memory the int64 begins that it waits for, in bytes.
         least : int

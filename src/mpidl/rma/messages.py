@@ -63,9 +63,9 @@ class MessageWindow(Owner):
     allocation : {"allocate", "create"}
         How the window's memory is obtained; see `mpidl.rma.windows.Window`.
     staging : Staging, optional
-        On a rank with vectors on a device: how they travel.
+        How vectors travel, on a rank that has them on a device.
     asked_by : collection of int, optional
-        Who reaches its regions, besides ranks that share an MPI window with this one; all ranks by default.
+        The ranks that reach its regions, besides those that share an MPI window with this one; all ranks by default.
     woken : bool
         Whether messages from other nodes wake a rank that watches its connections.
     """

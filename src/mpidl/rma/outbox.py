@@ -112,7 +112,7 @@ class Outbox:
         final : int
             The element of the shard from which on they are final.
         factors : Factors
-            Those of the layer whose weight begins at this element.
+            The factors of the layer whose weight begins at this element.
         """
         packing = self.packing
         if packing is None:

@@ -72,7 +72,7 @@ class Asked:
     rows : array of int64
         Where the batch's samples lie in these.
     remote : array of int64
-        Of each place in these: the row in the memory of the node that has it.
+        For each place in these, the row in the memory of the node that has it.
     stops : array (nodes,) of int64
         Where the samples of each node end in them.
     requests : list of MPI.Request

@@ -74,7 +74,7 @@ class Requests:
     ----------
     comm : MPI.Intracomm
     ranks : sequence of int
-        Those that may ask.
+        The ranks that may ask.
     memory : Window or OwnMemory
         The memory, and what makes an operation on it atomic.
     own : int

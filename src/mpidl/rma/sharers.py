@@ -29,7 +29,7 @@ class Sharers:
     comm : MPI.Intracomm
         The sharers, those of a node next to each other.
     node : MPI.Intracomm
-        Those of this node.
+        The sharers of this node.
     nodes : list of list of int
         The ranks in `comm` of each node.
     """

@@ -38,9 +38,9 @@ class Prediction:
     Attributes
     ----------
     step_seconds : float
-        From one gradient of a replica to its next.
+        Time from one gradient of a replica to its next.
     samples_per_second : float
-        Of all replicas.
+        Speed of all replicas together.
     fetched, pushed : float
         Bytes that a replica fetches and pushes a step.
     load : float
@@ -63,7 +63,7 @@ def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
     Parameters
     ----------
     job : Job
-        Of an algorithm without a coordinator.
+        A job whose algorithm has no coordinator.
     servers : int
         0 for an algorithm without servers.
     replicas : int

@@ -122,7 +122,7 @@ def train(
         Make the whole run independent of the number of servers and of timing; False by default. Libraries round
         differently with other numbers of threads: set OMP_NUM_THREADS where bits count.
     metrics : sequence of str, optional
-        What evaluations give beside loss and accuracy: names in `mpidl.metrics.METRICS`, or ``"module:function"``.
+        Figures of evaluations beside loss and accuracy: names in `mpidl.metrics.METRICS`, or ``"module:function"``.
     target : str, optional
         Stop when an evaluation fulfils a comparison, such as ``"validation_loss < 0.1"``; never by default.
     target_accuracy : float, optional

@@ -29,7 +29,7 @@ class Way:
     ----------
     partitions, stages, micro_batches : int
     seconds : float
-        Of a gradient.
+        Time of a gradient.
     plan : Plan or None
         None if the model isn't cut.
     virtual : Cut

@@ -67,7 +67,7 @@ class Accrual:
             Numbers of the evaluation, of the unit in it, and of the chunk.
         values : array, shape (chunk's size,)
         loss, weight : float
-            Those of the unit; see `losses`. The same with every chunk.
+            Loss and weight of the unit, the same with every chunk; see `losses`.
 
         Returns
         -------

@@ -26,7 +26,7 @@ class Damping:
     pieces : sequence of Range
         Parts of the flat vector: those that are pushed by themselves.
     parameters : array
-        Of the pushes' dtype, NumPy or CuPy.
+        NumPy or CuPy, of the pushes' dtype.
     """
 
     def __init__(self, statistics: Sequence[Range], pieces: Sequence[Range], parameters: Any) -> None:

@@ -50,7 +50,7 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
         raise _damaged(index, "checksum")
     with _reading(index), h5py.File(index) as file:
         if "files" not in file:
-            raise DamagedError(f"{path}: {INDEX} is no index")
+            raise DamagedError(f"{path}: {INDEX} is not an index")
         seals = {name: Seal.parse(text) for name, text in file["files"].attrs.items()}
         step = int(file.attrs["step"])
     if path.name.isdecimal() and int(path.name) != step:

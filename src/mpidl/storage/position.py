@@ -19,7 +19,7 @@ class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
     batches, samples : int
         Minibatches and samples that it had computed since the run began or was resumed.
     unpushed : list of (int, int, int)
-        Those of its batches that were in no push yet: a portion, its first such batch, and the batch after the last.
+        Its batches that were in no push yet: a portion, its first such batch, and the batch after the last.
     working : list of (int, int)
         Portions that it had taken and not used up, each with its next batch.
     tickets : int
@@ -68,7 +68,7 @@ class Position(NamedTuple):
     seconds : float
         Training time so far.
     replicas : list of ReplicaPosition
-        From which the same replicas go on, with the batches that they had computed and not pushed.
+        Where the same replicas go on, with the batches that they had computed and not pushed.
     passed_over : list of (int, int)
         The portions of `unfinished` that no replica had taken.
     beginning : (int, list of (int, int)) or None

@@ -27,7 +27,7 @@ class Trained:
     Attributes
     ----------
     parameters : dict of str to array
-        By their names in the model's layout, such as ``"0-dense/weight"``; running statistics are among them.
+        The parameters by their names in the layout, such as ``"0-dense/weight"``; running statistics are among them.
     aliases : dict of str to str
         Other names of parameters that several parts of a model share, each with the name in `parameters`.
     constants : dict of str to array

@@ -48,7 +48,7 @@ class Roles:
     hosts : tuple of str
         ``hosts[r]`` is the name of rank r's host; empty where nobody wants to know.
     relays : tuple of Relay
-        Those of nodes whose workers don't push to the servers themselves.
+        The relays of nodes whose workers don't push to the servers themselves.
     """
 
     servers: tuple[int, ...]
@@ -61,7 +61,7 @@ class Roles:
     def role(self, rank: int) -> str:
         """Return the role of world rank `rank` as text: ``"server 0"``, ``"worker 1"``.
 
-        Of a replica of several ranks, each is a worker: ``"worker 1, partition 0 of 2"``.
+        Each rank of a replica that has several is a worker: ``"worker 1, partition 0 of 2"``.
 
         Raises
         ------

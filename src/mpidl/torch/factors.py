@@ -43,7 +43,7 @@ class FactoredLayer:
     ----------
     layer : torch.nn.Linear
     number : int
-        Of the weight, among the parameters.
+        The weight's index among the parameters.
     start : int
         The weight's first element in the vector.
 
@@ -52,9 +52,9 @@ class FactoredLayer:
     matrix : Matrix
         PyTorch's weight is (outputs, inputs), so that its rows are the layer's outputs.
     calls : int
-        Of the present forward pass.
+        Number of calls in the present forward pass.
     samples : int
-        Of the last of them; 0 if its inputs were no matrix, or PyTorch was asked for no gradient.
+        Number of samples in the last call; 0 if its inputs were no matrix, or PyTorch was asked for no gradient.
     taken : callable or None
         If given, called with the layer when the backward pass has reached it.
     only : bool

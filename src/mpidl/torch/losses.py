@@ -59,7 +59,7 @@ def accuracy_name(loss: Loss) -> str:
 def correct(loss: Loss, outputs: Any, targets: Any, total: float) -> float:
     """Return the share of correct predictions, times the batch's weight; NaN where it has no meaning.
 
-    Of class ids, the prediction is the largest output; ids below 0 don't count. With binary cross-entropy, all
+    With class ids, the prediction is the largest output; ids below 0 don't count. With binary cross-entropy, all
     labels of a sample must be told correctly.
     """
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):

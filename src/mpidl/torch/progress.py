@@ -56,9 +56,9 @@ class BackwardProgress:
         take : callable
             See `CompleteModel.wait_free_gradient`.
         layers : sequence of FactoredLayer
-            Those whose factors are taken.
+            The layers whose factors are taken.
         samples : int
-            Those of the minibatch if the gradient is taken in factors; 0 if it isn't.
+            Number of samples in the minibatch if the gradient is taken in factors; 0 if it isn't.
         """
         self._done = [not each.requires_grad for each in self._vector.parameters]
         self._final, self._watching = len(self._done), True

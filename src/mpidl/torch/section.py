@@ -169,7 +169,7 @@ class TorchSection(Section):
     ----------
     whole : TorchModel
     plan : Sections
-        Of `sections`.
+        What `sections` returns.
     rank, schedule, micro_batches
         See `Section`.
     """

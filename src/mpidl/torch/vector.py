@@ -33,7 +33,7 @@ class Vector:
     Attributes
     ----------
     parameters : list of torch.nn.Parameter
-        Those that are trained.
+        The parameters that are trained.
     gradients : list of torch.Tensor
         A view of the gradient for each of `parameters`.
     layout : Layout

@@ -66,7 +66,7 @@ class Factors(NamedTuple):
     Attributes
     ----------
     samples : int
-        Those of the minibatch, n.
+        Number of samples in the minibatch, n.
     inputs : array (n, rows) or None
         None for a layer without such a weight.
     output_gradient : array (n, columns) or None
@@ -174,11 +174,11 @@ class Packing:
         Parameters
         ----------
         number : int
-            Of the part.
+            Number of the part.
         values : array (shard size,)
             The gradient; unused for a part that travels as factors.
         factors : Factors
-            Those of its layer.
+            The factors of the part's layer.
         data : array of uint8 (nbytes,)
             The whole push.
         """

@@ -32,7 +32,7 @@ class ByFragments(RequestHandler):
     Parameters
     ----------
     fragments : sequence of Fragment
-        Those that make up the worker's slice of the vector.
+        The fragments that make up the worker's slice of the vector.
     evaluate : callable
         Evaluates parameters after an epoch; called on all workers as (epoch, parameters).
 

@@ -20,7 +20,7 @@ class MpiGroup(Group):
     Parameters
     ----------
     communicator : MPI.Intracomm
-        Of this group alone. Freeing it is up to the caller; `free` frees what was made from it.
+        A communicator of this group alone. Freeing it is up to the caller; `free` frees what was made from it.
 
     Attributes
     ----------

@@ -125,7 +125,7 @@ class RequestHandler:
         start : int
             Its first element that is final.
         factors : Factors or None
-            Those of the layer whose tensors begin there; None from a model that gives none.
+            The factors of the layer whose tensors begin there; None from a model that gives none.
         early : bool
             Whether to send what can be sent.
         """

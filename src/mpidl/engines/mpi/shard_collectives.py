@@ -64,7 +64,7 @@ class ShardCollectives:
         vector : array or None
             None on a worker that gives no vector.
         given : array (workers,) of bool
-            Who gives a vector.
+            Which workers give a vector.
         received : array (workers, shard's size)
             The first rows receive the parts, in the order of the workers that give them.
         """

@@ -41,7 +41,7 @@ class Tearing:
         ----------
         link : WorkerLink
         clocks : array (shards, len(ShardClock)) of int64
-            Those that were read before the parameters.
+            The clocks that were read before the parameters.
         """
         if self.due:
             link.finish_fetch()

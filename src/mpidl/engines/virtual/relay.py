@@ -30,7 +30,7 @@ class Sum(PushInFlight):
     portions : (int, int)
         The first and the last portion that the pushes were computed on.
     workers : set of int
-        Those with a push in it, by their number at the relay.
+        The workers with a push in it, by their number at the relay.
     pushes, missing : int
         Number of pushes, and of those that have not arrived yet.
     closed : bool
@@ -58,7 +58,7 @@ class VirtualRelay(Exchanger):
     replicas : sequence of int
         The replicas whose relay it is.
     cluster : VirtualCluster
-        With time.
+        A cluster with virtual time.
     traffic : Traffic
     wire : Wire or None
         How pushes are encoded. None: not at all.

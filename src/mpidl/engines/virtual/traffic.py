@@ -74,7 +74,7 @@ class Traffic:
     ) -> Process:
         """Copy all shards into a vector, each at the moment its own answer leaves; return their clocks.
 
-        Of some servers that is under way, `following` a push.
+        From some servers the fetch is already under way, `following` a push.
         """
         if self._cluster.machines is None:
             for server in self._cluster.servers:

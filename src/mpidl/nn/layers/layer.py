@@ -174,7 +174,7 @@ class Layer(Checked, ABC):
     def rows_from(self, rows: Range, input_shape: Shape) -> Range:
         """Return the rows of the outputs that depend on some rows of the inputs only, and that can be computed apart.
 
-        Of a layer that computes all at once, as most do, there are none. A row has the same bits whether it is computed
+        A layer that computes all at once, as most do, has none. A row has the same bits whether it is computed
         apart or not.
         """
         return Range(0, 0)

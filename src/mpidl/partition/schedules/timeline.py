@@ -77,7 +77,7 @@ class Timeline:
 
     @property
     def stashed(self) -> tuple[int, ...]:
-        """Of how many micro-batches each stage keeps activations at once, at most."""
+        """Largest number of micro-batches whose activations each stage keeps at once."""
         return tuple(len(set(slots(event.instruction for event in stage).values())) for stage in self.events)
 
 

@@ -19,7 +19,7 @@ class WorkerLink(FollowerLink, Protocol):
     Attributes
     ----------
     shards : sequence of Range
-        Those that make up this worker's slice of the vector, counted from its beginning.
+        The shards that make up this worker's slice of the vector, counted from its beginning.
     relayed : bool
         Whether a relay of the node has mailboxes, parameters and clocks for this worker, in the servers' place.
     bytes_pushed : int
@@ -76,7 +76,7 @@ class WorkerLink(FollowerLink, Protocol):
     def taken(self) -> int:
         """Return a number below which all tickets had been taken when what was returned last had been ordered.
 
-        That is the last result of `order` or `recent_order`.
+        What was returned last is the result of `order` or `recent_order`.
         """
         ...
 
