@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 
 import pytest
 
@@ -139,6 +140,18 @@ def test_what_mpi_is_told_unless_the_user_did(monkeypatch, tmp_path):
         monkeypatch.setattr(os, "environ", dict(given))
         prepare_mpi()
         assert [os.environ.get(name) for name in names] == expected
+
+
+def test_a_rank_may_open_as_many_files_as_the_system_allows(monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for before, most, after in ((1000, 1500, 1500), (1000, 10**9, hard), (1400, 1300, 1400)):
+        monkeypatch.setattr("mpidl.launch.environment.OPEN_FILES", most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+        prepare_mpi()
+        found = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert found == (after, hard)
 
 
 @pytest.mark.parametrize(

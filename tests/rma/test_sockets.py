@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import select
 import socket
 import subprocess
@@ -36,6 +38,21 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.fixture
+def crowded() -> Iterator[None]:
+    """All numbers of files below 1024 are taken, as in a process with a thousand connections or data files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 4096), limits[1]))
+    with open(os.devnull) as file:
+        held = [os.dup(file.fileno())]
+        while held[-1] < 1024:
+            held.append(os.dup(file.fileno()))
+    yield
+    for number in held:
+        os.close(number)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.fixture
 def sockets(pair: tuple[socket.socket, socket.socket]) -> Iterator[Sockets]:
     watching = Sockets()
     watching.clear()
@@ -50,6 +67,26 @@ def test_what_arrives_wakes(pair: tuple[socket.socket, socket.socket], sockets: 
     assert sockets.sleep(LONG)
     assert time.monotonic() - started < LONG / 2
     timer.join()
+
+
+def test_what_arrives_wakes_a_process_with_a_thousand_open_files(
+    crowded: None, pair: tuple[socket.socket, socket.socket], sockets: Sockets
+) -> None:
+    bell, ring = socket.socketpair()
+    with bell, ring:
+        assert bell.fileno() > 1024
+        assert not sockets.sleep(0.001, bell)
+        timer = threading.Timer(0.05, ring.send, [b"!"])
+        timer.start()
+        started = time.monotonic()
+        assert sockets.sleep(LONG, bell)
+        timer.join()
+        bell.recv(1)
+        timer = threading.Timer(0.05, pair[1].send, [b"!"])
+        timer.start()
+        assert sockets.sleep(LONG, bell)
+        assert time.monotonic() - started < LONG / 2
+        timer.join()
 
 
 def test_nobody_sleeps_before_all_that_has_arrived_is_read(
@@ -157,6 +194,52 @@ def test_connections_made_later_are_found_after_a_sleep_in_vain(sockets: Sockets
         sockets.clear()
         far.send(b"!")
         assert sockets.sleep(LONG)
+
+
+def test_a_connection_that_takes_the_number_of_another_is_found(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    sockets = Sockets()
+    later, other = connected()
+    far.close()
+    os.dup2(later.fileno(), near.fileno())
+    later.close()
+    with other, open(os.devnull):
+        sockets.find()
+        sockets.clear()
+        other.send(b"!")
+        assert sockets.sleep(LONG)
+    sockets.close()
+
+
+def test_what_is_watched_already_is_not_examined_again(
+    sockets: Sockets, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[int] = []
+    monkeypatch.setattr(sockets, "_watch", watched.append)
+    with open(os.devnull):
+        sockets.find()
+    assert watched == []
+    near, far = connected()
+    with near, far:
+        sockets.find()
+        assert sorted(watched) == sorted([near.fileno(), far.fileno()])
+
+
+def test_the_more_files_are_open_the_more_rarely_they_are_listed(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+
+    def list_slowly(path: str) -> list[str]:
+        listed.append(path)
+        time.sleep(0.02)
+        return ["0"]
+
+    monkeypatch.setattr("mpidl.rma.sockets.os.listdir", list_slowly)
+    sockets.find()
+    for _ in range(5):
+        assert not sockets.sleep(1.5 * FIND_EVERY)
+    assert len(listed) == 1
 
 
 def test_sleeps_in_vain_do_not_list_open_files_each_time(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:

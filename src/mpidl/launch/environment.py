@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +53,9 @@ SPECIAL_STEPS = 0xFFFFFFF0
 INFINIBAND = Path("/sys/class/infiniband")
 #: The pieces in which UCX sends and receives over TCP.
 UCX_SEGMENTS = ("UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE")
+
+#: Open files that a rank may want: over TCP, a connection to each other rank.
+OPEN_FILES = 65536
 
 #: The last is JAX's.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PJRT_NPROC")
@@ -191,7 +196,8 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
     Where messages travel between nodes, of parameters or of samples, a thread of a worker lets them go on while it
     computes. Else only the thread that trains calls MPI: Open MPI 4 has no one-sided communication over Ethernet at a
     higher thread level. On a node without InfiniBand, where UCX isn't of use, each of Open MPI's ranks would say so.
-    Where MPICH uses UCX over TCP, pieces of 64 KiB, as UCX would make them, cost processor time.
+    Where MPICH uses UCX over TCP, pieces of 64 KiB, as UCX would make them, cost processor time. This process may then
+    open more files than the 1024 that many systems begin with.
 
     Parameters
     ----------
@@ -201,6 +207,7 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
     """
     between_nodes = distributed or transport != "windows"
     messages = transport == "messages" or (between_nodes and _local_ranks(os.environ) < world().size)
+    _allow_open_files()
     os.environ.setdefault("MPI4PY_RC_THREAD_LEVEL", "multiple" if messages else "funneled")
     if INFINIBAND.is_dir():
         return
@@ -209,6 +216,15 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
     if "UCX_TLS" not in os.environ:  # Without TCP among these, UCX would warn.
         for variable in UCX_SEGMENTS:
             os.environ.setdefault(variable, "256k")
+
+
+def _allow_open_files() -> None:
+    """Raise this process's limit of open files, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # macOS allows fewer than it says.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def limit_threads() -> None:

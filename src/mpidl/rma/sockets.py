@@ -12,6 +12,7 @@ import fcntl
 import os
 import select
 import socket
+import stat
 import sys
 import termios
 import time
@@ -25,8 +26,11 @@ OPEN_FILES = "/proc/self/fd"
 PATIENCE = 500
 #: Messages that must wake a rank before it relies on that, seconds that it waits for each, and after which one is sent.
 TRIALS, LIMIT, PAUSE = 3, 20e-3, 2e-3
-#: Seconds from one look for new connections to the next: it lists all open files.
-FIND_EVERY = 20e-3
+#: Least seconds from one look for new connections to the next, which lists all open files, and the largest part of a
+#: rank's time that it may take.
+FIND_EVERY, FIND_SHARE = 20e-3, 0.02
+#: The numbers of files that `select.select` takes are below this.
+SELECTABLE = 1024
 
 
 class Sockets:
@@ -51,29 +55,42 @@ class Sockets:
             for each in (self._unread, self._news):
                 self._both.register(each.fileno(), select.EPOLLIN)
         self._open: list[str] = []
+        # The inode of each open file: another file may take its number later.
+        self._inodes: dict[str, int] = {}
         # What each connection has had to read at so many sleeps in a row.
         self._left: dict[int, int] = {}
         self._sleeps = 0
         # Whether a look has followed that on all that had happened.
         self._settled = True
-        self._found = 0.0
+        self._find_after = 0.0
         self.find()
 
     def find(self) -> None:
         """Watch the connections that there are now."""
         if not self._watches:
             return
-        self._found = time.perf_counter()
+        started = time.perf_counter()
         names = os.listdir(OPEN_FILES)
-        if names == self._open:
-            return
-        self._open = names
-        for name in names:
-            # Files may close meanwhile, and those watched already are refused.
-            with contextlib.suppress(OSError):
-                if _is_connection(int(name)):
-                    self._unread.register(int(name), select.EPOLLIN)
-                    self._news.register(int(name), select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+        if names != self._open:
+            before, self._open, self._inodes = self._inodes, names, {}
+            for name in names:
+                # Files may close meanwhile.
+                with contextlib.suppress(OSError):
+                    found = os.fstat(int(name))
+                    self._inodes[name] = found.st_ino
+                    if stat.S_ISSOCK(found.st_mode) and found.st_ino != before.get(name):
+                        self._watch(int(name))
+        ended = time.perf_counter()
+        self._find_after = ended + max(FIND_EVERY, (ended - started) / FIND_SHARE)
+
+    def _watch(self, number: int) -> None:
+        """Watch a socket if it is a connection."""
+        opened = socket.socket(fileno=number)
+        kind = opened.family, opened.type
+        opened.detach()
+        if kind[0] in (socket.AF_INET, socket.AF_INET6) and kind[1] == socket.SOCK_STREAM:
+            self._unread.register(number, select.EPOLLIN)
+            self._news.register(number, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
 
     def clear(self) -> None:
         """Forget what has happened so far, but for what is unread."""
@@ -94,7 +111,7 @@ class Sockets:
         if not watched:
             time.sleep(seconds)
             return False
-        happened = select.select(watched, [], [], 0)[0]
+        happened = _readable(watched, 0.0)
         if happened:
             self._look_for_idle()
         else:
@@ -102,11 +119,11 @@ class Sockets:
             if not self._settled:
                 self._settled = True
                 return True
-            happened = select.select(watched, [], [], seconds)[0]
+            happened = _readable(watched, seconds)
         if self._watches and self._both in happened:
             self.clear()
             self._settled = False
-        elif not happened and time.perf_counter() - self._found > FIND_EVERY:
+        elif not happened and time.perf_counter() > self._find_after:
             self.find()
         return bool(happened)
 
@@ -130,14 +147,15 @@ class Sockets:
                 each.close()
 
 
-def _is_connection(number: int) -> bool:
-    """Return whether an open file is a TCP connection."""
-    if not os.readlink(f"{OPEN_FILES}/{number}").startswith("socket:"):
-        return False
-    opened = socket.socket(fileno=number)
-    kind = opened.family, opened.type
-    opened.detach()
-    return kind[0] in (socket.AF_INET, socket.AF_INET6) and kind[1] == socket.SOCK_STREAM
+def _readable(files: list[Any], seconds: float) -> list[Any]:
+    """Return the files that can be read, as soon as one can, or none after so many seconds."""
+    if all(each.fileno() < SELECTABLE for each in files):
+        return select.select(files, [], [], seconds)[0]
+    # A process with so many files may poll, but not for less than a millisecond.
+    poll, numbered = select.poll(), {each.fileno(): each for each in files}
+    for number in numbered:
+        poll.register(number, select.POLLIN)
+    return [numbered[number] for number, _ in poll.poll(1e3 * seconds)]
 
 
 def _unread(number: int) -> int:
