@@ -48,6 +48,8 @@ HEAD_BYTES = HEAD * 8
 #: Bytes of the longest data that are sent with their request: MPI libraries send such messages at once.
 SHORT = 2048
 OPERATORS = (MPI.SUM, MPI.REPLACE, MPI.MAX, MPI.NO_OP)
+#: After so many requests a rank looks around, though more may have arrived: others may ask faster than it answers.
+MOST = 64
 
 
 class Source:
@@ -118,13 +120,14 @@ class Requests:
         return bool(self._waiting)
 
     def serve(self) -> bool:
-        """Carry out what has arrived; return whether there was anything."""
-        served = False
-        while arrived := MPI.Request.Testsome(self._receives):
-            served = True
+        """Carry out what has arrived, or much of it; return whether there was anything."""
+        taken = 0
+        while taken < MOST and (arrived := MPI.Request.Testsome(self._receives)):
+            taken += len(arrived)
             for number in arrived:
                 self._take(self._sources[number])
                 self._receives[number] = self._receive(self._sources[number])
+        served = taken > 0
         for source in tuple(self._waiting):
             served |= self._go_on(source)
         for rank, values in self._later.take():
