@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mpidl.rma.sockets import FIND_EVERY, PATIENCE, Sockets, messages_wake
+from mpidl.rma.sockets import FIND_EVERY, LIMIT, PATIENCE, Sockets, messages_wake
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what happens on connections")
 
@@ -274,12 +274,15 @@ class Lazy:
         Between which answers come.
     watched : bool
         If not, they come by a network that the system can't watch.
+    seconds : float
+        After which an answer comes.
     """
 
     rank = 0
 
-    def __init__(self, near: socket.socket, far: socket.socket, watched: bool) -> None:
+    def __init__(self, near: socket.socket, far: socket.socket, watched: bool, seconds: float) -> None:
         self._near, self._far, self._watched, self._queued = near, far, watched, False
+        self._seconds, self._due = seconds, 0.0
 
     def bcast(self, value: object) -> object:
         return value
@@ -288,25 +291,34 @@ class Lazy:
         self._queued = value
 
     def iprobe(self) -> bool:
-        if self._queued and self._watched:
-            threading.Timer(2e-3, self._far.send, [b"!"]).start()
+        if self._queued:
+            self._due = time.monotonic() + self._seconds
+            if self._watched:
+                threading.Timer(self._seconds, self._far.send, [b"!"]).start()
         self._queued = False
         return False
 
     def irecv(self, source: int) -> Lazy:
         return self
 
-    def wait(self) -> None:
+    def test(self) -> tuple[bool, None]:
         self.iprobe()
+        arrived = time.monotonic() >= self._due
+        if arrived:
+            self.wait()
+        return arrived, None
+
+    def wait(self) -> None:
         if self._watched:
             self._near.recv(1)
 
 
+@pytest.mark.parametrize("seconds", [2e-3, 2.5 * LIMIT], ids=["at once", "late"])
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_library_that_sends_when_it_is_called_again(
-    pair: tuple[socket.socket, socket.socket], sockets: Sockets, watched: bool
+    pair: tuple[socket.socket, socket.socket], sockets: Sockets, watched: bool, seconds: float
 ) -> None:
-    lazy: Any = Lazy(*pair, watched)
+    lazy: Any = Lazy(*pair, watched, seconds)
     near, far = connected()
     with near, far:
         far.send(b"!")
