@@ -54,7 +54,9 @@ def pyplot() -> Any:
     import matplotlib
 
     matplotlib.use("Agg")
-    return importlib.import_module("matplotlib.pyplot")
+    from matplotlib import pyplot as drawing
+
+    return drawing
 
 
 def start(ranks: int) -> int:

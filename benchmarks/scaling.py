@@ -55,7 +55,10 @@ def main() -> None:
         return
     if options.point is not None and not 0 <= options.point < len(every):
         sys.exit(f"--point: expected 0 to {len(every) - 1}, found {options.point}")
-    require(*["torch"] * bool(options.data and not options.gather), *["matplotlib"] * (options.point is None))
+    if options.data and not options.gather:
+        require("torch")
+    if options.point is None:
+        require("matplotlib")
     with tempfile.TemporaryDirectory() as own:
         directory = options.points or Path(own)
         directory.mkdir(parents=True, exist_ok=True)
