@@ -117,6 +117,41 @@ def test_the_environment_of_open_mpi(started, tmp_path):
     assert (out, err) == (f"rdma 1 {tmp_path} \n", "")
 
 
+#: Makes directories such as killed launchers leave, for the processes that start next.
+PLANT = """
+largest = int(Path("/proc/sys/kernel/pid_max").read_text())
+numbers = [(os.getpid() + 1 + each) % largest for each in range({count})]
+for number in numbers:
+    Path(os.environ["TMPDIR"], [f"ompi.{{number}}", f"prterun.host.{{number}}.0"][number % 2]).mkdir()
+"""
+
+
+def test_no_launcher_has_the_number_of_one_that_left_its_directory(started, tmp_path):
+    script, prelude = f"echo $$; {DONE}", PLANT.format(count=40)
+    out, err = started(script, prelude=prelude, TMPDIR=str(tmp_path)).communicate()
+    numbers = {int(path.name.split(".")[-1 if path.name[0] == "o" else 2]) for path in tmp_path.glob("*.*")}
+    assert (len(numbers), err) == (40, "")
+    assert int(out) not in numbers
+
+
+def test_where_every_number_is_taken_one_line_says_so(started, tmp_path):
+    prelude = f"{PLANT.format(count=2000)}mpiexec.ATTEMPTS = 3"
+    process = started("echo started", prelude=prelude, TMPDIR=str(tmp_path))
+    out, err = process.communicate()
+    assert out == ""
+    assert f"mpirun: {tmp_path} has the directories of 2000 jobs, and the numbers of 3 new processes" in err
+
+
+@pytest.mark.parametrize("name", ["ompi.$$", "prterun.host.7.$$.0"])
+def test_a_launcher_that_was_killed_leaves_no_directory(started, tmp_path, name):
+    kept = tmp_path / "ompi.x1"
+    kept.mkdir()
+    process = started(f"mkdir -p $TMPDIR/{name}/1/0; kill -9 $$", TMPDIR=str(tmp_path))
+    _, err = process.communicate()
+    assert err == "mpidl: mpiexec was killed by SIGKILL\n"
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [kept]
+
+
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (2, 2), (75, 75), (137, 1), (9, 1), (255, 1)])
 def test_exit_codes(started, code, expected):
     process = started(f"echo why >&2; {READY}; {DONE}; exit {code}")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["note", "sweep"]
+__all__ = ["note", "of_launchers", "sweep"]
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -27,7 +27,9 @@ NAMES = re.compile(r"(sm_segment|osc_|open_mpi|vader_segment|mpich_|ucx_shm_|Int
 JOB = re.compile(r"(?:sm_segment|osc_[a-z]+)\..*\.([0-9a-f]{5,8})\.")
 #: Variables in which a launcher names a temporary directory of the job's own, and how such directories are called.
 DIRECTORIES = ("PMIX_SERVER_TMPDIR",)
-DIRECTORY_NAMES = re.compile(r"(ompi|prte|prterun|pmix)\.")
+DIRECTORY_NAMES = re.compile(r"(ompi|prte|prted|prterun|pmix)\.")
+#: How Open MPI's mpirun calls its own, which has the number of its process in its name.
+OF_LAUNCHER = re.compile(r"ompi\.(\d+)|(?:prte|prterun)\..+\.(\d+)\.\d+")
 
 
 def note() -> None:
@@ -71,6 +73,19 @@ def sweep() -> None:
             if DIRECTORY_NAMES.match(Path(name).name) and not any(each.startswith(f"{name}/") for each in used):
                 shutil.rmtree(name, ignore_errors=True)
         _remove(path)
+
+
+def of_launchers(temporary: str) -> dict[int, Path]:
+    """Return the directories that Open MPI's mpirun has in a temporary directory, by the numbers of their processes.
+
+    An mpirun whose number is that of one that was killed finds the directory of that one, and fails.
+    """
+    found = {}
+    with contextlib.suppress(OSError):
+        for path in Path(temporary).iterdir():
+            if match := OF_LAUNCHER.fullmatch(path.name):
+                found[int(match[1] or match[2])] = path
+    return found
 
 
 def _notes() -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from mpidl.errors import UsageError
-from mpidl.launch import environment, marks
+from mpidl.errors import MpidlError, UsageError
+from mpidl.launch import environment, leftovers, marks
 from mpidl.launch.command import command
 from mpidl.launch.deaths import Deaths, nodes_from_text
 from mpidl.launch.output import interject
@@ -31,6 +32,9 @@ NOTHING_LOST = "stopped before the training began; nothing is lost"
 
 #: Bytes that mpirun may need in the temporary directory; it dies of SIGBUS where there are none.
 TEMPORARY = 1 << 20
+
+#: Processes that are started, one after another, until one has a number that no directory of an mpirun has.
+ATTEMPTS = 100
 
 #: Least bytes of memory that a rank takes for itself.
 RANK_BYTES = 50_000_000
@@ -92,7 +96,7 @@ def launch(
     UsageError
         There is no mpirun.
     MpidlError
-        The temporary directory is full.
+        The temporary directory is full, or full of what other jobs have left.
     """
     forwarding = _Forwarding(screen, [0] * ranks)
     deaths = Deaths(
@@ -103,19 +107,12 @@ def launch(
         words, variables = command(ranks, ["-P", "-m", "mpidl", *arguments])
         variables |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}
         variables[marks.COMMAND] = shlex.join(["mpidl", *sys.argv[1:]])
-        check_room(variables.get("TMPDIR", "/tmp"), TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory")
+        temporary = variables.get("TMPDIR", "/tmp")
+        check_room(temporary, TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory")
         if forwarding.received:
             interject(NOTHING_LOST)
             return STOPPED
-        process = subprocess.Popen(
-            words,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            preexec_fn=_prepare_child(),
-        )
+        process = _start(words, variables, temporary)
         assert process.stderr is not None
         with process.stderr:
             try:
@@ -126,6 +123,8 @@ def launch(
             finally:
                 screen.close()
                 _end_session(process.pid)
+                if process.pid in (left := leftovers.of_launchers(temporary)):
+                    shutil.rmtree(left[process.pid], ignore_errors=True)
         return forwarding.verdict(code, deaths.told() or forwarding.unnamed(code, Path(words[0]).name))
 
 
@@ -139,16 +138,40 @@ def check_ranks(ranks: int) -> None:
         raise UsageError(f"-n {ranks}: so many ranks take {takes}, this machine has {has} of memory")
 
 
-def _prepare_child() -> Callable[[], Any]:
+def _start(words: Sequence[str], variables: Mapping[str, str], temporary: str) -> subprocess.Popen[bytes]:
+    """Start mpirun, as a process whose number no directory has that another mpirun has left."""
+    taken = leftovers.of_launchers(temporary)
+    for _ in range(ATTEMPTS):
+        try:
+            return subprocess.Popen(
+                words,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=_prepare_child(taken),
+            )
+        except subprocess.SubprocessError:
+            continue
+    raise MpidlError(
+        f"mpirun: {temporary} has the directories of {len(taken)} jobs, and the numbers of {ATTEMPTS} new processes"
+        " were all among theirs: remove those of jobs that have ended"
+    )
+
+
+def _prepare_child(taken: Container[int]) -> Callable[[], Any]:
     """Return what mpirun's process does before it becomes mpirun: it ends with its parent, and only when asked to.
 
     Open MPI's mpirun kills its ranks half a second after SIGTERM, SIGHUP or SIGINT, and has no setting for that; of
-    these it gets only what `END` stands for.
+    these it gets only what `END` stands for. A process whose number is in `taken` does not become mpirun.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     set_death_signal = 1  # PR_SET_PDEATHSIG
 
     def prepare() -> None:
+        if os.getpid() in taken:
+            raise RuntimeError
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_OUT)
         if prctl is not None:
