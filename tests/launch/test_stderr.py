@@ -25,6 +25,7 @@ EPOLL = (
     b"[warn] Epoll MOD(4) on fd 26 failed. Old events were 6; read change was 2 (del); write change was 0 (none); "
     b"close change was 0 (none): Bad file descriptor\n"
 )
+UNREACHED = b"[vm.x-1:20908] PMIX ERROR: PMIX_ERR_UNREACH in file /a/openpmix/src/server/pmix_server.c at line 3146\n"
 TOO_EARLY = (
     RULE
     + b"prterun noticed that process rank 1 with PID 5 on node vm exited on\nsignal 10 (User defined signal 1).\n"
@@ -52,6 +53,12 @@ def test_what_goes_and_what_stays_however_it_arrives(draw):
     text = b"".join(parts)
     chunks = cut(text, draw.draw(st.sets(st.integers(1, max(1, len(text) - 1)))))
     assert b"".join(quieten(chunks)) == b"".join(part for part in parts if part in words)
+
+
+def test_an_answer_to_a_rank_that_has_ended_goes_and_nothing_waits_for_its_end():
+    other = UNREACHED.replace(b"UNREACH", b"LOST_CONNECTION")
+    assert b"".join(quieten([b"a line\n" + UNREACHED, UNREACHED + other, b"more\n"])) == b"a line\n" + other + b"more\n"
+    assert list(quieten([b"[===  ] 60 %", b"\r[==== ] 80 %"])) == [b"[===  ] 60 %", b"\r[==== ] 80 %"]
 
 
 def test_a_bar_is_shown_at_once():
