@@ -32,8 +32,8 @@ LINES = (
     (b"[warn] Epoll ", re.compile(rb"\[warn\] Epoll .*Bad file descriptor\n")),
 )
 STARTS = tuple(start for start, _ in LINES)
-#: What Open MPI says where it has an answer for a rank that has ended. A bar of a user's own may begin like it: nothing is
-#: held back until its end is known.
+#: What Open MPI says where it has an answer for a rank that has ended. A bar of a user's own may begin like it, so that
+#: nothing is held back until its end is known.
 UNREACHED = re.compile(rb"\[[^\]\n]+:\d+\] PMIX ERROR: PMIX_ERR_UNREACH in file \S+/pmix_server\.c at line \d+\n")
 
 
