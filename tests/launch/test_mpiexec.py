@@ -152,6 +152,13 @@ def test_a_launcher_that_was_killed_leaves_no_directory(started, tmp_path, name)
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [kept]
 
 
+def test_what_is_there_when_a_launcher_ends_by_itself_is_not_its_own(started, tmp_path):
+    """In another container, with the same temporary directory, a launcher may have its number."""
+    process = started(f"mkdir $TMPDIR/ompi.$$; echo $$; {DONE}", TMPDIR=str(tmp_path))
+    out, err = process.communicate()
+    assert (err, (tmp_path / f"ompi.{out.strip()}").exists()) == ("", True)
+
+
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (2, 2), (75, 75), (137, 1), (9, 1), (255, 1)])
 def test_exit_codes(started, code, expected):
     process = started(f"echo why >&2; {READY}; {DONE}; exit {code}")

@@ -123,7 +123,8 @@ def launch(
             finally:
                 screen.close()
                 _end_session(process.pid)
-                if process.pid in (left := leftovers.of_launchers(temporary)):
+                # One that ends by itself removes its directory.
+                if process.wait() < 0 and process.pid in (left := leftovers.of_launchers(temporary)):
                     shutil.rmtree(left[process.pid], ignore_errors=True)
         return forwarding.verdict(code, deaths.told() or forwarding.unnamed(code, Path(words[0]).name))
 
