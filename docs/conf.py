@@ -29,8 +29,8 @@ html_copy_source = False
 
 
 def skip(app: Any, what: str, name: str, member: Any, skipped: bool, options: Any) -> bool | None:
-    """Leave out methods whose docstring only points to another one."""
-    return True if (getattr(member, "__doc__", None) or "").startswith("See `") else None
+    """Leave out methods without a docstring of their own: what they inherit is described once."""
+    return True if what == "class" and callable(member) and not getattr(member, "__doc__", None) else None
 
 
 def escape(app: Any, what: str, name: str, member: Any, options: Any, lines: list[str]) -> None:

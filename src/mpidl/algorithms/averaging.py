@@ -43,7 +43,6 @@ class Averaging(Algorithm):
 
     @property
     def exchange(self) -> Exchange:
-        """See `Algorithm.exchange`."""
         return Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
@@ -61,5 +60,4 @@ class Averaging(Algorithm):
         return Assign()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        """See `Algorithm.check`."""
         check_timing("dynamic", self.dynamic, deterministic)

@@ -45,7 +45,6 @@ class BackupSync(Algorithm):
 
     @property
     def pushes_gradients(self) -> bool:
-        """See `Algorithm.pushes_gradients`."""
         return True
 
     def policy(self, replicas: int) -> Policy:
@@ -53,5 +52,4 @@ class BackupSync(Algorithm):
         return FirstOfStep(max(1, replicas - self.backup), replicas, self.grace)
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        """See `Algorithm.check`."""
         check_timing("grace", self.grace, deterministic)

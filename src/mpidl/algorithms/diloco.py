@@ -78,7 +78,6 @@ class Diloco(Algorithm):
     grace: Annotated[float, Meta(ge=0)] = 0.0
 
     def __post_init__(self) -> None:
-        """See `Algorithm.__post_init__`."""
         super().__post_init__()
         for key, least, limit in (("fragments", 1, self.window), ("overlap", 0, self.window - 1)):
             value = getattr(self, key)
@@ -102,12 +101,10 @@ class Diloco(Algorithm):
 
     @property
     def streamed(self) -> int:
-        """See `Algorithm.streamed`."""
         return self.fragments if self.fragments > 1 or self.overlap else 0
 
     @property
     def exchange(self) -> Exchange:
-        """See `Algorithm.exchange`."""
         return Exchange.SERVERS if self.asynchronous or self.quorum is not None else Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
@@ -147,7 +144,6 @@ class Diloco(Algorithm):
         return DelayedNesterov(self.delay or 2 * replicas) if self.asynchronous else ApplyAtOnce()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        """See `Algorithm.check`."""
         check_timing("dynamic", self.dynamic, deterministic)
         check_timing("grace", self.grace, deterministic)
         if self.asynchronous and not isinstance(rule, Nesterov):
@@ -155,7 +151,6 @@ class Diloco(Algorithm):
             raise UsageError(f"server.rule: {found}, expected nesterov with algorithm.asynchronous = true")
 
     def check_replicas(self, replicas: int, deterministic: bool) -> None:
-        """See `Algorithm.check_replicas`."""
         if self.quorum is None:
             return
         if self.quorum > replicas:

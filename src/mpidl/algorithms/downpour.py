@@ -98,7 +98,6 @@ class Downpour(Algorithm):
 
     @property
     def only_reads(self) -> bool:
-        """See `Algorithm.only_reads`."""
         return self.n_fetch == 1 and not self.overlap and self.wire_fetch == "fp32"
 
     @property
@@ -110,7 +109,6 @@ class Downpour(Algorithm):
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        """See `Algorithm.check`."""
         if deterministic and (self.overlap or self.warm_start > 0):
             key = "overlap" if self.overlap else "warm_start"
             raise UsageError(f"algorithm.{key}: its result depends on timing, which rules out run.deterministic = true")

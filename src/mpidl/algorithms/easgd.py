@@ -52,7 +52,6 @@ class Easgd(Algorithm):
 
     @property
     def exchange(self) -> Exchange:
-        """See `Algorithm.exchange`."""
         return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:

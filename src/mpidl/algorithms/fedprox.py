@@ -46,7 +46,6 @@ class Fedprox(Algorithm):
 
     @property
     def exchange(self) -> Exchange:
-        """See `Algorithm.exchange`."""
         return Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
@@ -74,5 +73,4 @@ class Fedprox(Algorithm):
         return Assign()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        """See `Algorithm.check`."""
         check_timing("dynamic", self.dynamic, deterministic)

@@ -24,7 +24,6 @@ class Hogwild(Algorithm):
 
     @property
     def exchange(self) -> Exchange:
-        """See `Algorithm.exchange`."""
         return Exchange.SHARED_MEMORY
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
@@ -37,6 +36,5 @@ class Hogwild(Algorithm):
             yield Update(gradient)
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        """See `Algorithm.check`."""
         if deterministic:
             raise UsageError("algorithm.name: hogwild's result depends on timing; run.deterministic must be false")

@@ -78,7 +78,6 @@ class Sandblaster(Algorithm):
 
     @property
     def exchange(self) -> Exchange:
-        """See `Algorithm.exchange`."""
         return Exchange.OPERATIONS
 
     def vectors(self) -> tuple[str, ...]:
@@ -119,7 +118,6 @@ class Sandblaster(Algorithm):
         return state is not None
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        """See `Algorithm.check`."""
         if deterministic:
             raise UsageError(
                 "algorithm.name: timing decides the order of sandblaster's sums; run.deterministic must be false"

@@ -51,7 +51,6 @@ class Softsync(Algorithm):
 
     @property
     def pushes_gradients(self) -> bool:
-        """See `Algorithm.pushes_gradients`."""
         return True
 
     def policy(self, replicas: int) -> Policy:

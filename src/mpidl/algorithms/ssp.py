@@ -40,5 +40,4 @@ class Ssp(Algorithm):
 
     @property
     def pushes_gradients(self) -> bool:
-        """See `Algorithm.pushes_gradients`."""
         return True

@@ -97,7 +97,6 @@ class JaxModel(CompleteModel):
 
     @property
     def parameters(self) -> Any:
-        """See `Model.parameters`."""
         return self._vector
 
     @parameters.setter
@@ -173,17 +172,14 @@ class JaxModel(CompleteModel):
             return figures(loss, outputs, batch)
 
     def rehearse(self, batch: Batch) -> None:
-        """See `CompleteModel.rehearse`."""
         with refusing():
             self.loss_and_gradient(batch)
             self.evaluate(batch)
 
     def constants(self) -> dict[str, np.ndarray]:
-        """See `CompleteModel.constants`."""
         return dict(self._tree.constants)
 
     def load_constants(self, constants: Mapping[str, np.ndarray]) -> None:
-        """See `CompleteModel.load_constants`."""
         for name, array in self._tree.constants.items():
             array[...] = constants[name]
 

@@ -59,7 +59,6 @@ class RowMetric(Metric):
     """A metric whose sums are over rows, a prediction each, which share the batch's weight equally."""
 
     def sums(self, outputs: NDArray[Any], targets: NDArray[Any], weight: float) -> Vector:
-        """See `Metric.sums`."""
         table, targets = rows(outputs, targets)
         if not len(table):
             return np.zeros(self.size(table.shape[1]))

@@ -112,7 +112,6 @@ class _AdaptedModel(CompleteModel):
 
     @property
     def parameters(self) -> Any:
-        """See `Model.parameters`."""
         return self._model.parameters
 
     @parameters.setter
@@ -157,7 +156,6 @@ class _AdaptedModel(CompleteModel):
         )
 
     def rehearse(self, batch: Batch) -> None:
-        """See `CompleteModel.rehearse`."""
         with refusing():
             self.loss_and_gradient(batch)
             if self._evaluate is not None:

@@ -135,7 +135,6 @@ class Penalised:
 
     @property
     def parameters(self) -> Any:
-        """See `Model.parameters`."""
         return self._model.parameters
 
     @parameters.setter
@@ -143,7 +142,6 @@ class Penalised:
         self._model.parameters = vector
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """See `Model.loss_and_gradient`."""
         loss, gradient = self._model.loss_and_gradient(batch)
         penalty = 0.0
         for part, decay in self._decays:
@@ -155,9 +153,7 @@ class Penalised:
         return loss + self._total(penalty), gradient
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """See `PlacedModel.evaluate`."""
         return self._model.evaluate(batch)
 
     def copy_to_host(self) -> None:
-        """See `PlacedModel.copy_to_host`."""
         self._model.copy_to_host()

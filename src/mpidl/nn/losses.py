@@ -99,7 +99,6 @@ class SoftmaxCrossEntropy(Checked, Loss):
     def loss_and_gradient(
         self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
     ) -> float:
-        """See `Loss`."""
         total = 1 if are_classes(targets) else targets.sum(axis=1)
         xp.subtract(outputs, outputs.max(axis=1, keepdims=True), out=gradient)
         chosen = _inner(xp, gradient, targets)
@@ -132,7 +131,6 @@ class OneVsAllLogistic(Loss):
     def loss_and_gradient(
         self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
     ) -> float:
-        """See `Loss`."""
         xp.clip(outputs, 0, inf, out=gradient)
         total = float(gradient.sum()) - float(_inner(xp, outputs, targets).sum())
         xp.absolute(outputs, out=gradient)
@@ -148,7 +146,6 @@ class OneVsAllLogistic(Loss):
         return total / samples
 
     def accuracy_name(self, several_labels: bool) -> str:
-        """See `Loss`."""
         return "exact match" if several_labels else super().accuracy_name(several_labels)
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
@@ -166,7 +163,6 @@ class MeanSquaredError(Loss):
     def loss_and_gradient(
         self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
     ) -> float:
-        """See `Loss`."""
         xp.copyto(gradient, outputs)
         _subtract(xp, gradient, targets)
         size = (samples or len(gradient)) * gradient.shape[1]

@@ -188,7 +188,6 @@ class CompleteModel:
             cls.wait_free_gradient = CompleteModel.wait_free_gradient  # type: ignore[method-assign]
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """See `Model.loss_and_gradient`."""
         raise NotImplementedError
 
     def matrices(self, batch: Batch | None = None) -> Sequence[Matrix]:
@@ -224,7 +223,6 @@ class CompleteModel:
         return self.loss_and_gradient(batch)
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """See `PlacedModel.evaluate`."""
         raise NotImplementedError
 
     def outputs(self, batch: Batch) -> Any:

@@ -299,7 +299,6 @@ class Network(CompleteModel):
         return Evaluation(loss, self.loss.correct(self.xp, outputs, batch.targets), outputs)
 
     def outputs(self, batch: Batch) -> Any:
-        """See `CompleteModel.outputs`."""
         return self._forward(batch, training=False).calls[-1].outputs
 
     def predict(self, inputs: Any) -> Any:
@@ -307,7 +306,6 @@ class Network(CompleteModel):
         return self.outputs(Batch(inputs, None)).copy()
 
     def check_data(self, input_shape: Sequence[int] | None, classes: int | None) -> None:
-        """See `CompleteModel.check_data`."""
         if input_shape is not None and tuple(input_shape) != self.input_shape:
             raise UsageError(f"model: inputs of shape {self.input_shape}, the data's are {tuple(input_shape)}")
         outputs = prod(self.output_shape)
@@ -315,11 +313,9 @@ class Network(CompleteModel):
             raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")
 
     def accuracy_name(self, several_labels: bool) -> str:
-        """See `CompleteModel.accuracy_name`."""
         return self.loss.accuracy_name(several_labels)
 
     def summaries(self) -> list[LayerSummary]:
-        """See `CompleteModel.summaries`."""
         inputs = [self.graph.input_shapes(index) for index in range(len(self.layers))]
         return [
             LayerSummary(name, layer.type, shape, sum(map(prod, layer.parameters(*of).values())), layer.operations(*of))

@@ -236,11 +236,9 @@ class CutNetwork(CompleteModel):
         return None if outputs is None else outputs.copy()
 
     def check_data(self, input_shape: Sequence[int] | None, classes: int | None) -> None:
-        """See `CompleteModel.check_data`."""
         self._network.check_data(input_shape, classes)
 
     def accuracy_name(self, several_labels: bool) -> str:
-        """See `CompleteModel.accuracy_name`."""
         return self._network.accuracy_name(several_labels)
 
     def activation_bytes(self, samples: int) -> int:

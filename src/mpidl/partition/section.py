@@ -108,7 +108,6 @@ class Section(CompleteModel):
     # What is the same for all.
 
     def bind(self, group: Group) -> None:
-        """See `CutNetwork.bind`."""
         own = self._rank, self.plan.partitions
         if (group.rank, group.size) != own:
             raise ValueError(f"rank {own[0]} of {own[1]}, the group's is {group.rank} of {group.size}")
@@ -127,18 +126,15 @@ class Section(CompleteModel):
             self._ends["figures from"] = Receiver(group, last, FIGURES, "float64")
 
     def unbind(self) -> None:
-        """See `CutNetwork.unbind`."""
         for each in self._ends.values():
             each.free()
         self._ends.clear()
         self._group = None
 
     def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
-        """See `CompleteModel.initial`."""
         return self._whole.initial(whole, self.layout if layout is None else layout)
 
     def accuracy_name(self, several_labels: bool) -> str:
-        """See `CompleteModel.accuracy_name`."""
         return self._whole.accuracy_name(several_labels)
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:

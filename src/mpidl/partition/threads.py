@@ -65,7 +65,6 @@ class ThreadGroup(Group):
         self.rank, self.size, self._common = rank, common.size, common
 
     def send(self, to: int, array: np.ndarray, tag: int) -> Message:
-        """See `Group`."""
         common, channel = self._common, self._channel(self.rank, to, tag)
         last = 0
 
@@ -84,7 +83,6 @@ class ThreadGroup(Group):
         return Message(start, wait, _nothing)
 
     def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
-        """See `Group`."""
         common, channel = self._common, self._channel(source, self.rank, tag)
         started = False
 
@@ -108,22 +106,18 @@ class ThreadGroup(Group):
         return Message(start, wait, _nothing)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadGroup:
-        """See `Group`."""
         with self._common.changed:
             common = self._common.subgroups.setdefault(tuple(ranks), _Common(len(ranks)))
             common.failed |= self._common.failed
         return ThreadGroup(list(ranks).index(self.rank), common)
 
     def share(self, value: Any) -> Any:
-        """See `Group`."""
         return self._together(value, lambda given: given[0])
 
     def gather(self, array: np.ndarray, gathered: np.ndarray) -> None:
-        """See `Group`."""
         self._together(array, lambda given: np.stack(given, out=gathered))
 
-    def free(self) -> None:
-        """See `Group`."""
+    def free(self) -> None: ...
 
     def _channel(self, source: int, to: int, tag: int) -> _Channel:
         with self._common.changed:

@@ -103,18 +103,15 @@ class Relay(Progress):
         self._tell("begin", title)
 
     def write(self, line: str) -> None:
-        """See `Progress.write`."""
         self._tell("write", line)
 
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
-        """See `Progress.update`."""
         evaluated_on = (f"{self._split}_loss", f"{self._split}_accuracy")
         names = ("time", "epoch", "train_loss", *evaluated_on, "samples_per_second", "server_load")
         figures = {name: report.get(name) for name in names}
         self._tell("update", [figures | {"staleness": report.get("staleness")}, evaluated, last])
 
     def close(self) -> None:
-        """See `Progress.close`."""
         self._tell("close", None)
 
     @staticmethod
@@ -181,12 +178,10 @@ class TerminalProgress(_Figures):
 
     @readerless(STDERR)
     def write(self, line: str) -> None:
-        """See `Progress.write`."""
         self._bar.write(line, file=sys.stderr)
 
     @readerless(STDERR)
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
-        """See `Progress.update`."""
         self._average(report, last)
         width = _columns() - 1
         if evaluated:
@@ -220,12 +215,10 @@ class LogProgress(_Figures):
 
     @readerless(STDERR)
     def write(self, line: str) -> None:
-        """See `Progress.write`."""
         print(line, file=sys.stderr, flush=True)
 
     @readerless(STDERR)
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
-        """See `Progress.update`."""
         self._average(report, last)
         begin = f"{_clock()}  {self._done(report):4.0%}  "
         room = COLUMNS - 1 - len(begin)

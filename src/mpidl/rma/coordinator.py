@@ -46,36 +46,29 @@ class WindowCoordinatorLink(WindowLink):
             self._notice, self._copies = window.local("notice"), window.local("copies")
 
     def look(self) -> None:
-        """See `CoordinatorLink.look`."""
         self._window.sync()
 
     def evaluations(self) -> Iterator[tuple[int, Any]]:
-        """See `CoordinatorLink.evaluations`."""
         for index in np.flatnonzero((self._evaluated != 0) & ~self._seen):
             self._seen[index] = True
             yield int(index) + 1, self._evaluations[index]
 
     def signals(self) -> int:
-        """See `CoordinatorLink.signals`."""
         return int(self._numbers[Control.SIGNALS])
 
     def tickets_taken(self) -> int:
-        """See `CoordinatorLink.tickets_taken`."""
         return self._tickets.read()
 
     def show_taken(self, taken: int) -> None:
-        """See `CoordinatorLink.show_taken`."""
         self._numbers[Control.TAKEN] = taken
         if self._relays and taken - self._taken_told >= TOLD_AFTER * len(self._shared.workers):
             self._taken_told = taken
             self._tell(self._relays, Control.TAKEN)
 
     def set_tickets(self, taken: int) -> int:
-        """See `CoordinatorLink.set_tickets`."""
         return self._tickets.swap(taken)
 
     def order_save(self, number: int, last: int) -> None:
-        """See `CoordinatorLink.order_save`."""
         self._numbers[Control.LAST] = last
         self._window.sync()
         self._numbers[Control.ORDER] = number
@@ -85,14 +78,12 @@ class WindowCoordinatorLink(WindowLink):
         self._wake(self._told)
 
     def decide_round(self, number: int) -> None:
-        """See `CoordinatorLink.decide_round`."""
         # Whoever begins a round from now on sees the order; whoever had begun one before is counted here.
         pushes = self._control(Control.BEGUN).fetch_add(0)
         self._numbers[Control.ROUND] = number * ROUNDS + pushes
         self._window.sync()
 
     def saved(self) -> list[Saved]:
-        """See `CoordinatorLink.saved`."""
         found: list[Saved] = []
         status = MPI.Status()
         while self._shared.comm.iprobe(MPI.ANY_SOURCE, Tag.SAVED, status):
@@ -100,7 +91,6 @@ class WindowCoordinatorLink(WindowLink):
         return found
 
     def set_phase(self, phase: Phase) -> None:
-        """See `CoordinatorLink.set_phase`."""
         self._numbers[Control.PHASE] = phase
         self._window.sync()
         self._tell(self._told, Control.PHASE)
@@ -120,19 +110,15 @@ class WindowCoordinatorLink(WindowLink):
     # A coordinator's evaluations.
 
     def call(self, message: Any) -> None:
-        """See `CoordinatorLink.call`."""
         self._caller.call(message)
 
     def answers(self) -> list[Any] | None:
-        """See `CoordinatorLink.answers`."""
         return self._caller.answers()
 
     def notices(self) -> list[tuple[int, Any]]:
-        """See `CoordinatorLink.notices`."""
         return self._caller.notices()
 
     def show_evaluation(self, number: int, segments: Sequence[Segment]) -> None:
-        """See `CoordinatorLink.show_evaluation`."""
         self._notice[Notice.SEGMENTS] = len(segments)
         places = [place for segment in segments for place in (segment.first, segment.count)]
         self._notice[len(Notice) : len(Notice) + len(places)] = places
@@ -141,20 +127,16 @@ class WindowCoordinatorLink(WindowLink):
         self._show(Notice.NUMBER, number)
 
     def units_taken(self, number: int) -> int:
-        """See `CoordinatorLink.units_taken`."""
         return self._tickets.read() - number * TICKETS
 
     def copies_taken(self, number: int) -> int:
-        """See `CoordinatorLink.copies_taken`."""
         return int(np.count_nonzero(self._copies == number))
 
     def show_test(self, number: int) -> None:
-        """See `CoordinatorLink.show_test`."""
         Counter(self._window, self._coordinator, "notice", Notice.PIECE).swap(number * TICKETS)
         self._show(Notice.TEST, number)
 
     def show_over(self) -> None:
-        """See `CoordinatorLink.show_over`."""
         self._show(Notice.OVER, 1)
 
     def _show(self, element: Notice, value: int) -> None:

@@ -34,7 +34,6 @@ class WindowLink:
             self._reports_to, self._reporting = relay.rank, len(relay.workers)
 
     def backoff(self, longest: float | None = None) -> Backoff:
-        """See `Link.backoff`."""
         return self._shared.backoff(longest)
 
     def order(self) -> Order:
@@ -44,7 +43,6 @@ class WindowLink:
         return Order.of(self._numbers)
 
     def recent_order(self) -> Order:
-        """See `FollowerLink.recent_order`."""
         if self._asked:
             self._window.flush(self._reports_to)
             self._numbers[:] = self._coming
@@ -55,15 +53,12 @@ class WindowLink:
         return Order.of(self._numbers)
 
     def interval(self, shortest: float) -> float:
-        """See `FollowerLink.interval`."""
         return max(shortest, self._reporting / REQUESTS)
 
     def signal(self) -> None:
-        """See `FollowerLink.signal`."""
         self._control(Control.SIGNALS).fetch_add()
 
     def report_saved(self, saved: Saved) -> None:
-        """See `FollowerLink.report_saved`."""
         self._shared.comm.send(saved, self._coordinator, Tag.SAVED)
         self._doorbells.ring(self._coordinator)
 

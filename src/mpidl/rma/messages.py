@@ -127,12 +127,10 @@ class MessageWindow(Owner):
         return OwnMemory(shapes)
 
     def local(self, name: str) -> np.ndarray:
-        """See `RemoteMemory.local`."""
         memory: np.ndarray = self._near.local(name)
         return memory
 
     def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
-        """See `RemoteMemory.put`."""
         if rank in self._near_ranks:
             self._near.put(values, self._near_ranks[rank], name, offset)
             return
@@ -154,7 +152,6 @@ class MessageWindow(Owner):
         self._wake()
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
-        """See `RemoteMemory.get`."""
         if rank in self._near_ranks:
             self._near.get(values, self._near_ranks[rank], name, offset)
             return
@@ -167,15 +164,12 @@ class MessageWindow(Owner):
             self._wake()
 
     def answers_later(self, rank: int) -> bool:
-        """See `RemoteMemory.answers_later`."""
         return rank not in self._near_ranks
 
     def piece(self, rank: int) -> int:
-        """See `RemoteMemory.piece`."""
         return LONGEST_MESSAGE if rank in self._near_ranks else self._piece
 
     def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
-        """See `RemoteMemory.get_later`."""
         if self._incoming is not None:
             values = self._incoming.incoming(values, rank)
         with self._lock:
@@ -185,7 +179,6 @@ class MessageWindow(Owner):
         self._wake()
 
     def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
-        """See `RemoteMemory.watch`."""
         if rank in self._near_ranks:
             near: Callable[[], bool] = self._near.watch(self._near_ranks[rank], name, element, least)
             return near
@@ -205,7 +198,6 @@ class MessageWindow(Owner):
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:
-        """See `RemoteMemory.fetch_and_op`."""
         if rank in self._near_ranks:
             self._near.fetch_and_op(value, before, self._near_ranks[rank], name, offset, op)
             return
@@ -247,7 +239,6 @@ class MessageWindow(Owner):
             self._outgoing.flushed(rank)
 
     def flush(self, rank: int) -> None:
-        """See `RemoteMemory.flush`."""
         if rank in self._near_ranks:
             self._near.flush(self._near_ranks[rank])
             return
@@ -292,7 +283,6 @@ class MessageWindow(Owner):
                 self._thread.wake()
 
     def on_host(self, values: Any, rank: int) -> np.ndarray:
-        """See `RemoteMemory.on_host`."""
         if rank in self._near_ranks:
             near: np.ndarray = self._near.on_host(values, self._near_ranks[rank])
             return near
@@ -300,11 +290,9 @@ class MessageWindow(Owner):
         return host if self._outgoing is None else self._outgoing.on_host(values, rank)
 
     def sync(self) -> None:
-        """See `RemoteMemory.sync`."""
         self._near.sync()
 
     def serve(self) -> bool:
-        """See `RemoteMemory.serve`."""
         if self._thread is not None and self._thread.error is not None:
             raise self._thread.error
         with self._lock:
@@ -312,7 +300,6 @@ class MessageWindow(Owner):
             return self._requests.serve()
 
     def settle(self) -> None:
-        """See `RemoteMemory.settle`."""
         for rank in self._targets:
             self.flush(rank)
             with self._lock:
@@ -324,7 +311,6 @@ class MessageWindow(Owner):
         self._near.sync()
 
     def free(self) -> None:
-        """See `RemoteMemory.free`."""
         self.settle()
         if self._thread is not None:
             self._thread.end()

@@ -31,16 +31,13 @@ class OwnMemory:
         self.memory = memory[start : start + size]
 
     def local(self, name: str) -> np.ndarray:
-        """See `RemoteMemory.local`."""
         region = self._regions[name]
         return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
     def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
-        """See `RemoteMemory.put`."""
         self._part(values, name, offset)[:] = values.reshape(-1).view(np.uint8)
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
-        """See `RemoteMemory.get`."""
         values.reshape(-1).view(np.uint8)[:] = self._part(values, name, offset)
 
     def _part(self, values: Any, name: str, offset: int) -> np.ndarray:
@@ -49,14 +46,12 @@ class OwnMemory:
         return self.memory[start : start + values.nbytes]
 
     def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
-        """See `RemoteMemory.watch`."""
         counter = self.local(name)
         return lambda: bool(counter[element] >= least)
 
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:
-        """See `RemoteMemory.fetch_and_op`."""
         element = self.local(name)[offset : offset + 1]
         before[0] = element[0]
         if op == MPI.SUM:
@@ -66,15 +61,11 @@ class OwnMemory:
         elif op == MPI.MAX:
             np.maximum(element, value, out=element)
 
-    def flush(self, rank: int) -> None:
-        """See `RemoteMemory.flush`."""
+    def flush(self, rank: int) -> None: ...
 
-    def order(self, rank: int) -> None:
-        """See `RemoteMemory.order`."""
+    def order(self, rank: int) -> None: ...
 
-    def sync(self) -> None:
-        """See `RemoteMemory.sync`."""
+    def sync(self) -> None: ...
 
     def free(self) -> None:
-        """See `RemoteMemory.free`."""
         self.memory = np.empty(0, np.uint8)

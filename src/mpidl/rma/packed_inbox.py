@@ -33,7 +33,6 @@ class PackedInbox(Inbox):
         self._arrived: dict[int, np.ndarray] = {}
 
     def waiting(self) -> list[int]:
-        """See `Inbox.waiting`."""
         return [worker for worker in super().waiting() if self.pending(worker)]
 
     def pending(self, worker: int) -> int:
@@ -79,7 +78,6 @@ class PackedInbox(Inbox):
         self._show(worker)
 
     def head(self, worker: int) -> Message:
-        """See `Inbox.head`."""
         if not (self.pending(worker) and self._samples[worker]):
             return super().head(worker)
         opened, chunk = self._opened[worker], self._expected[worker][1]
@@ -90,7 +88,6 @@ class PackedInbox(Inbox):
         return opened._replace(chunk=chunk, values=values)
 
     def release(self, worker: int) -> None:
-        """See `Inbox.release`."""
         super().release(worker)
         if not self._released(worker):
             self._samples[worker] = self._here[worker] = 0
@@ -105,5 +102,4 @@ class PackedInbox(Inbox):
             self._doorbells.ring(self._ranks[worker])
 
     def acknowledge(self, worker: int) -> None:
-        """See `Inbox.acknowledge`."""
         self._show(worker)

@@ -49,7 +49,6 @@ class ShardReader:
                 self._window.get(clocks[number], rank, self._regions[number][1])
 
     def all_newer(self, clocks: np.ndarray) -> bool:
-        """See `WorkerLink.all_newer`."""
         if not self._awaited:
             known = clocks[:, ShardClock.CLOCK].tolist()
             self._awaited = [

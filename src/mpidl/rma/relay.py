@@ -98,11 +98,9 @@ class WindowRelayLink(WindowLink):
         self._bytes_read = 0
 
     def order(self) -> Order:
-        """See `FollowerLink.order`."""
         return Order.of(self._told)
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
-        """See `RelayLink.post`."""
         self._forward()
         self._post("relays", self._number, status, wake)
 
@@ -123,7 +121,6 @@ class WindowRelayLink(WindowLink):
             self._post("workers", first, statuses[own], False)
 
     def start_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
-        """See `RelayLink.start_fetch`."""
         self._reader.start_clocks(clocks)
         self._reader.start(parameters, self._fetches)
         for fetch in self._fetches.values():
@@ -133,7 +130,6 @@ class WindowRelayLink(WindowLink):
         self._bytes_read += sum(parameters[part].nbytes for part in read)
 
     def finish_fetch(self, clocks: np.ndarray) -> bool:
-        """See `RelayLink.finish_fetch`."""
         if not take_answers(self._window, self._fetches.values()):
             return False
         self._reader.start_clocks(self._after)
@@ -143,7 +139,6 @@ class WindowRelayLink(WindowLink):
 
     @property
     def bytes_fetched(self) -> int:
-        """See `RelayLink`."""
         return self._bytes_read + sum(each.bytes for each in self._fetches.values())
 
     def show(self, parameters: np.ndarray, clocks: np.ndarray) -> None:

@@ -98,12 +98,10 @@ class Asked:
         self.arrived.clear()
 
     def result(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-        """See `mpidl.data.kept.Coming.result`."""
         self.arrived.wait()
         return self.inputs, self.targets, self.rows
 
     def release(self) -> None:
-        """See `mpidl.data.kept.Coming.release`."""
         self._free(self)
 
 
@@ -114,7 +112,6 @@ class RemoteStore:
         self._samples, self._number = samples, number
 
     def ask(self, indices: NDArray[np.int64]) -> Asked:
-        """See `mpidl.data.kept.Store.ask`."""
         return self._samples.ask(self._number, indices)
 
 

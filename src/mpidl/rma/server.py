@@ -49,50 +49,39 @@ class WindowServerLink(WindowLink):
         self._callee = Callee(shared.comm, self._coordinator, self._doorbells)
 
     def order(self) -> Order:
-        """See `FollowerLink.order`."""
         return Order.of(self._told)
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
-        """See `FollowerLink.post`."""
         self._post("servers", self._number, status, wake)
 
     def show_clock(self, clock: int, received: int) -> None:
-        """See `ServerLink.show_clock`."""
         self._clock[RECEIVED] = received
         self._clock[CLOCK] = clock
 
     def show_cut(self, order: int) -> None:
-        """See `ServerLink.show_cut`."""
         self._clock[CUT] = order
         self._window.sync()
 
     def answer_fetches(self) -> bool:
-        """See `ServerLink.answer_fetches`."""
         return self._differences is not None and self._differences.answer()
 
     def wake_workers(self) -> None:
-        """See `ServerLink.wake_workers`."""
         for rank in self._shared.workers:
             self._doorbells.ring(rank)
 
     def next_call(self) -> Any | None:
-        """See `ServerLink.next_call`."""
         return self._callee.next()
 
     def answer(self, message: Any) -> None:
-        """See `ServerLink.answer`."""
         self._callee.answer(message)
 
     def notify(self, message: Any) -> None:
-        """See `ServerLink.notify`."""
         self._callee.notify(message)
 
     def expect_units(self, count: int) -> None:
-        """See `ServerLink.expect_units`."""
         self._done[:count] = 0
         self._window.sync()
 
     def show_done(self, unit: int) -> None:
-        """See `ServerLink.show_done`."""
         self._done[unit] = 1
         self._window.sync()

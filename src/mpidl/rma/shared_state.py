@@ -170,26 +170,21 @@ class SharedState(Owner):
 
     @property
     def shards(self) -> Sequence[Any]:
-        """See `Transport.shards`."""
         return self.capacity.shards
 
     @property
     def chunks(self) -> list[int]:
-        """See `Transport.chunks`."""
         return [geometry.chunk for geometry in self.geometries]
 
     @property
     def shared_vectors(self) -> list[np.ndarray]:
-        """See `WorkerLink.shared_vectors`."""
         return list(self._shared[0].vectors) if self._shared else []
 
     @property
     def shared_rows(self) -> np.ndarray:
-        """See `WorkerLink.shared_rows`."""
         return np.array(0) if not self._shared else self._shared[1].vectors
 
     def backoff(self, longest: float | None = None) -> Backoff:
-        """See `Link.backoff`."""
         sleep = BLIND_SLEEP
         if self._direct or (self._answered and self._serves):
             sleep = RUNG_SLEEP if longest is None else longest
@@ -198,7 +193,6 @@ class SharedState(Owner):
         return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def settle(self) -> None:
-        """See `Transport.settle`."""
         self.window.settle()
 
     def free(self) -> None:

@@ -18,19 +18,15 @@ class WindowTransport(SharedState):
     def worker(
         self, number: int, feedback: Sequence[ErrorFeedback] = (), copies: Sequence[Differences] = ()
     ) -> WindowWorkerLink:
-        """See `Transport.worker`."""
         return WindowWorkerLink(self, number, feedback, copies)
 
     def server(self, number: int) -> WindowServerLink:
-        """See `Transport.server`."""
         return WindowServerLink(self, number)
 
     def relay(
         self, number: int, feedback: Sequence[Sequence[ErrorFeedback]] = (), copies: Sequence[Differences] = ()
     ) -> WindowRelayLink:
-        """See `Transport.relay`."""
         return WindowRelayLink(self, number, feedback, copies)
 
     def coordinator(self) -> WindowCoordinatorLink:
-        """See `Transport.coordinator`."""
         return WindowCoordinatorLink(self)

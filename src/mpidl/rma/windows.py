@@ -122,19 +122,16 @@ class Window(Owner):
         return region
 
     def local(self, name: str) -> np.ndarray:
-        """See `RemoteMemory.local`."""
         region = self._regions[self._rank][name]
         return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
     def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
-        """See `RemoteMemory.put`."""
         region = self._regions[rank][name]
         if self._staging is not None:
             values = self._staging.outgoing(values, rank)
         self._transfer(self._window.Put, values, rank, region.displacement + offset * region.dtype.itemsize)
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
-        """See `RemoteMemory.get`."""
         region = self._regions[rank][name]
         if self._staging is not None:
             values = self._staging.incoming(values, rank)
@@ -150,15 +147,12 @@ class Window(Owner):
         return False
 
     def piece(self, rank: int) -> int:
-        """See `RemoteMemory.piece`."""
         return LONGEST_MESSAGE
 
     def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
-        """See `RemoteMemory.get_later`."""
         raise ValueError(f"rank {rank} is reached through a window, which answers at once")
 
     def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
-        """See `RemoteMemory.watch`."""
         value = np.zeros(1, np.int64)
 
         def reached() -> bool:
@@ -171,7 +165,6 @@ class Window(Owner):
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:
-        """See `RemoteMemory.fetch_and_op`."""
         region = self._regions[rank][name]
         self._window.Fetch_and_op(value, before, rank, region.displacement + offset * region.dtype.itemsize, op)
 
@@ -186,11 +179,9 @@ class Window(Owner):
             self._staging.flushed(rank)
 
     def on_host(self, values: Any, rank: int) -> np.ndarray:
-        """See `RemoteMemory.on_host`."""
         return values if self._staging is None else self._staging.on_host(values, rank)
 
     def sync(self) -> None:
-        """See `RemoteMemory.sync`."""
         self._window.Sync()
 
     def serve(self) -> bool:
@@ -198,16 +189,13 @@ class Window(Owner):
         return False
 
     def attended(self) -> AbstractContextManager[None]:
-        """See `RemoteMemory.attended`."""
         return nullcontext()
 
     def settle(self) -> None:
-        """See `RemoteMemory.settle`."""
         self._comm.Barrier()
         self.sync()
 
     def free(self) -> None:
-        """See `RemoteMemory.free`."""
         window = self._window
         window.Unlock_all()
         self._window = self._regions = self._comm = Freed("the window")

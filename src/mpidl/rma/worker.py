@@ -98,7 +98,6 @@ class WindowWorkerLink(WindowLink):
     # Data, clocks and status, all at the coordinator; status at the relay, where there is one.
 
     def ask_for_ticket(self) -> bool:
-        """See `WorkerLink.ask_for_ticket`."""
         if not self._window.answers_later(self._coordinator):
             return False
         self._next_ticket = self._control(Control.TICKETS)
@@ -106,24 +105,19 @@ class WindowWorkerLink(WindowLink):
         return True
 
     def take_ticket(self) -> int:
-        """See `WorkerLink.take_ticket`."""
         asked, self._next_ticket = self._next_ticket, None
         return self._tickets.fetch_add() if asked is None else asked.finish()
 
     def tickets_taken(self) -> int:
-        """See `WorkerLink.tickets_taken`."""
         return self._tickets.read()
 
     def taken(self) -> int:
-        """See `WorkerLink.taken`."""
         return int(self._numbers[Control.TAKEN])
 
     def fence(self) -> None:
-        """See `WorkerLink.fence`."""
         self._window.sync()
 
     def take_order(self, order: int) -> bool:
-        """See `WorkerLink.take_order`."""
         if self._order_taken < order:
             copied = Counter(self._window, self._coordinator, "control", Control.COPIED)
             if copied.raise_to(order) >= order:
@@ -132,7 +126,6 @@ class WindowWorkerLink(WindowLink):
         return self._order_taken == order
 
     def set_clock(self, clock: int) -> None:
-        """See `WorkerLink.set_clock`."""
         before = int(self._clock[0])
         self._clock[0] = clock
         self._window.put(self._clock, self._coordinator, "clocks", self._replica)
@@ -147,7 +140,6 @@ class WindowWorkerLink(WindowLink):
             self._doorbells.ring(self._coordinator)
 
     def all_reached(self, clock: int) -> bool:
-        """See `WorkerLink.all_reached`."""
         while self._clocks.min() < clock:
             if self._slower is not None and not self._slower():
                 return False
@@ -163,26 +155,21 @@ class WindowWorkerLink(WindowLink):
         return int(self._clocks.min())
 
     def begin_round(self, pushes: int) -> tuple[Order, int | None]:
-        """See `WorkerLink.begin_round`."""
         self._begun.raise_to(pushes)
         order = self.order()
         decided, pushes = divmod(int(self._numbers[Control.ROUND]), ROUNDS)
         return order, pushes if decided == order.number else None
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
-        """See `FollowerLink.post`."""
         self._post("workers", self._row, status, wake)
 
     def post_shard(self, status: np.ndarray, wake: bool = False, shard: int = 0) -> None:
-        """See `WorkerLink.post_shard`."""
         self._post("servers", self._own_shards[shard], status, wake)
 
     def post_sums(self, sums: np.ndarray) -> None:
-        """See `WorkerLink.post_sums`."""
         self._put(self._reports_to, "sums", self._row * sums.size, sums.reshape(-1))
 
     def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
-        """See `WorkerLink.post_evaluation`."""
         self._put(self._coordinator, "evaluations", epoch - 1, result)
         self._put(self._coordinator, "evaluated", epoch - 1, np.ones(1, np.int64))
         self._doorbells.ring(self._coordinator)
@@ -191,44 +178,34 @@ class WindowWorkerLink(WindowLink):
 
     @property
     def bytes_pushed(self) -> int:
-        """See `WorkerLink.bytes_pushed`."""
         return self._outboxes.bytes
 
     def mark(self, order: int) -> bool:
-        """See `WorkerLink.mark`."""
         return self._outboxes.mark(order)
 
     def begin_push(self, fetched: Sequence[int], portions: tuple[int, int], stays: bool = False) -> None:
-        """See `WorkerLink.begin_push`."""
         self._outboxes.begin(fetched, portions, stays)
 
     def send_push(self, vector: Any) -> bool:
-        """See `WorkerLink.send_push`."""
         return self._outboxes.send(vector)
 
     def pack(self, vector: Any, start: int, factors: Factors) -> None:
-        """See `WorkerLink.pack`."""
         self._outboxes.pack(vector, start, factors)
 
     def send_final(self, vector: Any, start: int) -> None:
-        """See `WorkerLink.send_final`."""
         self._outboxes.send_final(vector, start)
 
     def end_pushes(self) -> bool:
-        """See `WorkerLink.end_pushes`."""
         return self._outboxes.end()
 
     def applied(self) -> bool:
-        """See `WorkerLink.applied`."""
         return self._outboxes.applied()
 
     def read_clocks(self, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
-        """See `WorkerLink.read_clocks`."""
         self._start_reading(clocks, without)
         self.finish_fetch()
 
     def all_newer(self, clocks: np.ndarray) -> bool:
-        """See `WorkerLink.all_newer`."""
         return self._reader.all_newer(clocks)
 
     def _start_reading(self, clocks: np.ndarray, without: Sequence[int]) -> None:
@@ -236,7 +213,6 @@ class WindowWorkerLink(WindowLink):
         self._outboxes.start_asking()
 
     def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
-        """See `WorkerLink.start_fetch`."""
         self._start_reading(clocks, without)
         self._reader.start(parameters, {*without, *self._fetches})
         for number, fetch in self._fetches.items():
@@ -244,21 +220,17 @@ class WindowWorkerLink(WindowLink):
                 fetch.ask()
 
     def finish_fetch(self) -> None:
-        """See `WorkerLink.finish_fetch`."""
         self._reader.finish()
 
     def fetch_present(self, parameters: Any) -> None:
-        """See `WorkerLink.fetch_present`."""
         self._servers_reader.start(parameters)
         self._servers_reader.finish()
 
     @property
     def can_follow(self) -> bool:
-        """See `WorkerLink`."""
         return not self.relayed and any(self._window.answers_later(rank) for rank, _ in self._holders)
 
     def follow_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
-        """See `WorkerLink.follow_push`."""
         self._before, self._followed = clocks, []
         for number, (rank, shard) in enumerate(self._holders):
             if self._window.answers_later(rank):
@@ -271,7 +243,6 @@ class WindowWorkerLink(WindowLink):
         return self._followed
 
     def finish_following(self) -> None:
-        """See `WorkerLink.finish_following`."""
         followed, before = self._followed, self._before
         for number in followed:
             self._window.flush(self._holders[number].rank)
@@ -284,22 +255,18 @@ class WindowWorkerLink(WindowLink):
 
     @property
     def encoded(self) -> Collection[int]:
-        """See `WorkerLink`."""
         return self._fetches.keys()
 
     def take_differences(self) -> bool:
-        """See `WorkerLink.take_differences`."""
         return take_answers(self._window, self._fetches.values())
 
     @property
     def bytes_fetched(self) -> int:
-        """See `WorkerLink`."""
         return sum(each.bytes for each in self._fetches.values())
 
     # A coordinator's evaluations.
 
     def notice_changed(self) -> bool:
-        """See `WorkerLink.notice_changed`."""
         if self._news is None:
             self._news = self._window.watch(self._coordinator, "notice", Notice.NEWS, self._changes + 1)
         if not self._news():
@@ -308,20 +275,16 @@ class WindowWorkerLink(WindowLink):
         return True
 
     def read_notice(self, notice: np.ndarray) -> None:
-        """See `WorkerLink.read_notice`."""
         self._window.get(notice, self._coordinator, "notice")
         self._window.flush(self._coordinator)
 
     def take_piece(self) -> int:
-        """See `WorkerLink.take_piece`."""
         return Counter(self._window, self._coordinator, "notice", Notice.PIECE).fetch_add()
 
     def take_copy(self, evaluation: int, unit: int) -> bool:
-        """See `WorkerLink.take_copy`."""
         return Counter(self._window, self._coordinator, "copies", unit).raise_to(evaluation) < evaluation
 
     def read_done(self, done: np.ndarray) -> None:
-        """See `WorkerLink.read_done`."""
         at_each = np.empty((len(self._servers), len(done)), done.dtype)
         for row, rank in zip(at_each, self._servers, strict=True):
             self._window.get(row, rank, "done")

@@ -148,7 +148,6 @@ class _NoData(Split):
     _batch = Batch(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
 
     def gather(self, indices: Any, epoch: int = 0) -> Batch:
-        """See `Split.gather`."""
         return self._batch
 
 

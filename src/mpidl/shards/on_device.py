@@ -57,7 +57,6 @@ class ShardOnDevice(Shard):
         self._published = moved(self._published, memory[PARAMETERS])
 
     def unbind(self) -> None:
-        """See `ShardState.unbind`."""
         self._published = self._published.copy()
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -68,7 +67,6 @@ class ShardOnDevice(Shard):
         self.publish()
 
     def bring(self, values: np.ndarray) -> Any:
-        """See `Shard.bring`."""
         arrived = self._arrived[: values.size].reshape(values.shape)
         arrived.set(values)
         # The copy is asynchronous if MPI has pinned its windows' memory, and workers soon write to the slot again.
@@ -76,7 +74,6 @@ class ShardOnDevice(Shard):
         return arrived
 
     def publish(self) -> None:
-        """See `Shard.publish`."""
         self.parameters.get(out=self._published)
 
     def copy(self) -> ShardOnDevice:
@@ -90,7 +87,6 @@ class ShardOnDevice(Shard):
         return twin
 
     def on_host(self) -> dict[str, np.ndarray]:
-        """See `Shard.on_host`."""
         return {name: to_host(values) for name, values in self.state().items()}
 
     def receive_chunk(
@@ -102,7 +98,6 @@ class ShardOnDevice(Shard):
         return completed
 
     def look(self, now: float) -> float:
-        """See `Shard.look`."""
         before = self.clock
         due = super().look(now)
         if self.clock != before:
@@ -110,12 +105,10 @@ class ShardOnDevice(Shard):
         return due
 
     def remove_worker(self, worker: int) -> None:
-        """See `Shard.remove_worker`."""
         super().remove_worker(worker)
         self.publish()
 
     def apply_rest(self) -> None:
-        """See `Shard.apply_rest`."""
         super().apply_rest()
         self.publish()
 

@@ -52,7 +52,6 @@ class Shard(ShardState):
         return super().state() | prefixed("policy", self.policy.state())
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See `ShardState.load`."""
         super().load(state)
         self.policy.load(selected("policy", state))
 

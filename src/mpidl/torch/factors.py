@@ -139,7 +139,6 @@ class FactoredLayers:
         self._layers.sort(key=lambda layer: layer.number)
 
     def matrices(self) -> list[Matrix]:
-        """See `CompleteModel.matrices`."""
         return [layer.matrix for layer in self._layers]
 
     @contextmanager

@@ -44,7 +44,6 @@ class Gradients:
             parameter.register_post_accumulate_grad_hook(lambda each, number=number: self.store(number, each))
 
     def matrices(self) -> list[Matrix]:
-        """See `CompleteModel.matrices`."""
         return self._layers.matrices()
 
     # The steps of a gradient.

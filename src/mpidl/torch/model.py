@@ -126,7 +126,6 @@ class TorchModel(CompleteModel):
         self._vector.replace(vector)
 
     def on(self, xp: Any) -> TorchModel:
-        """See `CompleteModel.on`."""
         frozen, module = self._frozen, copy.deepcopy(self.module)
         for name in frozen:
             module.get_parameter(name).requires_grad_(True)
@@ -236,25 +235,20 @@ class TorchModel(CompleteModel):
         self.load_buffers(kept)
 
     def accuracy_name(self, several_labels: bool) -> str:
-        """See `CompleteModel.accuracy_name`."""
         return losses.accuracy_name(self.loss)
 
     # Beside the vector.
 
     def constants(self) -> dict[str, np.ndarray]:
-        """See `CompleteModel.constants`."""
         return {name: _array(each) for name, each in self._vector.constants.items()}
 
     def load_constants(self, constants: Any) -> None:
-        """See `CompleteModel.load_constants`."""
         _load(self._vector.constants, constants)
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """See `CompleteModel.buffers`."""
         return {name: _array(each) for name, each in self._placed._vector.counters.items()}
 
     def load_buffers(self, buffers: Any) -> None:
-        """See `CompleteModel.load_buffers`."""
         _load(self._placed._vector.counters, buffers)
 
     def finish(self) -> None:

@@ -201,7 +201,6 @@ class TorchSection(Section):
         self._stage.parameters = vector
 
     def freeze(self, names: Sequence[str]) -> None:
-        """See `CompleteModel.freeze`."""
         self._stage.freeze([name for name in names if name in self._stage.layout.shapes])
 
     def constants(self) -> dict[str, np.ndarray]:
@@ -213,7 +212,6 @@ class TorchSection(Section):
         return self._stage.buffers()
 
     def load_buffers(self, buffers: Any) -> None:
-        """See `CompleteModel.load_buffers`."""
         self._stage.load_buffers(buffers)
 
     def _begin(self, batch: Batch) -> None:

@@ -15,15 +15,12 @@ class Bf16(Wire):
     name = "bf16"
 
     def size(self, elements: int, dtype: Any) -> int:
-        """See `Wire.size`."""
         return -(-2 * elements // 8) * 8
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
-        """See `Wire.encode`."""
         compiled(_encode)(values, residual, out[: 2 * values.size].view(np.uint16))
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
-        """See `Wire.decode`."""
         compiled(_decode)(data[: 2 * values.size].view(np.uint16), values)
 
 

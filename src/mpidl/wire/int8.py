@@ -26,18 +26,15 @@ class Int8(Wire):
     block = BLOCK
 
     def size(self, elements: int, dtype: Any) -> int:
-        """See `Wire.size`."""
         return -(-(_end(elements, dtype) + elements) // 8) * 8
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
-        """See `Wire.encode`."""
         end = _end(values.size, values.dtype)
         scales, word = out[:end].view(values.dtype), np.dtype(f"u{values.itemsize}")
         integers = out[end : end + values.size].view(np.int8)
         compiled(_encode)(values, residual, residual.view(word), scales, scales.view(word), integers)
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
-        """See `Wire.decode`."""
         end = _end(values.size, values.dtype)
         compiled(_decode)(data[:end].view(values.dtype), data[end : end + values.size].view(np.int8), values)
 

@@ -26,12 +26,10 @@ class OneBit(Wire):
         self._scratch = local()
 
     def size(self, elements: int, dtype: Any) -> int:
-        """See `Wire.size`."""
         itemsize: int = np.dtype(dtype).itemsize
         return _means(elements) * itemsize + -(-elements // 64) * 8
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
-        """See `Wire.encode`."""
         scratch = self._scratch.__dict__
         if "sums" not in scratch:
             scratch["sums"] = np.empty((2, BLOCK // 8))
@@ -39,7 +37,6 @@ class OneBit(Wire):
         compiled(_encode)(values, residual, scratch["sums"], out[:end].view(values.dtype), out[end:])
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
-        """See `Wire.decode`."""
         end = _means(values.size) * values.itemsize
         compiled(_decode)(data[:end].view(values.dtype), data[end:], values)
 

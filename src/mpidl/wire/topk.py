@@ -40,12 +40,10 @@ class TopK(Wire):
         return max(1, int(self.fraction * elements + 0.5))
 
     def size(self, elements: int, dtype: Any) -> int:
-        """See `Wire.size`."""
         itemsize: int = np.dtype(dtype).itemsize
         return -(-self.count(elements) * (4 + itemsize) // 8) * 8
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
-        """See `Wire.encode`."""
         scratch = self._scratch.__dict__
         if "candidates" not in scratch:
             scratch["histogram"] = np.empty(1 << DIGIT, np.int64)

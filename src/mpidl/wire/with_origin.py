@@ -25,7 +25,6 @@ class WithOrigin(Wire):
         self.name, self.block = ("fp32", 1) if wire is None else (wire.name, wire.block)
 
     def size(self, elements: int, dtype: Any) -> int:
-        """See `Wire.size`."""
         return self._end(elements, dtype) + plain_bytes(elements, dtype)
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
@@ -39,7 +38,6 @@ class WithOrigin(Wire):
         out[end : end + origin.nbytes].view(origin.dtype)[:] = origin
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
-        """See `Wire.decode`."""
         vector, origin = values
         end = self._end(vector.size, vector.dtype)
         if self._wire is None:

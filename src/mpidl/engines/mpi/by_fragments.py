@@ -60,7 +60,6 @@ class ByFragments(RequestHandler):
         self.epoch_over = 0
 
     def bind(self, link: WorkerLink) -> None:
-        """See `RequestHandler.bind`."""
         super().bind(link)
         self._peers, self._communicators = link.peers, [link.peers.Dup(), link.peers.Dup()]
         for fragment in self._fragments.values():
@@ -69,7 +68,6 @@ class ByFragments(RequestHandler):
             self._thread = ProgressThread(self._advance)
 
     def unbind(self) -> None:
-        """See `RequestHandler.unbind`."""
         if self._thread is not None:
             self._thread.end()
         for fragment in self._fragments.values():
@@ -106,12 +104,10 @@ class ByFragments(RequestHandler):
         np.copyto(parameters, self._latest)
 
     def progress(self) -> None:
-        """See `RequestHandler.progress`."""
         if self._under_way and self._thread is None:
             self._advance()
 
     def post(self) -> None:
-        """See `RequestHandler.post`."""
         for number, status in enumerate(self._statuses):
             self._link.post_shard(status.taken(), shard=number)
 

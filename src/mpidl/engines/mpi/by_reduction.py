@@ -69,13 +69,11 @@ class ByReduction(OwnShard):
         self.epoch_over = 0
 
     def bind(self, link: WorkerLink) -> None:
-        """See `RequestHandler.bind`."""
         super().bind(link)
         self._peers = link.peers
         self._collectives = ShardCollectives(link.peers, self._shards, self.shard.parameters.dtype)
 
     def unbind(self) -> None:
-        """See `RequestHandler.unbind`."""
         self._collectives.free()
 
     def start(self, parameters: np.ndarray) -> None:
@@ -99,7 +97,6 @@ class ByReduction(OwnShard):
             np.copyto(parameters, self._latest)
 
     def end_pushes(self) -> None:
-        """See `RequestHandler.end_pushes`."""
         self.shard.apply_rest()
         super().end_pushes()
 

@@ -36,7 +36,6 @@ class MpiGroup(Group):
         self._subgroups: dict[tuple[int, ...], MpiGroup] = {}
 
     def send(self, to: int, array: np.ndarray, tag: int) -> Message:
-        """See `Group`."""
         message, nbytes = _message(self.communicator.Send_init, array, to, tag), array.nbytes
 
         def start() -> None:
@@ -46,11 +45,9 @@ class MpiGroup(Group):
         return message._replace(start=start)
 
     def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
-        """See `Group`."""
         return _message(self.communicator.Recv_init, array, source, tag)
 
     def subgroup(self, ranks: Sequence[int]) -> MpiGroup:
-        """See `Group`."""
         key = tuple(ranks)
         if key not in self._subgroups:
             whole = self.communicator.Get_group()
@@ -61,15 +58,12 @@ class MpiGroup(Group):
         return self._subgroups[key]
 
     def share(self, value: Any) -> Any:
-        """See `Group`."""
         return self.communicator.bcast(value)
 
     def gather(self, array: np.ndarray, gathered: np.ndarray) -> None:
-        """See `Group`."""
         self.communicator.Allgather(array, gathered)
 
     def free(self) -> None:
-        """See `Group`."""
         for group in self._subgroups.values():
             group.free()
             group.communicator.Free()

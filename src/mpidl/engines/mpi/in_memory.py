@@ -153,7 +153,6 @@ class InMemory(OwnShard):
         self._read = self._clock
 
     def fetch(self, parameters: np.ndarray) -> None:
-        """See `RequestHandler.fetch`."""
         if parameters is not self._whole.parameters:
             np.copyto(parameters, self._whole.parameters)
 

@@ -66,11 +66,9 @@ class GroupLead(Lead):
 
     @property
     def bytes_moved(self) -> int:
-        """See `Lead`."""
         return self._group.sent
 
     def bind(self, link: Link, status: Status) -> None:
-        """See `Lead`."""
         self._waiting = Waiting(link, status, SLEEP)
 
     def share(self, decide: Callable[[], Sequence[int]]) -> Sequence[int]:
@@ -88,7 +86,6 @@ class GroupLead(Lead):
         return shared
 
     def largest(self, number: int) -> int:
-        """See `Lead`."""
         gathered = np.empty(self.partitions, np.int64)
         self._wait(self._group.communicator.Iallgather(np.array([number]), gathered))
         return int(gathered.max())

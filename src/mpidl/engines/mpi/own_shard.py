@@ -22,10 +22,8 @@ class OwnShard(RequestHandler):
         self._shard_status = ShardStatus(shard)
 
     def post(self) -> None:
-        """See `RequestHandler.post`."""
         self._link.post_shard(self._shard_status.taken())
 
     def end_pushes(self) -> None:
-        """See `RequestHandler.end_pushes`."""
         self._shard_status.figures["state"] = State.TRAINED
         self._link.post_shard(self._shard_status.taken(), wake=True)

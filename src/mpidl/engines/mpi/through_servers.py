@@ -78,7 +78,6 @@ class ThroughServers(RequestHandler):
         self._pushed_before = 0
 
     def bind(self, link: WorkerLink) -> None:
-        """See `RequestHandler.bind`."""
         super().bind(link)
         self._waiting, self._timer = Waiting(link, self.status), timer(link.crowded)
 
@@ -90,12 +89,10 @@ class ThroughServers(RequestHandler):
             self._spare = None
 
     def took(self, portion: int, batch: int) -> None:
-        """See `RequestHandler.took`."""
         super().took(portion, batch)
         self._portions = (portion if self._portions is None else self._portions[0], portion)
 
     def applied(self) -> bool:
-        """See `RequestHandler.applied`."""
         return self._link.applied()
 
     # Checkpoints.
@@ -114,11 +111,9 @@ class ThroughServers(RequestHandler):
         return self._round[1] is not None
 
     def mark(self, order: int) -> bool:
-        """See `RequestHandler.mark`."""
         return self._link.mark(order)
 
     def last_fetched(self) -> list[list[int]]:
-        """See `RequestHandler.last_fetched`."""
         fetched: list[list[int]] = self.fetched.tolist()
         return fetched
 
@@ -130,7 +125,6 @@ class ThroughServers(RequestHandler):
         return vectors
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray]) -> None:
-        """See `RequestHandler.load`."""
         super().load(position, vectors)
         if self.unpushed:
             self._portions = (self.unpushed[0][0], self.unpushed[-1][0])
@@ -148,13 +142,11 @@ class ThroughServers(RequestHandler):
             start += copy.values.size
 
     def fetch(self, parameters: np.ndarray) -> None:
-        """See `RequestHandler.fetch`."""
         self._finish_following()
         self._waiting.until(self.applied)
         self._link.fetch_present(parameters)
 
     def end_pushes(self) -> None:
-        """See `RequestHandler.end_pushes`."""
         self._waiting.until(self._link.end_pushes)
 
     def _fetch(self, request: Fetch) -> None:
@@ -227,7 +219,6 @@ class ThroughServers(RequestHandler):
 
     @property
     def factored(self) -> Collection[int] | None:
-        """See `RequestHandler.factored`."""
         return self._link.factored
 
     def take_final(self, gradient: Any, start: int, factors: Factors | None = None, *, early: bool) -> None:

@@ -51,14 +51,12 @@ class ThroughServers(RequestHandler):
         self._traffic.updated.announce()
 
     def add_replica(self, replica: VirtualReplica) -> None:
-        """See `RequestHandler.add_replica`."""
         if replica.number in self._relays:
             self._relays[replica.number].joins(replica.number)
         for server in self._cluster.servers:
             server.shard.add_worker(replica.number)
 
     def wait_applied(self, replica: VirtualReplica) -> Process:
-        """See `RequestHandler.wait_applied`."""
         for delivery in replica.unapplied:
             if delivery.is_alive:
                 yield delivery

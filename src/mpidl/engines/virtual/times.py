@@ -42,11 +42,9 @@ class Constant:
 
     @property
     def mean(self) -> float:
-        """See `Distribution`."""
         return self.seconds
 
     def __call__(self, random: np.random.Generator) -> float:
-        """See `Distribution`."""
         return self.seconds
 
 
@@ -62,11 +60,9 @@ class Uniform:
 
     @property
     def mean(self) -> float:
-        """See `Distribution`."""
         return (self.low + self.high) / 2
 
     def __call__(self, random: np.random.Generator) -> float:
-        """See `Distribution`."""
         return float(random.uniform(self.low, self.high))
 
 
@@ -80,7 +76,6 @@ class Exponential:
         _check(0, self.mean)
 
     def __call__(self, random: np.random.Generator) -> float:
-        """See `Distribution`."""
         return float(random.exponential(self.mean))
 
 
@@ -96,7 +91,6 @@ class Jitter:
         _check(0, self.deviation)
 
     def __call__(self, random: np.random.Generator) -> float:
-        """See `Distribution`."""
         if not self.mean or not self.deviation:
             return self.mean
         variance = math.log1p(self.deviation**2)

@@ -32,22 +32,18 @@ class Activation(Layer):
 
     @property
     def mixes(self) -> bool:
-        """See `Layer`."""
         return ACTIVATIONS[self.activation].mixes
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return input_shape
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         work.xp.copyto(outputs, inputs)
         ACTIVATIONS[self.activation].apply(work.xp, outputs)
 
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         if input_gradient is None:
             return
         work.xp.copyto(input_gradient, output_gradient)

@@ -28,7 +28,6 @@ class Add(Activated, Joining):
     activation: str = "identity"
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        """See `Layer`."""
         first, *others = input_shapes
         for other in others:
             if other != first:
@@ -36,7 +35,6 @@ class Add(Activated, Joining):
         return first
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         work.xp.copyto(outputs, inputs[0])
         for other in inputs[1:]:
             outputs += other
@@ -45,7 +43,6 @@ class Add(Activated, Joining):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any
     ) -> None:
-        """See `Layer`."""
         self.backprop(work, outputs, output_gradient)
         for gradient in input_gradient:
             if gradient is not None:

@@ -47,19 +47,15 @@ class BatchNormalisation(Activated):
     epsilon: Annotated[float, Meta(gt=0)] = 1e-5
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return input_shape
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
-        """See `Layer`."""
         return dict.fromkeys(("scale", "shift", "mean", "variance"), input_shape[-1:])
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
-        """See `Layer`."""
         values.fill(parameter in ("scale", "variance"))
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         (shape,) = input_shapes
         return super().buffers(shape) | {
             "moments": Buffer((3, shape[-1]), per_sample=False, kept=True),
@@ -70,7 +66,6 @@ class BatchNormalisation(Activated):
         }
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """See `Layer`."""
         return Piece(self, (box,), box, dict.fromkeys(self.parameters(box.shape), Box(box.ranges[-1:])))
 
     def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
@@ -81,7 +76,6 @@ class BatchNormalisation(Activated):
         return super().pieces(how, number, parts, shape)
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         xp, kernels, parameters = work.xp, work.kernels, work.parameters
         mean, variance, inverse = work.buffers["moments"]
         values = inputs.reshape(-1, inputs.shape[-1])
@@ -99,7 +93,6 @@ class BatchNormalisation(Activated):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         kernels, slopes = work.kernels, work.buffers["slopes"]
         mean, _, inverse = work.buffers["moments"]
         values = inputs.reshape(-1, inputs.shape[-1])
@@ -115,7 +108,6 @@ class BatchNormalisation(Activated):
             )
 
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
-        """See `Layer`."""
         gradients, (mean, variance, _) = work.gradients, work.buffers["moments"]
         gradients["scale"][:], gradients["shift"][:] = work.buffers["slopes"]
         if work.group is not None and work.group.rank > 0:

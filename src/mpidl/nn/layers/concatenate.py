@@ -20,7 +20,6 @@ class Concatenate(Joining):
     cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        """See `Layer`."""
         first, *others = input_shapes
         for other in others:
             if other[:-1] != first[:-1]:
@@ -28,7 +27,6 @@ class Concatenate(Joining):
         return (*first[:-1], sum(shape[-1] for shape in input_shapes))
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """See `Layer`."""
         inputs, start = [], 0
         for shape in input_shapes:
             own = box.ranges[-1].shift(-start).intersect(Range(0, shape[-1])) or Range(0, 0)
@@ -37,7 +35,6 @@ class Concatenate(Joining):
         return Piece(self, tuple(inputs), box, {})
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         start = 0
         for each in inputs:
             outputs[..., start : start + each.shape[-1]] = each
@@ -46,7 +43,6 @@ class Concatenate(Joining):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any
     ) -> None:
-        """See `Layer`."""
         start = 0
         for each, gradient in zip(inputs, input_gradient, strict=True):
             if gradient is not None:

@@ -72,16 +72,13 @@ class Conv2d(Weighted):
         return winograd.choose_tiling(windows, self.channels) if self.groups == 1 else None
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return (*self._windows(input_shape).positions, self.channels)
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
-        """See `Layer`."""
         windows = self._windows(input_shape)
         return {"weight": (*windows.size, windows.channels // self.groups, self.channels), "bias": (self.channels,)}
 
     def operations(self, *input_shapes: Shape) -> int:
-        """See `Layer`."""
         (input_shape,) = input_shapes
         return 2 * prod(self.parameters(input_shape)["weight"]) * prod(self._windows(input_shape).positions)
 
@@ -116,7 +113,6 @@ class Conv2d(Weighted):
         return [self.piece(Box((*Box.whole(positions).ranges, own)), *input_shapes)]
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         (input_shape,) = input_shapes
         windows = self._windows(input_shape)
         weight = self.parameters(input_shape)["weight"]
@@ -151,7 +147,6 @@ class Conv2d(Weighted):
                 yield some, row, count, memory[: prod(block)].reshape(block)
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
         tiling = self._tiling(windows)
         if work.xp is np and tiling is not None:
@@ -175,7 +170,6 @@ class Conv2d(Weighted):
             self.activate(work, outputs, at)
 
     def rows_from(self, rows: Range, input_shape: Shape) -> Range:
-        """See `Layer`."""
         windows = self._windows(input_shape)
         found, tiling = windows.on_rows(rows, input_shape[0]), self._tiling(windows)
         return found if tiling is None else tiling.whole_tiles(found)
@@ -207,7 +201,6 @@ class Conv2d(Weighted):
                 kernels.multiply(by_image, repeated, sums[:, :, columns])
 
     def end_rows(self, work: Workspace, outputs: Any) -> None:
-        """See `Layer`."""
         if "tiles" not in work.buffers:
             work.kernels.add_row(outputs.reshape(-1, self.channels), work.parameters["bias"])
         self.activate(work, outputs)
@@ -227,13 +220,11 @@ class Conv2d(Weighted):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         self.backprop(work, outputs, output_gradient)
         if input_gradient is not None:
             self._backward(work, inputs, output_gradient.__getitem__, input_gradient, weights=False)
 
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
-        """See `Layer`."""
         work.gradients["bias"].fill(0)
         self._backward(work, inputs, lambda at: self._sum_bias(work, output_gradient[at]), None)
 

@@ -44,21 +44,17 @@ class Dense(Weighted):
     bias: bool = True
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return (self.units,)
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
-        """See `Layer`."""
         weight: Shape = (prod(input_shape), self.units)
         return {"weight": weight, "bias": (self.units,)} if self.bias else {"weight": weight}
 
     def operations(self, *input_shapes: Shape) -> int:
-        """See `Layer`."""
         (input_shape,) = input_shapes
         return 2 * prod(input_shape) * self.units
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """See `Layer`."""
         (shape,) = input_shapes
         tensors = {"weight": Box((Range(0, prod(shape)), *box.ranges)), "bias": box}
         tensors = {name: tensors[name] for name in self.parameters(shape)}
@@ -84,7 +80,6 @@ class Dense(Weighted):
         return [summand, Activation(self.activation).piece(own, (self.units,))]
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         work.kernels.matmul(inputs.reshape(len(inputs), -1), work.parameters["weight"], outputs)
         if self.bias:
             work.kernels.add_row(outputs, work.parameters["bias"])
@@ -93,14 +88,12 @@ class Dense(Weighted):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         self.backprop(work, outputs, output_gradient)
         if input_gradient is not None:
             flat = input_gradient.reshape(len(inputs), -1)
             work.kernels.matmul(output_gradient, work.parameters["weight"].T, flat)
 
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
-        """See `Layer`."""
         if not work.factored:
             work.kernels.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, work.gradients["weight"])
         if self.bias:

@@ -33,15 +33,12 @@ class Dropout(Layer):
     rate: Annotated[float, Meta(ge=0, lt=1)] = 0.5
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return input_shape
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         return {"factors": Buffer(input_shape)}
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         if not work.training:
             work.xp.copyto(outputs, inputs)
             return
@@ -52,6 +49,5 @@ class Dropout(Layer):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         if input_gradient is not None:
             work.xp.multiply(output_gradient, work.buffers["factors"], out=input_gradient)

@@ -57,15 +57,12 @@ class Embedding(Layer):
         return Range(0, self.vocabulary) if self.rows is None else Range(*self.rows)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return (*input_shape, self.units)
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
-        """See `Layer`."""
         return {"weight": (self._rows.size, self.units)}
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """See `Layer`."""
         units, weight = box.ranges[-1], Box((Range(0, self._rows.size), box.ranges[-1]))
         return Piece(replace(self, units=units.size), (Box(box.ranges[:-1]),), box, {"weight": weight})
 
@@ -84,18 +81,15 @@ class Embedding(Layer):
         return [Piece(layer, (Box.whole(shape),), outputs, {"weight": weight})]
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
-        """See `Layer`."""
         # The fan-in is 1: a single row reaches an output, whatever the vocabulary.
         INITIALISERS[self.initialiser](generator, shape, values)
         values *= sqrt(shape[0])
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         found = {"rounded": Buffer(input_shape), "ids": Buffer(input_shape, "int64")}
         return found if self.rows is None else found | {"others": Buffer(input_shape, "bool")}
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         ids = work.buffers["ids"]
         if inputs.dtype.kind in "iu":
             work.xp.copyto(ids, inputs, casting="unsafe")
@@ -129,12 +123,10 @@ class Embedding(Layer):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         if input_gradient is not None:
             input_gradient.fill(0)
 
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
-        """See `Layer`."""
         gradient = work.gradients["weight"]
         gradient.fill(0)
         self._leave_out(work, output_gradient)

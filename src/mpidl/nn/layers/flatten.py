@@ -21,11 +21,9 @@ class Flatten(Layer):
     cuts: ClassVar[tuple[str, ...]] = ("rows",)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return (prod(input_shape),)
 
     def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
-        """See `Layer`."""
         (shape,) = input_shapes
         if how != "rows":
             return super().pieces(how, number, parts, shape)
@@ -34,12 +32,10 @@ class Flatten(Layer):
         return [Piece(self, (inputs,), Box((Range(rows.start * size, rows.stop * size),)), {})]
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         work.xp.copyto(outputs, inputs.reshape(outputs.shape))
 
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         if input_gradient is not None:
             work.xp.copyto(input_gradient, output_gradient.reshape(input_gradient.shape))

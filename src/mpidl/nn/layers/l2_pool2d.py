@@ -19,14 +19,12 @@ class L2Pool2d(Pooling2d):
     type: ClassVar[str] = "l2_pool2d"
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         windows = self.windows(inputs.shape[1:])
         work.kernels.l2_pool(as_images(inputs), as_images(outputs), windows)
 
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         if input_gradient is None:
             return
         windows = self.windows(inputs.shape[1:])

@@ -245,11 +245,9 @@ class Joining(Layer):
     joins: ClassVar[bool] = True
 
     def parameters(self, *input_shapes: Shape) -> dict[str, Shape]:
-        """See `Layer`."""
         return {}
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         return {}
 
 
@@ -264,11 +262,9 @@ class Activated(Layer):
 
     @property
     def mixes(self) -> bool:
-        """See `Layer`."""
         return ACTIVATIONS[self.activation].mixes
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         needs_inputs = ACTIVATIONS[self.activation].needs_inputs
         return {"before": Buffer(self.output_shape(*input_shapes))} if needs_inputs else {}
 
@@ -301,5 +297,4 @@ class Weighted(Activated):
         choose(INITIALISERS, "initialiser", self.initialiser)
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
-        """See `Layer`."""
         INITIALISERS[self.initialiser if parameter == "weight" else "zeros"](generator, shape, values)

@@ -35,34 +35,27 @@ class LayerNormalisation(Layer):
 
     @property
     def mixes(self) -> bool:
-        """See `Layer`."""
         return True
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return input_shape
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
-        """See `Layer`."""
         return {"scale": input_shape[-1:], "shift": input_shape[-1:]}
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
-        """See `Layer`."""
         values.fill(parameter == "scale")
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         rows = Buffer((prod(input_shape[:-1]),))
         slopes = Buffer((2, input_shape[-1]), per_sample=False, kept=True)
         return {"mean": rows, "inverse": rows, "slopes": slopes}
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """See `Layer`."""
         own = Box(box.ranges[-1:])
         return Piece(self, (box,), box, {"scale": own, "shift": own})
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         parameters, values = work.parameters, inputs.reshape(-1, inputs.shape[-1])
         mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
         work.kernels.normalise_rows(
@@ -72,7 +65,6 @@ class LayerNormalisation(Layer):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         values, slopes = inputs.reshape(-1, inputs.shape[-1]), work.buffers["slopes"]
         mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
         result = output_gradient if input_gradient is None else input_gradient
@@ -82,5 +74,4 @@ class LayerNormalisation(Layer):
         )  # fmt: skip
 
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
-        """See `Layer`."""
         work.gradients["scale"][:], work.gradients["shift"][:] = work.buffers["slopes"]

@@ -51,7 +51,6 @@ class LocalContrastNormalisation(Layer):
             raise UsageError(f"size: {self.size}, expected an odd number")
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         if len(input_shape) not in (2, 3):
             raise UsageError(f"inputs of shape {input_shape}, expected (height, width, channels) or (height, width)")
         if self.crop is None:
@@ -62,7 +61,6 @@ class LocalContrastNormalisation(Layer):
         return (height, width, *input_shape[2:])
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         names = ("offset", "deviation", "first", "second", "half")
         found = {name: Buffer(input_shape[:2]) for name in names}
         if self.crop is not None:
@@ -88,7 +86,6 @@ class LocalContrastNormalisation(Layer):
         return images[:, top : height - bottom, left : width - right]
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         if self.crop is None:
             self._normalise(work, inputs, outputs)
         else:
@@ -113,7 +110,6 @@ class LocalContrastNormalisation(Layer):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         if input_gradient is None:
             return
         if self.crop is not None:

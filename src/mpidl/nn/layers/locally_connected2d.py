@@ -54,11 +54,9 @@ class LocallyConnected2d(Weighted):
         return sliding_windows(input_shape, self.size, self.stride, self.padding)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return (*self._windows(input_shape).positions, self.channels)
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
-        """See `Layer`."""
         windows = self._windows(input_shape)
         return {
             "weight": (*windows.positions, *windows.size, windows.channels, self.channels),
@@ -66,18 +64,15 @@ class LocallyConnected2d(Weighted):
         }
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
-        """See `Layer`."""
         super().initial(parameter, shape, generator, values)
         # Initialisers count the positions' axes into the fans, as if they were part of the window.
         values *= sqrt(prod(shape[:2]))
 
     def operations(self, *input_shapes: Shape) -> int:
-        """See `Layer`."""
         (input_shape,) = input_shapes
         return 2 * prod(self.parameters(input_shape)["weight"])
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """See `Layer`."""
         (shape,) = input_shapes
         windows, (down, across, channels) = self._windows(shape), box.ranges
         inside, padding = under_windows(windows, shape, (down, across))
@@ -90,7 +85,6 @@ class LocallyConnected2d(Weighted):
         )
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         (input_shape,) = input_shapes
         windows = self._windows(input_shape)
         row = windows.positions[1] * prod(windows.size) * windows.channels
@@ -118,12 +112,10 @@ class LocallyConnected2d(Weighted):
                 yield some, at, memory[: prod(block)].reshape(block)
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         self.forward_rows(work, inputs, outputs, Range(0, outputs.shape[1]))
         self.end_rows(work, outputs)
 
     def rows_from(self, rows: Range, input_shape: Shape) -> Range:
-        """See `Layer`."""
         return self._windows(input_shape).on_rows(rows, input_shape[0])
 
     def forward_rows(self, work: Workspace, inputs: Any, outputs: Any, rows: Range) -> None:
@@ -136,7 +128,6 @@ class LocallyConnected2d(Weighted):
             kernels.multiply(_by_position(patches), _positions(weight[at]), _by_position(outputs[some, at]))
 
     def end_rows(self, work: Workspace, outputs: Any) -> None:
-        """See `Layer`."""
         work.kernels.add_row(outputs.reshape(len(outputs), -1), work.parameters["bias"].reshape(-1))
         self.activate(work, outputs)
 
@@ -150,13 +141,11 @@ class LocallyConnected2d(Weighted):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         self.backprop(work, outputs, output_gradient)
         if input_gradient is not None:
             self._backward(work, inputs, output_gradient, input_gradient, weights=False)
 
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
-        """See `Layer`."""
         self._backward(work, inputs, output_gradient, None)
 
     def _backward(

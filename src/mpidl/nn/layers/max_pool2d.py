@@ -19,19 +19,16 @@ class MaxPool2d(Pooling2d):
     type: ClassVar[str] = "max_pool2d"
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
-        """See `Layer`."""
         windows = self.windows(input_shape)
         return {"winners": Buffer((*windows.positions, windows.channels), "int32")}
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        """See `Layer`."""
         windows = self.windows(inputs.shape[1:])
         work.kernels.max_pool(as_images(inputs), as_images(outputs), work.buffers["winners"], windows)
 
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`."""
         if input_gradient is not None:
             winners = work.buffers["winners"]
             work.kernels.backprop_max_pool(winners, as_images(output_gradient), as_images(input_gradient))

@@ -40,11 +40,9 @@ class Pooling2d(Layer):
         return sliding_windows(input_shape, self.size, self.size if self.stride is None else self.stride, self.padding)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """See `Layer`."""
         return (*self.windows(input_shape).positions, *input_shape[2:])
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """See `Layer`."""
         (shape,) = input_shapes
         down, across, *channels = box.ranges
         inside, padding = under_windows(self.windows(shape), shape, (down, across))

@@ -24,5 +24,4 @@ class AddChange(Policy):
         self.sums = self.adds_up = scale is unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """See `Policy.apply_chunk`."""
         shard.add(chunk, values, self._scale(push.staleness))

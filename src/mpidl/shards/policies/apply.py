@@ -24,5 +24,4 @@ class ApplyAtOnce(Policy):
         self._scale, self.sums, self.by_staleness = scale, scale is unscaled, scale is not unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """See `Policy.apply_chunk`."""
         shard.update(chunk, values, push.ordinal, self._scale(push.staleness))

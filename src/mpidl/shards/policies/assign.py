@@ -12,5 +12,4 @@ class Assign(Policy):
     """Replace the parameters by each push, such as the mean of all replicas' parameters."""
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """See `Policy.apply_chunk`."""
         shard.assign(chunk, values)

@@ -17,7 +17,6 @@ class _Compensating(Policy):
     compares = adds_up = True
 
     def attach(self, shard: ShardState) -> None:
-        """See `Policy.attach`."""
         self._scratch = np.empty_like(shard.chunk(0))
 
     def _moved(self, shard: ShardState, chunk: int, origin: np.ndarray) -> np.ndarray:
@@ -50,14 +49,12 @@ class DelayCompensated(_Compensating):
         self._variance, self._decay = variance, decay
 
     def attach(self, shard: ShardState) -> None:
-        """See `Policy.attach`."""
         super().attach(shard)
         if self._decay is not None:
             self._mean_square = np.zeros_like(shard.parameters)
             self._root = np.empty_like(self._scratch)
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """See `Policy.apply_chunk`."""
         gradient, origin = values
         corrected = self._moved(shard, chunk, origin)
         corrected *= gradient
@@ -81,11 +78,9 @@ class DelayCompensated(_Compensating):
         return root
 
     def state(self) -> dict[str, Any]:
-        """See `Policy.state`."""
         return {} if self._decay is None else {"mean_square": self._mean_square}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See `Policy.load`."""
         if self._decay is not None:
             self._mean_square[...] = state["mean_square"]
 
@@ -111,7 +106,6 @@ class DampedChange(_Compensating):
         self._rate, self._norm = rate, norm
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """See `Policy.apply_chunk`."""
         change, origin = values
         moved = self._moved(shard, chunk, origin)
         rate = self._rate * shard.rate_factor

@@ -33,35 +33,27 @@ class DropStale(Policy):
         return DropStale(copy(self._policy), self._bound)
 
     def attach(self, shard: ShardState) -> None:
-        """See `Policy.attach`."""
         self._policy.attach(shard)
 
     def look(self, shard: ShardState, now: float) -> float:
-        """See `Policy.look`."""
         return self._policy.look(shard, now)
 
     def remove_worker(self, shard: ShardState, worker: int) -> None:
-        """See `Policy.remove_worker`."""
         self._policy.remove_worker(shard, worker)
 
     def add_worker(self, worker: int) -> None:
-        """See `Policy.add_worker`."""
         self._policy.add_worker(worker)
 
     def expect_all(self) -> None:
-        """See `Policy.expect_all`."""
         self._policy.expect_all()
 
     def apply_rest(self, shard: ShardState) -> None:
-        """See `Policy.apply_rest`."""
         self._policy.apply_rest(shard)
 
     def takes(self, staleness: int) -> bool:
-        """See `Policy.takes`."""
         return staleness <= self._bound
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """See `Policy.apply_chunk`."""
         if self.takes(push.staleness):
             self._policy.apply_chunk(shard, chunk, values, push)
 
@@ -73,9 +65,7 @@ class DropStale(Policy):
             shard.drop(push)
 
     def state(self) -> dict[str, Any]:
-        """See `Policy.state`."""
         return self._policy.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See `Policy.load`."""
         self._policy.load(state)

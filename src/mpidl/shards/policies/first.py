@@ -41,7 +41,6 @@ class FirstOfStep(Policy):
         self._count, self._workers, self._grace = count, workers, grace
 
     def attach(self, shard: ShardState) -> None:
-        """See `Policy.attach`."""
         self._active = set(range(self._workers))
         self._sum = np.zeros_like(shard.parameters)
         # Gradients in the sum of each chunk, and the present workers that have given one of them.
@@ -54,7 +53,6 @@ class FirstOfStep(Policy):
         self._ended = False
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """See `Policy.apply_chunk`."""
         if push.fetched != self._clocks[chunk] or (self._ended and push.worker not in self._taken):
             return
         self._taken[push.worker] = self._taken.get(push.worker, 0) + 1
@@ -86,7 +84,6 @@ class FirstOfStep(Policy):
         return math.inf
 
     def remove_worker(self, shard: ShardState, worker: int) -> None:
-        """See `Policy.remove_worker`."""
         self._active.discard(worker)
         for chunk, given in enumerate(self._given):
             if given:
@@ -99,7 +96,6 @@ class FirstOfStep(Policy):
             givers.discard(worker)
 
     def expect_all(self) -> None:
-        """See `Policy.expect_all`."""
         self._active = set(range(self._workers))
 
     def _apply_if_complete(self, shard: ShardState, chunk: int) -> None:
@@ -119,7 +115,6 @@ class FirstOfStep(Policy):
             shard.clock, self._end, self._ended = clock, None, False
 
     def state(self) -> dict[str, Any]:
-        """See `Policy.state`."""
         workers = range(self._workers)
         return {
             "sum": self._sum,

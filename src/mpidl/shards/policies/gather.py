@@ -38,12 +38,10 @@ class Gather(Gathering):
         self._count, self._scale, self.by_staleness = count, scale, scale is not unscaled
 
     def attach(self, shard: ShardState) -> None:
-        """See `Policy.attach`."""
         super().attach(shard)
         self._factors = [0.0] * shard.chunks
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """See `Policy.apply_chunk`."""
         factor = self._scale(push.staleness)
         self._adding.update(shard.part(self._sum, chunk), (), values, 1, -factor)
         self._factors[chunk] += factor
@@ -64,12 +62,10 @@ class Gather(Gathering):
         self._factors[chunk] = 0.0
 
     def state(self) -> dict[str, Any]:
-        """See `Policy.state`."""
         # Counters are integers: these have the bits of the factors.
         return super().state() | {"factors": np.array(self._factors, np.float64).view(np.int64)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See `Policy.load`."""
         super().load(state)
         factors = for_chunks(state["factors"], len(self._factors))
         self._factors = np.ascontiguousarray(factors).view(np.float64).tolist()

@@ -20,7 +20,6 @@ class Gathering(Policy):
     """Keeps a sum of gradients and, for each chunk, the number of gradients in it and of the updates before."""
 
     def attach(self, shard: ShardState) -> None:
-        """See `Policy.attach`."""
         self._sum = np.zeros_like(shard.parameters)
         self._gathered = [0] * shard.chunks
         self._updates = [0] * shard.chunks
@@ -34,12 +33,10 @@ class Gathering(Policy):
         self._gathered[chunk] = 0
 
     def state(self) -> dict[str, Any]:
-        """See `Policy.state`."""
         gathered, updates = (np.array(counts, np.int64) for counts in (self._gathered, self._updates))
         return {"sum": self._sum, "gathered": gathered, "updates": updates}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See `Policy.load`."""
         self._sum[...] = state["sum"]
         chunks = len(self._gathered)
         self._gathered, self._updates = (for_chunks(state[name], chunks).tolist() for name in ("gathered", "updates"))

@@ -28,7 +28,6 @@ class DelayedNesterov(Gathering):
         self._count = count
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """See `Policy.apply_chunk`."""
         gathered, share = shard.part(self._sum, chunk), shard.rate / self._count
         self._gathered[chunk] += 1
         if self._gathered[chunk] < self._count:

@@ -61,12 +61,10 @@ class SandblasterWorker(ThroughServers):
         self._loss = self._weight = 0.0
 
     def bind(self, link: WorkerLink) -> None:
-        """See `RequestHandler.bind`."""
         super().bind(link)
         self._backoff = link.backoff()
 
     def computed(self, loss: float, weight: float) -> None:
-        """See `RequestHandler.computed`."""
         self._loss += loss
         self._weight += weight
 

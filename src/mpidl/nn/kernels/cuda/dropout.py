@@ -22,7 +22,6 @@ def dropout(
     first: int = 0,
     distances: Sequence[int] | None = None,
 ) -> None:
-    """See `mpidl.nn.kernels.cpu.dropout`."""
     (_, *shape), steps = axes_of(outputs.shape, distances)
     words = [np.uint32(word) for word in (threshold_of(rate), *key)]
     # Indices in the whole array may need 64 bits where those of its part don't.
