@@ -82,7 +82,9 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
-def ours(case: str, directory: str, algorithm: mpidl.Algorithm | None = None, rule: mpidl.Rule | None = None) -> float:
+def ours(
+    case: str, directory: str, algorithm: mpidl.algorithms.Algorithm | None = None, rule: mpidl.rules.Rule | None = None
+) -> float:
     """Train with mpidl in this process, or as one of an MPI job's ranks; return samples/s."""
     torch.set_num_threads(1)
     inputs, targets = arrays(case)
@@ -180,7 +182,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rank:
         case, name, directory = options.rank
-        speed = ours(case, directory, mpidl.Downpour() if name == "downpour" else mpidl.Diloco())
+        speed = ours(case, directory, mpidl.Downpour() if name == "downpour" else mpidl.algorithms.Diloco())
         print(speed, flush=True)
         return
     rows = alone(options.rounds) if options.only in (None, "alone") else []

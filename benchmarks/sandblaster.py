@@ -97,7 +97,7 @@ def logistic(directory: Path) -> list[dict[str, Any]]:
             [mpidl.Dense(10, initialiser="zeros")], (28, 28), dtype="float64", regularisation=Regularisation(l2=L2)
         )
 
-    source = mpidl.Idx(str(directory))
+    source = mpidl.data.Idx(str(directory))
     data = source.open()
     found = minimize(
         objective(model(), data, 500), np.zeros(7850), jac=True, method="L-BFGS-B",
@@ -137,7 +137,7 @@ def iterations(run: dict[str, Any]) -> list[dict[str, Any]]:
 def evaluation(directory: Path) -> list[dict[str, Any]]:
     """Return seconds of an evaluation, and what the coordinator and the network have to do with it."""
     layers = [mpidl.Dense(1024, activation="relu"), mpidl.Dense(1024, activation="relu"), mpidl.Dense(10)]
-    model, data = Network(layers, (28, 28)), mpidl.Idx(str(directory)).open()
+    model, data = Network(layers, (28, 28)), mpidl.data.Idx(str(directory)).open()
     serial = objective(model, data, 500)
     serial(model.parameters.copy())
     seconds = []

@@ -72,6 +72,11 @@ def test_every_file_has_a_room():
     assert len(loose) <= 10, loose
 
 
+def test_the_package_exports_at_most_50_names():
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    assert sum(isinstance(node, ast.ImportFrom | ast.AnnAssign) for node in stub.body) <= 50
+
+
 def test_no_room_imports_a_room_above(graph):
     height = {each: number for number, each in enumerate(ROOMS)}
     up = [(name, each) for name in FILES for each in graph[name] if height[room(each)] > height[room(name)]]

@@ -6,5 +6,17 @@ from mpidl.version import VERSION as __version__
 
 # `__init__.pyi` lists what the package exports. Each name is imported at its first use, so that `import mpidl` and
 # the command line start at once.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_exported, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
+
+
+def __getattr__(name: str) -> object:
+    """Import an exported name; the error for a class that only its room exports says which room that is."""
+    try:
+        return _exported(name)
+    except AttributeError:
+        if name[:1].isupper():
+            for room in map(_exported, ("algorithms", "config", "data", "nn", "rules")):
+                if name in room.__all__:
+                    raise AttributeError(f"mpidl.{name} is {room.__name__}.{name}") from None
+        raise

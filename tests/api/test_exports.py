@@ -1,8 +1,11 @@
 """What can be imported from the package itself."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import mpidl
 from mpidl.algorithms import ALGORITHMS
@@ -13,9 +16,23 @@ from mpidl.rules import RULES
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 
 
-def test_everything_with_a_name_in_a_configuration_is_exported():
-    named = {each for registry in (ALGORITHMS, SOURCES, LAYERS, LOSSES, RULES) for each in registry.values()}
-    assert {getattr(mpidl, each.__name__) for each in named} == named
+@pytest.mark.parametrize(
+    ("room", "registry"),
+    [("algorithms", ALGORITHMS), ("data", SOURCES), ("nn", LAYERS), ("nn", LOSSES), ("rules", RULES)],
+)
+def test_everything_with_a_name_in_a_configuration_is_exported_by_its_room(room, registry):
+    for each in registry.values():
+        assert getattr(getattr(mpidl, room), each.__name__) is each
+
+
+def test_the_error_for_a_class_of_a_room_names_the_room():
+    for name in ("nn.Conv2d", "data.Idx", "rules.Adamw", "algorithms.Easgd", "config.DeviceSection"):
+        old = name.partition(".")[2]
+        with pytest.raises(AttributeError, match=rf"^mpidl\.{old} is mpidl\.{re.escape(name)}$"):
+            getattr(mpidl, old)
+    with pytest.raises(AttributeError, match="Conv9d"):
+        mpidl.Conv9d  # noqa: B018
+    assert not hasattr(mpidl, "conv2d")
 
 
 def test_every_export_is_there():

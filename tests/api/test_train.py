@@ -28,12 +28,12 @@ DATA = "data: expected a Dataset or a source, such as mpidl.Digits() or mpidl.Ar
 OTHERS = {
     "algorithm": mpidl.Downpour(n_push=4),
     "rule": mpidl.Adam(0.1),
-    "rate": mpidl.RateSchedule("cosine"),
+    "rate": mpidl.rules.RateSchedule("cosine"),
     "servers": 2,
     "batch": 16,
     "portion": 256,
-    "augment": mpidl.Augmentation(reflect=True),
-    "normalise": mpidl.Normalisation(mean=0.5),
+    "augment": mpidl.data.Augmentation(reflect=True),
+    "normalise": mpidl.data.Normalisation(mean=0.5),
     "name": "other",
     "dir": Path("elsewhere"),
     "steps": 5,
@@ -48,7 +48,7 @@ OTHERS = {
     "checkpoint_every": 9.0,
     "keep": 8,
     "device": "cuda",
-    "debug": mpidl.DebugSection(slow_worker=2),
+    "debug": mpidl.config.DebugSection(slow_worker=2),
 }
 
 
@@ -88,9 +88,9 @@ def test_an_argument_wins_over_the_configuration(resolved, given):
 def test_sections_may_be_mappings(resolved):
     device = {"kind": "cpu", "transfer": "direct"}
     config = resolved(config=SECTIONS, rate={"warm_up": 2}, device=device, augment={"reflect": True})
-    assert config.rate == mpidl.RateSchedule(warm_up=2.0)
-    assert config.device == mpidl.DeviceSection(**device)
-    assert config.data.augment == mpidl.Augmentation(reflect=True)
+    assert config.rate == mpidl.rules.RateSchedule(warm_up=2.0)
+    assert config.device == mpidl.config.DeviceSection(**device)
+    assert config.data.augment == mpidl.data.Augmentation(reflect=True)
 
 
 def test_the_defaults_are_those_of_the_sections(resolved):
@@ -106,7 +106,7 @@ def test_the_defaults_are_those_of_the_sections(resolved):
         ({"batch": 3}, "data.portion: 512, expected a multiple of data.batch (3)"),
         ({"augment": {"refelct": True}}, "data.augment.refelct: unknown key, did you mean 'reflect'?"),
         ({"device": "tpu"}, "device.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'"),
-        ({"algorithm": mpidl.Hogwild(), "record": True}, "run.record: a run of hogwild can't be recorded"),
+        ({"algorithm": mpidl.algorithms.Hogwild(), "record": True}, "run.record: a run of hogwild can't be recorded"),
         ({"data": 3}, f"{DATA}, found 3"),
         ({"data": (np.zeros((9, 2)), np.zeros(9, int))}, f"{DATA}, found a tuple"),
         ({"data": np.zeros((9, 2))}, f"{DATA}, found a ndarray"),
@@ -147,7 +147,7 @@ def test_a_deterministic_run_is_resumed_with_other_settings(tmp_path):
 
 
 @dataclass(frozen=True)
-class Ours(mpidl.Synthetic):
+class Ours(mpidl.data.Synthetic):
     """A source that no configuration can name."""
 
     name: ClassVar[str] = "ours"
@@ -218,29 +218,35 @@ def test_a_model_is_tested_in_its_own_way(tmp_path, least_squares):
     [
         (lambda: mpidl.Adagrad(-1), "Adagrad.rate: expected float > 0, found -1"),
         (lambda: mpidl.Adam(beta1=float("nan")), "Adam.beta1: expected float >= 0 and < 1, found nan"),
-        (lambda: mpidl.RateSchedule(warm_up="no"), "RateSchedule.warm_up: expected float >= 0, found 'no'"),
+        (lambda: mpidl.rules.RateSchedule(warm_up="no"), "RateSchedule.warm_up: expected float >= 0, found 'no'"),
         (lambda: mpidl.Dense(-3), "Dense.units: expected int >= 1, found -3"),
         (lambda: mpidl.Dense(3, inputs="ab"), "Dense.inputs: expected list of str, found 'ab'"),
-        (lambda: mpidl.Dropout(1), "Dropout.rate: expected float >= 0 and < 1, found 1"),
+        (lambda: mpidl.nn.Dropout(1), "Dropout.rate: expected float >= 0 and < 1, found 1"),
         (
-            lambda: mpidl.Embedding(1 << 70, 3),
+            lambda: mpidl.nn.Embedding(1 << 70, 3),
             "Embedding.vocabulary: expected int >= 1, found an integer of more than 64 bits",
         ),
         (
-            lambda: mpidl.SoftmaxCrossEntropy(-0.1),
+            lambda: mpidl.nn.SoftmaxCrossEntropy(-0.1),
             "SoftmaxCrossEntropy.smoothing: expected float >= 0 and < 1, found -0.1",
         ),
-        (lambda: mpidl.Regularisation(l2=-1), "Regularisation.l2: expected float >= 0, found -1"),
+        (lambda: mpidl.nn.Regularisation(l2=-1), "Regularisation.l2: expected float >= 0, found -1"),
         (lambda: mpidl.Downpour(n_push=0), "Downpour.n_push: expected int >= 1, found 0"),
-        (lambda: mpidl.Easgd(wire=3), "Easgd.wire: expected str, found 3"),
-        (lambda: mpidl.Synthetic(shape=(3, 0)), "Synthetic.shape: expected non-empty list of int >= 1, found (3, 0)"),
-        (lambda: mpidl.Hdf5(None), "Hdf5.path: expected str or list of str, found None"),
-        (lambda: mpidl.Augmentation(rotate=200), "Augmentation.rotate: expected float >= 0 and <= 180, found 200"),
+        (lambda: mpidl.algorithms.Easgd(wire=3), "Easgd.wire: expected str, found 3"),
         (
-            lambda: mpidl.Normalisation(std=[1.0, 0.0]),
+            lambda: mpidl.data.Synthetic(shape=(3, 0)),
+            "Synthetic.shape: expected non-empty list of int >= 1, found (3, 0)",
+        ),
+        (lambda: mpidl.data.Hdf5(None), "Hdf5.path: expected str or list of str, found None"),
+        (lambda: mpidl.data.Augmentation(rotate=200), "Augmentation.rotate: expected float >= 0 and <= 180, found 200"),
+        (
+            lambda: mpidl.data.Normalisation(std=[1.0, 0.0]),
             "Normalisation.std: expected float > 0 or list of float > 0, found [1.0, 0.0]",
         ),
-        (lambda: mpidl.DeviceSection("tpu"), "DeviceSection.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'"),
+        (
+            lambda: mpidl.config.DeviceSection("tpu"),
+            "DeviceSection.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'",
+        ),
     ],
 )
 def test_what_a_script_gives_is_checked_as_in_a_file(make, line):
@@ -255,13 +261,13 @@ def test_numbers_of_numpy_are_taken():
     rule = mpidl.Adagrad(np.float32(0.5))
     assert (type(rule.rate), rule) == (float, mpidl.Adagrad(0.5))
     assert type(mpidl.Adagrad(1).rate) is float
-    assert mpidl.Normalisation(np.array([0.5, 0.25])).mean == [0.5, 0.25]
-    assert mpidl.Synthetic(shape=[3, 5]).shape == (3, 5)
+    assert mpidl.data.Normalisation(np.array([0.5, 0.25])).mean == [0.5, 0.25]
+    assert mpidl.data.Synthetic(shape=[3, 5]).shape == (3, 5)
 
 
 def test_arrays_of_a_script(tmp_path):
     random = np.random.default_rng(0)
     inputs = random.integers(0, 50, (40, 6))
     data = mpidl.Arrays((inputs, inputs[:, 0] % 3), (inputs[:7], inputs[:7, 0] % 3), classes=3)
-    network = mpidl.Network([mpidl.Embedding(50, 2), mpidl.Dense(3)], (6,))
+    network = mpidl.Network([mpidl.nn.Embedding(50, 2), mpidl.Dense(3)], (6,))
     assert mpidl.train(network, data, batch=8, epochs=1, dir=tmp_path)["samples"] == 40

@@ -11,18 +11,18 @@ RIGHT = """
 import mpidl
 from mpidl import nn
 
-network = mpidl.Network([mpidl.Conv2d(8, 3, activation="relu"), mpidl.Flatten(), nn.Dense(10)], (8, 8, 1))
+network = mpidl.Network([mpidl.nn.Conv2d(8, 3, activation="relu"), mpidl.nn.Flatten(), nn.Dense(10)], (8, 8, 1))
 summary: dict[str, object] = mpidl.train(
     network,
     mpidl.Digits(),
-    algorithm=mpidl.Easgd(),
+    algorithm=mpidl.algorithms.Easgd(),
     rule=mpidl.Adam(0.001),
-    rate=mpidl.RateSchedule("cosine", warm_up=1.0),
+    rate=mpidl.rules.RateSchedule("cosine", warm_up=1.0),
     servers=2,
-    augment=mpidl.Augmentation(translate=1),
+    augment=mpidl.data.Augmentation(translate=1),
     normalise={"mean": 0.5, "std": 0.5},
-    device=mpidl.DeviceSection(kind="cpu"),
-    debug=mpidl.DebugSection(slow_worker=0),
+    device=mpidl.config.DeviceSection(kind="cpu"),
+    debug=mpidl.config.DebugSection(slow_worker=0),
     epochs=3,
 )
 summary = mpidl.train(config="jobs/digits.toml", steps=10)
@@ -40,14 +40,14 @@ class Mean:
         return 0.0, self.parameters
 
 
-def data(source: mpidl.Source) -> mpidl.Dataset:
+def data(source: mpidl.data.Source) -> mpidl.Dataset:
     try:
         return source.open()
     except mpidl.UsageError as error:
         raise mpidl.MpidlError(str(error)) from None
 
 
-mpidl.train(Mean(), data(mpidl.Idx("data/fashion-mnist")), algorithm=mpidl.algorithms.Sync(), resume=True)
+mpidl.train(Mean(), data(mpidl.data.Idx("data/fashion-mnist")), algorithm=mpidl.algorithms.Sync(), resume=True)
 """
 
 

@@ -56,7 +56,7 @@ def test_a_script_gives_groups_and_the_outer_rule_knows_only_what_is_frozen(tmp_
     before = network.parameters.copy()
     mpidl.train(
         network, mpidl.Digits(), groups=[Group("0-dense.weight", frozen=True), {"match": "*.bias", "rate": 0.0}],
-        rule=mpidl.Adamw(0.01), steps=12, dir=tmp_path,
+        rule=mpidl.rules.Adamw(0.01), steps=12, dir=tmp_path,
     )  # fmt: skip
     changed = network.parameters != before
     assert not changed[:260].any()

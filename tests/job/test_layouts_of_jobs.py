@@ -111,7 +111,7 @@ def test_what_it_saves_is_read_as_whole_tensors(trained, tmp_path_factory, data)
     whole = Range(0, layout.size)
     for name in ("parameters", *(f"rule/{state}" for state in plain.states)):
         assert again.read(name, whole, plain.layout).tobytes() == saved.read(name, whole).tobytes()
-    network = mpidl.Network([mpidl.Dense(7, "tanh"), mpidl.BatchNormalisation(), mpidl.Dense(10)], (8, 8))
+    network = mpidl.Network([mpidl.Dense(7, "tanh"), mpidl.nn.BatchNormalisation(), mpidl.Dense(10)], (8, 8))
     restored = laid_out(Job(config, plain.given, network), layout)
     restore(restored, again)
     assert network.parameters.tobytes() == saved.read("parameters", whole).tobytes()

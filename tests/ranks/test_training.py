@@ -142,7 +142,9 @@ def test_a_resumed_run_ends_as_an_unbroken_one(comm, shared_path, least_squares)
     assert np.array_equal(resumed.parameters, unbroken.parameters)
 
 
-@pytest.mark.parametrize("algorithm", [mpidl.Sync(), mpidl.Averaging(), mpidl.Hogwild(), mpidl.Sandblaster()])
+@pytest.mark.parametrize(
+    "algorithm", [mpidl.Sync(), mpidl.algorithms.Averaging(), mpidl.algorithms.Hogwild(), mpidl.Sandblaster()]
+)
 def test_every_rank_has_the_trained_parameters(comm, shared_path, algorithm):
     if comm.size < 3:
         return
@@ -162,7 +164,7 @@ def test_the_time_of_a_run_begins_with_its_first_gradient(comm, shared_path, tal
     model, split = tally()
     compute = model.loss_and_gradient
     model.loss_and_gradient = lambda batch: (time.sleep(0.01), compute(batch))[1]
-    algorithm = mpidl.Averaging(rate=0.01, tau=50)  # the only reduction is that at the end
+    algorithm = mpidl.algorithms.Averaging(rate=0.01, tau=50)  # the only reduction is that at the end
     steps = 10 * (comm.size - 1)
     summary = run(model, split, shared_path, algorithm=algorithm, rule=None, epochs=None, steps=steps)
     assert summary["seconds"] > 0.09

@@ -29,7 +29,7 @@ SAMPLES = 22 * BATCH
 @pytest.fixture
 def split():
     every = mpidl.Digits().open().train.gather(np.arange(SAMPLES))
-    return mpidl.ArraySplit(every.inputs, every.targets)
+    return mpidl.data.ArraySplit(every.inputs, every.targets)
 
 
 def process(rank, meeting, steps, end):

@@ -26,7 +26,7 @@ GROUPS = [
     ("rule", "optimiser"),
     [
         (mpidl.Sgd(0.05), lambda groups: torch.optim.SGD(groups, lr=0.05)),
-        (mpidl.Adamw(0.01), lambda groups: torch.optim.AdamW(groups, lr=0.01)),
+        (mpidl.rules.Adamw(0.01), lambda groups: torch.optim.AdamW(groups, lr=0.01)),
     ],
     ids=["sgd", "adamw"],
 )

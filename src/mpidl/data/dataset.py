@@ -191,7 +191,7 @@ class Dataset:
         for part in ("train", "test", *(() if self.validation is None else ("validation",))):
             name, split = f"Dataset.{part}", getattr(self, part)
             if not isinstance(split, Split):
-                expected = "a Split, such as mpidl.ArraySplit(inputs, targets)"
+                expected = "a Split, such as mpidl.data.ArraySplit(inputs, targets)"
                 raise UsageError(f"{name}: expected {expected}, found {quoted(split)}")
             if split.samples < 1:
                 raise UsageError(f"{name}: no samples, expected at least one")
