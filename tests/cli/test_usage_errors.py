@@ -105,7 +105,7 @@ def test_names_are_told_without_control_characters_and_shortened(capsys, tmp_pat
         ),
         (["train", "--set", "topology.servers=1000000"], "topology.servers: 1000000, expected at most one for each"),
         (["train", "--set", "run.epochs=9223372036854775807"], "run.epochs: 9223372036854775807, expected fewer"),
-        (["train", "-n", "999999"], "-n 999999: so many ranks take 5e+04 GB, this machine has "),
+        (["train", "-n", "999999"], "-n 999999: 999999 ranks need 5e+04 GB of memory, this machine has "),
         (["train", "-n", "9999999999"], "-n: expected int <= 1000000, found 9999999999"),
         (["plan", "--ranks", "1000000000"], "--ranks: expected int <= 1000000, found 1000000000"),
         (["simulate", "--replicas", "1000000", "--set", "virtual.compute=1"], "17,226 parameters take "),

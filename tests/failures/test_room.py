@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jobs_apart import parent, processes_of_ranks, trains, wait_for
 
-from mpidl.launch.leftovers import DIRECTORY_NAMES
+from mpidl.launch.shared_memory import DIRECTORY_NAMES
 
 SHARED_MEMORY = Path("/dev/shm")
 

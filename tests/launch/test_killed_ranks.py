@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.launch.deaths import Deaths, nodes_as_text, nodes_from_text
+from mpidl.launch.marks import nodes_as_text, nodes_from_text
+from mpidl.launch.stderr import Deaths
 
 OPEN_MPI = (
     b"-----\nprterun noticed that process rank 2 with PID 29663 on node vm exited on\nsignal 9 (Killed).\n-----\n"
@@ -36,13 +37,13 @@ def test_the_first_rank_that_a_launcher_names(text, line, size):
     deaths = Deaths(ROLES.__getitem__)
     chunks = [text[start : start + size] for start in range(0, len(text), size)]
     assert list(deaths.watch(chunks)) == chunks
-    assert deaths.told() == line
+    assert deaths.cause() == line
 
 
 def test_of_several_hosts_a_line_names_the_one():
     deaths = Deaths(ROLES.__getitem__, lambda: True)
     list(deaths.watch([OPEN_MPI]))
-    assert deaths.told() == "rank 2 (worker 0) on vm was killed by SIGKILL"
+    assert deaths.cause() == "rank 2 (worker 0) on vm was killed by SIGKILL"
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=50))

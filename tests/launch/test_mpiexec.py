@@ -139,7 +139,7 @@ def test_where_every_number_is_taken_one_line_says_so(started, tmp_path):
     process = started("echo started", prelude=prelude, TMPDIR=str(tmp_path))
     out, err = process.communicate()
     assert out == ""
-    assert f"mpirun: {tmp_path} has the directories of 2000 jobs, and the numbers of 3 new processes" in err
+    assert f"mpirun: {tmp_path} has the directories of 2000 jobs, named by process numbers, and 3 new processes" in err
 
 
 @pytest.mark.parametrize("name", ["ompi.$$", "prterun.host.7.$$.0"])

@@ -81,7 +81,7 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     config = _config(arguments)
     partitions = config.topology.partitions
     assign([0] * ranks, config.servers, partitions)
-    if not config.topology.relay:  # How many relays there are, their nodes decide.
+    if not config.topology.relay:  # The number of relays depends on the nodes.
         check_number(ranks, config.servers, partitions)
     passed = ["train"]
     if arguments.config is not None:
@@ -233,18 +233,18 @@ def run_submit(arguments: argparse.Namespace) -> int:
     if arguments.gpus_per_node:
         _check_number("--gpus-per-node", arguments.gpus_per_node)
     config = _config(arguments)
-    from mpidl.launch import submission
+    from mpidl.launch.batch import batch, submit
     from mpidl.topology.roles import assign, check_number
 
     ranks, partitions = arguments.nodes * arguments.ranks_per_node, config.topology.partitions
     assign([0] * ranks, config.servers, partitions)
-    if not config.topology.relay:  # How many relays there are, their nodes decide.
+    if not config.topology.relay:  # The number of relays depends on the nodes.
         check_number(ranks, config.servers, partitions)
-    batch = submission.batch(arguments, config.run.name, config.run.directory.parent)
+    script = batch(arguments, config.run.name, config.run.directory.parent)
     if arguments.only_print:
-        print(batch.script(), end="", flush=True)
+        print(script.script(), end="", flush=True)
     else:
-        print(submission.submit(batch), flush=True)
+        print(submit(script), flush=True)
     return 0
 
 

@@ -1,1 +1,1 @@
-"""How processes are started: the environment of this process, and mpiexec."""
+"""Start of processes: the environment of this one, mpiexec, and schedulers."""

@@ -1,33 +1,38 @@
-"""Batch scripts, which train, and go on from the last checkpoint when they run again."""
+"""Batch scripts that train, continue from the last checkpoint when they run again, and are submitted to a scheduler."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from mpidl.errors import UsageError, quoted
+from mpidl.errors import MpidlError, UsageError, quoted
 
-__all__ = ["COMMANDS", "Batch", "seconds_of"]
+__all__ = ["COMMANDS", "Batch", "batch", "seconds_of", "submit"]
 
 #: Seconds before the end of a job's time at which its run is asked to save and stop.
 MARGIN = 120
-#: Seconds before the end of a Flux job's time at which its ranks have to end, so that its script can go on.
+#: Seconds before the end of a Flux job's time at which its ranks must have ended, so that its script can continue.
 ENDING = 10
-#: The most times that a job queues itself again.
+#: Limit of the times that a job queues itself again.
 RESTARTS = 50
-#: Schedulers, the commands that take a script, and the ending of its name.
+#: Schedulers, the commands that take a script, and its file name's suffix.
 COMMANDS = {"slurm": (["sbatch"], "sbatch"), "pbs": (["qsub"], "pbs"), "flux": (["flux", "batch"], "flux")}
-#: What begins an option's line.
+#: Prefix of an option's line.
 OPTION = {"slurm": "#SBATCH", "pbs": "#PBS", "flux": "#flux:"}
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch script asks for and does.
+    """A batch script: the resources it asks for, and the run it starts.
 
     Attributes
     ----------
@@ -36,22 +41,22 @@ class Batch:
     config : Path
         The configuration.
     name : str
-        The run's name, to which its directory adds the job's number.
+        The run's name; that of its directory has the job's number too.
     directory : Path
-        Where runs' directories, the script and the log are.
+        Directory of runs, the script and the log.
     nodes, ranks_per_node, cores_per_rank, gpus_per_node : int
     time : int
         Seconds.
     mpi : str
-        What starts the ranks under Slurm: "pmix" or "pmi2", by srun, or "mpirun".
+        Start of the ranks under Slurm: by srun with "pmix" or "pmi2", or by "mpirun".
     queue, account : str or None
-        Where the job waits, and who pays.
+        Queue in which the job waits, and account that is charged.
     overrides : sequence of str
         ``section.key=value`` each.
     setup : sequence of str
-        Lines of the script that come first.
+        First lines of the script.
     made : str
-        The command that makes the script.
+        The command that made the script.
     """
 
     scheduler: str
@@ -72,7 +77,7 @@ class Batch:
 
     @property
     def path(self) -> Path:
-        """Where the script belongs."""
+        """Path of the script."""
         return self.directory / f"{self.name}.{COMMANDS[self.scheduler][1]}"
 
     def script(self) -> str:
@@ -81,7 +86,7 @@ class Batch:
         Raises
         ------
         UsageError
-            A shell would not take the run's name or directory as they are.
+            The run's name or directory has characters that a shell would interpret.
         """
         for key, text in (("run.name", self.name), ("run.dir", str(self.directory))):
             if not re.fullmatch(r"[\w./+-]+", text, re.ASCII):
@@ -114,13 +119,13 @@ class Batch:
         return re.sub(r"@(?:@|(\w+))", lambda match: values[match[1] or ""], text)
 
     def _options(self) -> list[str]:
-        """Return the scheduler's options that not every script has."""
+        """Return those of the scheduler's options that depend on the job."""
         if self.scheduler == "pbs":
             given = {"-q ": self.queue, "-A ": self.account}
         elif self.scheduler == "flux":
             given = {"--queue=": self.queue, "--bank=": self.account}
         else:
-            # The signal before the end is for the ranks. Beside mpirun that would be its daemons, which it would kill.
+            # The signal before the end is for the ranks. With mpirun, Slurm would send it to its daemons.
             signal = f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}"
             gpus = str(self.gpus_per_node) if self.gpus_per_node else None
             given = {
@@ -129,7 +134,7 @@ class Batch:
         return [f"{option}{value}" for option, value in given.items() if value is not None]
 
     def _gpus(self) -> str:
-        """Return what follows a node's other resources."""
+        """Return the request for a node's GPUs."""
         if not self.gpus_per_node:
             return ""
         if self.scheduler == "pbs":
@@ -137,7 +142,7 @@ class Batch:
         return f" --gpus-per-node={self.gpus_per_node}"
 
     def _train(self) -> list[str]:
-        """Return the lines that train under Slurm, and keep the exit code."""
+        """Return the lines that train under Slurm and keep the exit code."""
         arguments = '"${arguments[@]}"'
         if self.mpi != "mpirun":
             return [f"srun --mpi={self.mpi} --cpus-per-task={self.cores_per_rank} mpidl train {arguments}", "code=$?"]
@@ -146,18 +151,18 @@ class Batch:
             "trap 'kill -USR1 $!' USR1",
             "wait $!",
             "code=$?",
-            "# A signal ends the waiting, and not the run.",
+            "# A signal ends the wait, not the run.",
             "while kill -0 $! 2> /dev/null; do wait $!; code=$?; done",
         ]
 
 
 def seconds_of(text: str) -> int:
-    """Return the seconds of a job's time: ``"1:30:00"``, ``"30:00"``, or ``"90"`` minutes, as Slurm takes them.
+    """Return a job's time in seconds, given as ``"1:30:00"``, ``"30:00"``, or ``"90"`` minutes, as Slurm takes it.
 
     Raises
     ------
     UsageError
-        It is no such time, or too short for a run to save before its end.
+        The text is not a time, or too short a time for a run to save before its end.
     """
     found = re.fullmatch(r"(?:(?:(\d{1,4}):)?(\d{1,4}):(\d{2})|(\d{1,6}))", text, re.ASCII)
     if not found:
@@ -169,3 +174,62 @@ def seconds_of(text: str) -> int:
             f"--time: {quoted(text)} is {total} s, expected at least {2 * MARGIN}: a run needs time to save"
         )
     return total
+
+
+#: Ways to start the ranks under Slurm.
+STARTERS = ("pmix", "pmi2", "mpirun")
+
+
+def batch(arguments: argparse.Namespace, name: str, directory: Path) -> Batch:
+    """Return the batch script for the arguments of ``mpidl submit``, a run's name, and the directory of runs.
+
+    Raises
+    ------
+    UsageError
+        An argument is wrong, or there is no scheduler.
+    """
+    found = [scheduler for scheduler, (command, _) in COMMANDS.items() if shutil.which(command[0])]
+    scheduler = arguments.scheduler or (found[0] if found else "slurm")
+    if scheduler not in COMMANDS:
+        raise UsageError(f"--scheduler: {quoted(scheduler)}, expected {', '.join(COMMANDS)}")
+    if scheduler not in found and not arguments.only_print:
+        raise UsageError(f"--scheduler: no command {COMMANDS[scheduler][0][0]} on PATH; --print shows the script")
+    mpi = arguments.mpi or ("pmi2" if _has("mpich") or _has("impi-rt") else "pmix")
+    if mpi not in STARTERS:
+        raise UsageError(f"--mpi: {quoted(mpi)}, expected {', '.join(STARTERS)}")
+    setup = arguments.setup or [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
+    return Batch(
+        scheduler, arguments.config, name, directory, arguments.nodes, arguments.ranks_per_node,
+        seconds_of(arguments.time), mpi, arguments.cores_per_rank, arguments.gpus_per_node, arguments.queue,
+        arguments.account, arguments.overrides, setup, shlex.join(["mpidl", *arguments.words]),
+    )  # fmt: skip
+
+
+def _has(package: str) -> bool:
+    """Tell whether a package that brings an MPI library is installed beside this one."""
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def submit(script: Batch) -> str:
+    """Write a batch script, submit it, and return what the scheduler says.
+
+    Raises
+    ------
+    MpidlError
+        The script can't be written, or the scheduler rejects it.
+    """
+    text = script.script()
+    try:
+        script.directory.mkdir(parents=True, exist_ok=True)
+        script.path.write_text(text)
+    except OSError as error:
+        raise MpidlError(f"{script.path}: {error.strerror}") from None
+    command = [*COMMANDS[script.scheduler][0], str(script.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MpidlError(f"{shlex.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return f"{done.stdout.strip()} ({script.path})"

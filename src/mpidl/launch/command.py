@@ -20,10 +20,10 @@ ROOT_PERMISSIONS = tuple(
     f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")
 )
 
-#: What gives Open MPI the hosts of ranks, where no scheduler does.
+#: Variable that gives Open MPI the hosts of ranks where no scheduler does.
 HOSTS = "PRTE_MCA_prte_default_hostfile"
-#: Seconds between a rank's end and that of the ranks that it has connections to, which notice that first: the launcher
-#: can tell in between which rank has died, and of what.
+#: Seconds from a rank's death to that of the ranks connected to it, which notice it first. In between, the launcher can
+#: report which rank has died, and of what.
 ABORT_DELAY = ("OMPI_MCA_opal_abort_delay", "1")
 
 
@@ -48,7 +48,7 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
 
 def _find() -> Path:
     """Return the path of mpiexec or mpirun: in the directory of this Python, else on PATH."""
-    # Intel's mpirun is a script that forwards no signals; its mpiexec does.
+    # Intel's mpirun is a script that doesn't forward signals; its mpiexec does.
     own = Path(sys.executable).parent
     for directory in (str(own), None):
         for name in ("mpiexec", "mpirun"):
@@ -68,7 +68,7 @@ def _is_open_mpi(mpiexec: Path, environment: Mapping[str, str]) -> bool:
 def _open_mpi_options(ranks: int) -> list[str]:
     """Return options that allow more ranks than cores, and bind no rank to a core.
 
-    On several nodes, Open MPI starts more ranks than slots only if told how many belong on each node.
+    On several nodes, Open MPI starts more ranks than slots only if given the number of ranks per node.
     """
     nodes = number(os.environ, "SLURM_JOB_NUM_NODES", least=1)
     if nodes == 1:
@@ -81,4 +81,4 @@ def _open_mpi_options(ranks: int) -> list[str]:
 def _permit_root(environment: dict[str, str]) -> None:
     if os.geteuid() == 0 and ROOT_PERMISSIONS[0] not in environment:
         environment.update(dict.fromkeys(ROOT_PERMISSIONS, "1"))
-        interject("running as root, and telling mpirun that it may (OMPI_ALLOW_RUN_AS_ROOT)")
+        interject("running as root; mpirun is allowed to (OMPI_ALLOW_RUN_AS_ROOT)")

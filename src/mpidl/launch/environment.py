@@ -1,4 +1,4 @@
-"""What the environment says of the world that this process is in; imports neither MPI nor NumPy."""
+"""This process's environment: its launcher, scheduler, cores and threads. Imports neither MPI nor NumPy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class World(NamedTuple):
     ----------
     rank, size : int
     variable : str
-        Name of the environment variable that gives the size; empty if none does.
+        Name of the environment variable with the size; empty if there is none.
     """
 
     rank: int
@@ -34,27 +34,27 @@ class World(NamedTuple):
     variable: str = ""
 
 
-#: Variables in which a launcher gives the rank, the size, and the number of ranks on this node.
+#: A launcher's variables with the rank, the size, and the number of ranks on this node.
 LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 )
 
-#: Schedulers, and the variable in which each tells a job's number.
+#: Schedulers, and the variable with a job's number.
 SCHEDULERS = {
     "Slurm": "SLURM_JOB_ID", "PBS": "PBS_JOBID", "Flux": "FLUX_JOB_ID", "LSF": "LSB_JOBID", "Grid Engine": "JOB_ID",
     "Cobalt": "COBALT_JOBID",
 }  # fmt: skip
 
-#: Slurm's numbers of steps that srun did not start (batch script, interactive shell, ...) begin here.
+#: First of Slurm's step numbers that stand for what srun did not start (batch script, interactive shell, ...).
 SPECIAL_STEPS = 0xFFFFFFF0
 
-#: Where Linux lists InfiniBand devices, if there are any.
+#: Linux's list of InfiniBand devices, if there are any.
 INFINIBAND = Path("/sys/class/infiniband")
-#: The pieces in which UCX sends and receives over TCP.
+#: Variables with the segment sizes of UCX over TCP.
 UCX_SEGMENTS = ("UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE")
 
-#: Open files that a rank may want: over TCP, a connection to each other rank.
+#: Open files that a rank may need: over TCP, a connection to each other rank.
 OPEN_FILES = 65536
 
 #: The last is JAX's.
@@ -71,7 +71,7 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
     Raises
     ------
     UsageError
-        A launcher's variables are no numbers of a rank and a world.
+        A launcher's variables are not numbers of a rank and a world.
     """
     for rank, size, _ in LAUNCHERS:
         if rank in environment and size in environment:
@@ -101,7 +101,7 @@ def number(
     Raises
     ------
     UsageError
-        It is no number from `least` to `most`.
+        It is not a number from `least` to `most`.
     """
     text = environment.get(variable, str(default))
     found = int(text) if re.fullmatch("[0-9]{1,9}", text) else -1
@@ -113,17 +113,12 @@ def number(
 
 
 def under_foreign_launcher(environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether this process is one of several that another launcher than ``mpidl train -n`` has started."""
+    """Tell whether this process is one of several that a launcher other than ``mpidl train -n`` has started."""
     return world(environment).size > 1 and marks.VARIABLE not in environment
 
 
 def check_world(size: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Check that MPI sees the ranks that the launcher started.
-
-    Parameters
-    ----------
-    size : int
-        Size of MPI.COMM_WORLD.
+    """Check that MPI.COMM_WORLD, of size `size`, has the ranks that the launcher started.
 
     Raises
     ------
@@ -149,10 +144,7 @@ def job(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def threads(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the number of threads that this rank may use: as many as its cores, or as its share of the node's.
-
-    A launcher that binds a rank to some cores may run on more itself. Slurm tells how many a rank has.
-    """
+    """Return the number of threads that this rank may use: the number of its own cores, or its share of the node's."""
     cores = len(os.sched_getaffinity(0))
     started = world(environment)
     if started.size > 1 and (bound := _bound(environment)):
@@ -161,7 +153,10 @@ def threads(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def _bound(environment: Mapping[str, str]) -> int:
-    """Return the number of cores that the launcher gave to this rank alone; 0 if the ranks of a node share them."""
+    """Return the number of cores that the launcher gave to this rank alone; 0 if the ranks of a node share them.
+
+    A rank is bound if it may run on fewer cores than its launcher.
+    """
     if "SLURM_CPUS_PER_TASK" in environment and world(environment).variable.startswith("SLURM"):
         return number(environment, "SLURM_CPUS_PER_TASK", least=1)
     own = os.sched_getaffinity(0)
@@ -173,7 +168,7 @@ def _bound(environment: Mapping[str, str]) -> int:
 
 
 def _local_ranks(environment: Mapping[str, str]) -> int:
-    """Return the number of ranks on this node, or of the whole world if the environment doesn't give it."""
+    """Return the number of ranks on this node, or in the whole world if the environment doesn't say."""
     size = world(environment).size
     if size == 1:
         return 1
@@ -191,13 +186,13 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
 
 
 def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
-    """Say what MPI needs to know before it begins, unless the user did.
+    """Set the environment variables that MPI reads when it starts, except those that the user set.
 
-    Where messages travel between nodes, of parameters or of samples, a thread of a worker lets them go on while it
-    computes. Else only the thread that trains calls MPI: Open MPI 4 has no one-sided communication over Ethernet at a
-    higher thread level. On a node without InfiniBand, where UCX isn't of use, each of Open MPI's ranks would say so.
-    Where MPICH uses UCX over TCP, pieces of 64 KiB, as UCX would make them, cost processor time. This process may then
-    open more files than the 1024 that many systems begin with.
+    Where messages travel between nodes, of parameters or of samples, a thread of a worker keeps them moving while it
+    computes. Otherwise only the thread that trains calls MPI: Open MPI 4 has no one-sided communication over Ethernet
+    at a higher thread level. On a node without InfiniBand, each of Open MPI's ranks would warn that UCX is of no use.
+    Where MPICH uses UCX over TCP, UCX's default segments of 64 KiB cost processor time. The limit of open files is
+    raised from the 1024 that many systems set.
 
     Parameters
     ----------
@@ -219,18 +214,15 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
 
 
 def _allow_open_files() -> None:
-    """Raise this process's limit of open files, as far as it may."""
+    """Raise this process's limit of open files as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(OSError, ValueError):  # macOS allows fewer than it says.
+        with contextlib.suppress(OSError, ValueError):  # macOS allows fewer than its hard limit.
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def limit_threads() -> None:
-    """Set the number of threads of the maths libraries, unless the user did; call before NumPy is imported.
-
-    JAX looks at its own when it makes its first array.
-    """
+    """Set the number of threads of the maths libraries, unless the user did; call before NumPy is imported."""
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads()))

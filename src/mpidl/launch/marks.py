@@ -1,12 +1,16 @@
-"""What the first rank tells the launcher `mpidl train -n`, as marks in its stderr, which comes from any node."""
+"""Messages from the first rank to the launcher `mpidl train -n`: marks in its stderr, which arrives from any node."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 
-__all__ = ["COMMAND", "NODES", "PROGRESS", "READY", "SAVED", "TERMINAL", "VARIABLE", "listen", "saved", "tell"]
+__all__ = [
+    "COMMAND", "NODES", "PROGRESS", "READY", "SAVED", "TERMINAL", "VARIABLE", "listen", "nodes_as_text",
+    "nodes_from_text", "saved", "tell",
+]  # fmt: skip
 
 #: Environment variable of ranks whose launcher listens.
 VARIABLE = "MPIDL_LAUNCHER"
@@ -15,35 +19,37 @@ COMMAND = "MPIDL_COMMAND"
 #: Environment variable of ranks whose launcher draws their progress on a terminal.
 TERMINAL = "MPIDL_TERMINAL"
 
-#: All ranks hold the signals that ask to stop, and will take them up.
+#: All ranks block the signals that ask to stop, and will handle them.
 READY = "ready"
-#: The first words of what is told of the ranks' nodes, of work that is done and saved, and of a run's progress.
+#: First words of messages on the ranks' nodes, on work that is done and saved, and on a run's progress.
 NODES = "nodes"
 SAVED = "saved"
 PROGRESS = "progress"
 
-#: Launchers may keep a line that has not ended.
+#: A newline, because launchers may hold back an unfinished line.
 BEGIN, END = b"\x02mpidl:", b"\x03\n"
-#: The longest mark is a run's title; more may be part of a user's own output.
+#: The longest mark is a run's title; anything longer belongs to a user's own output.
 WORD = rb"[^\x00-\x1f]"
 MARK = re.compile(re.escape(BEGIN) + rb"(" + WORD + rb"{1,4096})" + END)
+#: Characters of the longest text of nodes.
+LONGEST = 4000
 #: The beginning of a mark at the end of a text.
 PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::" + WORD + rb"{0,4096}\x03?)?)?)?)?)?)?\Z")
 
 
 def saved(code: int) -> str:
-    """Return the word for a command that has written all it has to write, and ends with exit code `code`."""
+    """Return the message of a command that has written everything, and ends with exit code `code`."""
     return f"{SAVED} {code}"
 
 
 def tell(word: str) -> None:
-    """Tell the launcher something, in one line of text, if it listens."""
+    """Send the launcher one line of text, if it listens."""
     if VARIABLE in os.environ:
         os.write(2, BEGIN + word.encode() + END)
 
 
 def listen(chunks: Iterable[bytes], hear: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield a job's stderr without its marks, and call `hear` with what each says."""
+    """Yield a job's stderr without its marks, and call `hear` with the text of each."""
     pending = b""
     for chunk in chunks:
         *before, rest = _split(pending + chunk, hear)
@@ -63,3 +69,18 @@ def _split(text: bytes, hear: Callable[[str], None]) -> Iterator[bytes]:
         hear(mark[1].decode(errors="replace"))
         start = mark.end()
     yield text[start:]
+
+
+def nodes_as_text(nodes: list[int]) -> str | None:
+    """Return the node of each rank as a short text; None if there is no short one."""
+    text = " ".join(f"{node}x{len(list(ranks))}" for node, ranks in groupby(nodes))
+    return text if len(text) <= LONGEST else None
+
+
+def nodes_from_text(text: str) -> list[int]:
+    """Return the node of each rank from what `nodes_as_text` has made of them."""
+    nodes: list[int] = []
+    for part in text.split():
+        node, ranks = part.split("x")
+        nodes += [int(node)] * int(ranks)
+    return nodes

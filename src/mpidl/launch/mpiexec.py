@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from mpidl.errors import MpidlError, UsageError
-from mpidl.launch import environment, leftovers, marks
+from mpidl.launch import environment, marks, shared_memory
 from mpidl.launch.command import command
-from mpidl.launch.deaths import Deaths, nodes_from_text
 from mpidl.launch.output import interject
-from mpidl.launch.room import check_room
+from mpidl.launch.shared_memory import check_free
 from mpidl.launch.signals import STOPPING, handled
-from mpidl.launch.stderr import quieten
+from mpidl.launch.stderr import Deaths, quieten
 from mpidl.topology.roles import assign
 
 __all__ = ["check_ranks", "launch"]
@@ -30,34 +29,34 @@ OWN_CODES = (0, 1, 2, 75)
 STOPPED = 75
 NOTHING_LOST = "stopped before the training began; nothing is lost"
 
-#: Bytes that mpirun may need in the temporary directory; it dies of SIGBUS where there are none.
+#: Bytes that mpirun may need in the temporary directory; without them it dies of SIGBUS.
 TEMPORARY = 1 << 20
 
-#: Processes that are started, one after another, until one has a number that no directory of an mpirun has.
+#: Limit of processes started, one after another, until the number of one is not that of an mpirun's directory.
 ATTEMPTS = 100
 
-#: Least bytes of memory that a rank takes for itself.
+#: Bytes of memory that every rank needs at least.
 RANK_BYTES = 50_000_000
 
 #: Seconds that mpirun has to end its ranks after a second Ctrl-C.
 PATIENCE = 3.0
-#: Seconds that ranks have to start after a signal that asks to stop, before it is passed on to them all the same.
+#: Seconds that ranks have to start after a signal that asks to stop, before they get it anyway.
 START_PATIENCE = 60.0
-#: The signal that makes mpirun end a job at once; those that would too, and that schedulers send to every process.
-END, KEPT_OUT = signal.SIGINT, (signal.SIGTERM, signal.SIGHUP)
+#: The signal that makes mpirun end a job at once; others that would too, and that schedulers send to every process.
+END, BLOCKED = signal.SIGINT, (signal.SIGTERM, signal.SIGHUP)
 
 
 class Screen(Protocol):
-    """Where a job's stderr is shown."""
+    """Shows a job's stderr and progress."""
 
     def hear(self, text: str) -> None:
-        """Act on what a rank tells of the run's progress."""
+        """Show the progress that a rank reports."""
 
     def write(self, text: bytes) -> None:
         """Show text."""
 
     def close(self) -> None:
-        """Act on the job's end."""
+        """End with the job."""
 
 
 def launch(
@@ -65,9 +64,9 @@ def launch(
 ) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
-    The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1, as soon as all have started and can
-    take it. So does whoever reads this process's stderr by going away. A job that is not yet started is not started.
-    When the run has saved, the signals do nothing. A second SIGINT ends the ranks at once. No process of the job
+    The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1 as soon as all have started and can
+    handle it. The same happens when the reader of this process's stderr goes away. Before the job's start, they prevent
+    it; after the run has saved, they have no effect. A second SIGINT ends the ranks at once. No process of the job
     outlives this call or this process.
 
     Parameters
@@ -88,15 +87,15 @@ def launch(
     Returns
     -------
     int
-        Exit code of the job: 0, 1, 2 or 75. A scheduler's job that has lost a rank, a host or its launcher ends with 75
-        too: it can go on when it is queued again.
+        Exit code of the job: 0, 1, 2 or 75. A scheduler's job that has lost a rank, a host or its launcher also ends
+        with 75: it can continue when it is queued again.
 
     Raises
     ------
     UsageError
         There is no mpirun.
     MpidlError
-        The temporary directory is full, or full of what other jobs have left.
+        The temporary directory is full, or has too many directories of other jobs.
     """
     forwarding = _Forwarding(screen, [0] * ranks)
     deaths = Deaths(
@@ -108,7 +107,7 @@ def launch(
         variables |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}
         variables[marks.COMMAND] = shlex.join(["mpidl", *sys.argv[1:]])
         temporary = variables.get("TMPDIR", "/tmp")
-        check_room(temporary, TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory")
+        check_free(temporary, TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory")
         if forwarding.received:
             interject(NOTHING_LOST)
             return STOPPED
@@ -123,25 +122,25 @@ def launch(
             finally:
                 screen.close()
                 _end_session(process.pid)
-                # One that ends by itself removes its directory.
-                if process.wait() < 0 and process.pid in (left := leftovers.of_launchers(temporary)):
+                # An mpirun that was killed leaves its directory.
+                if process.wait() < 0 and process.pid in (left := shared_memory.of_launchers(temporary)):
                     shutil.rmtree(left[process.pid], ignore_errors=True)
-        return forwarding.verdict(code, deaths.told() or forwarding.unnamed(code, Path(words[0]).name))
+        return forwarding.verdict(code, deaths.cause() or forwarding.unnamed(code, Path(words[0]).name))
 
 
 def check_ranks(ranks: int) -> None:
-    """Raise UsageError if this machine can't hold so many ranks, and no scheduler may give them other machines."""
+    """Raise UsageError if this machine hasn't the memory for `ranks` ranks; under a scheduler there may be others."""
     if environment.job() is not None:
         return
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if ranks * RANK_BYTES > present:
-        takes, has = (f"{nbytes / 1e9:.3g} GB" for nbytes in (ranks * RANK_BYTES, present))
-        raise UsageError(f"-n {ranks}: so many ranks take {takes}, this machine has {has} of memory")
+        need, has = (f"{nbytes / 1e9:.3g} GB" for nbytes in (ranks * RANK_BYTES, present))
+        raise UsageError(f"-n {ranks}: {ranks} ranks need {need} of memory, this machine has {has}")
 
 
 def _start(words: Sequence[str], variables: Mapping[str, str], temporary: str) -> subprocess.Popen[bytes]:
-    """Start mpirun, as a process whose number no directory has that another mpirun has left."""
-    taken = leftovers.of_launchers(temporary)
+    """Start mpirun, as a process whose number isn't that of a directory left by another mpirun."""
+    taken = shared_memory.of_launchers(temporary)
     for _ in range(ATTEMPTS):
         try:
             return subprocess.Popen(
@@ -156,16 +155,16 @@ def _start(words: Sequence[str], variables: Mapping[str, str], temporary: str) -
         except subprocess.SubprocessError:
             continue
     raise MpidlError(
-        f"mpirun: {temporary} has the directories of {len(taken)} jobs, and the numbers of {ATTEMPTS} new processes"
-        " were all among theirs: remove those of jobs that have ended"
+        f"mpirun: {temporary} has the directories of {len(taken)} jobs, named by process numbers, and {ATTEMPTS} new"
+        " processes had numbers among these: remove the directories of jobs that have ended"
     )
 
 
 def _prepare_child(taken: Container[int]) -> Callable[[], Any]:
-    """Return what mpirun's process does before it becomes mpirun: it ends with its parent, and only when asked to.
+    """Return the preparation of mpirun's process: it ends with its parent, and ignores signals other than `END`.
 
-    Open MPI's mpirun kills its ranks half a second after SIGTERM, SIGHUP or SIGINT, and has no setting for that; of
-    these it gets only what `END` stands for. A process whose number is in `taken` does not become mpirun.
+    Open MPI's mpirun kills its ranks half a second after SIGTERM, SIGHUP or SIGINT, and has no setting for that. A
+    process whose number is in `taken` does not become mpirun.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     set_death_signal = 1  # PR_SET_PDEATHSIG
@@ -174,7 +173,7 @@ def _prepare_child(taken: Container[int]) -> Callable[[], Any]:
         if os.getpid() in taken:
             raise RuntimeError
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-        signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_OUT)
+        signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
         if prctl is not None:
             prctl(set_death_signal, END)
 
@@ -182,17 +181,16 @@ def _prepare_child(taken: Container[int]) -> Callable[[], Any]:
 
 
 class _Forwarding:
-    """Forwards to a job the signals that ask this process to stop, when the job can take them.
+    """Forwards the signals that ask this process to stop to a job, once it can handle them.
 
     Parameters
     ----------
     screen : Screen
     nodes : list of int
-        The node of each rank, as long as none tells otherwise.
+        The node of each rank, until the job reports it.
 
     Attributes
     ----------
-    nodes : list of int
     received : list of int
         The signals received so far.
     """
@@ -212,13 +210,13 @@ class _Forwarding:
         signal.signal(signal.SIGALRM, self._before)
 
     def to(self, process: subprocess.Popen[bytes]) -> None:
-        """Set the job's launcher, and forward to it what was received before."""
+        """Set the job's launcher, and forward signals received before."""
         self._process = process
         if self.received:
             self._forward()
 
     def hear(self, text: str) -> None:
-        """Take note of what a rank says."""
+        """Handle a message of a rank."""
         word, _, rest = text.partition(" ")
         if word == marks.READY:
             self._ready = True
@@ -226,7 +224,7 @@ class _Forwarding:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 self._forward()
         elif word == marks.NODES:
-            self.nodes = nodes_from_text(rest)
+            self.nodes = marks.nodes_from_text(rest)
         elif word == marks.PROGRESS:
             self._screen.hear(rest)
         elif word == marks.SAVED:
@@ -265,7 +263,7 @@ class _Forwarding:
             self._forward()
 
     def unnamed(self, code: int, launcher: str) -> str:
-        """Return what to say of the end of a job whose launcher returned `code` and named no rank and no host."""
+        """Describe the end of a job whose launcher returned `code` without naming a rank or a host."""
         if code < 0:
             return f"{launcher} was killed by {signal.Signals(-code).name}"
         several = len(set(self.nodes)) > 1
@@ -277,14 +275,14 @@ class _Forwarding:
         return f"{what}; {launcher} returned {code}"
 
     def verdict(self, code: int, death: str) -> int:
-        """Return the exit code of a job whose launcher returned `code`, and say how it ended if nobody has.
+        """Return the exit code of a job whose launcher returned `code`, and report how it ended if no rank has.
 
-        `death` is what to say of a rank that died. The work is done when a rank says so, whatever the launcher
-        returns: Open MPI's returns 0 when it loses a host.
+        `death` is the report if a rank died. Only a rank can say that the work is done: Open MPI's launcher returns 0
+        also when it loses a host.
         """
         if self._saved is not None and self.received and code not in OWN_CODES:
             return self._saved
-        # What a launcher returns when a rank, or itself, died of a signal: it may have come before it could be held.
+        # Codes of a launcher that, or whose rank, died of a signal that may have come before it could be blocked.
         early = {form for number in STOPPING[1:] for form in (128 + number, -number, number)} - {*OWN_CODES}
         if not self._ready and (self._forced or code in early):
             interject(NOTHING_LOST)

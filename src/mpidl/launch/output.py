@@ -1,4 +1,4 @@
-"""What becomes of output whose reader has gone away: ``mpidl train ... 2>&1 | head``, or a terminal that was closed."""
+"""What mpidl writes on stderr beside a job, and what happens where nobody reads the output any more."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
-from mpidl.errors import printable
+from mpidl.errors import MpidlError, printable
+from mpidl.launch import environment
 
-__all__ = ["STDERR", "STDOUT", "interject", "readerless", "say", "terminate"]
+__all__ = ["STDERR", "STDOUT", "interject", "readerless", "say", "tell_once", "terminate"]
 
 STDOUT, STDERR = 1, 2
 
-#: What a write to a pipe without a reader, and to a terminal that was closed, ends with.
+#: Errors of a write to a pipe without a reader, and to a closed terminal.
 GONE = (errno.EPIPE, errno.EIO)
 
 
@@ -26,15 +28,7 @@ def terminate() -> None:
 
 @contextmanager
 def readerless(descriptor: int, then: Callable[[], object] = terminate) -> Iterator[None]:
-    """Do something where what is written in this context finds no reader; what is written from then on goes nowhere.
-
-    Parameters
-    ----------
-    descriptor : int
-        `STDOUT` or `STDERR`.
-    then : callable
-        What to do; `terminate` if not given.
-    """
+    """Call `then` if a write to `descriptor` in this context finds no reader; later output is discarded."""
     try:
         yield
     except OSError as error:
@@ -47,12 +41,30 @@ def readerless(descriptor: int, then: Callable[[], object] = terminate) -> Itera
 
 
 def say(text: str, then: Callable[[], object] = lambda: None) -> None:
-    """Write a line on stderr that begins with ``mpidl:``; if nobody reads it, do something, by default nothing."""
+    """Write a line on stderr that begins with ``mpidl:``; call `then` if stderr has no reader any more."""
     with readerless(STDERR, then):
         print(f"mpidl: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def interject(text: str) -> None:
-    """Say a line among what ranks write; on a terminal it doesn't go on from what stands there."""
+    """Write a line between those of ranks; on a terminal, it starts on a line of its own."""
     with readerless(STDERR, lambda: None):
         os.write(STDERR, f"{os.linesep if os.isatty(STDERR) else ''}mpidl: {text}\n".encode())
+
+
+def tell_once() -> None:
+    """Make the first of several ranks report an uncaught `MpidlError` in one line, and all exit with its code.
+
+    A single process, and any other error, still ends with a traceback.
+    """
+    if environment.world().size > 1 and sys.excepthook is not _tell:
+        sys.excepthook = _tell
+
+
+def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not isinstance(error, MpidlError):
+        sys.__excepthook__(kind, error, trace)
+        return
+    if environment.world().rank == 0:
+        say(str(error))
+    raise SystemExit(error.exit_code)

@@ -1,4 +1,4 @@
-"""The signals that ask a run to save and stop: held back while a process starts and ends, handled in between."""
+"""Signals that ask a run to save and stop: blocked while a process starts and ends, handled in between."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 __all__ = ["STOPPING", "handled", "held", "hold", "release"]
 
-#: Ctrl-C, a scheduler's notice that time is up, the signal that it can be told to send before, and a terminal's end.
+#: Ctrl-C, a scheduler's notice that time is up, its configurable warning before that, and a terminal that closes.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def hold() -> None:
-    """Block the `STOPPING` signals: they would end a process that can't save yet, or has saved and is on its way out.
+    """Block the `STOPPING` signals, which would kill a process that can't save yet, or has saved and is ending.
 
-    Signals that come stay pending until `handled` takes them up; if nothing does, they end with the process.
+    They stay pending until `handled` delivers them, or the process ends.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
 
 
 def release(numbers: Iterable[int] = STOPPING) -> None:
-    """Let signals act as they do in any program; those that came act now."""
+    """Unblock signals; pending ones act now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
@@ -38,9 +38,9 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
-    """Let `handle` take up the `STOPPING` signals, first those that were held.
+    """Handle the `STOPPING` signals by `handle`, pending ones first.
 
-    If any was held, they have no effect afterwards. A SIGHUP that is ignored stays so: ``nohup`` asks for that.
+    If they were blocked before, they are ignored afterwards. An ignored SIGHUP stays ignored: ``nohup`` asks for that.
     """
     numbers = [each for each in STOPPING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in numbers}
@@ -51,11 +51,11 @@ def handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
         hold()
         here = mask.isdisjoint(STOPPING)
         for number, handler in before.items():
-            # Threads that have begun in between hold nothing back.
+            # Threads started in between don't block signals.
             signal.signal(number, handler if here else _ignore)
         if here:
             release()
 
 
 def _ignore(number: int, frame: Any) -> None:
-    """Do nothing, unlike SIG_IGN also in this process alone: a program that it starts gets the default action."""
+    """Do nothing; unlike SIG_IGN, programs that this process starts don't inherit it."""

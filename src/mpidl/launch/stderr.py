@@ -1,11 +1,13 @@
-"""Removes what mpirun adds to the stderr of a job that has already said how it ended."""
+"""mpirun's messages on a job's stderr: which rank or host died; exit codes that mpidl has explained are left out."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
-__all__ = ["quieten"]
+__all__ = ["Deaths", "quieten"]
 
 #: Open MPI writes a message between two of these lines.
 RULE = b"-" * 74
@@ -13,38 +15,35 @@ RULE = b"-" * 74
 #: Bytes of the longest message whose end is waited for.
 LONGEST = 4096
 
-#: Exit codes of mpidl itself, which has then printed a line that says why, if there is anything to say.
+#: Exit codes of mpidl itself, which has printed the reason where there is one.
 CODE = rb"(?:1|2|75)\b"
 
-#: Messages that only repeat such an exit code, or that a rank died of a signal that mpidl sent.
+#: Messages that only repeat such an exit code, or report a signal that mpidl sent.
 REDUNDANT = (
     re.compile(rb"processes exited with non-zero status.*Exit code:\s+" + CODE, re.DOTALL),
     re.compile(rb"returned\s+a non-zero exit code"),
     re.compile(rb"MPI_ABORT was invoked on rank.*rrorcode:? " + CODE, re.DOTALL),
-    re.compile(rb"exited on\s+signal 10 \(User defined signal 1\)"),  # asked to stop before its handler was there
+    re.compile(rb"exited on\s+signal 10 \(User defined signal 1\)"),  # before its handler was set
     re.compile(rb'has exited due to process rank \d+.*calling\s+"abort"', re.DOTALL),
 )
 
-#: How a line begins that only repeats such a code (MPICH, Intel MPI), or that tells of a file which the launcher closed
-#: before it had done with it (Open MPI); and the line.
+#: Beginnings of lines that only repeat such a code (MPICH, Intel MPI), or that report a file that the launcher closed
+#: too early (Open MPI); and the lines.
 LINES = (
     (b"Abort(", re.compile(rb"Abort\(" + CODE + rb"\) on node \d+ .*: application called MPI_Abort\(.*\n")),
     (b"[warn] Epoll ", re.compile(rb"\[warn\] Epoll .*Bad file descriptor\n")),
 )
 STARTS = tuple(start for start, _ in LINES)
-#: What Open MPI says where it has an answer for a rank that has ended. A bar of a user's own may begin like it, so that
-#: nothing is held back until its end is known.
+#: Open MPI's line on an answer for a rank that has ended. A user's own progress bar may begin like it, so its beginning
+#: is not held back.
 UNREACHED = re.compile(rb"\[[^\]\n]+:\d+\] PMIX ERROR: PMIX_ERR_UNREACH in file \S+/pmix_server\.c at line \d+\n")
 
 
 def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a job's stderr as it arrives, without the launcher's messages about exit codes of mpidl itself.
 
-    Parameters
-    ----------
-    chunks : iterable of bytes
-        The output, as it is read. A message of mpidl or of the launcher that follows a line without an end, such as a
-        bar of a user's own, is put on a line of its own.
+    A message of mpidl or of the launcher that follows an unfinished line, such as a user's own progress bar, starts on
+    a line of its own.
     """
     pending, at_start = b"", True
     for chunk in (chunk.replace(b"\0", b"") for chunk in chunks):  # Open MPI may end a message with a zero byte
@@ -65,7 +64,7 @@ def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _next(text: bytes) -> tuple[int, bool]:
-    """Return the length of the message or line that begins here, 0 if its end is missing, and whether to show it."""
+    """Return the length of the message or line that begins here (0 if its end is missing), and whether to show it."""
     if RULE.startswith(text[: len(RULE)]):
         end = text.find(b"\n" + RULE + b"\n", len(RULE))
         if end >= 0:
@@ -82,3 +81,56 @@ def _next(text: bytes) -> tuple[int, bool]:
 
 def _line(text: bytes) -> tuple[int, bool]:
     return text.find(b"\n") + 1 or len(text), True
+
+
+#: Lines of Open MPI and Intel MPI that name a rank, its host and a signal. MPICH doesn't name the rank.
+KILLED = (
+    re.compile(rb"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<signal>\d+)"),
+    re.compile(rb"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\n[^\n]*KILLED BY SIGNAL: (?P<signal>\d+)"),
+)
+#: Open MPI's lines on a host that its launcher can't reach any more, or on which it lost its daemon.
+LOST = (
+    re.compile(rb"Remote daemon: +\S+ on node (?P<host>\S+)"),
+    re.compile(rb"Remote host: +(?P<host>\S+)"),
+)
+#: Bytes at the end of a job's stderr that are searched.
+TAIL = 1 << 14
+
+
+class Deaths:
+    """Finds the cause of a job's end in its stderr.
+
+    Parameters
+    ----------
+    role : callable
+        Returns a rank's role, such as "worker 0".
+    several : callable
+        Tells whether the job has several hosts; lines then name the host.
+    """
+
+    def __init__(self, role: Callable[[int], str], several: Callable[[], bool] = lambda: False) -> None:
+        self._role, self._several = role, several
+        self._tail = b""
+
+    def watch(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the chunks unchanged."""
+        for chunk in chunks:
+            self._tail = (self._tail + chunk)[-TAIL:]
+            yield chunk
+
+    def cause(self) -> str | None:
+        """Return a line on the first rank killed by a signal, or host lost; None if none was named."""
+        matches = chain.from_iterable(each.finditer(self._tail) for each in (*KILLED, *LOST))
+        first = min(matches, key=re.Match.start, default=None)
+        if first is None:
+            return None
+        host = first["host"].decode(errors="replace")
+        if first.re in LOST:
+            return f"host {host} is lost, or the launcher's daemon there"
+        rank, number = int(first["rank"]), int(first["signal"])
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        where = f" on {host}" if self._several() else ""
+        return f"rank {rank} ({self._role(rank)}){where} was killed by {name}"

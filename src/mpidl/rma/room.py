@@ -7,7 +7,7 @@ import os
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.launch.room import SHARED_MEMORY, check_room
+from mpidl.launch.shared_memory import SHARED_MEMORY, check_free
 from mpidl.rma import differences
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.windows import allocation_chosen
@@ -43,7 +43,7 @@ def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, way: st
         "remove what others have left there, or give it more (a container: --shm-size), use more nodes, or set "
         "MPIDL_WINDOWS=create"
     )
-    check_room(directory, int(needed * MARGIN), "memory of the windows", remedy)
+    check_free(directory, int(needed * MARGIN), "memory of the windows", remedy)
 
 
 def _needed(rank: int, roles: Roles, capacity: Capacity, way: str) -> int:

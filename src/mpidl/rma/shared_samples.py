@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from mpidl.data.kept import Form, Kept
 from mpidl.errors import MpidlError, UsageError
-from mpidl.launch.room import SHARED_MEMORY, check_room
+from mpidl.launch.shared_memory import SHARED_MEMORY, check_free
 from mpidl.parameters.ranges import Range
 from mpidl.rma.ownership import Owner
 from mpidl.rma.remote_samples import Part, RemoteSamples
@@ -119,7 +119,7 @@ class SharedSamples(Owner):
             return
         directory = os.environ.get("OMPI_MCA_osc_sm_backing_directory", SHARED_MEMORY)  # noqa: SIM112
         remedy = "use data.keep = 'files', or give it more (a container: --shm-size)"
-        check_room(directory, self.nbytes, "data.keep: samples in memory", remedy)
+        check_free(directory, self.nbytes, "data.keep: samples in memory", remedy)
 
     def _size(self, forms: Sequence[Form]) -> int:
         """Return how many bytes the samples of this node take; some, if it has none."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import xxhash
 
 from mpidl.errors import MpidlError, UsageError, as_line
-from mpidl.launch import environment, leftovers
+from mpidl.launch import environment, shared_memory
 
 T = TypeVar("T")
 
@@ -28,12 +28,12 @@ def ranks() -> tuple[int, Gather]:
     """
     if environment.world().size == 1:
         return 0, lambda value: [value]
-    leftovers.sweep()
-    leftovers.note()
+    shared_memory.sweep()
+    shared_memory.note()
     environment.prepare_mpi()
     from mpi4py import MPI
 
-    leftovers.note()
+    shared_memory.note()
     environment.check_world(MPI.COMM_WORLD.size)
     return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allgather
 

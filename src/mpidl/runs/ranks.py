@@ -25,7 +25,6 @@ from mpidl.job.memory import check_memory
 from mpidl.job.restoring import identify
 from mpidl.job.slices import factored_of, held_shards
 from mpidl.launch import marks
-from mpidl.launch.deaths import nodes_as_text
 from mpidl.parameters import Held
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
@@ -70,7 +69,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     nodes = _nodes(comm)
     if comm.rank == 0:
         marks.tell(marks.READY)
-        if len(set(nodes)) > 1 and (text := nodes_as_text(nodes)) is not None:
+        if len(set(nodes)) > 1 and (text := marks.nodes_as_text(nodes)) is not None:
             marks.tell(f"{marks.NODES} {text}")
     partitions, hosts = config.topology.partitions, tuple(comm.allgather(MPI.Get_processor_name()))
     roles = replace(assign(nodes, config.servers, partitions, relay=config.topology.relay), hosts=hosts)

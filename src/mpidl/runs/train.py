@@ -17,8 +17,8 @@ from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.job import Job
 from mpidl.job.restoring import restore
 from mpidl.launch import environment
+from mpidl.launch.output import tell_once
 from mpidl.launch.signals import held
-from mpidl.launch.uncaught import tell_once
 from mpidl.nn.groups import Group
 from mpidl.nn.model import Model, Module
 from mpidl.rules import RateSchedule, Rule

@@ -9,20 +9,20 @@ import time
 
 import pytest
 
-from mpidl.launch import leftovers
+from mpidl.launch import shared_memory
 
 #: A rank: makes and maps files as MPI libraries do, notes them, says so, and waits.
 RANK = """
 import mmap, os, sys
 from pathlib import Path
-from mpidl.launch import leftovers
-leftovers.SHARED_MEMORY = Path(sys.argv[1])
+from mpidl.launch import shared_memory
+shared_memory.SHARED_MEMORY = Path(sys.argv[1])
 maps = []
 for name in sys.argv[2:]:
-    with open(leftovers.SHARED_MEMORY / name, "wb+") as file:
+    with open(shared_memory.SHARED_MEMORY / name, "wb+") as file:
         file.truncate(4096)
         maps.append(mmap.mmap(file.fileno(), 4096))
-leftovers.note()
+shared_memory.note()
 print("noted", flush=True)
 sys.stdin.read()
 """
@@ -33,7 +33,7 @@ def memory(tmp_path, monkeypatch):
     """A directory that stands for the node's shared memory."""
     directory = tmp_path / "memory"
     directory.mkdir()
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", directory)
+    monkeypatch.setattr(shared_memory, "SHARED_MEMORY", directory)
     return directory
 
 
@@ -68,7 +68,7 @@ def kill(process):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         until = time.monotonic() + 10
-        while any(map(leftovers._lives, process.identities)) and time.monotonic() < until:
+        while any(map(shared_memory._lives, process.identities)) and time.monotonic() < until:
             time.sleep(0.01)
 
 
@@ -84,7 +84,7 @@ def test_a_killed_job_is_swept(rank, memory, tmp_path):
         (memory / name).touch()  # of a rank that was killed before it could note it
     kill(process)
     assert len(names(memory)) == 5
-    leftovers.sweep()
+    shared_memory.sweep()
     assert names(memory) == []
     assert not session.exists()
 
@@ -94,10 +94,10 @@ def test_what_lives_stays(rank, memory, tmp_path):
     session.mkdir()
     living = rank("sm_segment.host.0.aaaa0001.0", PMIX_SERVER_TMPDIR=str(session))
     before = names(memory)
-    leftovers.sweep()
+    shared_memory.sweep()
     assert names(memory) == before
     kill(rank("sm_segment.host.0.bbbb0001.0"))
-    leftovers.sweep()
+    shared_memory.sweep()
     assert names(memory) == before
     assert session.exists()
     living.stdin.close()
@@ -111,10 +111,10 @@ def test_a_job_whose_launcher_lives_stays(rank, memory):
     record = json.loads(note.read_text())
     record["processes"][0] = [2**22 + 1, 1]
     note.write_text(json.dumps(record))
-    leftovers.sweep()
+    shared_memory.sweep()
     assert "mpich_shm_1" in names(memory)
     kill(process)
-    leftovers.sweep()
+    shared_memory.sweep()
     assert names(memory) == []
 
 
@@ -123,7 +123,7 @@ def test_what_a_living_process_uses_stays(rank, memory):
     one, _ = rank("mpich_shm_1"), rank("mpich_shm_2", "mpich_shm_1")
     (memory / "mpich_shm_1").touch()
     kill(one)
-    leftovers.sweep()
+    shared_memory.sweep()
     assert "mpich_shm_1" in names(memory)
 
 
@@ -131,7 +131,7 @@ def test_a_file_made_anew_under_a_noted_name_stays(rank, memory):
     kill(rank("open_mpi.0000"))
     os.rename(memory / "open_mpi.0000", memory / "kept")
     (memory / "open_mpi.0000").touch()
-    leftovers.sweep()
+    shared_memory.sweep()
     assert names(memory) == ["kept", "open_mpi.0000"]
 
 
@@ -140,28 +140,28 @@ def test_what_nobody_noted_stays(rank, memory, tmp_path):
         (memory / name).touch()
     (tmp_path / "data").mkdir()
     kill(rank("mpich_shm_1", "another.h5", PMIX_SERVER_TMPDIR=str(tmp_path / "data")))
-    leftovers.sweep()
+    shared_memory.sweep()
     assert names(memory) == ["another.h5", "mine.h5", "mpich_shm_2", "sm_segment.host.0.cccc0001.0"]
     assert (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("node", [["another boot", os.stat("/proc/self/ns/pid").st_ino], [leftovers._node()[0], 1]])
+@pytest.mark.parametrize("node", [["another boot", os.stat("/proc/self/ns/pid").st_ino], [shared_memory._node()[0], 1]])
 def test_notes_of_another_node_or_container_stay(memory, node):
     note = memory / f"mpidl.{os.getuid()}.77"
     note.write_text(
         json.dumps({"node": node, "processes": [[2**22 + 1, 1]], "files": {}, "jobs": [], "directories": []})
     )
-    leftovers.sweep()
+    shared_memory.sweep()
     assert note.exists()
 
 
 @pytest.mark.parametrize("text", ["", "{"])
 def test_a_note_that_cannot_be_read_is_left(memory, text):
     (memory / f"mpidl.{os.getuid()}.77").write_text(text)
-    leftovers.sweep()
+    shared_memory.sweep()
 
 
 def test_a_full_memory_stops_nobody(monkeypatch, tmp_path):
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path / "missing")
-    leftovers.sweep()
-    leftovers.note()
+    monkeypatch.setattr(shared_memory, "SHARED_MEMORY", tmp_path / "missing")
+    shared_memory.sweep()
+    shared_memory.note()

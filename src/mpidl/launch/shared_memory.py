@@ -1,8 +1,8 @@
-"""What a killed job leaves on a node, in shared memory and in the temporary directory: noted, and swept by the next.
+"""A node's shared memory and temporary directories: free space, and removal of what killed jobs left there.
 
-MPI libraries name and remove these files themselves; when a whole job is killed, nobody does. Each rank notes what its
-job has on this node in a small file of its own, next to the shared memory. The next start reads the notes of all ranks
-of this user, and removes what belonged to the dead.
+MPI libraries name these files and remove them, except when a whole job is killed. Each rank therefore notes its job's
+files on this node in a small file of its own, beside the shared memory. The next start reads the notes of all ranks of
+this user, and removes what belonged to the dead.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -17,7 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["note", "of_launchers", "sweep"]
+from mpidl.errors import MpidlError
+
+__all__ = ["SHARED_MEMORY", "check_free", "note", "of_launchers", "sweep"]
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -25,17 +28,45 @@ SHARED_MEMORY = Path("/dev/shm")
 NAMES = re.compile(r"(sm_segment|osc_|open_mpi|vader_segment|mpich_|ucx_shm_|Intel_MPI_)")
 #: Open MPI's number of the job, in names such as sm_segment.HOST.USER.e2dd0001.RANK and osc_sm.HOST.e2dd0001.CONTEXT.
 JOB = re.compile(r"(?:sm_segment|osc_[a-z]+)\..*\.([0-9a-f]{5,8})\.")
-#: Variables in which a launcher names a temporary directory of the job's own, and how such directories are called.
+#: A launcher's variables with a temporary directory of the job's own, and the names of such directories.
 DIRECTORIES = ("PMIX_SERVER_TMPDIR",)
 DIRECTORY_NAMES = re.compile(r"(ompi|prte|prted|prterun|pmix)\.")
-#: How Open MPI's mpirun calls its own, which has the number of its process in its name.
+#: Names of the directories of Open MPI's mpirun, with the number of its process.
 OF_LAUNCHER = re.compile(r"ompi\.(\d+)|(?:prte|prterun)\..+\.(\d+)\.\d+")
 
 
-def note() -> None:
-    """Note what this rank's job has on this node so far; call again when it has more.
+def check_free(directory: str | Path, needed: int, what: str, remedy: str) -> None:
+    """Check that a directory has `needed` bytes free; without them, MPI libraries die or hang.
 
-    The note is removed when this process ends as it should.
+    Parameters
+    ----------
+    directory : str or Path
+        One that can't be read is not checked.
+    needed : int
+        Bytes.
+    what, remedy : str
+        Parts of the error: what needs the space, and what to do if it is missing.
+
+    Raises
+    ------
+    MpidlError
+        There is less.
+    """
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return
+    free = status.f_bavail * status.f_frsize
+    if free < needed:
+        raise MpidlError(
+            f"{what}: {math.ceil(needed / 1e6)} MB needed in {directory}, {free // 1_000_000} MB free: {remedy}"
+        )
+
+
+def note() -> None:
+    """Note the files of this rank's job on this node so far; call again when there are more.
+
+    The note is removed when this process ends normally.
     """
     files = sorted(each for each in _mapped("self") if Path(each).parent == SHARED_MEMORY)
     jobs = sorted({match[1] for name in files if (match := JOB.match(Path(name).name))})
@@ -76,9 +107,9 @@ def sweep() -> None:
 
 
 def of_launchers(temporary: str) -> dict[int, Path]:
-    """Return the directories that Open MPI's mpirun has in a temporary directory, by the numbers of their processes.
+    """Return the directories of Open MPI's mpirun in a temporary directory, by the number of its process.
 
-    An mpirun whose number is that of one that was killed finds the directory of that one, and fails.
+    An mpirun fails if a killed one with the same process number has left its directory.
     """
     found = {}
     with contextlib.suppress(OSError):
@@ -103,7 +134,7 @@ def _notes() -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _files(record: dict[str, Any]) -> Iterator[str]:
-    """Yield the files in shared memory that belonged to a job, those of ranks that noted nothing too."""
+    """Yield the files in shared memory that belonged to a job, including those of ranks without a note."""
     for name, inode in record["files"].items():
         with contextlib.suppress(OSError):
             if os.stat(name).st_ino == inode:
@@ -125,13 +156,13 @@ def _prefix() -> str:
 
 
 def _node() -> list[Any]:
-    """Return what tells this node, since it was booted, from others: process numbers are the same only in here."""
+    """Return what identifies this node since its boot, and the space of process numbers in it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return [boot, os.stat("/proc/self/ns/pid").st_ino]
 
 
 def _identity(process: int) -> list[int]:
-    """Return a process's number and the time of its start, which no other process has both of; 0 if it has ended."""
+    """Return a process's number and start time, together unique; the time is 0 if it has ended."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     state, start = fields[0], int(fields[19])
     return [process, 0 if state in "ZX" else start]
@@ -152,7 +183,7 @@ def _own_processes() -> Iterator[str]:
 
 
 def _mapped(process: str) -> set[str]:
-    """Return the files that MPI has made and a process has mapped or open: in shared memory or a job's directory."""
+    """Return MPI's files that a process has mapped or open: in shared memory or a job's directory."""
     found = set()
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/maps").read_text().splitlines():
