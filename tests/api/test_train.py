@@ -114,7 +114,7 @@ def test_the_defaults_are_those_of_the_sections(resolved):
         ({"algorithm": "downpour"}, "algorithm: expected one such as mpidl.Downpour(), found 'downpour'"),
         (
             {"rule": mpidl.Adagrad},
-            "rule: expected one such as mpidl.Adagrad(), found <class 'mpidl.rules.adagrad.Adagrad'>",
+            "rule: expected one such as mpidl.Adagrad(), found <class 'mpidl.rules.adaptive.Adagrad'>",
         ),
         ({"config": {"dota": {}}}, "dota: unknown section, did you mean 'data'?"),
         ({"config": {"run": 3}}, "run: expected a section, [run], found 3"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mpidl.errors import MpidlError, UsageError
 from mpidl.metrics import METRICS, MeanSquaredError
 from mpidl.metrics.figures import Figures
-from mpidl.metrics.own import OwnMetric
+from mpidl.metrics.metric import OwnMetric
 from mpidl.metrics.target import COMPARISONS, parse
 
 NAMES = ("loss", "accuracy", "r2")
@@ -38,7 +38,9 @@ def test_nothing_is_asked_of_outputs_without_metrics():
 
 
 def test_outputs_must_be_known_for_metrics():
-    with pytest.raises(UsageError, match=r"run\.metrics: mean_squared_error: the model doesn't say its outputs"):
+    with pytest.raises(
+        UsageError, match=r"run\.metrics: mean_squared_error: evaluate\(batch\) of the model returns no outputs"
+    ):
         Figures([MeanSquaredError()]).outputs(None, np.zeros(1))
     assert Figures([MeanSquaredError()]).outputs(np.zeros((1, 4)), np.zeros((1, 4))) == 4
 
@@ -76,10 +78,10 @@ def test_targets(split, name, comparison, value, space):
         ("test_r3 > 1", "target: unknown figure 'test_r3', did you mean 'test_r2'?"),
         ("train_loss < 1", "target: unknown figure 'train_loss'"),
         ("validation_f1 > 1", "target: validation_f1, but run.metrics has no 'f1'"),
-        ("test_loss = 1", "target: 'test_loss = 1', expected such as"),
+        ("test_loss = 1", "target: 'test_loss = 1', expected a comparison such as"),
         ("test_loss < low", "target: 'low' is not a number"),
         ("test_loss < nan", "target: 'nan' is not a number"),
-        ("", "target: '', expected such as"),
+        ("", "target: '', expected a comparison such as"),
     ],
 )
 def test_targets_that_are_none(text, message):

@@ -78,6 +78,6 @@ def test_patience_ends_the_run_of_all_ranks(comm, tmp_path, algorithm):
 def test_a_model_without_outputs_is_refused_on_all_ranks(comm, tmp_path, tally):
     model, split = tally()
     data = Dataset("test", (1,), None, split, split)
-    with pytest.raises(UsageError, match=r"run\.metrics: r2: the model doesn't say its outputs"):
+    with pytest.raises(UsageError, match=r"run\.metrics: r2: evaluate\(batch\) of the model returns no outputs"):
         mpidl.train(model, data, metrics=["r2"], dir=comm.bcast(tmp_path))
     assert not list(tmp_path.iterdir())

@@ -182,7 +182,7 @@ def test_a_function_of_ones_own_is_a_metric(tmp_path):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"metrics": ["r2"]}, "run.metrics: r2: the model doesn't say its outputs, expected them as the third value"),
+        ({"metrics": ["r2"]}, "run.metrics: r2: evaluate.batch. of the model returns no outputs"),
         ({"metrics": [f"{__name__}:nothing"]}, "run.metrics[0]: .*: found nothing of that name"),
         ({"target": "test_loss < 1"}, "run.target: test_loss, but evaluations before the end are on the validation"),
         ({"validation": 0.1}, "data.validation: 0.1, but the data have a validation split of their own"),

@@ -46,7 +46,7 @@ class RunSection(Checked):
         differently with other numbers of threads: set OMP_NUM_THREADS where bits count.
     metrics : list of str
         Figures of evaluations beside loss and accuracy: names in `mpidl.metrics.METRICS`, and ``"module:function"`` for
-        a function of (outputs, targets) that returns a sum over a batch and what to divide it by.
+        a function of (outputs, targets) that returns a sum over a batch and its divisor.
     target : str, optional
         Stop when an evaluation fulfils this comparison, such as ``"validation_loss < 0.1"``.
     target_accuracy : float, optional

@@ -8,7 +8,7 @@ from mpidl.config import RunSection
 from mpidl.errors import UsageError
 from mpidl.functions import find
 from mpidl.metrics import METRICS, Metric
-from mpidl.metrics.own import OwnMetric
+from mpidl.metrics.metric import OwnMetric
 from mpidl.metrics.target import Target, parse
 
 

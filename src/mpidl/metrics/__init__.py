@@ -1,9 +1,8 @@
-"""Metrics: figures of a model's quality beside the loss, as sums that pieces of the data add up to."""
+"""Metrics: figures of a model's quality beside the loss, computed from sums over the samples."""
 
 from __future__ import annotations
 
-from mpidl.metrics.area import Auc
-from mpidl.metrics.classification import F1, Top5Accuracy
+from mpidl.metrics.classification import F1, Auc, Top5Accuracy
 from mpidl.metrics.metric import Metric
 from mpidl.metrics.regression import R2, MeanAbsoluteError, MeanSquaredError
 

@@ -7,36 +7,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.metrics.metric import RowMetric, Vector, ratio
+from mpidl.errors import UsageError
+from mpidl.metrics.metric import Mean, RowMetric, Vector
 from mpidl.metrics.rows import are_labels, one_hot
 
-#: Of a row of targets, the labels that a sample has.
+#: A sample has the labels whose targets exceed this.
 LABELLED = 0.5
 
 
-class Top5Accuracy(RowMetric):
-    """Share of the samples whose class is among the five highest outputs; of rows of targets, the highest is meant."""
+class Top5Accuracy(Mean):
+    """Share of the samples whose class, or highest target in a row of targets, is among the five highest outputs."""
 
     name = "top5_accuracy"
-
-    def size(self, outputs: int) -> int:
-        return 2
 
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
         labels = targets if are_labels(targets) else targets.argmax(axis=1)
         higher = (outputs > outputs[np.arange(len(outputs)), labels][:, None]).sum(axis=1)
         return np.array([(higher < 5).sum(), len(outputs)], np.float64)
 
-    def value(self, sums: Vector) -> float:
-        return ratio(*sums)
-
 
 class F1(RowMetric):
     """F1 score of each class, the harmonic mean of precision and recall, averaged over the classes (macro).
 
-    Classes that neither targets nor predictions have are left out. With class ids, the highest output is the
-    prediction; with rows of targets, each output above 0 is one, of a label of its own. With one output it is the
-    score of that label.
+    Classes in neither targets nor predictions are left out. With class ids, the highest output is the prediction; with
+    rows of targets, each output above 0 predicts its own label. With one output, it is the score of that label.
     """
 
     name = "f1"
@@ -55,3 +49,61 @@ class F1(RowMetric):
         both, either = sums.reshape(2, -1)
         occurs = either > 0
         return float((2 * both[occurs] / either[occurs]).mean()) if occurs.any() else float("nan")
+
+
+#: Bins of a histogram of scores.
+BINS = 512
+#: Maximum number of outputs: each has two histograms.
+MOST = 100
+
+
+class Auc(RowMetric):
+    """Area under the receiver operating characteristic of each class against all others, averaged over the classes.
+
+    It is the probability that a sample of the class has a higher score than one of the others (Hanley and McNeil
+    1982, The meaning and use of the area under a receiver operating characteristic curve). With class ids, the outputs
+    are taken as logits, and a score is the log-odds of the class; with rows of targets or one output, it is the output
+    itself. Scores s are counted in 512 bins of equal width in s / (1 + abs(s)), and are equal within a bin: the error
+    is at most half the share of pairs, a sample of the class and another one, in the same bin. Classes that no sample
+    has, or all have, are left out.
+    """
+
+    name = "auc"
+
+    def size(self, outputs: int) -> int:
+        if outputs > MOST:
+            raise UsageError(f"run.metrics: 'auc' takes up to {MOST} outputs, the model has {outputs}")
+        return 2 * BINS * outputs
+
+    def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
+        classes = outputs.shape[1]
+        actual = one_hot(targets, classes) > LABELLED
+        places = bins(_log_odds(outputs) if are_labels(targets) else outputs)
+        places += BINS * (np.arange(classes) + classes * actual)
+        return np.bincount(places.reshape(-1), minlength=self.size(classes)).astype(np.float64)
+
+    def value(self, sums: Vector) -> float:
+        others, own = sums.reshape(2, -1, BINS)
+        below = np.cumsum(others, axis=1) - others
+        pairs = own.sum(axis=1) * others.sum(axis=1)
+        known = pairs > 0
+        won = (own * (below + others / 2)).sum(axis=1)
+        return float((won[known] / pairs[known]).mean()) if known.any() else float("nan")
+
+
+def bins(scores: Vector) -> NDArray[np.int64]:
+    """Return the bin of each score, in ascending order of scores."""
+    scores = np.nan_to_num(scores)
+    squashed = scores / (1 + np.abs(scores))
+    places: NDArray[np.int64] = ((squashed + 1) * (BINS / 2)).astype(np.int64)
+    return np.minimum(places, BINS - 1)
+
+
+def _log_odds(outputs: Vector) -> Vector:
+    """Return the logarithm of p / (1 - p) for each class' probability p by softmax."""
+    found = np.empty_like(outputs)
+    for own in range(outputs.shape[1]):
+        others = np.delete(outputs, own, axis=1)
+        highest = others.max(axis=1)
+        found[:, own] = outputs[:, own] - highest - np.log(np.exp(others - highest[:, None]).sum(axis=1))
+    return found

@@ -17,15 +17,15 @@ from mpidl.metrics.target import SPLITS
 
 
 def known(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Return figures with None for those that have no meaning, which are NaN; a loss that is NaN is one."""
+    """Return figures with None in place of NaN, which marks those without meaning, except in losses."""
     losses = {f"{split}_loss" for split in SPLITS}
     return {name: None if isnan(value) and name not in losses else value for name, value in values.items()}
 
 
 class Figures:
-    """What an evaluation sums, and what the sums say.
+    """The figures of an evaluation, and the sums they are computed from.
 
-    The sums of a part of the data are a vector: weight, loss, correct predictions, and those of each metric.
+    The sums over a part of the data are a vector: weight, loss, correct predictions, and those of each metric.
 
     Parameters
     ----------
@@ -49,20 +49,19 @@ class Figures:
         self.size: int = self._places[-1]
 
     def outputs(self, outputs: Any, targets: Any) -> int:
-        """Return how many outputs a model has, given those of some samples and their targets; 0 without metrics.
+        """Return the number of a model's outputs, given those of some samples and their targets; 0 without metrics.
 
         Raises
         ------
         UsageError
-            The model doesn't say its outputs, or they are of another form than the metrics take.
+            The model returns no outputs, or the metrics can't read them.
         """
         if not self.metrics:
             return 0
         if outputs is None:
             names = ", ".join(metric.name for metric in self.metrics)
             raise UsageError(
-                f"run.metrics: {names}: the model doesn't say its outputs, expected them as the third value that its "
-                "evaluate(batch) returns"
+                f"run.metrics: {names}: evaluate(batch) of the model returns no outputs, expected a third value"
             )
         table, _ = rows(on_host(outputs), on_host(targets))
         return int(table.shape[1])
@@ -73,11 +72,11 @@ class Figures:
         Parameters
         ----------
         weight : float
-            What the batch counts.
+            Weight of the batch.
         loss, correct : float
             Sums over the batch; `correct` is NaN where correctness has no meaning.
         outputs, targets : array
-            See `mpidl.metrics.rows.rows`; not looked at without metrics.
+            In any of the forms of `mpidl.metrics.rows.rows`; ignored without metrics.
 
         Returns
         -------

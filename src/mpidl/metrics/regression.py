@@ -1,4 +1,4 @@
-"""Metrics of numbers. With class ids as targets, an id stands for a row with a 1."""
+"""Metrics of numbers. A class id as target stands for its one-hot row."""
 
 from __future__ import annotations
 
@@ -7,50 +7,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.metrics.metric import RowMetric, Vector, ratio
+from mpidl.metrics.metric import Mean, RowMetric, Vector
 from mpidl.metrics.rows import one_hot
 
-#: Part of a sum of squares below which a variance is the sum's rounding error.
+#: Relative to a sum of squares, a variance below this is rounding error.
 ROUNDING = 1e-14
 
 
-class MeanSquaredError(RowMetric):
+class MeanSquaredError(Mean):
     """Squared difference of outputs and targets, averaged over outputs and samples."""
 
     name = "mean_squared_error"
-
-    def size(self, outputs: int) -> int:
-        return 2
 
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
         errors = outputs - one_hot(targets, outputs.shape[1])
         return np.array([(errors**2).mean(axis=1).sum(), len(outputs)])
 
-    def value(self, sums: Vector) -> float:
-        return ratio(*sums)
 
-
-class MeanAbsoluteError(RowMetric):
+class MeanAbsoluteError(Mean):
     """Absolute difference of outputs and targets, averaged over outputs and samples."""
 
     name = "mean_absolute_error"
-
-    def size(self, outputs: int) -> int:
-        return 2
 
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
         errors = outputs - one_hot(targets, outputs.shape[1])
         return np.array([np.abs(errors).mean(axis=1).sum(), len(outputs)])
 
-    def value(self, sums: Vector) -> float:
-        return ratio(*sums)
-
 
 class R2(RowMetric):
     """Coefficient of determination of each output, 1 - (squared errors) / (squared deviations), averaged over them.
 
-    If all targets are the same, it is 1 where there are no errors, else 0. The deviations come from the sum of the
-    squares and the sum, in float64: where the mean is 10,000 times the standard deviation, 8 digits remain.
+    If all targets are the same, it is 1 where there are no errors, else 0. The deviations come from the sums of the
+    targets and of their squares, in float64: 8 digits remain where the mean is 10,000 standard deviations.
     """
 
     name = "r2"

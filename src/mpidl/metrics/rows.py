@@ -1,4 +1,4 @@
-"""Outputs and targets of any model as rows: one for each prediction, with an element for each output."""
+"""Outputs and targets of any model as rows: one per prediction, with one element per output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpidl.errors import UsageError
 
 
 def on_host(values: Any) -> NDArray[Any]:
-    """Return an array of NumPy, CuPy or PyTorch, or whatever NumPy makes an array of, as one of NumPy."""
+    """Return an array of NumPy, CuPy or PyTorch, or anything that NumPy can convert, as a NumPy array."""
     if hasattr(values, "detach"):
         tensor = values.detach().cpu()
         # NumPy knows no bfloat16.
@@ -27,14 +27,14 @@ def rows(outputs: NDArray[Any], targets: NDArray[Any]) -> tuple[NDArray[np.float
     outputs : array
         (n, ..., outputs), or (n, outputs, ...) as PyTorch's losses of class ids take it; (n,) for one output.
     targets : array
-        Class ids, integers of the outputs' shape without its axis of outputs, of which those below 0 are left out; or
-        numbers of the outputs' shape.
+        Class ids, integers of the outputs' shape without its axis of outputs, where samples with ids below 0 are left
+        out; or numbers of the outputs' shape.
 
     Returns
     -------
     outputs : array (m, outputs) of float64
     targets : array (m,) of int64, class ids, or (m, outputs) of float64
-        With one output, class ids are numbers, too.
+        With one output, class ids are treated as numbers.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def are_labels(targets: NDArray[Any]) -> bool:
 
 
 def one_hot(targets: NDArray[Any], outputs: int) -> NDArray[np.float64]:
-    """Return targets as rows of numbers; a class id stands for a row with a 1."""
+    """Return targets as rows of numbers: class ids as one-hot rows."""
     if not are_labels(targets):
         return targets
     found = np.zeros((len(targets), outputs))

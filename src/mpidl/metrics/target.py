@@ -1,4 +1,4 @@
-"""A figure that a run is after: when it is reached, and when it is better than before."""
+"""The figure that a run aims for: the comparison that ends it, and the direction of improvement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.metrics import METRICS
 
-#: The splits that are evaluated; where there is the first, the second is only when the training is over.
+#: The splits that are evaluated; with a validation split, the test split is evaluated only after training.
 SPLITS = ("validation", "test")
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -38,7 +38,7 @@ class Target:
         return f"{self.figure} {self.comparison} {self.value:g}"
 
     def reached(self, value: float) -> bool:
-        """Return whether a figure of this value fulfils the comparison; NaN never does."""
+        """Return whether a value of the figure fulfils the comparison; NaN never does."""
         return bool(COMPARISONS[self.comparison](value, self.value))
 
     @property
@@ -59,9 +59,9 @@ def parse(text: str, names: Sequence[str]) -> Target:
     Raises
     ------
     UsageError
-        It is no comparison, or of an unknown figure; the text begins with the name of the key.
+        The text is not a comparison, or its figure is unknown; the message begins with the key.
     """
-    example = "expected such as 'validation_loss < 0.1' or 'test_accuracy >= 0.9'"
+    example = "expected a comparison such as 'validation_loss < 0.1' or 'test_accuracy >= 0.9'"
     found = _FORM.fullmatch(text)
     if found is None:
         raise UsageError(f"target: {quoted(text)}, {example}")

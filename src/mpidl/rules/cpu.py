@@ -1,4 +1,4 @@
-"""Compiles a rule's scalar form to a loop over NumPy vectors, by Numba."""
+"""Numba loops over NumPy vectors, compiled from a rule's scalar form."""
 
 from __future__ import annotations
 

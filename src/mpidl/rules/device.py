@@ -1,4 +1,4 @@
-"""Compiles a rule's scalar form to a kernel over CuPy vectors."""
+"""Kernels over CuPy vectors, compiled from a rule's scalar form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPERATORS: dict[type[ast.AST], str] = {
 
 
 class KernelSource(NamedTuple):
-    """The source of a `cupy.ElementwiseKernel`: its inputs, the vectors that it changes in place, and its body."""
+    """Source of a `cupy.ElementwiseKernel`: its inputs, the vectors it changes in place, and its body."""
 
     inputs: str
     outputs: str
@@ -33,10 +33,8 @@ class KernelSource(NamedTuple):
 def kernel(rule: type[ScalarForm], decaying: bool = False) -> Callable[..., None]:
     """Return the compiled function; its arguments are the parameters, the states, the gradient and the coefficients.
 
-    If `decaying`, weight decay is the last argument.
-
-    CuPy compiles the kernel at its first use with a dtype and caches it on disk. Contraction to fused multiply-add is
-    off, so that the kernel rounds as the CPU does. CuPy has float32 results below 1.2e-38 replaced by zero.
+    If `decaying`, weight decay is the last argument. Contraction to fused multiply-add is off, so that the kernel
+    rounds as the CPU does; but CuPy replaces float32 results below 1.2e-38 with zero.
     """
     import cupy
 
@@ -59,7 +57,7 @@ def source(rule: type[ScalarForm], decaying: bool = False) -> KernelSource:
     for name, value in form.assignments:
         body.append(f"{'' if name in known else 'T '}{name} = {_expression(value)};")
         known.add(name)
-    # All results are computed before any is stored, because a result may read what another one changes.
+    # All results are computed before any is stored: a result may read what another changes.
     body += [f"T new_{name} = {_expression(result)};" for name, result in zip(changed, form.results, strict=True)]
     body += [f"{name} = new_{name};" for name in changed]
     return KernelSource(

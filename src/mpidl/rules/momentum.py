@@ -1,4 +1,4 @@
-"""Momentum."""
+"""Gradient descent, with and without momentum."""
 
 from __future__ import annotations
 
@@ -6,6 +6,32 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mpidl.rules.rule import Fraction, Positive, Rule
+
+
+@dataclass(frozen=True)
+class Sgd(Rule):
+    """Stochastic gradient descent: ``w -= rate * g``.
+
+    Parameters
+    ----------
+    rate
+        Learning rate.
+
+    References
+    ----------
+    H. Robbins, S. Monro (1951), A stochastic approximation method.
+    """
+
+    name: ClassVar[str] = "sgd"
+
+    rate: Positive = 0.01
+
+    def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
+        return (rate,)
+
+    @staticmethod
+    def scalar(w: float, g: float, rate: float) -> tuple[float, ...]:
+        return (w - rate * g,)
 
 
 @dataclass(frozen=True)
@@ -40,3 +66,31 @@ class Momentum(Rule):
     def scalar(w: float, v: float, g: float, rate: float, momentum: float) -> tuple[float, ...]:
         v = momentum * v + g
         return w - rate * v, v
+
+
+@dataclass(frozen=True)
+class Nesterov(Momentum):
+    """Nesterov's momentum: ``v = momentum * v + g; w -= rate * (g + momentum * v)``.
+
+    The parameters are those of the look-ahead point, where the gradient is taken, as in PyTorch.
+
+    Parameters
+    ----------
+    rate
+        Learning rate.
+    momentum
+        Fraction of the velocity that is kept.
+
+    References
+    ----------
+    I. Sutskever, J. Martens, G. Dahl, G. Hinton (2013), On the importance of initialization and momentum in
+    deep learning, equations (3) and (4), rewritten for the look-ahead point theta + mu * v; their velocity is
+    -rate times this one.
+    """
+
+    name: ClassVar[str] = "nesterov"
+
+    @staticmethod
+    def scalar(w: float, v: float, g: float, rate: float, momentum: float) -> tuple[float, ...]:
+        v = momentum * v + g
+        return w - rate * (g + momentum * v), v

@@ -18,11 +18,10 @@ Fraction = Annotated[float, Meta(ge=0, lt=1)]
 class Rule(Checked, ScalarForm):
     """An update rule: a frozen dataclass of hyperparameters and one scalar form.
 
-    The scalar form describes the update of one element, and is compiled for NumPy and for CuPy vectors. Its arguments
-    are the element, its states, its gradient and the `coefficients`; it returns the new element and states as a tuple.
-    It consists of assignments, arithmetic, comparisons, conditional expressions and `sqrt`, all in the vectors'
-    precision, constants included. Compilation never changes rounding: results are bitwise independent of how vectors
-    are divided into shards and chunks.
+    The scalar form updates one element, and is compiled for NumPy and for CuPy vectors. Its arguments are the element,
+    its states, its gradient and the `coefficients`; it returns the new element and states as a tuple. It consists of
+    assignments, arithmetic, comparisons, conditional expressions and `sqrt`, all in the vectors' precision, constants
+    included. Results are bitwise independent of how vectors are divided into shards and chunks.
 
     Attributes
     ----------
@@ -47,7 +46,7 @@ class Rule(Checked, ScalarForm):
     rate: float
 
     def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
-        """Return the scalar form's last arguments for this step (counted from 1) and this rate."""
+        """Return the scalar form's last arguments for a step, counted from 1, and a rate."""
         raise NotImplementedError
 
     def init(self, parameters: Any) -> tuple[Any, ...]:
@@ -91,14 +90,14 @@ class Rule(Checked, ScalarForm):
         step
             Number of this update of the parameters, counted from 1.
         rate
-            Replaces the rule's own rate if given.
+            Used in place of the rule's own rate if given.
         sparse
             Skip elements whose gradient is 0, even if the rule would change them; NumPy vectors only.
         sparing
             Ranges (start, stop) of statistics, such as the running means of batch normalisation, from which the
-            gradient is subtracted as it is.
+            gradient is subtracted unchanged.
         decay
-            Weight decay: this times the parameters is added to the gradient, as for an L2 penalty.
+            L2 weight decay: the factor of the parameters that is added to the gradient.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A rule's scalar form, and how it is read to derive the compiled forms."""
+"""A rule's scalar form, and its parts, from which the compiled forms are derived."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(rule: type[ScalarForm], decaying: bool = False) -> Parts:
     ----------
     rule : type
     decaying : bool
-        Whether the gradient is one with weight decay, ``g + weight_decay * w``; this is the last coefficient then.
+        Replace the gradient by ``g + weight_decay * w``; weight decay then is the last coefficient.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def read(rule: type[ScalarForm], decaying: bool = False) -> Parts:
 
 
 def _decaying(parts: Parts) -> Parts:
-    """Return the parts of the form that takes the gradient with weight decay."""
+    """Return the parts of the form with weight decay in the gradient."""
     name, decay = f"decaying_{parts.gradient}", "weight_decay"
     rename = _Renaming(parts.gradient, name)
     sum_of_both = ast.parse(f"{parts.gradient} + {decay} * {parts.element}", mode="eval").body

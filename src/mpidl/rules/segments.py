@@ -1,4 +1,4 @@
-"""Segments of the flat vector of parameters that rules update in ways of their own."""
+"""Segments of the flat parameter vector with update settings of their own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Segment(NamedTuple):
     rate : float
         Factor of the learning rate.
     weight_decay : float or None
-        Takes the place of the rule's own ``weight_decay`` or, if it has none, is the `decay` of `Rule.update`. None: as
-        the rule is.
+        Takes the place of the rule's own ``weight_decay`` or, if it has none, is the `decay` of `Rule.update`. None
+        leaves the rule unchanged.
     frozen : bool
-        Whether nothing ever changes these parameters.
+        Whether these parameters never change.
     """
 
     range: Range
@@ -32,7 +32,7 @@ class Segment(NamedTuple):
 
 
 def unfrozen(segments: Sequence[Segment], whole: Range) -> list[slice]:
-    """Return what of a range of the flat vector may change, relative to the range's start."""
+    """Return the trainable parts of a range of the flat vector, relative to the range's start."""
     return [slice(*each.range) for each in _covering(segments, whole) if not each.frozen]
 
 
@@ -67,7 +67,7 @@ class SegmentedRule:
         self._parts = None if covering == plain else [self._part(each) for each in covering if not each.frozen]
 
     def _part(self, segment: Segment) -> tuple[slice, Rule, float, float, list[Range]]:
-        """Return which elements are updated, by which rule, with which factor of its rate, decay and sparing."""
+        """Return the elements to update, the rule, the factor of its rate, its decay and the statistics to spare."""
         rule, decay = self._rule, segment.weight_decay
         if decay is not None and any(field.name == "weight_decay" for field in fields(rule)):  # type: ignore[arg-type]
             rule, decay = replace(rule, weight_decay=decay), None  # type: ignore[type-var]
@@ -76,7 +76,7 @@ class SegmentedRule:
     def update(
         self, parameters: Any, state: tuple[Any, ...], gradient: Any, step: int, rate: float, sparse: bool = False
     ) -> None:
-        """Apply one gradient to the range, with `rate` in place of the rule's own; see `Rule.update`."""
+        """Apply one gradient to the range as `Rule.update` does, with `rate` in place of the rule's own."""
         if self._parts is None:
             self._rule.update(parameters, state, gradient, step, rate, sparse, self._sparing)
             return
@@ -86,7 +86,7 @@ class SegmentedRule:
 
 
 def _covering(segments: Sequence[Segment], whole: Range) -> list[Segment]:
-    """Return segments that make up a range, relative to its start: those given and the gaps between them."""
+    """Return segments that cover a range, relative to its start: those given, and the gaps between them."""
     covering, end = [], whole.start
     for segment in segments:
         shared = segment.range.intersect(whole)
