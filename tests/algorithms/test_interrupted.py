@@ -38,7 +38,7 @@ class Interrupted(one_process.OneProcess):
     def _watch(self):
         self._left -= 1
         if self._left == 0:
-            self._interrupt()
+            self.interrupt()
         super()._watch()
 
 

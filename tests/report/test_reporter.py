@@ -13,15 +13,8 @@ from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
 
 SAMPLES = 1437
-END = {
-    "ranks": 4,
-    "servers": 1,
-    "replicas": 2,
-    "interrupted": False,
-    "seconds_to_target": None,
-    "stopped": None,
-    "best": None,
-}
+SIZES = {"ranks": 4, "servers": 1, "replicas": 2, "partitions": 1, "relays": 0}
+END = {"seconds_to_target": None, "stopped": None, "best": None}
 
 
 @pytest.fixture
@@ -68,7 +61,7 @@ def test_the_last_report_and_the_summary_have_the_last_figures(reporter, capsys,
     end = totals(0.4, 10, 55.0)
     if not interrupted:
         reporter.evaluated(end, 10.0, {"test_loss": 0.25, "test_accuracy": 0.875}, final=True)
-    summary = reporter.close(end, **END | {"interrupted": interrupted})
+    summary = reporter.close(end, SIZES, interrupted=interrupted, **END)
     last = records(reporter)[-1]
     assert summary["train_loss"] == pytest.approx(1.0)
     assert summary["samples_per_second"] == pytest.approx(10 * SAMPLES / 0.4)

@@ -233,12 +233,8 @@ class Reporter:
     def close(
         self,
         totals: Totals,
+        sizes: Mapping[str, int],
         *,
-        ranks: int,
-        servers: int,
-        replicas: int,
-        partitions: int = 1,
-        relays: int = 0,
         interrupted: bool,
         seconds_to_target: float | None,
         stopped: str | None,
@@ -250,8 +246,8 @@ class Reporter:
         ----------
         totals : Totals
             The totals of the finished run.
-        ranks, servers, replicas, partitions, relays : int
-            Size of the run.
+        sizes : mapping of str to int
+            Numbers of ranks, servers, replicas, partitions and relays.
         interrupted : bool
             Whether a signal ended the run early.
         seconds_to_target : float or None
@@ -269,11 +265,7 @@ class Reporter:
         self._progress.close()
         summary = {
             "algorithm": self._job.config.algorithm.name,
-            "ranks": ranks,
-            "servers": servers,
-            "replicas": replicas,
-            "partitions": partitions,
-            "relays": relays,
+            **sizes,
             "interrupted": interrupted,
             "epochs": self.epoch(totals),
             "samples": self._done_before + totals.samples,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -14,14 +13,13 @@ from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
-from mpidl.errors import MpidlError, RankError
-from mpidl.job.checkpoints import keep_best
+from mpidl.errors import RankError
 from mpidl.job.job import Job
 from mpidl.report.reporter import Reporter
-from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
-from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
+from mpidl.roles.events import Diverged, Looked, Saved, Started, Trained
+from mpidl.roles.instructions import Fail, Save, Test
+from mpidl.roles.run_control import RunControl
 from mpidl.roles.saving import Saving
-from mpidl.roles.supervision import Supervisor
 from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import NO_MORE, Phase, State
 
@@ -33,7 +31,7 @@ IDLE_SLEEP = 0.02
 
 
 class Coordinator:
-    """Carries out what the run's `Supervisor` decides. It computes nothing: every rank's counters wait for it.
+    """Executes a run on the ranks. It computes nothing: every rank's counters wait for it.
 
     It has its own state; `bind` gives it the other ranks.
 
@@ -41,17 +39,14 @@ class Coordinator:
     ----------
     job : Job
     reporter : Reporter
+    rank : int
     shards, relays : int
         Number of shards, and of relays.
     """
 
-    def __init__(self, job: Job, reporter: Reporter, shards: int, relays: int = 0) -> None:
+    def __init__(self, job: Job, reporter: Reporter, rank: int, shards: int, relays: int = 0) -> None:
         self._job, self._reporter, self._partitions = job, reporter, len(job.slices)
-        self._supervisor = Supervisor.for_job(job, time.time())
-        self._actions: dict[type, Callable[[Any], None]] = {
-            Save: self._save, Test: self._test, Stop: self._stop, Log: self._log, Fail: self._fail,
-            Keep: self._keep, Finish: self._finish,
-        }  # fmt: skip
+        self._control = RunControl(job, reporter, self, time.time(), rank)
         self._sandblaster: SandblasterCoordinator | None = None
         if job.algorithm.coordinated:
             portions, state = job.schedule.portions, job.position.state
@@ -59,9 +54,7 @@ class Coordinator:
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
         self._saving = Saving(job, 1 if shared else shards, self._partitions, relays)
         self._tickets, self._phase = 0, Phase.TRAIN
-        self._started = self._signalled = self._stopped = False
-        self._trained = Totals(0.0)
-        self._summary: dict[str, Any] | None = None
+        self._started = self._interrupted = self._stopped = False
 
     def bind(self, transport: Transport) -> None:
         """Coordinate the ranks of a transport from now on."""
@@ -76,40 +69,26 @@ class Coordinator:
         if not self._started:
             # Ordered before any rank begins to work: servers obey before they look into their mailboxes.
             self._started = True
-            self._tell(Started())
+            self._control.tell(Started())
 
     def unbind(self) -> None:
         """Keep what only the transport's memory holds, which is about to be freed."""
-        if self._summary is None:
+        if self._control.summary is None:
             self._look()
         self._tickets = self._link.tickets_taken()
 
     def interrupt(self) -> None:
         """Stop the run as soon as the batches in work are done."""
-        self._signalled = True
+        self._interrupted = True
 
     def run(self) -> dict[str, Any]:
         """See the run through and return its summary."""
-        self._trained = self._watch()
-        self._tell(Trained(self._trained))
-        while self._summary is None:
+        self._control.tell(Trained(self._watch()))
+        while (summary := self._control.summary) is None:
             self._complete_checkpoint()
             self._backoff.pause()
         self._set_phase(Phase.EXIT)
-        return self._summary
-
-    def _tell(self, event: Event) -> set[type[Instruction]]:
-        """Tell the supervisor of a signal and of an event; carry out what it decides, and return its kinds."""
-        if self._signalled or self._link.signals():
-            # The signal may come from a launcher that ends the job because another rank met a full disk.
-            with suppress(MpidlError):
-                self._carry_out(self._supervisor.handle(Signalled()))
-        return self._carry_out(self._supervisor.handle(event))
-
-    def _carry_out(self, instructions: list[Instruction]) -> set[type[Instruction]]:
-        for instruction in instructions:
-            self._actions[type(instruction)](instruction)
-        return {type(instruction) for instruction in instructions}
+        return summary
 
     def _watch(self) -> Totals:
         """Follow the training until every push has been applied; return the final totals."""
@@ -125,14 +104,14 @@ class Coordinator:
                 looked = time.perf_counter()
             totals = self._look()
             self._complete_checkpoint()
-            self._tell(Looked(totals))
+            self._control.tell(Looked(totals))
             states = [each["state"] for each in (self._link.workers, self._link.servers, self._link.relays)]
             if all((state >= State.TRAINED).all() for state in states):
                 return self._look()
             self._pause(LOOK_EVERY if steps is None else 0.0)
 
     def _look(self) -> Totals:
-        """Report the totals, and what has been evaluated since the last look."""
+        """Report the totals, and the evaluations since the last look."""
         self._link.look()
         if not self._saving.active:
             # Workers must know of all tickets taken since an order, until they have obeyed it.
@@ -141,7 +120,7 @@ class Coordinator:
         for epoch, result in self._link.evaluations():
             then = replace(totals, now=float(result["time"]))
             values = zip(self._job.figures.names, result["values"].tolist(), strict=True)
-            self._evaluated(then, epoch, {f"{self._split}_{name}": value for name, value in values})
+            self._control.evaluated(then, {f"{self._split}_{name}": value for name, value in values}, epoch)
         self._look_for_divergence()
         self._reporter.look(totals)
         return totals
@@ -151,13 +130,13 @@ class Coordinator:
         return from_status(time.time(), link.workers, link.servers, self._partitions, link.relays)
 
     def _look_for_divergence(self) -> None:
-        """Tell of the first worker whose loss is not finite, if there is one; it waits for the end of the run."""
+        """Report the workers whose loss is not finite; they wait for the end of the run."""
         for worker in np.flatnonzero(self._link.workers["diverged"]).tolist():
             row = self._link.workers[worker]
-            self._tell(Diverged(worker, int(row["diverged"]) - 1, float(row["loss"])))
+            self._control.tell(Diverged(worker, int(row["diverged"]) - 1, float(row["loss"])))
 
     def _pause(self, seconds: float) -> None:
-        """Wait, keeping MPI going; whoever wakes this rank ends it early."""
+        """Wait, keeping MPI going, until the time is over or another rank wakes this one."""
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             self._backoff.pause()
@@ -169,26 +148,25 @@ class Coordinator:
         """Go on with the checkpoint that has been ordered."""
         position = self._saving.completed()
         if position is not None:
-            self._tell(Saved(time.time(), position.step))
+            self._control.tell(Saved(time.time(), position.step))
 
-    # What the supervisor decides.
+    # What the run's control asks.
 
-    def _save(self, save: Save) -> None:
-        totals = self._totals()
-        seconds = self._job.position.seconds + totals.seconds
+    def signalled(self) -> bool:
+        return self._interrupted or bool(self._link.signals())
+
+    def save(self, save: Save) -> None:
+        seconds = self._job.position.seconds + self._totals().seconds
         self._saving.order(save.last, self._tickets_taken(), seconds, save.position)
 
-    def _stop(self, stop: Stop) -> None:
+    def stop(self) -> None:
         """Hand out no more portions; an iteration of an algorithm's coordinator is completed first."""
         self._stopped = True
         if self._sandblaster is None:
             self._tickets = self._link.set_tickets(NO_MORE)
             self._saving.stop(self._tickets)
 
-    def _log(self, log: Log) -> None:
-        self._reporter.log(log.kind, rank=self._rank, role="coordinator", **log.details)
-
-    def _test(self, test: Test) -> None:
+    def test(self, test: Test) -> None:
         if not test.final:
             return  # After an iteration, `SandblasterCoordinator` has it done.
         self._set_phase(Phase.EVALUATE)
@@ -196,41 +174,30 @@ class Coordinator:
             self._backoff.pause()
             self._link.look()
         values = self._values(np.ones(len(self._link.workers), bool), list(self._job.evaluated))
-        self._evaluated(self._trained, self._reporter.epoch(self._trained), values, final=True)
+        self._control.evaluated(self._control.trained, values, final=True)
+
+    def fail(self, fail: Fail) -> NoReturn:
+        raise RankError(fail.cause, self._rank if fail.worker is None else self._workers[fail.worker])
+
+    def sizes(self) -> dict[str, int]:
+        roles = self._roles
+        return {
+            "ranks": self._size,
+            "servers": len(roles.servers),
+            "replicas": len(roles.replicas),
+            "partitions": self._partitions,
+            "relays": len(roles.relays),
+        }
 
     @property
     def _split(self) -> str:
-        """Name of what the model is evaluated on while it trains."""
+        """Name of the split that is evaluated during the training."""
         return next(iter(self._job.evaluated))
 
-    def _values(self, workers: np.ndarray, splits: Sequence[str]) -> dict[str, float]:
+    def _values(self, workers: np.ndarray, splits: Sequence[str]) -> Mapping[str, float]:
         """Return the figures of splits, of which each of the chosen workers has posted the sums over a part."""
         sums = self._link.sums[workers].sum(axis=0).reshape(len(self._job.evaluated), -1)
         return self._job.values(dict(zip(splits, sums, strict=False)))
-
-    def _evaluated(self, totals: Totals, epoch: float, values: Mapping[str, float], final: bool = False) -> None:
-        self._reporter.evaluated(totals, epoch, values, final)
-        self._tell(Evaluated(totals.seconds, epoch, values))
-
-    def _keep(self, keep: Keep) -> None:
-        keep_best(self._job, keep.best)
-
-    def _fail(self, fail: Fail) -> None:
-        raise RankError(fail.cause, self._rank if fail.worker is None else self._workers[fail.worker])
-
-    def _finish(self, finish: Finish) -> None:
-        self._summary = self._reporter.close(
-            self._trained,
-            ranks=self._size,
-            servers=len(self._roles.servers),
-            replicas=len(self._roles.replicas),
-            partitions=self._partitions,
-            relays=len(self._roles.relays),
-            interrupted=finish.interrupted,
-            seconds_to_target=finish.seconds_to_target,
-            stopped=finish.stopped,
-            best=finish.best,
-        )
 
     def _set_phase(self, phase: Phase) -> None:
         self._phase = phase
@@ -239,21 +206,16 @@ class Coordinator:
     # What Sandblaster's coordinator asks.
 
     def iterated(self, iteration: Iteration) -> tuple[bool, bool, int]:
-        """Report an iteration, and save or test if it is time to; see `SandblasterCoordinator`."""
-        totals = self._look()
-        self._reporter.iterated(totals, iteration)
-        told = self._tell(Iterated(totals, iteration))
-        return self._stopped, Test in told, self._saving.number if Save in told else 0
+        done = self._control.iterated(self._look(), iteration)
+        return self._stopped, Test in done, self._saving.number if Save in done else 0
 
     def tested(self, number: int) -> bool:
-        """Report an evaluation, once workers have done all pieces of it; return whether they have."""
         took_part = self._link.workers["tests"] == number
         if self._link.workers["tested_samples"][took_part].sum() < self._job.evaluated[self._split].samples:
             return False
         values, totals = self._values(took_part, [self._split]), self._look()
-        self._evaluated(totals, self._reporter.epoch(totals), values)
+        self._control.evaluated(totals, values)
         return True
 
     def stopped(self) -> bool:
-        """Return whether the run is to stop."""
         return self._stopped

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordinator_requests import Iteration
-from mpidl.engines.totals import Totals
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
-from mpidl.job.checkpoints import complete_checkpoint, keep_best
+from mpidl.job.checkpoints import complete_checkpoint
 from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
@@ -32,9 +30,9 @@ from mpidl.parameters import Range
 from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
-from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
-from mpidl.roles.instructions import Fail, Finish, Keep, Log, Save, Stop, Test, dropped
-from mpidl.roles.supervision import Supervisor
+from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained
+from mpidl.roles.instructions import Fail, Save, Test, dropped
+from mpidl.roles.run_control import RunControl
 from mpidl.runs.judgement import say_unchanged, undisturbed
 from mpidl.runs.signals import stopping
 from mpidl.shards.policies import PushHeader
@@ -104,16 +102,10 @@ class OneProcess:
         )
         for number, shard in enumerate(self._shards):
             shard.on_drop = partial(self._log_drop, number)
-        self._supervisor = Supervisor.for_job(job, self._engine.now)
-        self._actions: dict[type, Callable[[Any], None]] = {
-            Save: self._save, Test: self._test, Stop: self._stop, Log: self._record, Fail: self._fail,
-            Keep: self._keep, Finish: self._finish,
-        }  # fmt: skip
-        self._signalled = self._stopped = False
+        self._control = RunControl(job, self._reporter, self, self._engine.now)
+        self._interrupted = self._ending = False
         self._order = 0
         self._looked_at = 0.0
-        self._trained = Totals(0.0)
-        self._summary: dict[str, Any] = {}
 
     def _resumed(self) -> dict[int, tuple[ReplicaPosition, dict[str, np.ndarray]]]:
         """Return where the replica of a real run goes on, and what it kept."""
@@ -137,68 +129,59 @@ class OneProcess:
 
     def run(self) -> dict[str, Any]:
         """Train, and return the run's summary."""
-        engine, before = self._engine, self._fingerprints()
-        with undisturbed(), stopping(self._interrupt):
-            self._tell(Started())
+        engine, control, before = self._engine, self._control, self._fingerprints()
+        with undisturbed(), stopping(self.interrupt):
+            control.tell(Started())
             try:
-                self._trained = engine.run()
+                totals = engine.run()
             except UsageError:
                 if not engine.look().samples:
                     self._recorder.discard()
                 raise
             self._job.model.parameters[:] = engine.parameters()
-            self._tell(Trained(self._trained))
+            control.tell(Trained(totals))
+        assert control.summary is not None
         if self._fingerprints() == before:
-            say_unchanged(self._summary)
-        return self._summary
+            say_unchanged(control.summary)
+        return control.summary
 
     def _fingerprints(self) -> list[int]:
         return [shard.fingerprint() for shard in self._shards]
 
-    def _interrupt(self) -> None:
-        self._signalled = True
-
-    def _tell(self, event: Event) -> None:
-        """Tell the supervisor an event, after a signal if there was one, and carry out what it answers."""
-        events = [Signalled(), event] if self._signalled else [event]
-        if isinstance(event, Saved):  # This checkpoint is on disk before the signal orders another.
-            events.reverse()
-        for each in events:
-            for instruction in self._supervisor.handle(each):
-                self._actions[type(instruction)](instruction)
+    def interrupt(self) -> None:
+        """Save and stop before the next batch."""
+        self._interrupted = True
 
     # What the engine calls.
 
     def _watch(self) -> None:
         """Look at the totals between two batches, if it is time to."""
-        if self._signalled:
-            self._tell(Signalled())
-        if self._stopped:
+        if self._interrupted:
+            self._control.tell(Signalled())
+        if self._ending:
             self._engine.stop()  # before every batch: a replica that has returned since has a new loader
         if time.time() - self._looked_at < LOOK_EVERY and self._engine.now < self._reporter.due:
             return
         self._looked_at = time.time()
         totals = self._engine.look()
         self._reporter.look(totals)
-        self._tell(Looked(totals))
+        self._control.tell(Looked(totals))
 
     def _diverged(self, replica: int, portion: int, loss: float) -> None:
-        self._tell(Diverged(replica, portion, loss))
+        self._control.tell(Diverged(replica, portion, loss))
 
     def _iterated(self, iteration: Iteration) -> bool:
         """Report an iteration of the algorithm's coordinator; return whether to stop."""
-        totals = self._engine.look()
-        self._reporter.iterated(totals, iteration)
-        self._tell(Iterated(totals, iteration))
-        return self._stopped
+        self._control.iterated(self._engine.look(), iteration)
+        return self._ending
 
-    def _evaluate_epoch(self, epoch: float) -> None:
+    def _evaluate_epoch(self, epoch: float | None = None) -> None:
         """Evaluate the parameters when `epoch` epochs are over; the time that it takes is not training time."""
         started = time.time()
         values = self._evaluate(next(iter(self._job.evaluated)))
         if not self._virtual:
             self._engine.totals.evaluation_seconds += time.time() - started
-        self._evaluated(self._engine.look(), epoch, values)
+        self._control.evaluated(self._engine.look(), values, epoch)
         self._looked_at = 0.0  # If it is the best so far, it is saved before the next batch.
 
     def _log(self, kind: str, replica: int, **details: Any) -> None:
@@ -211,11 +194,14 @@ class OneProcess:
         )  # fmt: skip
 
     def _log_drop(self, shard: int, push: PushHeader) -> None:
-        self._record(dropped(push), role=f"server {shard}")
+        self._control.log(dropped(push), role=f"server {shard}")
 
-    # What the supervisor orders.
+    # What the run's control asks.
 
-    def _save(self, save: Save) -> None:
+    def signalled(self) -> bool:
+        return self._interrupted
+
+    def save(self, save: Save) -> None:
         self._order += 1
         directory, files = scratch(self._job.checkpoints, self._order), []
         for number, shard in enumerate(self._engine.settled_shards()):
@@ -228,8 +214,8 @@ class OneProcess:
                 write_file(directory / files[-1], {}, vectors)
         position = save.position or self._position()
         complete_checkpoint(self._job, self._order, position, len(self._shards), files)
-        self._stopped |= save.last
-        self._tell(Saved(self._engine.now, position.step))
+        self._ending |= save.last
+        self._control.tell(Saved(self._engine.now, position.step))
 
     def _position(self) -> Position:
         job, engine = self._job, self._engine
@@ -239,12 +225,31 @@ class OneProcess:
         position = cut_position(job.position, engine.positions(), job.schedule, taken=taken, seconds=seconds)
         return position._replace(replicas=()) if self._virtual else position
 
-    def _test(self, test: Test) -> None:
+    def test(self, test: Test) -> None:
         if test.final:
-            values = self._evaluate(*self._job.evaluated)
-            self._evaluated(self._trained, self._reporter.epoch(self._trained), values, final=True)
+            self._control.evaluated(self._control.trained, self._evaluate(*self._job.evaluated), final=True)
         else:
-            self._evaluate_epoch(self._reporter.epoch(self._engine.look()))
+            self._evaluate_epoch()
+
+    def stop(self) -> None:
+        """Stop before the next batch."""
+        self._ending = True
+
+    def fail(self, fail: Fail) -> NoReturn:
+        role = "coordinator" if fail.worker is None else f"worker {fail.worker}"
+        self._recorder.event("failure", rank=0, role=role, cause=fail.cause)
+        self._reporter.abandon()
+        raise MpidlError(f"{role}: {fail.cause}")
+
+    def sizes(self) -> dict[str, int]:
+        roles = self._engine.roles
+        return {
+            "ranks": 1 if roles is None else len(roles.names()),
+            "servers": self._job.config.servers,
+            "replicas": self._job.replicas,
+            "partitions": self._partitions,
+            "relays": 0 if roles is None else len(roles.relays),
+        }
 
     def _evaluate(self, *splits: str) -> dict[str, float]:
         """Return the figures of the shards' parameters on splits of these names."""
@@ -257,37 +262,3 @@ class OneProcess:
             sums[name] = evaluate_split(model, split, 0, split.samples, job.figures)
         model.parameters[:] = own
         return job.values(sums)
-
-    def _evaluated(self, totals: Totals, epoch: float, values: Mapping[str, float], final: bool = False) -> None:
-        self._reporter.evaluated(totals, epoch, values, final)
-        self._tell(Evaluated(totals.seconds, epoch, values))
-
-    def _stop(self, stop: Stop) -> None:
-        self._stopped = True
-
-    def _record(self, log: Log, role: str = "coordinator") -> None:
-        self._reporter.log(log.kind, rank=0, role=role, **log.details)
-
-    def _keep(self, keep: Keep) -> None:
-        keep_best(self._job, keep.best)
-
-    def _fail(self, fail: Fail) -> None:
-        role = "coordinator" if fail.worker is None else f"worker {fail.worker}"
-        self._recorder.event("failure", rank=0, role=role, cause=fail.cause)
-        self._reporter.abandon()
-        raise MpidlError(f"{role}: {fail.cause}")
-
-    def _finish(self, finish: Finish) -> None:
-        roles = self._engine.roles
-        self._summary = self._reporter.close(
-            self._trained,
-            ranks=1 if roles is None else len(roles.names()),
-            servers=self._job.config.servers,
-            replicas=self._job.replicas,
-            partitions=self._partitions,
-            relays=0 if roles is None else len(roles.relays),
-            interrupted=finish.interrupted,
-            seconds_to_target=finish.seconds_to_target,
-            stopped=finish.stopped,
-            best=finish.best,
-        )

@@ -128,7 +128,7 @@ class RankRole:
         role: Coordinator | Server | Relay | Worker
         relays = [relay.rank for relay in roles.relays]
         if self._reporter is not None:
-            role = coordinator = Coordinator(job, self._reporter, len(self._held), len(relays))
+            role = coordinator = Coordinator(job, self._reporter, rank, len(self._held), len(relays))
             self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
         elif rank in roles.servers:
             role = server = self._make_server(roles.servers.index(rank), transport)

@@ -1,0 +1,120 @@
+"""Supervision of a run: its events go to the supervisor, whose instructions are carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol
+
+from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.engines.totals import Totals
+from mpidl.errors import MpidlError
+from mpidl.job.checkpoints import keep_best
+from mpidl.job.job import Job
+from mpidl.report.reporter import Reporter
+from mpidl.roles.events import Evaluated, Event, Iterated, Saved, Signalled, Trained
+from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
+from mpidl.roles.supervision import Supervisor
+
+
+class Executor(Protocol):
+    """Carries out what depends on where the run trains: on ranks, or in this process."""
+
+    def signalled(self) -> bool:
+        """Return whether a signal has asked the run to stop."""
+        ...
+
+    def save(self, save: Save) -> None: ...
+
+    def test(self, test: Test) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def fail(self, fail: Fail) -> NoReturn: ...
+
+    def sizes(self) -> Mapping[str, int]:
+        """Return the numbers of ranks, servers, replicas, partitions and relays."""
+        ...
+
+
+class RunControl:
+    """The control of one run.
+
+    Parameters
+    ----------
+    job : Job
+    reporter : Reporter
+    executor : Executor
+    now : float
+        The time in seconds since the epoch; virtual if the events' times are.
+    rank : int
+        The rank that events name.
+
+    Attributes
+    ----------
+    trained : Totals
+        The totals at the end of the training.
+    summary : dict or None
+        None until the run has finished.
+    """
+
+    def __init__(self, job: Job, reporter: Reporter, executor: Executor, now: float, rank: int = 0) -> None:
+        self._job, self._reporter, self._executor, self._rank = job, reporter, executor, rank
+        self._supervisor = Supervisor.for_job(job, now)
+        self.trained = Totals(0.0)
+        self.summary: dict[str, Any] | None = None
+
+    def tell(self, event: Event) -> set[type[Instruction]]:
+        """Pass an event to the supervisor, and any signal before it; return the kinds of instructions carried out."""
+        if isinstance(event, Trained):
+            self.trained = event.totals
+        events: list[Event] = [Signalled(), event] if self._executor.signalled() else [event]
+        if isinstance(event, Saved):  # This checkpoint is on disk before the signal orders another.
+            events.reverse()
+        kinds: set[type[Instruction]] = set()
+        for each in events:
+            for instruction in self._supervisor.handle(each):
+                self._carry_out(instruction)
+                kinds.add(type(instruction))
+        return kinds
+
+    def iterated(self, totals: Totals, iteration: Iteration) -> set[type[Instruction]]:
+        """Report an iteration of the algorithm's coordinator; return the kinds of instructions carried out."""
+        self._reporter.iterated(totals, iteration)
+        return self.tell(Iterated(totals, iteration))
+
+    def evaluated(
+        self, totals: Totals, values: Mapping[str, float], epoch: float | None = None, final: bool = False
+    ) -> None:
+        """Report an evaluation after `epoch` epochs, by default those of the totals."""
+        epoch = self._reporter.epoch(totals) if epoch is None else epoch
+        self._reporter.evaluated(totals, epoch, values, final)
+        self.tell(Evaluated(totals.seconds, epoch, values))
+
+    def log(self, log: Log, role: str = "coordinator") -> None:
+        """Record an event of the run."""
+        try:
+            self._reporter.log(log.kind, rank=self._rank, role=role, **log.details)
+        except MpidlError:
+            # The signal may come from a launcher that ends the job because another rank has met a full disk.
+            if log.kind != "interrupted":
+                raise
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Save():
+                self._executor.save(instruction)
+            case Test():
+                self._executor.test(instruction)
+            case Stop():
+                self._executor.stop()
+            case Log():
+                self.log(instruction)
+            case Keep(best):
+                keep_best(self._job, best)
+            case Fail():
+                self._executor.fail(instruction)
+            case Finish(interrupted, seconds_to_target, stopped, best):
+                self.summary = self._reporter.close(
+                    self.trained, self._executor.sizes(), interrupted=interrupted,
+                    seconds_to_target=seconds_to_target, stopped=stopped, best=best,
+                )  # fmt: skip
