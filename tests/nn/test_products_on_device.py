@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mpidl.nn.kernels.cuda.products import multiply
+from mpidl.nn.kernels.cuda.products import matmul
 
 RANDOM = np.random.default_rng(5)
 
@@ -32,21 +32,21 @@ def test_matrices_of_all_layouts(cupy, dtype, n, k, m):
         a, b, out = (RANDOM.normal(size=(*pairs, *shape)).astype(dtype) for shape in ((n, k), (k, m), (n, m)))
         for how in ("rows", "part", "by position"):
             found = laid_out(cupy, out, how)
-            multiply(laid_out(cupy, a, how_a), laid_out(cupy, b, how_b), found, add)
+            matmul(laid_out(cupy, a, how_a), laid_out(cupy, b, how_b), found, add)
             np.testing.assert_allclose(found.get(), a @ b + add * out, rtol=1e-5, atol=1e-5)
 
 
 def test_one_matrix_for_all_pairs(cupy):
     a, b = RANDOM.normal(size=(4, 3)), RANDOM.normal(size=(5, 3, 2))
     out = cupy.empty((5, 4, 2))
-    multiply(cupy.asarray(a), cupy.asarray(b), out)
+    matmul(cupy.asarray(a), cupy.asarray(b), out)
     np.testing.assert_allclose(out.get(), a @ b, rtol=1e-12)
     out = cupy.empty((5, 2, 4))
-    multiply(cupy.asarray(b).swapaxes(1, 2), cupy.asarray(a).T, out)
+    matmul(cupy.asarray(b).swapaxes(1, 2), cupy.asarray(a).T, out)
     np.testing.assert_allclose(out.get(), b.swapaxes(1, 2) @ a.T, rtol=1e-12)
 
 
 def test_parts_beside_the_result_stay_as_they_are(cupy):
     whole = cupy.ones((4, 6))
-    multiply(cupy.ones((4, 5)), cupy.ones((5, 2)), whole[:, 3:5])
+    matmul(cupy.ones((4, 5)), cupy.ones((5, 2)), whole[:, 3:5])
     np.testing.assert_array_equal(whole.get()[0], [1, 1, 1, 5, 5, 1])

@@ -16,7 +16,7 @@ import numpy as np
 
 from mpidl.nn.kernels.cpu import winograd as kernels
 from mpidl.nn.kernels.cpu.minimal_filtering import POINTS, STEP
-from mpidl.nn.kernels.cpu.products import multiply
+from mpidl.nn.kernels.cpu.products import matmul
 from mpidl.nn.layers.workspace import Buffer, Workspace
 from mpidl.nn.sliding_windows import SlidingWindows
 from mpidl.parameters.ranges import Range
@@ -109,7 +109,7 @@ def forward(
     for at, row, inputs, sums in _blocks(work, tiling, len(images), rows):
         outputs[at] = work.parameters["bias"]
         kernels.transform_data(images[at[0]], inputs, row, tiling.padding, scratch)
-        multiply(_matrices(inputs), kernel, _matrices(sums))
+        matmul(_matrices(inputs), kernel, _matrices(sums))
         kernels.add_outputs(sums, outputs[at[0]], row, scratch)
         yield at
 
@@ -135,9 +135,9 @@ def backward(
         kernels.transform_outputs_adjoint(output_gradient(at), sums, 0, scratch)
         if weights:
             kernels.transform_data(images[at[0]], inputs, row, tiling.padding, scratch)
-            multiply(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), total, add=True)
+            matmul(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), total, add=True)
         if image_gradient is not None:
-            multiply(_matrices(sums), transposed, _matrices(inputs))
+            matmul(_matrices(sums), transposed, _matrices(inputs))
             kernels.add_data_adjoint(inputs, image_gradient[at[0]], row, tiling.padding, scratch)
     if weights:
         gradient = work.gradients["weight"].reshape(tiling.size**2, -1)

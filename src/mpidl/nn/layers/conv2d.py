@@ -165,7 +165,7 @@ class Conv2d(Weighted):
             for group in range(self.groups):
                 columns = slice(group * width, (group + 1) * width)
                 gathered = kernels.patch_matrix(images[some], patches, windows, row, group * depth)
-                kernels.multiply(gathered, matrix[:, columns], sums[:, columns])
+                kernels.matmul(gathered, matrix[:, columns], sums[:, columns])
             kernels.add_row(sums, work.parameters["bias"])
             self.activate(work, outputs, at)
 
@@ -198,7 +198,7 @@ class Conv2d(Weighted):
                 by_image = gathered.reshape(len(sums), -1, len(matrix))
                 own = matrix[:, columns]
                 repeated = np.lib.stride_tricks.as_strided(own, (len(sums), *own.shape), (0, *own.strides))
-                kernels.multiply(by_image, repeated, sums[:, :, columns])
+                kernels.matmul(by_image, repeated, sums[:, :, columns])
 
     def end_rows(self, work: Workspace, outputs: Any) -> None:
         if "tiles" not in work.buffers:
@@ -277,7 +277,7 @@ class Conv2d(Weighted):
                 columns = slice(group * width, (group + 1) * width)
                 if weights:
                     gathered = kernels.patch_matrix(images[some], patches, windows, row, group * depth)
-                    kernels.multiply(gathered.T, sums[:, columns], gradient[:, columns], add=True)
+                    kernels.matmul(gathered.T, sums[:, columns], gradient[:, columns], add=True)
                 if image_gradient is not None:
-                    kernels.multiply(sums[:, columns], transposed[columns], flat)
+                    kernels.matmul(sums[:, columns], transposed[columns], flat)
                     kernels.scatter_patches(patches, image_gradient[some], windows, row, group * depth)

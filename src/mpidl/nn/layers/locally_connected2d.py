@@ -125,7 +125,7 @@ class LocallyConnected2d(Weighted):
         for some, at, patches in self._blocks(work, windows, len(inputs), rows):
             kernels.gather_patches(images[some], patches, windows, at.start, 0)
             # One matrix product per position, over the patches of all images.
-            kernels.multiply(_by_position(patches), _positions(weight[at]), _by_position(outputs[some, at]))
+            kernels.matmul(_by_position(patches), _positions(weight[at]), _by_position(outputs[some, at]))
 
     def end_rows(self, work: Workspace, outputs: Any) -> None:
         work.kernels.add_row(outputs.reshape(len(outputs), -1), work.parameters["bias"].reshape(-1))
@@ -166,7 +166,7 @@ class LocallyConnected2d(Weighted):
             if weights:
                 kernels.gather_patches(images[some], patches, windows, at.start, 0)
                 own = _positions(gradient[at])
-                kernels.multiply(by_position.swapaxes(1, 2), sums, own, add=some.start > 0)
+                kernels.matmul(by_position.swapaxes(1, 2), sums, own, add=some.start > 0)
             if input_gradient is not None:
                 kernels.matmul(sums, _positions(weight[at]).swapaxes(1, 2), by_position)
                 kernels.scatter_patches(patches, image_gradients[some], windows, at.start, 0)

@@ -29,7 +29,7 @@ from mpidl.nn.kernels.cpu.pooling import (
     l2_pool,
     max_pool,
 )
-from mpidl.nn.kernels.cpu.products import matmul, multiply
+from mpidl.nn.kernels.cpu.products import matmul
 from mpidl.nn.kernels.cpu.rows import add_row, add_to_rows, sum_rows, take_rows
 
 __all__ = [
@@ -58,7 +58,6 @@ __all__ = [
     "leaky_relu",
     "matmul",
     "max_pool",
-    "multiply",
     "normalise_columns",
     "normalise_contrast",
     "normalise_rows",

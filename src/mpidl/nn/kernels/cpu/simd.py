@@ -62,19 +62,10 @@ class VectorBuilder:
         kind = ir.FunctionType(ir.VoidType(), [self.type, place.type, alignment, mask.type])
         self.builder.call(self._intrinsic("llvm.masked.store", kind), [value, place, alignment(self.bytes), mask])
 
-    def broadcast(self, address: Any) -> Any:
-        """Return a vector filled with the number at an address."""
-        number = self.builder.load(self.builder.inttoptr(address, self._real.as_pointer()), align=self.bytes)
-        return _broadcast(self.builder, number, self.lanes)
-
     def mask(self, count: Any) -> Any:
         """Return a vector of bits of which the first `count` are one."""
         numbers = ir.VectorType(count.type, self.lanes)(list(range(self.lanes)))
         return self.builder.icmp_signed("<", numbers, _broadcast(self.builder, count, self.lanes))
-
-    def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
-        """Return x * y + z, in a single instruction where the CPU has one."""
-        return (Number(self, x) * Number(self, y) + Number(self, z)).value
 
     def for_each(self, length: Any, body: Callable[[Any, Any], None]) -> None:
         """Generate a loop over `length` numbers; `body` takes a vector's first index and its mask."""
@@ -114,14 +105,6 @@ class Number:
 
     def _combined(self, operation: Callable[..., Any], other: Number) -> Number:
         return Number(self._simd, operation(self.value, other.value, flags=("contract",)))
-
-
-def phi(builder: Any, kind: Any, values: dict[Any, Any]) -> Any:
-    """Return a phi node: its value depends on the preceding block."""
-    made = builder.phi(kind)
-    for block, value in values.items():
-        made.add_incoming(value, block)
-    return made
 
 
 def _broadcast(builder: Any, value: Any, width: int) -> Any:

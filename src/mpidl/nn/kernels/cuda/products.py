@@ -12,7 +12,7 @@ ADDRESSES = {dtype: (each.ctypes.data, each.ctypes.data + each.itemsize) for dty
 
 
 def matmul(a: Any, b: Any, out: Any, add: bool = False) -> None:
-    """See `mpidl.nn.kernels.cpu.products`; only the rows of `out` must be contiguous, and nothing is copied."""
+    """Do what `mpidl.nn.kernels.cpu.products.matmul` does, without copying any of the matrices."""
     import cupy
 
     if not out.size:
@@ -28,9 +28,6 @@ def matmul(a: Any, b: Any, out: Any, add: bool = False) -> None:
         cupy.cuda.device.get_cublas_handle(), how_b, how_a, m, n, a.shape[-1],
         one, *place_b, *place_a, one if add else zero, *place, *(pairs or (1,)),
     )  # fmt: skip
-
-
-multiply = matmul
 
 
 def _storage(matrices: Any) -> tuple[int, int, int, int]:
