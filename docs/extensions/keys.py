@@ -6,6 +6,8 @@
     The option ``leave-out`` names a base class whose keys are left out.
 ``.. names:: PATH``
     The names in a mapping, with the first line of each docstring unless all have the same.
+``.. keywords:: PATH``
+    The keywords of a function in a mapping, and the section or the key that each stands for.
 """
 
 from __future__ import annotations
@@ -72,6 +74,19 @@ class Names(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+class Keywords(SphinxDirective):
+    """See the module."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        lines = [".. list-table::", "   :header-rows: 1", "", "   * - Keyword", "     - Section or key"]
+        for name, (_, place) in resolve(self.arguments[0]).items():
+            lines += [f"   * - ``{name}``", f"     - ``{place if '.' in place else f'[{place}]'}``"]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
 def _registry(registry: Mapping[str, type], leave_out: type | None) -> Iterator[str]:
     for cls in dict.fromkeys(registry.values()):
         title = ", ".join(f"``{name}``" for name, other in registry.items() if other is cls)
@@ -107,4 +122,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_directive("keys", Keys)
     app.add_directive("names", Names)
+    app.add_directive("keywords", Keywords)
     return {"parallel_read_safe": True}

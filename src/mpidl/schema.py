@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import cache
+from os import PathLike, fspath
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -23,8 +24,8 @@ LARGEST = (1 << 63) - 1
 class Checked:
     """A base class of dataclasses whose constructor checks its arguments as `build` does.
 
-    A value is converted to its field's annotation, as an integer to a float, and NumPy's numbers to Python's. A
-    default is taken as it is. A subclass with a ``__post_init__`` of its own calls this one first.
+    A value is converted to its field's annotation: an integer to a float, a path to a string, NumPy's numbers to
+    Python's. A default is taken as it is. A subclass with a ``__post_init__`` of its own calls this one first.
 
     Raises
     ------
@@ -136,6 +137,8 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
             return tuple(convert(each, inner, f"{key}[{place}]") for place, each in enumerate(value))
     if hasattr(value, "tolist"):
         value = value.tolist()
+    if isinstance(value, PathLike):
+        value = fspath(value)
     try:
         if _in_toml(value):
             return msgspec.convert(value, annotation)

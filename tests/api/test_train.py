@@ -1,15 +1,21 @@
 """What `mpidl.train` makes of its arguments and of a configuration."""
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import ClassVar
+from types import NoneType
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
 
 import mpidl
+from mpidl.config import SECTIONS as SECTION_CLASSES
 from mpidl.config import from_dict, load, toml
+from mpidl.nn import Group
 from mpidl.runs import train as module
+from mpidl.runs.keywords import KEYWORDS
 
 LAYERS = [{"type": "dense", "units": 10}]
 SECTIONS = {
@@ -117,7 +123,11 @@ def test_the_defaults_are_those_of_the_sections(resolved):
             "rule: expected one such as mpidl.Adagrad(), found <class 'mpidl.rules.adaptive.Adagrad'>",
         ),
         ({"config": {"dota": {}}}, "dota: unknown section, did you mean 'data'?"),
-        ({"config": {"run": 3}}, "run: expected a section, [run], found 3"),
+        ({"config": {"run": 3, "data": {"source": "digits"}}}, "run: expected a section, [run], found 3"),
+        ({"rate": mpidl.Sgd()}, "rate: expected a section, [rate], found Sgd(rate=0.01)"),
+        ({"metrics": "f1"}, "run.metrics: expected list of str, found 'f1'"),
+        ({"serverz": 2}, "mpidl.train: unknown keyword 'serverz', did you mean 'servers'?"),
+        ({"algoritm": mpidl.Sync()}, "mpidl.train: unknown keyword 'algoritm', did you mean 'algorithm'?"),
         ({"config": "absent.toml"}, "absent.toml: No such file or directory"),
     ],
 )
@@ -253,6 +263,24 @@ def test_what_a_script_gives_is_checked_as_in_a_file(make, line):
     with pytest.raises(mpidl.UsageError) as error:
         make()
     assert str(error.value) == line
+
+
+def test_each_keyword_has_the_type_of_its_key():
+    for keyword, (annotation, place) in KEYWORDS.items():
+        cls, *path = SECTION_CLASSES[place.partition(".")[0]], *place.split(".")[1:]
+        key = get_type_hints(cls)[path[0]] if path else cls
+        if get_origin(key) is tuple:
+            key = Sequence[get_args(key)[0]]
+        if is_dataclass(key):
+            key = key | Mapping[str, Any]
+        elif keyword == "groups":
+            key = Sequence[Group | Mapping[str, Any]]
+        extra = {"dir": Path, "initial": Path, "device": str}.get(keyword, NoneType)
+        assert annotation == key | extra | None, keyword
+
+
+def test_a_prompt_completes_keywords():
+    assert {*KEYWORDS, "model", "config", "rule"} < set(inspect.signature(mpidl.train).parameters)
 
 
 def test_numbers_of_numpy_are_taken():

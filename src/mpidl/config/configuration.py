@@ -158,7 +158,7 @@ def from_dict(
     Parameters
     ----------
     values : mapping
-        Sections as TOML gives them; those of earlier versions are understood too.
+        Sections as TOML gives them, or as their dataclasses; those of earlier versions are understood too.
     data_source, algorithm, rule : optional
         Used instead of what the sections ``[data]``, ``[algorithm]`` and ``[server]`` name.
 
@@ -181,7 +181,7 @@ def from_dict(
         data_source=data_source,
         algorithm=algorithm,
         rule=_rule(algorithm, values, rule),
-        **{name: schema.build(cls, name, values.get(name, {})) for name, cls in SECTIONS.items()},
+        **{name: schema.convert(values.get(name, {}), cls, name) for name, cls in SECTIONS.items()},
     )
     config.algorithm.check(config.run.deterministic, config.rule)
     for key in ("wire", "wire_fetch"):

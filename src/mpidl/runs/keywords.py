@@ -1,0 +1,113 @@
+"""The keywords of `mpidl.train` that stand for keys of a configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, get_type_hints
+
+from mpidl.algorithms import Algorithm
+from mpidl.config import Config, DebugSection, DeviceSection, from_dict
+from mpidl.config.configuration import read, set_keys
+from mpidl.data import Augmentation, Normalisation, Source
+from mpidl.errors import UsageError, nearest, quoted
+from mpidl.nn.groups import Group
+from mpidl.rules import RateSchedule, Rule
+
+Section = Mapping[str, Any]
+
+
+class Keywords(TypedDict, total=False):
+    """The section or the key of a configuration that each keyword stands for; None leaves it as it is."""
+
+    name: Annotated[str | None, "run.name"]
+    dir: Annotated[str | Path | None, "run.dir"]
+    epochs: Annotated[int | None, "run.epochs"]
+    steps: Annotated[int | None, "run.steps"]
+    seed: Annotated[int | None, "run.seed"]
+    deterministic: Annotated[bool | None, "run.deterministic"]
+    metrics: Annotated[Sequence[str] | None, "run.metrics"]
+    target: Annotated[str | None, "run.target"]
+    target_accuracy: Annotated[float | None, "run.target_accuracy"]
+    patience: Annotated[int | None, "run.patience"]
+    record: Annotated[bool | None, "run.record"]
+    report: Annotated[float | None, "run.report"]
+    terminate_on_nan: Annotated[bool | None, "run.terminate_on_nan"]
+    batch: Annotated[int | None, "data.batch"]
+    portion: Annotated[int | None, "data.portion"]
+    validation: Annotated[float | None, "data.validation"]
+    augment: Annotated[Augmentation | Section | None, "data.augment"]
+    normalise: Annotated[Normalisation | Section | None, "data.normalise"]
+    groups: Annotated[Sequence[Group | Section] | None, "model.group"]
+    initial: Annotated[str | Path | None, "model.initial"]
+    rate: Annotated[RateSchedule | Section | None, "rate"]
+    servers: Annotated[int | None, "topology.servers"]
+    partitions: Annotated[int | None, "topology.partitions"]
+    checkpoint_every: Annotated[float | None, "checkpoint.every"]
+    keep: Annotated[int | None, "checkpoint.keep"]
+    device: Annotated[str | DeviceSection | Section | None, "device"]
+    debug: Annotated[DebugSection | Section | None, "debug"]
+
+
+#: Annotation and ``"section"`` or ``"section.key"`` of each keyword.
+KEYWORDS: dict[str, tuple[Any, str]] = {
+    keyword: (hint.__origin__, hint.__metadata__[0])
+    for keyword, hint in get_type_hints(Keywords, include_extras=True).items()
+}
+
+
+def signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function with `KEYWORDS` one by one, as `help` and prompts show and complete it."""
+    written = inspect.signature(function)
+    own = [each for each in written.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    ours = [inspect.Parameter(name, kind, default=None, annotation=hint) for name, (hint, _) in KEYWORDS.items()]
+    return written.replace(parameters=[*own, *ours])
+
+
+def check(keywords: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError for a keyword that is not in `KEYWORDS`; the error names the nearest `known` one."""
+    for keyword in keywords:
+        if keyword not in KEYWORDS:
+            raise UsageError(f"mpidl.train: unknown keyword {quoted(keyword)}{nearest(keyword, list(known))}")
+
+
+def resolve(
+    config: Config | str | Path | Mapping[str, Section] | None,
+    model: Section | None,
+    source: Source | None,
+    algorithm: Algorithm | None,
+    rule: Rule | None,
+    keywords: Mapping[str, Any],
+) -> Config:
+    """Return a configuration in which the section of a model, objects and `KEYWORDS` take the place of `config`'s.
+
+    What is None takes the place of nothing.
+
+    Raises
+    ------
+    UsageError
+        What `from_dict` raises.
+    """
+    if isinstance(config, Config):
+        source, algorithm, rule = source or config.data_source, algorithm or config.algorithm, rule or config.rule
+        values: dict[str, Any] = {**config.to_dict(), "data": vars(config.data)}
+    else:
+        values = read(config) if isinstance(config, str | Path) else dict(config or {})
+    if model is not None:
+        values["model"] = model
+    keys: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for keyword, value in keywords.items():
+        section, _, key = KEYWORDS[keyword][1].partition(".")
+        if keyword == "device" and isinstance(value, str):
+            key = "kind"
+        if value is not None:
+            if key:
+                keys[section][key] = value
+            else:
+                values[section] = value
+    for section, given in keys.items():
+        values[section] = set_keys(values.get(section, {}), section, given)
+    return from_dict(values, data_source=source, algorithm=algorithm, rule=rule)
