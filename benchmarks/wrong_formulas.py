@@ -112,11 +112,6 @@ FORMULAS = (
     Wrong("rules/schedule.py", "(1 + cos(", "(1 - cos("),
     # Wire formats.
     Wrong("wire/topk.py", "values[i] if residual[i] == 0 else values[i] + residual[i]", "values[i]"),
-    Wrong("wire/factors.py", "samples * (self.rows.size + self.matrix.columns)", "samples * self.range.size"),
-    Wrong("wire/factors.py", "first // self.matrix.columns, last // self.matrix.columns + 1", "first, last + 1"),
-    Wrong("wire/factors.py", "(self.chunks - here) * self.piece", "(self.chunks - here - 1) * self.piece"),
-    Wrong("wire/factors.py", "here.start - skipped, out", "here.start, out"),
-    Wrong("wire/factors.py", "        row += 1\n", ""),
     Wrong("wire/topk.py", "                residual[i] = 0\n", ""),
     Wrong("wire/onebit.py", "max(block.size - above, 1)", "block.size"),
     Wrong("wire/bf16.py", "np.uint32(0x7FFF)", "np.uint32(0x8000)"),

@@ -175,20 +175,6 @@ def test_what_cannot_be_cut_is_one_line(mpidl_here):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_pushes_in_factors_are_fewer_bytes_for_the_same_result(mpidl):
-    settings = ("--set", "run.steps=20", "--set", "data.batch=8", "--set", "virtual.compute=0.01", "--json")
-
-    def summary(wire):
-        done = mpidl("simulate", DIGITS, "--replicas", 2, *settings, "--set", f"algorithm.wire={wire}")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    plain, factors = summary("fp32"), summary("factors")
-    for key in ("test_loss", "test_accuracy", "samples", "bytes_fetched"):
-        assert factors[key] == plain[key]
-    assert factors["bytes_pushed"] < 0.6 * plain["bytes_pushed"]
-
-
 def test_fetches_follow_their_pushes_unless_they_go_through_windows(mpidl_here, tmp_path):
     (tmp_path / "wide.toml").write_text(
         """

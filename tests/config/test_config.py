@@ -274,29 +274,3 @@ def test_what_a_relay_can_not_add_up(algorithm, sections, text):
 def test_algorithms_that_relays_go_with(name):
     algorithm = {"name": name, "wire": "auto", "wire_fetch": "int8"}
     assert from_dict({**minimal(), "algorithm": algorithm, "topology": {"relay": True}}).topology.relay
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "sections", "text"),
-    [
-        ({"n_push": 2}, {}, "but downpour doesn't push each gradient as it is computed here"),
-        ({"n_fetch": 2, "rate": 0.1}, {}, "but downpour doesn't push each gradient as it is computed here"),
-        ({"name": "dcasgd"}, {}, "but dcasgd doesn't push each gradient as it is computed here"),
-        ({"name": "sync"}, {}, "sync exchanges by reduction, without pushes"),
-        ({}, {"topology": {"partitions": 2}}, "but topology.partitions is 2, expected 1"),
-        ({}, {"topology": {"relay": True}}, "but topology.relay is true, and relays push sums, expected false"),
-        (
-            {"name": "ssp"},
-            {"run": {"deterministic": True}},
-            "but run.deterministic is true and needs the replicas' own bits, expected false",
-        ),
-        ({}, {"run": {"record": True}}, "but run.record is true and needs the replicas' own bits, expected false"),
-    ],
-)
-def test_what_can_not_travel_in_factors(algorithm, sections, text):
-    values = {**minimal(), "algorithm": {**algorithm, "wire": "factors"}, **sections}
-    assert line(values) in (f"algorithm.wire: 'factors', {text}", f"algorithm: wire: 'factors', {text}")
-
-
-def test_fetches_have_no_factors():
-    assert line({**minimal(), "algorithm": {"wire_fetch": "factors"}}).endswith("'onebit', or 'auto'")

@@ -110,16 +110,3 @@ def test_a_job_has_its_model_compute_once_before_the_training(factory):
     with pytest.raises(UsageError, match=r"^model: Model.loss_and_gradient raised ModuleNotFoundError: .*odd_neigh"):
         job.rehearse()
     assert np.array_equal(job.original.parameters, np.zeros(3))
-
-
-@pytest.mark.parametrize("wire", ["fp32", "factors"])
-def test_a_model_without_factors_is_told_if_they_were_asked_for(wire):
-    job = build(from_dict({"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]},
-                           "algorithm": {"name": "downpour", "wire": wire}}))  # fmt: skip
-    before = list(job.notes)
-    assert len(job.matrices) == 1
-    job.know_matrices(job.matrices)
-    assert job.notes == before
-    job.know_matrices(())
-    told = ["algorithm.wire: 'factors', but no gradient of this model has factors"] if wire == "factors" else []
-    assert job.notes == before + told

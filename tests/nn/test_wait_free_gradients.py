@@ -29,9 +29,7 @@ def batch(seed=0, samples=7):
 def said(model, batch):
     """Return loss and gradient, and what was said to be final, as copies of the gradient from there on."""
     found = []
-    loss, gradient = model.wait_free_gradient(
-        batch, lambda vector, start, factors=None: found.append((start, vector[start:].copy()))
-    )
+    loss, gradient = model.wait_free_gradient(batch, lambda vector, start: found.append((start, vector[start:].copy())))
     return loss, gradient, found
 
 

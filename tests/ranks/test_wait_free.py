@@ -42,7 +42,7 @@ class Piecewise(CompleteModel):
     def evaluate(self, batch):
         return Evaluation(0.0, float("nan"))
 
-    def wait_free_gradient(self, batch, take, factored=None):
+    def wait_free_gradient(self, batch, take):
         loss, gradient = self._model.loss_and_gradient(batch)
         self._gradient.fill(np.nan)
         size = gradient.size
@@ -100,7 +100,7 @@ def test_what_may_not_leave_early_or_is_encoded_is_as_without(comm, shared_path,
 class Whole(Piecewise):
     """Can't say early what is final."""
 
-    def wait_free_gradient(self, batch, take, factored=None):
+    def wait_free_gradient(self, batch, take):
         raise AssertionError("nobody takes it early")
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from ways import opened
 
-from factored_gradients import factored_gradient
 from mpidl.parameters import Range
 from mpidl.transport import mailbox_geometry
-from mpidl.wire import ErrorFeedback, Factored, Factors, Matrix, parse
+from mpidl.wire import ErrorFeedback, parse
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -17,34 +16,30 @@ pytestmark = pytest.mark.mpi(min_size=2)
 class Post:
     """Rank 0 serves, all others push; the fixture's parts in one place."""
 
-    def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True, factored=None, statistics=()):
+    def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True, statistics=()):
         from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
         from mpidl.rma.inboxes import Inbox
         from mpidl.rma.mailboxes import regions
         from mpidl.rma.outbox import Outbox
         from mpidl.rma.outboxes import Outboxes
-        from mpidl.rma.packed_inbox import PackedInbox
         from mpidl.transport.mailbox_geometry import MailboxGeometry
 
         self.comm, self.workers = comm, comm.size - 1
         kind = (self.workers, np.float64, wire, chunk_bytes)
-        geometry = MailboxGeometry.of(
-            Range(0, size), *kind, within_nodes=wire is None, factored=factored, statistics=statistics
-        )
+        geometry = MailboxGeometry.of(Range(0, size), *kind, within_nodes=wire is None, statistics=statistics)
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
         self.window = opened(comm, regions(geometry) if comm.rank == 0 else {}, way)
         longest = RUNG_SLEEP if way == "allocate" and self.doorbells.alone else BLIND_SLEEP
         self.backoff = Backoff(comm, self.window, self.doorbells, longest)
         if comm.rank == 0:
-            end = Inbox if geometry.packing is None else PackedInbox
-            self.inbox = end(self.window, geometry, list(range(1, comm.size)), self.doorbells)
+            self.inbox = Inbox(self.window, geometry, list(range(1, comm.size)), self.doorbells)
         else:
             feedback = None
             if wire is not None and encodes:
                 feedback = ErrorFeedback(wire, size, np.float64, statistics)
-            self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, feedback, packs=encodes)
+            self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, feedback)
             self.outboxes = Outboxes(self.window, [self.outbox], [slice(0, size)], self.doorbells)
 
     def wait(self, ready):
@@ -243,83 +238,6 @@ def test_pushes_arrive_whole_whatever_leaves_early(comm, size, chunk_bytes, wire
                 post.outboxes.send_final(values, final)
             values.fill(1)
             post.wait(lambda: post.outboxes.send(values))
-        post.wait(post.outboxes.end)
-    post.close()
-
-
-@pytest.mark.parametrize(("slots", "early"), [(2, True), (3, False), (32, True)])
-@pytest.mark.parametrize("chunk_bytes", [160, 1 << 18])
-def test_gradients_arrive_in_factors_and_as_they_are(comm, monkeypatch, way, chunk_bytes, slots, early):
-    """Each worker's pushes are in factors, but some as they are; minibatches differ; every chunk comes once."""
-    monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)
-    matrices, size, most, pushes = [Matrix(3, 19, 23), Matrix(450, 11, 31)], 803, 5, 15
-    post = Post(comm, size, chunk_bytes, way, factored=Factored(matrices, most))
-    assert post.geometry.packing is not None
-
-    def pushed(worker):
-        random = np.random.default_rng(worker)
-        for push in range(pushes):
-            samples = int(random.integers(1, most + 1))
-            yield random.integers(0, 3) > 0, *factored_gradient(matrices, size, samples, [worker, push])
-
-    if comm.rank == 0:
-        total, seen = np.zeros(size), [0] * post.workers
-
-        def handle(message):
-            assert (message.push + 1) * post.geometry.chunks - 1 - message.chunk == seen[message.worker]
-            assert message.fetched == message.push * 3
-            seen[message.worker] += 1
-            start = message.chunk * post.geometry.chunk
-            total[start : start + message.values.size] += message.values
-
-        post.serve(handle)
-        assert seen == [pushes * post.geometry.chunks] * post.workers
-        assert np.array_equal(total, sum(gradient for w in range(post.workers) for _, gradient, _ in pushed(w)))
-    else:
-        nbytes = 0
-        for push, (packs, gradient, factors) in enumerate(pushed(comm.rank - 1)):
-            post.outboxes.begin([push * 3])
-            values = np.full(size, np.nan)
-            for start in (450, 3, 0) if packs else ():
-                values[start:] = gradient[start:]
-                for each in matrices:
-                    values[slice(*each.range)] = np.nan
-                samples = factors[3].samples
-                post.outboxes.pack(values, start, factors.get(start, Factors(samples)))
-                if early:
-                    post.outboxes.send_final(values, start)
-            post.wait(lambda values=values if packs else gradient: post.outboxes.send(values))
-            nbytes += post.geometry.packing.nbytes if packs else gradient.nbytes
-            if push % 4 == 0:
-                post.wait(post.outboxes.applied)
-        assert post.outbox.bytes == nbytes
-        post.wait(post.outboxes.end)
-        post.wait(post.outboxes.applied)
-    post.close()
-
-
-def test_what_has_been_taken_out_is_not_applied_yet(comm, way):
-    matrices = [Matrix(0, 19, 23)]
-    post = Post(comm, 437, 800, way, factored=Factored(matrices, 2))
-    assert 1 < post.geometry.chunks < post.geometry.slots
-    if comm.rank == 0:
-        post.window.settle()
-        assert post.inbox.waiting() == list(range(post.workers))
-        post.window.settle()
-        post.window.settle()
-        post.serve(lambda message: None)
-    else:
-        gradient, factors = factored_gradient(matrices, 437, 2, comm.rank)
-        post.outboxes.begin([0])
-        post.outboxes.pack(gradient, 0, factors[0])
-        assert post.outboxes.send(gradient)
-        post.window.settle()
-        post.window.settle()
-        assert not post.outboxes.applied()
-        # There is room for another push, whose slots are as long.
-        assert post.outbox.has_room(1)
-        post.window.settle()
-        post.wait(post.outboxes.applied)
         post.wait(post.outboxes.end)
     post.close()
 

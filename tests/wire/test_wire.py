@@ -169,9 +169,11 @@ def test_a_format_has_the_name_that_it_was_parsed_from(name):
     assert parse("topk:0.123456789").name == "topk:0.123456789"
 
 
-@pytest.mark.parametrize("text", ["", "fp16", "topk", "topk:", "topk:0", "topk:1.5", "topk:2", "topk:nan", "bf16:2"])
+@pytest.mark.parametrize(
+    "text", ["", "fp16", "topk", "topk:", "topk:0", "topk:1.5", "topk:2", "topk:nan", "bf16:2", "factors"]
+)
 def test_what_is_no_format_is_an_error_in_one_line(text):
-    expected = "expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, 'onebit', 'factors', or 'auto'"
+    expected = "expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, 'onebit', or 'auto'"
     with pytest.raises(UsageError, match=f"^{re.escape(f'wire: {text!r}, {expected}')}$"):
         parse(text)
 

@@ -22,9 +22,7 @@ def batch(number=0, samples=6):
 def said(model, batch):
     """Return the gradient and what was said to be final, as copies of the gradient from there on."""
     found = []
-    _, gradient = model.wait_free_gradient(
-        batch, lambda vector, start, factors=None: found.append((start, vector[start:].copy()))
-    )
+    _, gradient = model.wait_free_gradient(batch, lambda vector, start: found.append((start, vector[start:].copy())))
     return gradient, found
 
 

@@ -16,7 +16,7 @@ from mpidl.errors import UsageError, quoted
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Checked
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
-from mpidl.wire import FACTORS, Wire, WithOrigin, parse
+from mpidl.wire import Wire, WithOrigin, parse
 
 Replica = Generator[Request, Any, None]
 Coordinator = Generator[CoordinatorRequest, Any, None]
@@ -61,11 +61,10 @@ class Algorithm(Checked):
     ----------
     wire : str
         How pushes travel: "fp32" (as they are), "bf16", "int8", "topk:FRACTION" or "onebit"; see `mpidl.wire`.
-        "factors": the gradients of dense layers as the factors that servers multiply, where these are fewer bytes; see
-        `mpidl.wire.factors`. "auto": a format that is chosen when the run begins, by the speed of the network.
+        "auto": a format that is chosen when the run begins, by the speed of the network.
     wire_fetch : str
-        How fetches travel: the same formats, except "factors". All but "fp32" encode the difference between a shard
-        and what the worker has of it.
+        How fetches travel: the same formats. All but "fp32" encode the difference between a shard and what the worker
+        has of it.
     wire_within_nodes : bool
         Whether ranks of one node also encode what they exchange, though parameters travel fastest there as they are.
         "auto" turns it off. In a deterministic run they always do.
@@ -100,16 +99,11 @@ class Algorithm(Checked):
         super().__post_init__()
         wires = {key: getattr(self, key) for key in ("wire", "wire_fetch")}
         encoded = [key for key, wire in wires.items() if wire == AUTO or parse(wire, key) is not None]
-        encoded = ["wire", *encoded] if self.wire == FACTORS else encoded
         if self.exchange is not Exchange.SERVERS and (encoded or self.max_staleness is not None):
             key = (*encoded, "max_staleness")[0]
             without = "without fetches" if key == "wire_fetch" else "without pushes"
             value = quoted(getattr(self, key))
             raise UsageError(f"{key}: {value}, {self.name} exchanges by {self.exchange.value}, {without}")
-        if self.wire == FACTORS and not self.pushes_gradients:
-            raise UsageError(
-                f"wire: {quoted(FACTORS)}, but {self.name} doesn't push each gradient as it is computed here"
-            )
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """Raise UsageError if the algorithm's settings don't go with the run's, or with the shards' rule."""
@@ -147,11 +141,6 @@ class Algorithm(Checked):
 
         One that is alone may then compute with the shards' own memory.
         """
-        return False
-
-    @property
-    def pushes_gradients(self) -> bool:
-        """Whether each gradient is pushed as it is computed, and nobody reads it but the servers."""
         return False
 
     @property

@@ -40,12 +40,8 @@ class BackupSync(Algorithm):
             if batch is None:
                 break
             yield Fetch(parameters, newer=True)
-            gradient = yield Gradient(parameters, batch, push_follows=True, early=early)
+            gradient = yield Gradient(parameters, batch, early=early)
             yield Push(gradient)
-
-    @property
-    def pushes_gradients(self) -> bool:
-        return True
 
     def policy(self, replicas: int) -> Policy:
         """Return the parameter server in algorithm 4 of the paper."""

@@ -70,7 +70,7 @@ class Downpour(Algorithm):
                 if accrued is not None:
                     # What is pushed of statistics must be no staler than the push seems.
                     state.scale_statistics(accrued, 0.0)
-            gradient = yield Gradient(parameters, batch, push_follows=self.n_push == 1, early=early)
+            gradient = yield Gradient(parameters, batch, early=early)
             counts["batches"] += 1
             # A local step before a fetch would be overwritten by it.
             if local is not None and (step + 1) % self.n_fetch:
@@ -99,11 +99,6 @@ class Downpour(Algorithm):
     @property
     def only_reads(self) -> bool:
         return self.n_fetch == 1 and not self.overlap and self.wire_fetch == "fp32"
-
-    @property
-    def pushes_gradients(self) -> bool:
-        """See `Algorithm.pushes_gradients`: with local steps, a replica reads them, too."""
-        return self.n_push == 1 and self.rate is None
 
     def _pushes_after(self, step: int) -> bool:
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0

@@ -23,14 +23,13 @@ class Gradient:
 
     Answer: a vector that the replica may change. It is valid until it is pushed, or until the next `Gradient`.
 
-    With `push_follows`, the replica's next request is a `Push` of the answer as it is. With `early`, too, an engine may
-    send what is final of the gradient while the rest is computed (H. Zhang et al. 2017, Poseidon: wait-free
-    back-propagation); the replica then changes nothing of it before a `Fetch` has followed.
+    With `early`, the replica's next request is a `Push` of the answer as it is, and it changes nothing of it before a
+    `Fetch` has followed. An engine may then send what is final of the gradient while the rest is computed (H. Zhang et
+    al. 2017, Poseidon: wait-free back-propagation).
     """
 
     parameters: Any
     batch: Any
-    push_follows: bool = False
     early: bool = False
 
 

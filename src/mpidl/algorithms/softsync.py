@@ -46,12 +46,8 @@ class Softsync(Algorithm):
             if batch is None:
                 break
             yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch, push_follows=True, early=early)
+            gradient = yield Gradient(parameters, batch, early=early)
             yield Push(gradient)
-
-    @property
-    def pushes_gradients(self) -> bool:
-        return True
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that gathers floor(replicas / n) gradients, the paper's c."""

@@ -34,10 +34,6 @@ class Ssp(Algorithm):
             if batch is None:
                 break
             yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch, push_follows=True, early=early)
+            gradient = yield Gradient(parameters, batch, early=early)
             yield Push(gradient)
             yield Clock(self.bound)
-
-    @property
-    def pushes_gradients(self) -> bool:
-        return True

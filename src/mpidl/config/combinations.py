@@ -5,25 +5,7 @@ from __future__ import annotations
 from mpidl.algorithms import Algorithm, Exchange
 from mpidl.config.sections import RunSection
 from mpidl.config.topology import TopologySection
-from mpidl.errors import UsageError, quoted
-from mpidl.wire import FACTORS
-
-
-def check_factors(topology: TopologySection, algorithm: Algorithm, run: RunSection) -> None:
-    """Raise UsageError for what can't be done where servers compute gradients from factors.
-
-    They round otherwise than the replicas do, and otherwise with other shards.
-    """
-    if algorithm.wire != FACTORS:
-        return
-    found = f"algorithm.wire: {quoted(FACTORS)}, but"
-    if topology.partitions > 1:
-        raise UsageError(f"{found} topology.partitions is {topology.partitions}, expected 1")
-    if topology.relay:
-        raise UsageError(f"{found} topology.relay is true, and relays push sums, expected false")
-    for key in ("deterministic", "record"):
-        if getattr(run, key):
-            raise UsageError(f"{found} run.{key} is true and needs the replicas' own bits, expected false")
+from mpidl.errors import UsageError
 
 
 def check_partitions(topology: TopologySection, algorithm: Algorithm, run: RunSection) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, AUTO, Algorithm, Exchange
 from mpidl.config import toml
-from mpidl.config.combinations import check_factors, check_partitions, check_relay
+from mpidl.config.combinations import check_partitions, check_relay
 from mpidl.config.earlier import modernise
 from mpidl.config.sections import (
     CheckpointSection,
@@ -197,7 +197,6 @@ def from_dict(
             f"virtual.death: a replica that returns can't take part in a run of {algorithm.name} with fragments or "
             "overlap, expected no returns"
         )
-    check_factors(config.topology, config.algorithm, config.run)
     check_partitions(config.topology, config.algorithm, config.run)
     check_relay(config.topology, config.algorithm, config.run)
     return config

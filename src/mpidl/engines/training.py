@@ -38,8 +38,6 @@ class Training:
         Returns what the model counts by itself; see `ReplicaState`.
     fragments : sequence of Range
         The parts of the vector that replicas reduce one after another; see `ReplicaState`.
-    packed : float
-        What part of the bytes of a push travels, where gradients travel in factors.
     """
 
     algorithm: Algorithm
@@ -51,7 +49,6 @@ class Training:
     segments: Sequence[Segment] = ()
     buffers: Callable[[], Mapping[str, np.ndarray]] = dict
     fragments: Sequence[Range] = ()
-    packed: float = 1.0
 
     def replica_state(self) -> ReplicaState:
         """Return what one more replica keeps: nothing yet."""

@@ -15,7 +15,7 @@ from mpidl.algorithms import Algorithm
 from mpidl.config import Config
 from mpidl.data import Dataset, KeptSplit, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.data.schedule import Schedule
-from mpidl.errors import UsageError, quoted
+from mpidl.errors import UsageError
 from mpidl.job.checks import check_model, check_order, check_parts, check_states
 from mpidl.job.description import of_data
 from mpidl.job.goal import Goal, metrics
@@ -33,7 +33,6 @@ from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.storage.best import Best
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.position import Position
-from mpidl.wire import FACTORS, Matrix
 
 
 class Job:
@@ -77,8 +76,6 @@ class Job:
         What this one has.
     statistics : sequence of Range
         Ranges of the flat vectors that hold statistics; see `CompleteModel`.
-    matrices : sequence of Matrix
-        The weights whose gradients can have factors.
     segments : list of Segment
         The parameters that are in groups.
     frozen : list of str
@@ -128,7 +125,6 @@ class Job:
         dataset = held_out(self.given, data.validation, data.portion, run.seed)
         self.dataset = normalised(augmented(dataset, data.augment, run.seed), data.normalise)
         self.figures = Figures(metrics(run))
-        self.matrices = self.original.matrices()
         self.goal = Goal.of(run, validation=dataset.validation is not None)
         self.part = self.original
         self.model: PlacedModel = self.original
@@ -242,10 +238,7 @@ class Job:
             Something is.
         """
         if self.original.own:
-            batch = self.dataset.train.take(self._portions.minibatches(0)[0])
-            self.original.rehearse(batch)
-            if self.algorithm.wire == FACTORS:
-                self.matrices = self.original.matrices(batch)
+            self.original.rehearse(self.dataset.train.take(self._portions.minibatches(0)[0]))
 
     @property
     def evaluated(self) -> dict[str, Split]:
@@ -262,12 +255,6 @@ class Job:
     def know_outputs(self, count: int) -> None:
         """Note the model's number of outputs, on a rank that doesn't compute."""
         self.figures = Figures(self.figures.metrics, count)
-
-    def know_matrices(self, matrices: Sequence[Matrix]) -> None:
-        """Note of which weights gradients can have factors, as the model of a rank that computes has found out."""
-        self.matrices = matrices
-        if self.algorithm.wire == FACTORS and not matrices:
-            self.notes.append(f"algorithm.wire: {quoted(FACTORS)}, but no gradient of this model has factors")
 
     @property
     def accuracy_name(self) -> str:

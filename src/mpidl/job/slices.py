@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mpidl.algorithms import AUTO
 from mpidl.job.job import Job
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
 from mpidl.rules.segments import Segment
-from mpidl.transport.mailbox_geometry import MailboxGeometry
-from mpidl.wire import BLOCK, FACTORS, Factored
+from mpidl.wire import BLOCK
 
 
 def shards_of(job: Job, holders: int) -> list[Range]:
@@ -62,22 +59,3 @@ def own_statistics(job: Job) -> list[Range]:
     """Return the ranges of this rank's slice of the vectors that hold statistics."""
     found = (each.intersect(job.slice) for each in job.statistics)
     return [own.shift(-job.slice.start) for own in found if own is not None]
-
-
-def factored_of(job: Job) -> Factored | None:
-    """Return which gradients travel in factors; None if all travel in the elements of the vector."""
-    chosen = job.algorithm.wire == FACTORS and job.matrices
-    return Factored(job.matrices, job.config.data.batch) if chosen else None
-
-
-def packed_part(job: Job, parts: Sequence[Range]) -> float:
-    """Return what part of the bytes of a push to shards travels, where gradients travel in factors."""
-    factored, dtype = factored_of(job), job.dtype
-    if factored is None:
-        return 1.0
-    packings = [MailboxGeometry.of(part, 1, dtype, factored=factored).packing for part in parts]
-    sent = [
-        part.size * dtype.itemsize if packing is None else packing.nbytes
-        for part, packing in zip(parts, packings, strict=True)
-    ]
-    return sum(sent) / (job.layout.size * dtype.itemsize)

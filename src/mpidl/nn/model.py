@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +12,6 @@ from mpidl.data.batch import Batch
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.parameters.resharding import moves
-from mpidl.wire import Factors, Matrix
 
 
 class Model(Protocol):
@@ -139,8 +138,8 @@ class LayerSummary(NamedTuple):
 class TakeFinal(Protocol):
     """Takes what is final of a gradient."""
 
-    def __call__(self, gradient: Any, start: int, factors: Factors | None = None) -> None:
-        """Take the elements from `start` on, and the factors of the layer whose tensors begin there."""
+    def __call__(self, gradient: Any, start: int) -> None:
+        """Take the elements from `start` on."""
 
 
 class CompleteModel:
@@ -190,17 +189,7 @@ class CompleteModel:
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         raise NotImplementedError
 
-    def matrices(self, batch: Batch | None = None) -> Sequence[Matrix]:
-        """Return the weights of which `wait_free_gradient` can give factors, in the order of the vector; none.
-
-        Where only a gradient shows which these are, they are known when `batch` has been given once, and maybe more
-        before.
-        """
-        return ()
-
-    def wait_free_gradient(
-        self, batch: Batch, take: TakeFinal, factored: Collection[int] | None = None
-    ) -> tuple[float, Any]:
+    def wait_free_gradient(self, batch: Batch, take: TakeFinal) -> tuple[float, Any]:
         """Return what `loss_and_gradient` does, and say early what is final of the gradient; by default, nothing.
 
         Parameters
@@ -210,10 +199,6 @@ class CompleteModel:
             Called, as back-propagation goes on, with the vector that is going to be returned and the first element
             from which on it is final: that of one call is never beyond that of the call before. Not called if the loss
             isn't finite.
-        factored : collection of int, optional
-            If given, the gradient is taken in factors: each call has those of one layer, the last has the first
-            element. The elements of the weights that begin here, of those in `matrices`, are not needed; if `take` is
-            called, they are undefined. Where a batch has no factors, `take` is called without, and all elements count.
 
         References
         ----------

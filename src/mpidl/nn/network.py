@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite, prod
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, quoted
 from mpidl.nn import kernels
-from mpidl.nn.call import Call
 from mpidl.nn.graph import Graph
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
@@ -23,7 +22,6 @@ from mpidl.nn.workspaces import Node, Pass, Passes, Value, first_takers
 from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
-from mpidl.wire import Factors, Matrix
 
 
 class Network(CompleteModel):
@@ -247,26 +245,12 @@ class Network(CompleteModel):
         """
         return self._back_propagate(batch, None)
 
-    def matrices(self, batch: Batch | None = None) -> list[Matrix]:
-        """See `CompleteModel.matrices`: none where gradients of weights are clipped or a penalty is added to them."""
-        if self.regularisation.l2 or self.regularisation.clip is not None:
-            return []
-        return [
-            Matrix(start, *layer.parameters(*self.graph.input_shapes(index))["weight"])
-            for index, (layer, start) in enumerate(zip(self.layers, self._tensors.starts, strict=True))
-            if layer.has_factors
-        ]
-
-    def wait_free_gradient(
-        self, batch: Batch, take: TakeFinal, factored: Collection[int] | None = None
-    ) -> tuple[float, Any]:
+    def wait_free_gradient(self, batch: Batch, take: TakeFinal) -> tuple[float, Any]:
         """See `CompleteModel.wait_free_gradient`: layer by layer, unless the norm of all is clipped or on a GPU."""
         early = self.regularisation.clip is None and self.xp is np
-        return self._back_propagate(batch, take if early else None, factored)
+        return self._back_propagate(batch, take if early else None)
 
-    def _back_propagate(
-        self, batch: Batch, take: TakeFinal | None, factored: Collection[int] | None = None
-    ) -> tuple[float, Any]:
+    def _back_propagate(self, batch: Batch, take: TakeFinal | None) -> tuple[float, Any]:
         work, tensors = self._forward(batch, training=True), self._tensors
         gradient, last = tensors.gradient, work.calls[-1]
         loss = self.mean_loss(last.outputs, batch.targets, last.output_gradient)
@@ -274,12 +258,10 @@ class Network(CompleteModel):
             take = None
         penalties = [0.0] * len(work.calls)
         for index in reversed(range(len(work.calls))):
-            call, start = work.calls[index], tensors.starts[index]
-            call.workspace.factored = take is not None and factored is not None and start in factored
-            call.backward()
+            work.calls[index].backward()
             penalties[index] = self.regularisation.penalise(tensors.weights[index], self.parameters, gradient)
             if take is not None:
-                take(gradient, start, None if factored is None else _factors(call))
+                take(gradient, tensors.starts[index])
         loss += sum(penalties)
         squared_norm = self.regularisation.squared_norm(self._trained, gradient)
         self.regularisation.clip_norm(self._trained, gradient, squared_norm)
@@ -321,11 +303,3 @@ class Network(CompleteModel):
             LayerSummary(name, layer.type, shape, sum(map(prod, layer.parameters(*of).values())), layer.operations(*of))
             for name, layer, shape, of in zip(self.graph.names, self.layers, self.graph.shapes[1:], inputs, strict=True)
         ]
-
-
-def _factors(call: Call) -> Factors:
-    """Return the factors of a layer whose gradients have been computed."""
-    samples = len(call.outputs)
-    if not call.layer.has_factors:
-        return Factors(samples)
-    return Factors(samples, call.inputs[0].reshape(samples, -1), call.output_gradient)

@@ -10,9 +10,8 @@ A push travels from its last chunk to its first, as back-propagation computes a 
 their last slot to their first: chunks that are neighbours in the vector are neighbours in the ring, and one transfer
 brings several.
 
-A push in factors (`mpidl.wire.factors`) travels in as many slots, each with a piece of them. The server takes a piece
-out as soon as it is there, before it can compute the chunk from it, so that a third counter, `applied`, says how many
-chunks it has applied. A relay's mailboxes have it, too: it consumes chunks that servers apply.
+A relay consumes chunks that servers apply later. Its mailboxes have a third counter, `applied`: the chunks that
+servers have applied.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def regions(geometry: MailboxGeometry, shard: int = 0, relayed: bool = False) ->
     """Return the window regions of the rings of shard number `shard`, in a server's window or in a relay's."""
     slots, name = geometry.workers * geometry.slots, names(shard)
     return {
-        **({name.applied: (np.int64, geometry.workers)} if relayed or geometry.packing is not None else {}),
+        **({name.applied: (np.int64, geometry.workers)} if relayed else {}),
         name.published: (np.int64, geometry.workers),
         name.consumed: (np.int64, geometry.workers),
         name.headers: (np.int64, slots * HEADER),

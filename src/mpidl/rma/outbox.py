@@ -11,7 +11,7 @@ from mpidl.rma.mailboxes import CHUNK, COUNT, ENCODED, FETCHED, FIRST, GROUP, HE
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.transport.protocol import END, MARK
-from mpidl.wire import ErrorFeedback, Factors
+from mpidl.wire import ErrorFeedback
 
 
 class Outbox:
@@ -32,14 +32,10 @@ class Outbox:
         The shard's number.
     relayed : bool
         Whether the ring is a relay's, who says when servers have applied what it has consumed.
-    packs : bool
-        Whether gradients travel in factors, as the geometry says, if `pack` is given them.
 
     Attributes
     ----------
     server : int
-    packing : Packing or None
-        How gradients travel in factors.
     pushes : int
         Whole pushes delivered.
     bytes : int
@@ -55,25 +51,19 @@ class Outbox:
         feedback: ErrorFeedback | None = None,
         shard: int = 0,
         relayed: bool = False,
-        packs: bool = False,
     ) -> None:
         self._names = names(shard)
         self._window, self.server, self._worker = window, server, worker
         self._geometry, self._feedback = geometry, feedback
         self._first_slot = worker * geometry.slots
-        self.packing = geometry.packing if packs else None
-        self._stride = self._written_stride = geometry.stride(feedback is not None)
+        self._stride = geometry.stride(feedback is not None)
         self._published = np.zeros(1, np.int64)
         self._consumed = np.zeros(1, np.int64)
-        apart = relayed or geometry.packing is not None
-        self._applied = np.zeros(1, np.int64) if apart else self._consumed
-        self._applied_name = self._names.applied if apart else self._names.consumed
+        self._applied = np.zeros(1, np.int64) if relayed else self._consumed
+        self._applied_name = self._names.applied if relayed else self._names.consumed
         self._group = min(GROUP, max(1, window.piece(server) // geometry.slot))
         self._headers = np.zeros((self._group, HEADER), np.int64)
         self._encoded = np.empty(self._group * geometry.slot if feedback is not None else 0, np.uint8)
-        # A push in factors; the samples of its minibatch, 0 if it travels as it is; the parts and bytes that it lacks.
-        self._packed = np.empty(0 if self.packing is None else self.packing.nbytes, np.uint8)
-        self._samples = self._unpacked = self._lacking = 0
         self.pushes = self.bytes = 0
         self._left = self._unpublished = self._followed = 0
         self._stays = False
@@ -101,30 +91,6 @@ class Outbox:
         """
         self._left, self._fetched, self._portions = self._geometry.chunks, fetched, portions
         self._stays = stays and self._feedback is None
-        self._samples, self._stride = 0, self._geometry.stride(self._feedback is not None)
-
-    def pack(self, values: Any, final: int, factors: Factors) -> None:
-        """Take a gradient in factors, from its end on, before anything is written of the push that has begun.
-
-        Parameters
-        ----------
-        values : array, shape (shard size,)
-        final : int
-            The element of the shard from which on they are final.
-        factors : Factors
-            The factors of the layer whose weight begins at this element.
-        """
-        packing = self.packing
-        if packing is None:
-            return
-        if not self._samples:
-            self._samples, self._unpacked, self._lacking = factors.samples, len(packing.parts), packing.nbytes
-            self._stride = self._geometry.stride(True)
-        while self._unpacked and packing.parts[self._unpacked - 1].range.start >= final:
-            self._unpacked -= 1
-            packing.pack(self._unpacked, values, factors, self._packed)
-            # Below the first part are no bytes that count.
-            self._lacking = packing.places(factors.samples)[self._unpacked] if self._unpacked else 0
 
     @property
     def applied(self) -> bool:
@@ -180,9 +146,7 @@ class Outbox:
         """
         wanted = min(self._group, self._left, self._geometry.slots // 2) if slots is None else slots
         while self._free < wanted:
-            # Where the slots of a push lie otherwise than those before, these come first.
-            unread = self._geometry.slots - wanted if self._stride == self._written_stride else 0
-            if not self._reached(self._names.consumed, self._consumed, self.sent - unread):
+            if not self._reached(self._names.consumed, self._consumed, self.sent - self._geometry.slots + wanted):
                 return False
         return True
 
@@ -201,8 +165,7 @@ class Outbox:
     def _free(self) -> int:
         """Slots that may be written, as far as the server has said."""
         # Of the two counters, which are read one after the other, the later one may be ahead.
-        unread = self.sent - max(int(self._consumed[0]), int(self._applied[0]))
-        return 0 if unread and self._stride != self._written_stride else self._geometry.slots - unread
+        return self._geometry.slots - self.sent + max(int(self._consumed[0]), int(self._applied[0]))
 
     def ask(self) -> None:
         """Start asking the server how far it has come, unless it has come to the end; the caller flushes."""
@@ -235,7 +198,7 @@ class Outbox:
         headers[:, PUSH] = self.pushes
         headers[:, FETCHED] = self._fetched
         headers[:, FIRST], headers[:, LAST] = self._portions
-        headers[:, ENCODED] = self._samples or self._feedback is not None
+        headers[:, ENCODED] = self._feedback is not None
         first = self._left - room
         start = first * geometry.chunk
         part = values[..., start : self._left * geometry.chunk]
@@ -247,8 +210,6 @@ class Outbox:
             host = self._window.on_host(part, self.server)
             written = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, self._stride)
             parts = [(own.start, self._encoded[own]) for own in written]
-        elif self._samples:
-            parts = [(0, self._packed[first * geometry.slot : self._left * geometry.slot])]
         else:
             parts = [(0, part)]
         self._put(headers, parts)
@@ -262,9 +223,7 @@ class Outbox:
         return self._final_chunks(final) > 0
 
     def _final_chunks(self, final: int) -> int:
-        geometry = self._geometry
-        first = -(-self._lacking // geometry.slot) if self._samples else max(0, -(-final // geometry.chunk))
-        return max(0, self._left - first)
+        return max(0, self._left - max(0, -(-final // self._geometry.chunk)))
 
     def write_end(self) -> bool:
         """Start saying that no push follows; False if there is no free slot yet."""
@@ -292,7 +251,6 @@ class Outbox:
         begin = self._worker * self._geometry.ring + slot * self._stride
         for offset, values in parts:
             self._window.put(values, self.server, self._names.slots, begin + offset, stays=self._stays)
-            self._written_stride = self._stride
         self._window.put(headers, self.server, self._names.headers, (self._first_slot + slot) * HEADER)
         self._unpublished = len(headers)
 

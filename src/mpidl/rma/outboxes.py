@@ -8,7 +8,6 @@ from typing import Any
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.wire import Factors
 
 
 class Outboxes:
@@ -53,11 +52,6 @@ class Outboxes:
                 return False
             self._publish(written)
         return True
-
-    def pack(self, vector: Any, start: int, factors: Factors) -> None:
-        """Take what is final of a vector in factors, for the servers to which it travels so; see `Outbox.pack`."""
-        for outbox, part in self._parts.items():
-            outbox.pack(vector[part], start - part.start, factors)
 
     def send_final(self, vector: Any, start: int) -> None:
         """Deliver the chunks that don't begin before `start`, as far as there are free slots; wait for no server."""

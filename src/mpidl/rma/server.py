@@ -11,7 +11,6 @@ from mpidl.rma.calls import Callee
 from mpidl.rma.differences import DifferenceAnswers
 from mpidl.rma.inboxes import Inbox
 from mpidl.rma.link import WindowLink
-from mpidl.rma.packed_inbox import PackedInbox
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import Order, ShardClock
 
@@ -36,8 +35,7 @@ class WindowServerLink(WindowLink):
         partition = next(own for own in range(shared.partitions) if number in shared.capacity.of_partition(own))
         pushers, fetchers = shared.roles.pushers(partition), shared.roles.fetchers(partition)
         geometry = shared.geometries[number]
-        kind = Inbox if geometry.packing is None else PackedInbox
-        self.inbox = kind(self._window, geometry, pushers, self._doorbells, number)
+        self.inbox = Inbox(self._window, geometry, pushers, self._doorbells, number)
         capacity, self._differences = shared.capacity, None
         if capacity.wire_fetch is not None:
             self._differences = DifferenceAnswers(

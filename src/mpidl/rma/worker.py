@@ -17,7 +17,7 @@ from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.reading import Holder, ShardReader, regions
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ROUNDS, Control, Notice, Order, ShardClock
-from mpidl.wire import Differences, ErrorFeedback, Factored, Factors
+from mpidl.wire import Differences, ErrorFeedback
 
 
 class WindowWorkerLink(WindowLink):
@@ -72,14 +72,10 @@ class WindowWorkerLink(WindowLink):
             if self._encodes(holder)
         }
         outboxes = [
-            Outbox(
-                self._window, holder, ring, geometries[shard], self._encoder(holder, encoder), shard, self.relayed,
-                packs=self._encodes(holder),
-            )
+            Outbox(self._window, holder, ring, geometries[shard], self._encoder(holder, encoder), shard, self.relayed)
             for (holder, shard), encoder in zip(pushed, feedback or repeat(None), strict=False)
-        ]  # fmt: skip
+        ]
         self._outboxes = Outboxes(self._window, outboxes, parts, self._doorbells)
-        self.factored = _whole(shared.capacity.factored, outboxes)
         self._tickets, self._begun = self._control(Control.TICKETS), self._control(Control.BEGUN)
         # The ticket that is on its way.
         self._next_ticket: Counter | None = None
@@ -189,9 +185,6 @@ class WindowWorkerLink(WindowLink):
     def send_push(self, vector: Any) -> bool:
         return self._outboxes.send(vector)
 
-    def pack(self, vector: Any, start: int, factors: Factors) -> None:
-        self._outboxes.pack(vector, start, factors)
-
     def send_final(self, vector: Any, start: int) -> None:
         self._outboxes.send_final(vector, start)
 
@@ -291,16 +284,3 @@ class WindowWorkerLink(WindowLink):
         for rank in self._servers:
             self._window.flush(rank)
         np.bitwise_and.reduce(at_each, axis=0, out=done)
-
-
-def _whole(factored: Factored | None, outboxes: Sequence[Outbox]) -> frozenset[int] | None:
-    """Return where the weights begin of which every element travels in factors; None if nothing does."""
-    ranges = [part for each in outboxes if each.packing is not None for part in each.packing.factored]
-    if not ranges:
-        return None
-    found = set()
-    for matrix in () if factored is None else factored.matrices:
-        parts = (matrix.range.intersect(part) for part in ranges)
-        if sum(part.size for part in parts if part is not None) == matrix.range.size:
-            found.add(matrix.start)
-    return frozenset(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -23,7 +22,7 @@ from mpidl.job.memory import check_memory
 from mpidl.job.place import place
 from mpidl.job.rehearsal import learn_outputs, rehearse_replica, rehearse_shard
 from mpidl.job.restoring import identify, load_buffers, replica_position
-from mpidl.job.slices import held_shards, packed_part, shards_of
+from mpidl.job.slices import held_shards, shards_of
 from mpidl.job.training import training_of
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range
@@ -91,7 +90,7 @@ class OneProcess:
         self._reporter.placed([str(placed)] if placed else [])
         clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
-            replace(training_of(job), packed=packed_part(job, [shard.range for shard in self._shards])),
+            training_of(job),
             self._shards,
             replicas,
             time=VirtualTime(times, job.config.run.seed, clock, start=time.time()),

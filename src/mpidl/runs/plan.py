@@ -13,7 +13,7 @@ from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.job.planning import plan_model
-from mpidl.job.slices import factored_of, shards_of
+from mpidl.job.slices import shards_of
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
 from mpidl.parameters import Range, split, within
@@ -215,10 +215,9 @@ def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, rel
         memory["state"] += own * states
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if part is None:
-            encoding, factored, rings = job.algorithm.encoding(), factored_of(job), len(roles.pushers())
-            memory["exchange"] += MailboxGeometry.of(
-                shard, rings, job.dtype, encoding, factored=factored, statistics=job.statistics
-            ).nbytes
+            encoding, rings = job.algorithm.encoding(), len(roles.pushers())
+            geometry = MailboxGeometry.of(shard, rings, job.dtype, encoding, statistics=job.statistics)
+            memory["exchange"] += geometry.nbytes
             if job.algorithm.fetch_encoding() is not None:
                 memory["exchange"] += len(roles.fetchers()) * (own + _answers(job, [shard]))
         elif exchange is Exchange.REDUCTION:

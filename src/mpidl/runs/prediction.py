@@ -17,7 +17,6 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.job.job import Job
-from mpidl.job.slices import packed_part, shards_of
 from mpidl.parameters import Range, held_by_replicas, split
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -89,7 +88,6 @@ def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
             _NoData(),
             schedule,
             fragments=parts if fragments else (),
-            packed=packed_part(job, shards_of(job, servers)) if servers else 1.0,
         ),
         [_shard(job, each.range, replicas) for each in held_by_replicas([whole], count, [parts])],
         replicas,

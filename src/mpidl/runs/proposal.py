@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mpidl.config import Config, toml
-from mpidl.config.combinations import check_factors, check_relay
+from mpidl.config.combinations import check_relay
 from mpidl.config.sections import DataSection
 from mpidl.errors import UsageError
 from mpidl.job.build import build
@@ -137,7 +137,6 @@ def _with_relays_or_without(search: Search, job: Job, best: Mapping[str, Any]) -
     with_relays = replace(config.topology, relay=True)
     try:
         check_relay(with_relays, config.algorithm, config.run)
-        check_factors(with_relays, config.algorithm, config.run)
     except UsageError:
         return
     if search.roles(best["servers"], way, relay=True).relays:

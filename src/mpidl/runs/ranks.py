@@ -23,7 +23,7 @@ from mpidl.job.description import of_data, of_model, of_samples
 from mpidl.job.job import Job
 from mpidl.job.memory import check_memory
 from mpidl.job.restoring import identify
-from mpidl.job.slices import factored_of, held_shards
+from mpidl.job.slices import held_shards
 from mpidl.launch import marks
 from mpidl.parameters import Held
 from mpidl.partition.network import CutNetwork
@@ -96,7 +96,6 @@ def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dic
     role = RankRole(comm, roles, job, held, group)
     _agree(comm, roles, lambda: role.choose_device(nodes))
     _agree(comm, roles, role.rehearse, in_groups=partitions > 1)
-    job.know_matrices(comm.bcast(job.matrices, root=roles.replicas[0][0]))
     choose_wire(comm, roles, job, nodes)
     job.know_outputs(comm.allreduce(role.outputs, op=MPI.MAX))
     capacity = _capacity(job, held)
@@ -148,7 +147,6 @@ def _capacity(job: Job, held: list[Held]) -> Capacity:
         job.dtype,
         wire=job.algorithm.encoding(),
         wire_fetch=job.algorithm.fetch_encoding(),
-        factored=factored_of(job),
         within_nodes=job.algorithm.wire_within_nodes or job.config.run.deterministic,
         evaluations=max(1, job.schedule.epochs),
         figures=len(job.figures.names),

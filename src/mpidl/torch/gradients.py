@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +11,8 @@ from mpidl.nn.adaptation import ModelError
 from mpidl.nn.model import TakeFinal
 from mpidl.torch.batches import pieces
 from mpidl.torch.calls import Calls
-from mpidl.torch.factors import FactoredLayer, FactoredLayers, samples_of
 from mpidl.torch.progress import BackwardProgress
 from mpidl.torch.vector import Vector
-from mpidl.wire import Matrix
 
 
 class Gradients:
@@ -30,21 +27,15 @@ class Gradients:
         How messages call the module.
     micro_batches : int
         In how many pieces a batch is computed.
-    layers : FactoredLayers
-        The layers whose gradients may travel in factors.
     """
 
-    def __init__(self, vector: Vector, calls: Calls, name: str, micro_batches: int, layers: FactoredLayers) -> None:
+    def __init__(self, vector: Vector, calls: Calls, name: str, micro_batches: int) -> None:
         self._vector, self._calls, self._name, self._micro_batches = vector, calls, name, micro_batches
-        self._layers = layers
         self._progress = BackwardProgress(vector, name)
         self._stored = [False] * len(vector.parameters)
         for number, parameter in enumerate(vector.parameters):
             parameter.grad = None
             parameter.register_post_accumulate_grad_hook(lambda each, number=number: self.store(number, each))
-
-    def matrices(self) -> list[Matrix]:
-        return self._layers.matrices()
 
     # The steps of a gradient.
 
@@ -66,8 +57,6 @@ class Gradients:
     def store(self, number: int, parameter: torch.Tensor) -> None:
         """Move a parameter's gradient, which is complete, into the flat gradient."""
         gradient, parameter.grad = parameter.grad, None
-        if gradient is None:  # of a layer whose factors are taken
-            return
         if gradient.layout is not torch.strided:
             name = self._vector.layout.slices[number].name
             raise ModelError(f"{self._name}: the gradient of {name} is sparse, expected a dense one (sparse = False)")
@@ -78,11 +67,11 @@ class Gradients:
             self._stored[number] = True
         self._progress.accumulated(number)
 
-    def fill(self, without: Collection[int] = ()) -> None:
-        """Let the gradient be 0 where nothing has been stored, except for some parameters."""
+    def fill(self) -> None:
+        """Let the gradient be 0 where nothing has been stored."""
         if not all(self._stored):
-            for number, (stored, gradient) in enumerate(zip(self._stored, self._vector.gradients, strict=True)):
-                if not stored and number not in without:
+            for stored, gradient in zip(self._stored, self._vector.gradients, strict=True):
+                if not stored:
                     gradient.zero_()
 
     # Whole gradients.
@@ -104,38 +93,17 @@ class Gradients:
         self._vector.store_statistics()
         return loss
 
-    def compute_early(
-        self, batch: Batch, inputs: Any, targets: Any, take: TakeFinal, factored: Collection[int] | None
-    ) -> float:
+    def compute_early(self, batch: Batch, inputs: Any, targets: Any, take: TakeFinal) -> float:
         """Do what `compute` does, and say early what is final; see `CompleteModel.wait_free_gradient`."""
         if self._calls.device.type != "cpu" or self._micro_batches > 1:
             return self.compute(batch, inputs, targets)
-        if factored is None:
-            return self._compute_early(batch, inputs, targets, take)
-        with self._layers.watched(factored) as layers:
-            return self._compute_early(batch, inputs, targets, take, layers)
-
-    def _compute_early(
-        self, batch: Batch, inputs: Any, targets: Any, take: TakeFinal, layers: Sequence[FactoredLayer] = ()
-    ) -> float:
         self.begin(batch.number)
         loss, progress = self._loss(inputs, targets), self._progress
-        progress.begin(loss, take, layers, samples_of(layers, batch))
+        progress.begin(loss, take)
         loss.backward()
         progress.end()
-        self.fill(without=progress.factored)
-        progress.take_rest()
+        self.fill()
         return float(loss.item())
-
-    def find_factored(self, batch: Batch, inputs: Any, targets: Any) -> None:
-        """Compute a gradient, and find out which layers have factors."""
-        with self._layers.watched([each.start for each in self.matrices()]) as layers:
-            for layer in layers:
-                layer.taken = lambda layer: None
-            self.compute(batch, inputs, targets)
-        # A weight that has a gradient nevertheless is used otherwise, too.
-        found = [each for each in layers if each.has_factors and not self._stored[each.number]]
-        self._layers.keep([each for each in found if samples_of([each], batch)])
 
     def _backward(self, inputs: Any, targets: Any, share: float = 1.0) -> float:
         loss = self._loss(inputs, targets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,10 +16,8 @@ from mpidl.nn.model import CompleteModel, Evaluation, TakeFinal
 from mpidl.torch import losses
 from mpidl.torch.batches import Tensors
 from mpidl.torch.calls import Calls
-from mpidl.torch.factors import FactoredLayers
 from mpidl.torch.gradients import Gradients
 from mpidl.torch.vector import Vector
-from mpidl.wire import Matrix
 
 __all__ = ["TorchModel"]
 
@@ -106,9 +104,7 @@ class TorchModel(CompleteModel):
         self._calls = Calls(module, self.loss, self._name, seed, autocast, compile)
         self._placed = self
         self._frozen: Sequence[str] = ()
-        plain = autocast is None and not compile and micro_batches == 1
-        layers = FactoredLayers(module if plain else torch.nn.Identity(), self._vector)
-        self._gradients = Gradients(self._vector, self._calls, self._name, micro_batches, layers)
+        self._gradients = Gradients(self._vector, self._calls, self._name, micro_batches)
         self._place()
 
     def _place(self) -> None:
@@ -156,24 +152,10 @@ class TorchModel(CompleteModel):
             loss = self._gradients.compute(batch, *self._tensors_of(batch))
         return loss, self._vector.gradient
 
-    def matrices(self, batch: Batch | None = None) -> list[Matrix]:
-        """See `CompleteModel.matrices`; nothing that the module keeps changes."""
-        if batch is not None:
-            kept = self.buffers()
-            with refusing(), telling(self._name):
-                self._gradients.find_factored(batch, *self._tensors_of(batch))
-            self.load_buffers(kept)
-        return self._gradients.matrices()
-
-    def wait_free_gradient(
-        self, batch: Batch, take: TakeFinal, factored: Collection[int] | None = None
-    ) -> tuple[float, Any]:
-        """See `CompleteModel.wait_free_gradient`: parameter by parameter, of whole batches on the CPU.
-
-        A batch for which the module calls its linear layers otherwise than at first is not taken in factors.
-        """
+    def wait_free_gradient(self, batch: Batch, take: TakeFinal) -> tuple[float, Any]:
+        """See `CompleteModel.wait_free_gradient`: parameter by parameter, of whole batches on the CPU."""
         with telling(self._name):
-            loss = self._gradients.compute_early(batch, *self._tensors_of(batch), take, factored)
+            loss = self._gradients.compute_early(batch, *self._tensors_of(batch), take)
         return loss, self._vector.gradient
 
     def _tensors_of(self, batch: Batch) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from mpidl.parameters.shards import Held
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.topology.roles import Relay
 from mpidl.transport.mailbox_geometry import MailboxGeometry, of_relay
-from mpidl.wire import Factored, Wire
+from mpidl.wire import Wire
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,6 @@ class Capacity:
         Most units of a coordinator's evaluation; 0 without a coordinator that drives the algorithm.
     shared_vectors : int
         Vectors of parameters that the workers share in their node's memory; 0 for none.
-    factored : Factored, optional
-        Which gradients travel in factors.
     chunk_bytes : int
         Bytes of a chunk; see `mpidl.transport.mailbox_geometry.MailboxGeometry`.
     statistics : sequence of Range
@@ -60,7 +58,6 @@ class Capacity:
     sums: int = 3
     units: int = 0
     shared_vectors: int = 0
-    factored: Factored | None = None
     chunk_bytes: int = CHUNK_BYTES
     statistics: Sequence[Range] = ()
     held: Sequence[Held] = ()
@@ -71,9 +68,8 @@ class Capacity:
         within = self.within_nodes or (self.wire is not None and self.wire.rows > 1)
         part = self.shards[shard]
         return MailboxGeometry.of(
-            part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within, factored=self.factored,
-            statistics=self.statistics,
-        )  # fmt: skip
+            part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within, statistics=self.statistics
+        )
 
     def held_by(self, holder: int) -> list[int]:
         """Return the numbers of the shards that a server holds or, without servers, a replica."""

@@ -10,7 +10,7 @@ import numpy as np
 from mpidl.parameters.ranges import Range, within
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.transport.protocol import Header
-from mpidl.wire import BLOCK, Factored, Packing, Wire, WithStatistics
+from mpidl.wire import BLOCK, Wire, WithStatistics
 
 #: Bytes that the rings of all workers may take in one server's memory, and the slots a ring has at most and at least.
 MAILBOX_BYTES = 256 << 20
@@ -35,8 +35,6 @@ class MailboxGeometry(NamedTuple):
         Bytes of a slot.
     whole : int
         Bytes of a slot in the rings of workers that don't encode where others do; 0 if all encode.
-    packing : Packing or None
-        How pushes travel in factors, of the workers that do so; each slot takes a piece.
     """
 
     workers: int
@@ -47,20 +45,17 @@ class MailboxGeometry(NamedTuple):
     encoding: WithStatistics | None
     slot: int
     whole: int = 0
-    packing: Packing | None = None
 
     @classmethod
     def of(
         cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES,
-        *, room: int = MAILBOX_BYTES, within_nodes: bool = True, factored: Factored | None = None,
-        statistics: Sequence[Range] = (),
+        *, room: int = MAILBOX_BYTES, within_nodes: bool = True, statistics: Sequence[Range] = (),
     ) -> MailboxGeometry:  # fmt: skip
         """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as `room` bytes allow.
 
         Where many workers leave too little memory for two slots of a ring, chunks are smaller. Unless those of workers
-        on the server's node are encoded, too (`within_nodes`), each ring has room for chunks as they are. So it has
-        where gradients are `factored`, which may travel as they are now and then. `statistics` are ranges of the whole
-        vector, which travel as they are.
+        on the server's node are encoded, too (`within_nodes`), each ring has room for chunks as they are.
+        `statistics` are ranges of the whole vector, which travel as they are.
         """
         dtype = np.dtype(dtype)
         most = room // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
@@ -69,14 +64,9 @@ class MailboxGeometry(NamedTuple):
         encoding = None if wire is None else WithStatistics(wire, within(statistics, shard))
         slot = chunk * dtype.itemsize if encoding is None else encoding.largest(chunk, dtype)
         whole = 0 if wire is None or within_nodes else chunk * dtype.itemsize
-        packing = None if factored is None else Packing(shard, chunk, factored, dtype)
-        if packing is not None and packing.piece < slot:
-            slot, whole = packing.piece, slot
-        else:
-            packing = None
         affordable = room // (workers * max(slot, whole))
         slots = max(FEWEST_SLOTS, min(MOST_SLOTS, chunks + 1, affordable))
-        return cls(workers, slots, chunk, chunks, dtype, encoding, slot, whole, packing)
+        return cls(workers, slots, chunk, chunks, dtype, encoding, slot, whole)
 
     def stride(self, encoded: bool) -> int:
         """Return the bytes from one slot to the next in the ring of a worker whose chunks are encoded, or are not."""
@@ -89,11 +79,8 @@ class MailboxGeometry(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rings with their counters, two or three for each worker, a header for each slot, and factors."""
-        number, counters, packed = np.dtype(np.int64).itemsize, 2, 0
-        if self.packing is not None:
-            counters, packed = 3, self.packing.nbytes
-        return self.workers * ((counters + self.slots * len(Header)) * number + self.ring + packed)
+        """Bytes of all rings with their counters, two for each worker, and a header for each slot."""
+        return self.workers * ((2 + self.slots * len(Header)) * np.dtype(np.int64).itemsize + self.ring)
 
 
 def of_relay(

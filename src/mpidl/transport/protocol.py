@@ -160,7 +160,7 @@ class Header(IntEnum):
     COUNT = 3  # elements
     FIRST = 4  # first portion that the push was computed on; a mark's order
     LAST = 5  # last portion
-    ENCODED = 6  # 0 if the values are as they are, 1 if they are encoded; of factors, the samples of their minibatch
+    ENCODED = 6  # 0 if the values are as they are, 1 if they are encoded
 
 
 class Message(NamedTuple):

@@ -2,9 +2,8 @@
 
 from mpidl.wire.bf16 import Bf16
 from mpidl.wire.differences import Differences, encoded_bytes
-from mpidl.wire.factors import Factored, Factors, Matrix, Packing
 from mpidl.wire.feedback import ErrorFeedback
-from mpidl.wire.formats import FACTORS, parse
+from mpidl.wire.formats import parse
 from mpidl.wire.int8 import Int8
 from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
@@ -14,16 +13,11 @@ from mpidl.wire.with_statistics import WithStatistics
 
 __all__ = [
     "BLOCK",
-    "FACTORS",
     "Bf16",
     "Differences",
     "ErrorFeedback",
-    "Factored",
-    "Factors",
     "Int8",
-    "Matrix",
     "OneBit",
-    "Packing",
     "TopK",
     "Wire",
     "WithOrigin",

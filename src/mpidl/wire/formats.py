@@ -9,12 +9,9 @@ from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
 from mpidl.wire.wire import Wire
 
-#: Gradients of dense layers travel as factors; see `mpidl.wire.factors`.
-FACTORS = "factors"
-
 
 def parse(text: str, key: str = "wire") -> Wire | None:
-    """Return the wire format that `key` names, or None where values travel as they are: "fp32", or in factors.
+    """Return the wire format that `key` names, or None where values travel as they are: "fp32".
 
     Raises
     ------
@@ -22,7 +19,7 @@ def parse(text: str, key: str = "wire") -> Wire | None:
         If there is no such format.
     """
     name, _, argument = text.partition(":")
-    if text == "fp32" or (text == FACTORS and key == "wire"):
+    if text == "fp32":
         return None
     if text == "bf16":
         return Bf16()
@@ -39,5 +36,5 @@ def parse(text: str, key: str = "wire") -> Wire | None:
             return TopK(fraction, text)
     raise UsageError(
         f"{key}: {quoted(text)}, expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, "
-        f"'onebit', {quoted(FACTORS) + ', ' if key == 'wire' else ''}or 'auto'"
+        "'onebit', or 'auto'"
     )

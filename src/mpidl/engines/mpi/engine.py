@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import isfinite
 from typing import Any, Protocol
 
@@ -183,10 +182,8 @@ class MpiEngine:
         figures = self.status.figures
         pushing = figures["pushing_seconds"]
         gradient: np.ndarray
-        factored = self.handler.factored if request.push_follows else None
-        if (request.early or factored is not None) and isinstance(self.model, CompleteModel):
-            take = partial(self.handler.take_final, early=request.early)
-            loss, gradient = self.model.wait_free_gradient(batch, take, factored)
+        if request.early and isinstance(self.model, CompleteModel):
+            loss, gradient = self.model.wait_free_gradient(batch, self.handler.take_final)
         else:
             loss, gradient = self.model.loss_and_gradient(batch)
         seconds = self._timer() - started - (figures["pushing_seconds"] - pushing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import WORKER_STATUS, Order
 from mpidl.transport.status import Status
-from mpidl.wire import Differences, ErrorFeedback, Factors
+from mpidl.wire import Differences, ErrorFeedback
 
 
 @dataclass(frozen=True)
@@ -111,24 +111,8 @@ class RequestHandler:
         else:
             self.unpushed.append([self.portion, self._batch, self._batch + 1])
 
-    @property
-    def factored(self) -> Collection[int] | None:
-        """Where the weights begin of which `take_final` needs the factors alone; None if it takes no factors."""
-        return None
-
-    def take_final(self, gradient: Any, start: int, factors: Factors | None = None, *, early: bool) -> None:
-        """Take what is final of a gradient whose push follows, and wait for nothing.
-
-        Parameters
-        ----------
-        gradient : array (size,)
-        start : int
-            Its first element that is final.
-        factors : Factors or None
-            The factors of the layer whose tensors begin there; None from a model that gives none.
-        early : bool
-            Whether to send what can be sent.
-        """
+    def take_final(self, gradient: Any, start: int) -> None:
+        """Send what can be sent of a gradient whose push follows, final from element `start` on; wait for nothing."""
 
     def applied(self) -> bool:
         """Return whether all that this worker pushed has been applied."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from mpidl.parameters.ranges import Range, within
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, ShardClock
-from mpidl.wire import Differences, ErrorFeedback, Factors, Wire
+from mpidl.wire import Differences, ErrorFeedback, Wire
 
 
 class ThroughServers(RequestHandler):
@@ -217,22 +217,15 @@ class ThroughServers(RequestHandler):
                 figures["bytes_fetched"] += parameters[part].nbytes
         figures["fetching_seconds"] += self._timer() - started
 
-    @property
-    def factored(self) -> Collection[int] | None:
-        return self._link.factored
-
-    def take_final(self, gradient: Any, start: int, factors: Factors | None = None, *, early: bool) -> None:
+    def take_final(self, gradient: Any, start: int) -> None:
         """See `RequestHandler.take_final`: a relay waits for a push that has begun, and gets it when it is whole."""
-        if self._link.relayed or not (early or factors is not None):
+        if self._link.relayed:
             return
         started = self._timer()
         if self._leaving is None:
-            self._begin_push(*self._headers(), stays=early)
+            self._begin_push(*self._headers(), stays=True)
             self._leaving = gradient
-        if factors is not None:
-            self._link.pack(gradient, start, factors)
-        if early:
-            self._link.send_final(gradient, start)
+        self._link.send_final(gradient, start)
         self.status.figures["pushing_seconds"] += self._timer() - started
 
     def _push(self, request: Push) -> None:

@@ -116,7 +116,7 @@ class VirtualEngine:
         if self._algorithm.coordinated:
             return VirtualSandblaster(self._cluster, self._training, self._gradient, self._hooks, self._state)
         encodings = self._algorithm.encoding(), self._algorithm.fetch_encoding()
-        return ThroughServers(self._cluster, *encodings, packed=self._training.packed)
+        return ThroughServers(self._cluster, *encodings)
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""

@@ -23,14 +23,10 @@ class ThroughServers(RequestHandler):
     cluster : VirtualCluster
     wire, wire_fetch : Wire or None
         How pushes, and how fetches are encoded. None: not at all.
-    packed : float
-        What part of the bytes of a push travels, where gradients travel in factors; replicas multiply them here.
     """
 
-    def __init__(
-        self, cluster: VirtualCluster, wire: Wire | None, wire_fetch: Wire | None = None, packed: float = 1.0
-    ) -> None:
-        self._cluster, self._wire, self._packed = cluster, wire, packed
+    def __init__(self, cluster: VirtualCluster, wire: Wire | None, wire_fetch: Wire | None = None) -> None:
+        self._cluster, self._wire = cluster, wire
         self._traffic = Traffic(cluster, wire_fetch)
         self._relays: dict[int, VirtualRelay] = {}
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
@@ -114,7 +110,7 @@ class ThroughServers(RequestHandler):
                 # A replica that dies meanwhile has pushed nothing.
                 yield from self._take_ahead(replica, following)
                 following, replica.brought = replica.spare, True
-        portions, nbytes = self._pushed(replica), round(request.vector.nbytes * self._packed)
+        portions, nbytes = self._pushed(replica), request.vector.nbytes
         vector = self._vector_to_send(replica, request.vector)
         if self._wire is not None:
             nbytes = replica.encode(self._wire, cluster.servers, request.vector, vector)

@@ -35,7 +35,6 @@ class Dense(Weighted):
     """
 
     type: ClassVar[str] = "dense"
-    has_factors: ClassVar[bool] = True
     cuts: ClassVar[tuple[str, ...]] = ("units", "inputs")
 
     units: Annotated[int, Meta(ge=1)]
@@ -94,7 +93,6 @@ class Dense(Weighted):
             work.kernels.matmul(output_gradient, work.parameters["weight"].T, flat)
 
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
-        if not work.factored:
-            work.kernels.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, work.gradients["weight"])
+        work.kernels.matmul(inputs.reshape(len(inputs), -1).T, output_gradient, work.gradients["weight"])
         if self.bias:
             work.kernels.sum_rows(output_gradient, work.gradients["bias"])

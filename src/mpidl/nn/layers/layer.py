@@ -56,9 +56,6 @@ class Layer(Checked, ABC):
         `forward` and `backward` take lists of inputs and of input gradients.
     takes_integers
         Whether the layer takes integer inputs as they are. Other layers take the network's dtype.
-    has_factors
-        Whether the gradient of the weight, its first tensor, is the product of inputs and output gradient, (samples, n)
-        each; see `mpidl.wire.factors`.
     statistics
         Names of parameters that update rules leave alone: their gradient is subtracted from them as it is. A layer
         that has them takes the sums of `Workspace.group`.
@@ -78,7 +75,6 @@ class Layer(Checked, ABC):
     type: ClassVar[str]
     joins: ClassVar[bool] = False
     takes_integers: ClassVar[bool] = False
-    has_factors: ClassVar[bool] = False
     statistics: ClassVar[tuple[str, ...]] = ()
     cuts: ClassVar[tuple[str, ...]] = ()
 

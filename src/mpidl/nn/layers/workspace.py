@@ -65,8 +65,6 @@ class Workspace:
         Arrays by name, as requested by `Layer.buffers`.
     training
         Whether a gradient will be computed, or only the outputs.
-    factored
-        Whether the gradient of the weight isn't needed: its factors are taken; see `Layer.has_factors`.
     key
         Returns the key of random numbers, four integers of 32 bits, which depends only on the network's seed, the layer
         and the batch.
@@ -88,4 +86,3 @@ class Workspace:
     first: int = 0
     strides: tuple[int, ...] | None = None
     group: Sums | None = None
-    factored: bool = False

@@ -10,7 +10,6 @@ import numpy as np
 from mpidl.parameters.ranges import Range
 from mpidl.transport.interface.link import FollowerLink
 from mpidl.transport.protocol import Order
-from mpidl.wire import Factors
 
 
 class WorkerLink(FollowerLink, Protocol):
@@ -28,8 +27,6 @@ class WorkerLink(FollowerLink, Protocol):
         Bytes of values that have arrived as differences.
     encoded : collection of int
         Numbers of the shards, from 0, whose fetches are encoded.
-    factored : collection of int or None
-        Where the weights begin whose gradient travels in factors alone. None if to no server anything does.
     can_follow : bool
         Whether `follow_push` can be called: whether there is a server that it asks.
     peers : MPI.Intracomm or None
@@ -50,8 +47,6 @@ class WorkerLink(FollowerLink, Protocol):
     def bytes_fetched(self) -> int: ...
     @property
     def encoded(self) -> Collection[int]: ...
-    @property
-    def factored(self) -> Collection[int] | None: ...
     @property
     def can_follow(self) -> bool: ...
     @property
@@ -130,12 +125,6 @@ class WorkerLink(FollowerLink, Protocol):
     def send_push(self, vector: Any) -> bool:
         """Send as many chunks of `vector` as the shards have room for; return whether all are delivered."""
         ...
-
-    def pack(self, vector: Any, start: int, factors: Factors) -> None:
-        """Take what is final of a gradient, from element `start` of `vector` on, in factors where it travels so.
-
-        Its push has begun, and is packed from the end on. The factors are those of the layer that begins there.
-        """
 
     def send_final(self, vector: Any, start: int) -> None:
         """Send the chunks of `vector` that don't begin before `start`, as far as there is room; wait for nothing.
