@@ -1,4 +1,4 @@
-"""The rooms of the package: who imports whom, and who calls one-sided MPI."""
+"""The rooms of the package: who imports whom, and who calls one-sided MPI; and what tests of ranks look like."""
 
 import ast
 import re
@@ -125,3 +125,28 @@ def test_only_rma_touches_windows(trees):
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }, name
+
+
+def own_statements(function):
+    """Yield the statements and expressions of a function, without those of functions in it."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, ast.FunctionDef | ast.Lambda):
+            yield node
+            yield from own_statements(node)
+
+
+def test_no_test_of_ranks_returns_early():
+    """It would count as passed: a test that doesn't fit the world is skipped."""
+    found, tests = [], 0
+    for path in sorted(Path(__file__).parent.rglob("test_*.py")):
+        text = path.read_text()
+        if "mark.mpi" not in text:
+            continue
+        functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+        for function in functions:
+            if function.name.startswith("test"):
+                tests += 1
+                if any(isinstance(node, ast.Return) for node in own_statements(function)):
+                    found.append(f"{path.name}:{function.name}")
+    assert tests > 100
+    assert not found

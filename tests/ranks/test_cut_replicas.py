@@ -68,6 +68,13 @@ def saved(directory, name, step=None):
         return found, dict(index.attrs)
 
 
+def assert_close(found, expected):
+    """Compare the tensors of two checkpoints."""
+    assert found.keys() == expected.keys()
+    for each, values in expected.items():
+        np.testing.assert_allclose(found[each], values, rtol=1e-9, atol=1e-10, err_msg=each)
+
+
 def partitions_for(comm, algorithm):
     """Return the ranks of the world's only replica."""
     servers = 1 if algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
@@ -84,21 +91,17 @@ def test_one_replica_trains_as_the_uncut_one(comm, shared_path, name):
     config = configured(shared_path, "cut", topology={"partitions": partitions}, **more)
     summary = trained(comm, config)
     assert summary["partitions"] == partitions
-    if comm.rank:
-        return
-    alone = trained_alone(configured(shared_path, "whole", **more))
-    for key in ("samples", "epochs", "pushes", "replicas"):
-        assert summary[key] == alone[key], key
-    for key in ("test_loss", "test_accuracy", "train_loss"):
-        assert summary[key] == pytest.approx(alone[key], rel=1e-10), key
-    first, whole = saved(shared_path, "cut", 0)[0], saved(shared_path, "whole", 0)[0]
-    assert {each: values.tobytes() for each, values in first.items()} == {
-        each: values.tobytes() for each, values in whole.items()
-    }
-    last, whole = saved(shared_path, "cut")[0], saved(shared_path, "whole")[0]
-    assert last.keys() == whole.keys()
-    for each, values in whole.items():
-        np.testing.assert_allclose(last[each], values, rtol=1e-9, atol=1e-10, err_msg=each)
+    if comm.rank == 0:
+        alone = trained_alone(configured(shared_path, "whole", **more))
+        for key in ("samples", "epochs", "pushes", "replicas"):
+            assert summary[key] == alone[key], key
+        for key in ("test_loss", "test_accuracy", "train_loss"):
+            assert summary[key] == pytest.approx(alone[key], rel=1e-10), key
+        first, whole = saved(shared_path, "cut", 0)[0], saved(shared_path, "whole", 0)[0]
+        assert {each: values.tobytes() for each, values in first.items()} == {
+            each: values.tobytes() for each, values in whole.items()
+        }
+        assert_close(saved(shared_path, "cut")[0], saved(shared_path, "whole")[0])
 
 
 def test_a_deterministic_run_has_the_same_bits_where_no_cut_divides_a_sum(comm, shared_path):
@@ -121,40 +124,40 @@ def test_a_deterministic_run_has_the_same_bits_where_no_cut_divides_a_sum(comm, 
         "server": {"rule": "adam", "rate": 0.01},
     }
     trained(comm, configured(shared_path, "cut", topology={"partitions": comm.size - 1}, **more))
-    if comm.rank:
-        return
-    trained_alone(configured(shared_path, "whole", **more))
-    for each, values in saved(shared_path, "whole")[0].items():
-        assert saved(shared_path, "cut")[0][each].tobytes() == values.tobytes(), each
+    if comm.rank == 0:
+        trained_alone(configured(shared_path, "whole", **more))
+        for each, values in saved(shared_path, "whole")[0].items():
+            assert saved(shared_path, "cut")[0][each].tobytes() == values.tobytes(), each
 
 
-@pytest.mark.parametrize("name", ["downpour", "averaging"])
-def test_a_stage_without_parameters_trains_through_servers_and_not_by_reduction(comm, shared_path, name):
+def without_parameters_in_all_stages_but_the_last(comm, name):
+    """Return the sections of such a job, cut and whole."""
     stages = partitions_for(comm, ALGORITHMS[name]())
     layers = [{"type": "activation", "activation": "tanh"}] * (stages - 1) + [{"type": "dense", "units": 10}]
-    more = {"algorithm": {"name": name}, "model": {"layer": layers, "group": None}}
-    config = configured(shared_path, "cut", topology={"partitions": stages, "stages": stages}, **more)
-    if name == "averaging":
-        line = (
-            rf"topology.partitions: {stages}, of which number 0 holds 0 parameters, fewer than the 1 that divide them"
-        )
-        with pytest.raises(mpidl.UsageError, match=line):
-            trained(comm, config)
-        return
-    trained(comm, config)
-    if comm.rank:
-        return
-    trained_alone(configured(shared_path, "whole", **more))
-    last, whole = saved(shared_path, "cut")[0], saved(shared_path, "whole")[0]
-    assert last.keys() == whole.keys()
-    for each, values in whole.items():
-        np.testing.assert_allclose(last[each], values, rtol=1e-9, atol=1e-10, err_msg=each)
+    whole = {"algorithm": {"name": name}, "model": {"layer": layers, "group": None}}
+    return {**whole, "topology": {"partitions": stages, "stages": stages}}, whole
+
+
+def test_a_stage_without_parameters_trains_through_servers(comm, shared_path):
+    cut, whole = without_parameters_in_all_stages_but_the_last(comm, "downpour")
+    trained(comm, configured(shared_path, "cut", **cut))
+    if comm.rank == 0:
+        trained_alone(configured(shared_path, "whole", **whole))
+        assert_close(saved(shared_path, "cut")[0], saved(shared_path, "whole")[0])
+
+
+def test_a_stage_without_parameters_does_not_train_by_reduction(comm, shared_path):
+    cut, _ = without_parameters_in_all_stages_but_the_last(comm, "averaging")
+    stages = cut["topology"]["stages"]
+    line = rf"topology.partitions: {stages}, of which number 0 holds 0 parameters, fewer than the 1 that divide them"
+    with pytest.raises(mpidl.UsageError, match=line):
+        trained(comm, configured(shared_path, "cut", **cut))
 
 
 def test_a_run_that_is_resumed_goes_on_as_an_unbroken_one(comm, shared_path):
     """With what the wire format has left out, of which each rank keeps its slice."""
     if comm.size != 4:
-        return
+        pytest.skip("takes 4 ranks")
     algorithm = {"name": "downpour", "n_push": 4, "n_fetch": 4, "rate": 0.05, "wire": "bf16"}
     cut = {"topology": {"partitions": 2}, "algorithm": algorithm}
     trained(comm, configured(shared_path, "unbroken", **cut))
@@ -227,7 +230,7 @@ def test_the_bytes_that_replicas_move_are_those_of_the_plan(comm, shared_path):
 )  # fmt: skip
 def test_what_cannot_be_cut_is_one_line(comm, shared_path, more, line):
     if comm.size != 4:
-        return
+        pytest.skip("takes 4 ranks")
     with pytest.raises(mpidl.UsageError, match=f"^{line}"):
         trained(comm, configured(shared_path, "cut", **{"topology": {"partitions": 2}} | more))
 

@@ -86,9 +86,8 @@ def test_what_can_not_be_read_is_one_line_on_all_ranks(comm, shared_path, data):
     assert "train-images-idx3-ubyte.gz" in str(error.value)
 
 
+@pytest.mark.mpi(min_size=3)
 def test_samples_are_kept_with_servers_and_validation_too(comm, shared_path, data):
-    if comm.size < 3:
-        return
     options = {"algorithm": mpidl.Downpour(), "validation": 0.2, "epochs": 3, "deterministic": False}
     summary, _ = train(shared_path, "hdf5", data["hdf5"], keep="memory", **options)
     # Two whole portions are held out.

@@ -29,14 +29,13 @@ def exhaust():
     raise MemoryError("Unable to allocate 7 TiB")
 
 
+@pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize(
     ("read", "line"),
     [(refuse, "train inputs: not a valid file"), (exhaust, "out of memory: Unable to allocate 7 TiB")],
 )
 def test_data_that_can_not_be_read(comm, shared_path, read, line):
     """Workers read it after the coordinator has made the run's directory."""
-    if comm.size < 3:
-        return
     labels = np.arange(9) % 3
     good, bad = ArraySplit(np.zeros((9, 4)), labels), ArraySplit(read, labels)
     network = mpidl.Network([mpidl.Dense(3)], (4,))

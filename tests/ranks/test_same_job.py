@@ -44,10 +44,9 @@ CASES = [
 ]
 
 
+@pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize(("given", "line"), CASES, ids=[line[:20] for _, line in CASES])
 def test_what_differs_is_named_with_its_rank(comm, shared_path, given, line):
-    if comm.size < 3:
-        return
     other = comm.size - 1
     options = {"model": network(), "data": data(), "epochs": 4, "batch": 8, "dir": shared_path}
     with pytest.raises(mpidl.UsageError) as error:
@@ -57,9 +56,8 @@ def test_what_differs_is_named_with_its_rank(comm, shared_path, given, line):
     assert not (shared_path / "run").exists()
 
 
+@pytest.mark.mpi(min_size=4)
 def test_samples_are_compared_among_the_ranks_that_train(comm, shared_path):
-    if comm.size < 4:
-        return
     given = data(last=1 if comm.rank == comm.size - 1 else 0)
     with pytest.raises(
         mpidl.UsageError, match=r"^data: checksum of the training samples: \w+ on rank 2, \w+ on rank 3;"
@@ -67,9 +65,8 @@ def test_samples_are_compared_among_the_ranks_that_train(comm, shared_path):
         mpidl.train(network(), given, epochs=1, batch=8, dir=shared_path)
 
 
+@pytest.mark.mpi(min_size=3)
 def test_a_rank_whose_model_fails_is_named_and_the_others_do_not_wait(comm, shared_path):
-    if comm.size < 3:
-        return
     model = Flat()
     if comm.rank == comm.size - 1:
         model.loss_and_gradient = lambda batch: 1 / 0

@@ -33,7 +33,7 @@ def serial(model, split, rate, epochs=2):
 
 def test_two_ranks_are_too_few(comm, shared_path, tally):
     if comm.size != 2:
-        return
+        pytest.skip("takes 2 ranks")
     with pytest.raises(mpidl.UsageError, match=r"^2 ranks are too few: .* need 3"):
         run(*tally(), shared_path)
 
@@ -41,7 +41,7 @@ def test_two_ranks_are_too_few(comm, shared_path, tally):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, dtype):
     if comm.size == 2:
-        return
+        pytest.skip("2 ranks have no worker beside a server")
     servers = max(1, comm.size - 2)
     model, split = least_squares(dtype=dtype)
     summary = run(model, split, shared_path, servers=servers)
@@ -57,7 +57,7 @@ def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, 
 )
 def test_no_update_is_lost(comm, shared_path, tally, algorithm):
     if comm.size == 2:
-        return
+        pytest.skip("2 ranks have no worker beside a server")
     model, split = tally()
     summary = run(model, split, shared_path, algorithm=algorithm, rule=Sgd(1.0), epochs=5)
     assert np.array_equal(model.parameters, -model.total(101, 5))
@@ -67,7 +67,7 @@ def test_no_update_is_lost(comm, shared_path, tally, algorithm):
 
 def test_a_deterministic_run_does_not_depend_on_timing(comm, shared_path, least_squares):
     if comm.size == 2:
-        return
+        pytest.skip("2 ranks have no worker beside a server")
     algorithm = Downpour(n_fetch=2, n_push=3, rate=0.01)
     options = {"algorithm": algorithm, "rule": Adam(0.01), "deterministic": True, "epochs": 4}
     first, second = least_squares()[0], least_squares()[0]
@@ -78,7 +78,7 @@ def test_a_deterministic_run_does_not_depend_on_timing(comm, shared_path, least_
 
 def test_a_deterministic_run_does_not_depend_on_the_number_of_servers(comm, shared_path, least_squares):
     if comm.size != 4:
-        return
+        pytest.skip("takes 4 ranks")
     # Two workers and one server here; the same two workers and three servers on the virtual engine's order.
     from mpidl.parameters import shards
     from mpidl.shards.scheduled_rule import ScheduledRule
@@ -106,7 +106,7 @@ def test_a_deterministic_run_does_not_depend_on_the_number_of_servers(comm, shar
 
 def test_a_run_leaves_whole_checkpoints_that_any_program_reads(comm, shared_path, least_squares):
     if comm.size == 2:
-        return
+        pytest.skip("2 ranks have no worker beside a server")
     servers = max(1, comm.size - 2)
     model, split = least_squares()
     summary = run(model, split, shared_path, servers=servers, rule=Adagrad(0.05))
@@ -128,7 +128,7 @@ def test_a_run_leaves_whole_checkpoints_that_any_program_reads(comm, shared_path
 def test_a_resumed_run_ends_as_an_unbroken_one(comm, shared_path, least_squares):
     """With one worker, which is exact: two epochs, then three more by another number of servers."""
     if comm.size == 2:
-        return
+        pytest.skip("2 ranks have no worker beside a server")
     servers = max(1, comm.size - 2)
     rule = Adam(0.02)
     unbroken, split = least_squares()
@@ -142,12 +142,11 @@ def test_a_resumed_run_ends_as_an_unbroken_one(comm, shared_path, least_squares)
     assert np.array_equal(resumed.parameters, unbroken.parameters)
 
 
+@pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize(
     "algorithm", [mpidl.Sync(), mpidl.algorithms.Averaging(), mpidl.algorithms.Hogwild(), mpidl.Sandblaster()]
 )
 def test_every_rank_has_the_trained_parameters(comm, shared_path, algorithm):
-    if comm.size < 3:
-        return
     network = mpidl.Network([mpidl.Dense(10)], (8, 8), seed=comm.rank)
     summary = mpidl.train(network, mpidl.Digits(), algorithm=algorithm, epochs=1, dir=shared_path, device="cpu")
     checkpoints = shared_path / "run" / "checkpoints"
@@ -158,9 +157,8 @@ def test_every_rank_has_the_trained_parameters(comm, shared_path, algorithm):
     assert summary["epochs"] >= 1
 
 
+@pytest.mark.mpi(min_size=3)
 def test_the_time_of_a_run_begins_with_its_first_gradient(comm, shared_path, tally):
-    if comm.size < 3:
-        return
     model, split = tally()
     compute = model.loss_and_gradient
     model.loss_and_gradient = lambda batch: (time.sleep(0.01), compute(batch))[1]

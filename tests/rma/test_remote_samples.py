@@ -208,9 +208,8 @@ def test_what_can_not_be_read_is_told_by_all_ranks(comm, ranks_per_node, by_part
         shared(comm, [Kept(Rows(True), distributed=True), Kept(Rows(by_parts, breaks), distributed=True)])
 
 
+@pytest.mark.mpi(min_size=3)
 def test_nodes_without_workers_have_nothing(comm, monkeypatch):
-    if comm.size < 3:
-        return
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
     kept = Kept(Rows(True), distributed=True)
     with shared(comm, [kept], trains=comm.rank > 0) as samples:
