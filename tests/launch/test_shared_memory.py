@@ -157,8 +157,10 @@ def test_notes_of_another_node_or_container_stay(memory, node):
 
 @pytest.mark.parametrize("text", ["", "{"])
 def test_a_note_that_cannot_be_read_is_left(memory, text):
-    (memory / f"mpidl.{os.getuid()}.77").write_text(text)
+    note = memory / f"mpidl.{os.getuid()}.77"
+    note.write_text(text)
     shared_memory.sweep()
+    assert note.read_text() == text
 
 
 def test_a_full_memory_stops_nobody(monkeypatch, tmp_path):

@@ -108,10 +108,12 @@ def test_a_rank_that_is_done_answers_until_all_are(comm, remote):
         remote.ask(0, np.arange(3))
 
 
-def test_what_was_asked_for_in_vain_is_no_matter(comm, remote):
+def test_samples_that_are_on_their_way_arrive_before_the_end(remote):
     with remote:
-        for number in range(len(SAMPLES)):
-            remote.store(number).ask(np.arange(SAMPLES[number]))
+        asked = [remote.store(number).ask(np.arange(samples)) for number, samples in enumerate(SAMPLES)]
+    for number, each in enumerate(asked):
+        assert each.arrived.is_set()
+        check(each, number, np.arange(SAMPLES[number]))
 
 
 def test_memory_for_batches_is_used_again(comm, remote, nodes):

@@ -57,4 +57,6 @@ def test_pushes_that_take_the_place_of_others_are_not_damped():
 
 
 def test_a_shard_may_be_empty():
-    Shard(Range(5, 5), np.zeros(0), ScheduledRule(Sgd(RATE), statistics=STATISTICS), ApplyAtOnce(), 8)
+    shard = Shard(Range(5, 5), np.zeros(0), ScheduledRule(Sgd(RATE), statistics=STATISTICS), ApplyAtOnce(), 8, clock=7)
+    shard.receive_push(0, 4, np.zeros(0))
+    assert (shard.chunks, shard.clock, shard.pushes) == (0, 7, 0)
