@@ -1,4 +1,4 @@
-"""The script of the manual that becomes a job: how many lines change, and that it trains."""
+"""The scripts of the manual: they train, they are as short as the manual says."""
 
 import difflib
 import os
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from mpidl.launch.command import command
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -22,10 +24,23 @@ def test_at_most_ten_lines_change():
 
 def test_the_job_trains(tmp_path):
     pytest.importorskip("torch")
-    command = [sys.executable, str(EXAMPLES / "digits_mpidl.py")]
+    words = [sys.executable, str(EXAMPLES / "digits_mpidl.py")]
     environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1] / "src")}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
     accuracy = done.stdout.split()[-1]
     assert done.stdout.startswith("test accuracy "), done.stderr
     assert float(accuracy) > 0.93
     assert (tmp_path / "digits.pt").exists()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_downpour_in_one_file_trains(ranks):
+    script = EXAMPLES / "downpour_mpi4py.py"
+    assert len(script.read_text().splitlines()) <= 200
+    words, environment = command(ranks, [str(script)])
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step ")]
+    accuracy = float(done.stdout.split()[-1])
+    assert losses[-1] < losses[0] / 2
+    assert accuracy > 0.94
