@@ -1,6 +1,6 @@
 """PyTorch modules trained by mpidl against plain PyTorch: one process against a bare loop, ranks against DDP.
 
-    python benchmarks/bring.py [--rounds 5] [--only alone|mlp|resnet|transformer]
+    python benchmarks/bring.py [--rounds 5] [--only alone mlp resnet transformer]
 
 Both sides have the same module, data, batches and optimiser, one thread a process, and take turns. "alone" is the time
 of a step in one process, as a ratio to a bare loop's. The others compare samples/s of 2 workers and 1 server with
@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +35,9 @@ sys.path.insert(0, str(ROOT))
 SAMPLES, RATE = 4096, 0.01
 #: Batch, and steps of a run of all workers together.
 CASES = {"mlp": (128, 400), "small": (128, 4000), "resnet": (32, 40), "transformer": (32, 60)}
+if harness.QUICK:
+    CASES = {case: (batch, 4) for case, (batch, _) in CASES.items()}
+COMPARISONS = ["alone", "mlp", "resnet", "transformer"]
 
 
 def module(case: str) -> nn.Module:
@@ -142,10 +144,8 @@ def ddp(case: str) -> float:
 def on_ranks(case: str, algorithm: str) -> float:
     """Return samples/s of two workers of mpidl: with a server and a coordinator, or with a coordinator alone."""
     ranks = 4 if algorithm == "downpour" else 3
-    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     with tempfile.TemporaryDirectory() as directory:
-        command += [sys.executable, __file__, "--rank", case, algorithm, directory]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = harness.start(ranks, "--rank", case, algorithm, directory, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -177,18 +177,16 @@ def main() -> None:
     """Run the comparisons that were asked for, or all."""
     parser = argparse.ArgumentParser(description="PyTorch modules trained by mpidl against plain PyTorch.")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=["alone", "mlp", "resnet", "transformer"])
+    parser.add_argument("--only", nargs="*", choices=COMPARISONS, default=COMPARISONS)
     parser.add_argument("--rank", nargs=3, metavar=("CASE", "ALGORITHM", "DIR"), help="be a rank of mpidl")
-    options = parser.parse_args()
+    options = harness.parse(parser, rounds=1, only=["alone"])
     if options.rank:
         case, name, directory = options.rank
         speed = ours(case, directory, mpidl.Downpour() if name == "downpour" else mpidl.algorithms.Diloco())
         print(speed, flush=True)
         return
-    rows = alone(options.rounds) if options.only in (None, "alone") else []
-    for case in ("mlp", "resnet", "transformer"):
-        if options.only in (None, case):
-            rows.append(against_ddp(case, options.rounds))
+    rows = alone(options.rounds) if "alone" in options.only else []
+    rows += [against_ddp(case, options.rounds) for case in COMPARISONS[1:] if case in options.only]
     print(harness.table(rows))
     harness.save("bring", rows)
 

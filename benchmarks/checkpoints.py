@@ -1,4 +1,4 @@
-"""What checkpoints cost: samples/s with one every 5 s and with none, and seconds from SIGTERM to the job's end.
+"""The cost of checkpoints: samples/s with one every 5 s and with none, and seconds from SIGTERM to the job's end.
 
     python benchmarks/checkpoints.py
 
@@ -21,15 +21,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import save, table
+from harness import QUICK, parse, save, table
 from mpidl.config import toml
-from training import Job, train, with_sections
+from training import Job, fashion, few_images, train, with_sections
 
 SPEECH = Path(__file__).parent.parent / "jobs" / "distbelief_speech.toml"
 RANKS = 4
 EVERY = {"none": 1e9, "every 5 s": 5.0}
-#: Seconds of training before the signal.
-TRAINING = 5.0
 
 
 def main() -> None:
@@ -38,9 +36,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50, help="gradients of a run")
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each kind")
-    options = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=5.0, help="training before the signal")
+    options = parse(parser, steps=30, rounds=1, seconds=0.1)
 
-    job = with_sections(toml.read(SPEECH), topology={"servers": options.servers})
+    job = with_sections(fashion(few_images()) if QUICK else toml.read(SPEECH), topology={"servers": options.servers})
     speeds, stops = while_training(job, options), at_the_end(job, options)
     print(table(speeds), table(stops), sep="\n\n")
     print(save("checkpoints", [*speeds, *stops]))
@@ -80,22 +79,23 @@ def at_the_end(job: Job, options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for number in range(options.rounds):
         with tempfile.TemporaryDirectory() as directory:
-            seconds, code, size = stop(with_sections(job, checkpoint={"every": 1e9}), Path(directory))
+            seconds, code, size = stop(job, Path(directory), options.seconds)
         rows.append({"stop": number, "seconds to exit": seconds, "exit code": code, "MB saved": size / 1e6})
         print(f"SIGTERM to exit: {seconds:.2f} s, exit code {code}", file=sys.stderr, flush=True)
     return rows
 
 
-def stop(job: Job, directory: Path) -> tuple[float, int, int]:
+def stop(job: Job, directory: Path, training: float) -> tuple[float, int, int]:
     """Stop a job in the middle of training; return seconds to its end, exit code, and bytes of its last checkpoint."""
     path = directory / "job.toml"
-    path.write_text(toml.dump(with_sections(job, run={"dir": str(directory), "steps": 10**6, "report": 1.0})))
+    endless = {"name": "job", "dir": str(directory), "steps": 10**6, "report": 1.0}
+    path.write_text(toml.dump(with_sections(job, run=endless, checkpoint={"every": 1e9})))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "mpidl", "train", str(path), "-n", str(RANKS)]
     with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while not trains(directory / "job") and process.poll() is None:
             time.sleep(0.1)
-        time.sleep(TRAINING)
+        time.sleep(training)
         started = time.perf_counter()
         process.send_signal(signal.SIGTERM)
         code = process.wait()

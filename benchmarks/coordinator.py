@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import save, start, table
+from harness import parse, save, start, table
 from mpidl.launch import environment
 
 #: Posts between two looks that wait until the coordinator has taken them.
@@ -33,9 +33,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4, help="unless a launcher starts them (default: %(default)s)")
     parser.add_argument("--transport", choices=("windows", "messages", "mixed"), default="messages")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each case (default: %(default)s)")
-    arguments = parser.parse_args()
+    arguments = parse(parser, seconds=0.1)
     if environment.world().size == 1:
-        sys.exit(start(arguments.ranks))
+        sys.exit(start(arguments.ranks).returncode)
     rows = measure(arguments.transport, arguments.seconds)
     if rows:
         print(table(rows))

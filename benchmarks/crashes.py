@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness import save, table
+from harness import parse, save, table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "failures"))
 
@@ -47,8 +47,9 @@ def main() -> None:
     parser.add_argument("--signals", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--cases", type=int, help="the first so many of these")
     parser.add_argument("--deterministic", action="store_true", help="compare the bits of deterministic runs")
-    options = parser.parse_args()
+    options = parse(parser, kills=1, signals=0, cases=1)
 
     rows = list(deterministic(options) if options.deterministic else counting(options))
     print(table(rows))
@@ -58,7 +59,7 @@ def main() -> None:
 
 def counting(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Kill and stop the jobs that count; yield a row for each, and one for all."""
-    cases = [case for case in CASES if options.only in case.name]
+    cases = [case for case in CASES if options.only in case.name][: options.cases]
     total: dict[str, Any] = {}
     for number, case in enumerate(cases):
         with places() as place:
@@ -86,9 +87,7 @@ def part(whole: int, number: int, parts: int) -> int:
 
 def deterministic(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Kill and stop deterministic jobs; yield a row for each."""
-    for setting in MATRIX:
-        if options.only not in str(setting):
-            continue
+    for setting in [setting for setting in MATRIX if options.only in str(setting)][: options.cases]:
         chance = random.Random(f"{options.seed} {setting}")
         strikes = chance.choice([1, 2])
         with places() as place:

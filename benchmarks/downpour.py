@@ -3,7 +3,7 @@
 Each trains 784-1024-1024-10 on Fashion-MNIST with two workers, batches of 128, Adagrad, one thread a process:
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/downpour.py --data DIRECTORY
+    python benchmarks/downpour.py
 
 All run in turn, round after round. Prints a table of samples/s and of the seconds until the test accuracy reached the
 target, and writes it to results/downpour.json with every run's figures. Seconds are of training alone.
@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import save, table
-from training import curve, fashion, last_json, train
+from harness import parse, save, table
+from training import add_data, curve, fashion, last_json, train
 
 HERE = Path(__file__).resolve().parent
 MPIDL = "mpidl"
@@ -31,7 +31,7 @@ Run = dict[str, Any]
 
 def main() -> None:
     """Run all in turn, print the table and save it."""
-    options = parse()
+    options = arguments()
     cases: dict[str, Callable[[], Run]] = {
         MPIDL: partial(downpour, options),
         "PyTorch DDP": partial(peer, "ddp.py", options),
@@ -48,15 +48,15 @@ def main() -> None:
     print(save("downpour", [shown | {"runs": runs[name]} for shown, name in zip(rows, cases, strict=True)]))
 
 
-def parse() -> argparse.Namespace:
+def arguments() -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(description="Downpour against PyTorch, on this machine's cores.")
-    parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
+    add_data(parser)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each")
     parser.add_argument("--rate", type=float, default=0.005, help="Adagrad's learning rate, of all")
     parser.add_argument("--target", type=float, default=0.88, help="test accuracy whose time is measured")
-    return parser.parse_args()
+    return parse(parser, epochs=1, rounds=1)
 
 
 def downpour(options: argparse.Namespace) -> Run:

@@ -1,7 +1,7 @@
 """Every algorithm on Fashion-MNIST, on real ranks, from its default settings.
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/family.py --data DIRECTORY
+    python benchmarks/family.py
 
 Trains 784-1024-1024-10 on 5 ranks for 10 epochs with each algorithm in turn; where it needs servers, two ranks are
 servers. Prints a table of test accuracy, samples/s, mean staleness and MB pushed, and writes it to results/family.json,
@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-from harness import require, save, table
+from harness import parse, require, save, table
 from mpidl.algorithms import ALGORITHMS
-from training import curve, fashion, plot, train
+from training import add_data, curve, fashion, plot, train
 
 RANKS = 5
 #: What is run beside each algorithm under its own name.
@@ -32,10 +31,10 @@ def main() -> None:
     names = sorted({cls.name for cls in ALGORITHMS.values()})
     cases: dict[str, dict[str, Any]] = {name: {"name": name} for name in names} | VARIANTS
     parser = argparse.ArgumentParser(description="Every algorithm on Fashion-MNIST, from its default settings.")
-    parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
+    add_data(parser)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--only", nargs="*", choices=list(cases), help="some of the cases")
-    options = parser.parse_args()
+    options = parse(parser, epochs=1, only=["easgd, synchronous"])
     require("matplotlib")
 
     runs = {}

@@ -1,7 +1,8 @@
-"""What the benchmarks share: timing in turn, ranks, a table for people, JSON and HDF5 for machines."""
+"""Shared by the benchmarks: options, timing in turn, ranks, a table for people, JSON and HDF5 for machines."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -16,7 +17,18 @@ from typing import Any
 import h5py
 import numpy as np
 
-RESULTS = Path(__file__).parent / "results"
+#: Whether the smallest form of a benchmark was asked for, which takes seconds and shows that it works. Its figures mean
+#: nothing, and are kept apart.
+QUICK = "--quick" in sys.argv[1:]
+RESULTS = Path(__file__).parent / "results" / ("quick" if QUICK else "")
+
+
+def parse(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
+    """Return the command line's options; with ``--quick``, `quick` has the defaults of some."""
+    parser.add_argument("--quick", action="store_true", help="run the smallest form, which only shows that it works")
+    if QUICK:
+        parser.set_defaults(**quick)
+    return parser.parse_args()
 
 
 def interleave(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
@@ -59,13 +71,16 @@ def pyplot() -> Any:
     return drawing
 
 
-def start(ranks: int) -> int:
-    """Run this benchmark on ranks of this machine, one thread each; return the exit code."""
-    from mpidl.launch import mpiexec
+def start(ranks: int, *arguments: str, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Run this benchmark on ranks of this machine, one thread each, with further `arguments`.
 
-    words, variables = mpiexec.command(ranks, sys.orig_argv[1:])
+    The `options` are those of `subprocess.run`.
+    """
+    from mpidl.launch.command import command
+
+    words, variables = command(ranks, [*sys.orig_argv[1:], *arguments])
     variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(words, env=variables, check=False).returncode
+    return subprocess.run(words, env=variables, **options)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -86,7 +101,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def save(name: str, rows: list[dict[str, Any]]) -> Path:
     """Write the rows, and what machine they are from, to ``results/NAME.json``; return its path."""
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     record = {"benchmark": name, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "machine": _machine(), "rows": rows}
     path.write_text(json.dumps(record, indent=2) + "\n")

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from harness import interleave, save, table
+from harness import interleave, parse, save, table
 from mpidl.data import Batch
 from mpidl.device import choose
 from mpidl.nn import LAYERS, Network
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="samples of a step (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="timings of each (default: %(default)s)")
     parser.add_argument("--only", nargs="*", metavar="CASE", help="cases whose names begin so")
-    options = parser.parse_args()
+    options = parse(parser, batch=2, rounds=1, only=["dense 784", "conv2d (14, 14, 32)"])
     torch.set_num_threads(1)
     torch.set_default_device(options.device)
     torch.backends.cudnn.allow_tf32 = False

@@ -1,4 +1,4 @@
-"""How much faster a replica of several ranks is, and how well that is predicted.
+"""The speed of a replica of several ranks, measured and predicted.
 
     python benchmarks/partition.py [--rounds 7] [--network local] [--ranks 2]
     python benchmarks/partition.py --predict
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, pyplot, require, save, start, table
+from harness import QUICK, RESULTS, parse, pyplot, require, save, start, table
 from mpidl.config import toml
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
@@ -58,12 +58,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="timings of each case (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=2, help="ranks of the replica (default: %(default)s)")
     parser.add_argument("--network", choices=NETWORKS, help="one of them; both by default")
-    options = parser.parse_args()
+    options = parse(parser, rounds=1, network="local")
     if options.predict:
         require("matplotlib")
         curves()
     elif environment.world().size == 1:
-        sys.exit(start(options.ranks))
+        sys.exit(start(options.ranks).returncode)
     else:
         measure([options.network] if options.network else list(NETWORKS), options.rounds)
 
@@ -74,7 +74,7 @@ def main() -> None:
 def local() -> tuple[list[Layer], tuple[int, ...], int]:
     """Locally connected layers as in DistBelief's image network, 15 million parameters."""
     layers = [LocallyConnected2d(16, 5, "relu") for _ in range(3)]
-    return [*layers, Dense(10)], (36, 36, 16), 32
+    return [*layers, Dense(10)], (36, 36, 16), 2 if QUICK else 32
 
 
 def speech() -> tuple[list[Layer], tuple[int, ...], int]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import h5py
 
-from harness import save, table
+from harness import parse, save, table
 from training import Job, train
 
 WORKERS, WINDOW = 3, 8
@@ -36,10 +36,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="DiLoCo with a quorum and one slow worker of three.")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
+    parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES))
+    options = parse(parser, epochs=1, seeds=1, only=["quorum 2"])
 
     rows = []
-    for case, keys in CASES.items():
+    for case in options.only:
+        keys = CASES[case]
         for seed in range(options.seeds):
             rows.append({"case": case, "seed": seed, **measure(job(keys, options.epochs, seed), 1 if keys else 0)})
             print(rows[-1], file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """Every asynchronous algorithm with more and more replicas, from its default settings, against Downpour with Adagrad.
 
-    python benchmarks/replicas.py --data DIRECTORY [--replicas 2 4 8] [--only NAME ...]
+    python benchmarks/replicas.py [--replicas 2 4 8] [--only NAME ...]
 
 Trains 784-128-10 on Fashion-MNIST for 10 epochs, on virtual clusters whose gradients take 1 s, more or less. Prints a
 table of test accuracies, and of the points by which each algorithm's worst falls behind Downpour's with as many
@@ -11,28 +11,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-from harness import save, table
+from harness import parse, save, table
 from mpidl.algorithms import ALGORITHMS
 from mpidl.algorithms.algorithm import Exchange
-from training import fashion, simulate
+from training import add_data, fashion, simulate
 
 REFERENCE = "downpour"
-#: Points of accuracy that an algorithm may fall behind.
-MARGIN = 3.0
 
 
 def main() -> None:
     """Run all, print the table and save it; the exit code is 1 if an algorithm falls behind."""
     cases = asynchronous()
     parser = argparse.ArgumentParser(description="Every asynchronous algorithm with more and more replicas.")
-    parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
+    add_data(parser)
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--only", nargs="*", choices=list(cases), help=f"some of the cases, beside {REFERENCE}")
-    options = parser.parse_args()
+    parser.add_argument("--margin", type=float, default=3.0, help="points of accuracy that each may fall behind")
+    options = parse(parser, epochs=1, replicas=[2], only=["dcasgd"], margin=100.0)
 
     reference = accuracies(cases[REFERENCE], options)
     rows = [row(REFERENCE, reference, reference)]
@@ -42,7 +40,7 @@ def main() -> None:
             print(f"{name}: {rows[-1]}", file=sys.stderr, flush=True)
     print(table(rows))
     print(save("replicas", rows))
-    sys.exit(not all(row["behind"] <= MARGIN for row in rows))
+    sys.exit(not all(row["behind"] <= options.margin for row in rows))
 
 
 def asynchronous() -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Push and fetch against memcpy and a plain MPI send of the same bytes, and what an idle server costs.
+"""Push and fetch against memcpy and a plain MPI send of the same bytes, and the cost of an idle server.
 
     python benchmarks/rma.py [--rounds 15]
     mpirun --hostfile FILE --map-by ppr:1:node -n 2 python benchmarks/rma.py
@@ -27,31 +27,32 @@ from typing import Any
 
 import numpy as np
 
-from harness import save, start, table
+from harness import QUICK, parse, save, start, table
 from mpidl.launch import environment
 from mpidl.shards.policies import ApplyAtOnce, PushHeader
 
-SIZES = [1 << bits for bits in range(16, 27, 2)]
+SIZES = [1 << bits for bits in range(16, 27, 2)][: 1 if QUICK else None]
 #: Bytes that each case moves at least per round: short transfers are repeated.
 PER_ROUND = 4 << 20
 CASES = ("memcpy", "fetch", "push", "delivered", "applied")
-IDLE_SECONDS, QUESTIONS = 2.0, 200
+QUESTIONS = 200
 
 
 def main() -> None:
     """Start the ranks, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="timings of each case (default: %(default)s)")
-    arguments = parser.parse_args()
+    parser.add_argument("--idle", type=float, default=2.0, help="seconds of an idle server (default: %(default)s)")
+    arguments = parse(parser, rounds=1, idle=0.1)
     if environment.world().size == 1:
-        sys.exit(start(2))
+        sys.exit(start(2).returncode)
     from mpi4py import MPI
 
     from mpidl.doctor.pair import Pair
 
     pair = Pair(MPI.COMM_WORLD)
     rows = [row for size in SIZES if (row := transfer(pair, size, arguments.rounds))]
-    idle = wait(pair)
+    idle = wait(pair, arguments.idle)
     if pair.origin:
         print(f"{table(rows)}\n\n{table([idle])}")
         print(f"written to {save('rma', [*rows, idle])}")
@@ -138,13 +139,13 @@ class Worker:
         return row
 
 
-def wait(pair: Any) -> dict[str, Any]:
-    """Return what an idle server costs, and how soon it answers."""
+def wait(pair: Any, seconds: float) -> dict[str, Any]:
+    """Return the cost of an idle server, and the time that it takes to answer."""
     from mpidl.doctor.serving import ServerAndWorker, answers, idle_share
 
     gradient = np.full(SIZES[0] // 4, 1e-3, np.float32)
     served = ServerAndWorker(pair.comm, gradient.size, way="allocate" if pair.one_node else "messages")
-    share = idle_share(served, pair, IDLE_SECONDS)
+    share = idle_share(served, pair, seconds)
     milliseconds = [1e3 * elapsed for elapsed in answers(served, pair, gradient, QUESTIONS)]
     served.free()
     return {

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from harness import parse
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "cli"))
 
 from rubbish_cases import KINDS, cases
@@ -42,7 +44,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default=",".join(KINDS))
-    options = parser.parse_args()
+    options = parse(parser, cases=20, ranks=1)
     kinds = tuple(options.kinds.split(","))
     place = Path(tempfile.mkdtemp(prefix="rubbish-"))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))

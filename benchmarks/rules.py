@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import interleave, save, table
+from harness import QUICK, interleave, parse, save, table
 from mpidl.device import choose
 from mpidl.rules import RULES, Rule
 
@@ -30,7 +30,7 @@ except ImportError:
 MEMCPY = "memcpy"
 TORCH = "PyTorch, fused"
 #: Elements of the shard, and how often it is updated in one timing.
-SIZES = {"64 Ki": (1 << 16, 2048), "32 Mi": (1 << 25, 2)}
+SIZES = {"64 Ki": (1 << 16, 2)} if QUICK else {"64 Ki": (1 << 16, 2048), "32 Mi": (1 << 25, 2)}
 REAL = np.dtype(np.float32)
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=9, help="timings of each case (default: %(default)s)")
-    arguments = parser.parse_args()
+    arguments = parse(parser, rounds=1)
     place = choose(arguments.device, 0)
     rows = [row for name in SIZES for row in measure(place.xp, name, arguments.rounds)]
     print(f"on {place}")

@@ -1,7 +1,7 @@
 """Sandblaster L-BFGS: against SciPy's L-BFGS-B and PyTorch's, with a slow worker, and against Downpour.
 
     pip install -r benchmarks/requirements.txt scipy
-    python benchmarks/sandblaster.py --data DIRECTORY [--only PART ...]
+    python benchmarks/sandblaster.py [--only PART ...]
 
 Five parts, on Fashion-MNIST but for the virtual cluster and the module:
 
@@ -38,14 +38,14 @@ import torch
 from scipy.optimize import minimize
 
 import mpidl
-from harness import require, save, table
+from harness import QUICK, parse, require, save, table
 from mpidl.algorithms import Sandblaster
 from mpidl.config import toml
 from mpidl.data import Portions
 from mpidl.nn import Network
 from mpidl.nn.regularisation import Regularisation
 from mpidl.torch import TorchModel
-from training import curve, fashion, plot, simulate, train, with_sections
+from training import UNITS, add_data, curve, fashion, plot, simulate, train, with_sections
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,11 +58,11 @@ def main() -> None:
     """Run the parts that are asked for."""
     parts = {"logistic": logistic, "evaluation": evaluation, "slow": slow, "module": module, "network": network}
     parser = argparse.ArgumentParser(description="Sandblaster L-BFGS.")
-    directory = Path("data/fashion-mnist")
-    parser.add_argument("--data", type=Path, default=directory, help="directory of the four Fashion-MNIST .gz files")
+    add_data(parser)
     parser.add_argument("--only", nargs="*", choices=list(parts), default=list(parts))
-    options = parser.parse_args()
-    require("matplotlib")
+    options = parse(parser, only=["evaluation"])
+    if "network" in options.only:
+        require("matplotlib")
     for name in options.only:
         rows = parts[name](options.data)
         print(table(rows))
@@ -136,7 +136,7 @@ def iterations(run: dict[str, Any]) -> list[dict[str, Any]]:
 
 def evaluation(directory: Path) -> list[dict[str, Any]]:
     """Return seconds of an evaluation, and what the coordinator and the network have to do with it."""
-    layers = [mpidl.Dense(1024, activation="relu"), mpidl.Dense(1024, activation="relu"), mpidl.Dense(10)]
+    layers = [*(mpidl.Dense(units, activation="relu") for units in UNITS), mpidl.Dense(10)]
     model, data = Network(layers, (28, 28)), mpidl.data.Idx(str(directory)).open()
     serial = objective(model, data, 500)
     serial(model.parameters.copy())
@@ -149,14 +149,14 @@ def evaluation(directory: Path) -> list[dict[str, Any]]:
         return loss, gradient.astype(np.float64)
 
     rows = []
-    for turn in range(2):
+    for turn in range(1 if QUICK else 2):
         started = time.perf_counter()
         seconds.clear()
         minimize(timed, model.parameters.astype(np.float64), jac=True, method="L-BFGS-B", options={"maxfun": 4})
         each = (time.perf_counter() - started) / len(seconds)
         rows.append({"turn": turn, "optimiser": "SciPy L-BFGS-B", "workers": 1, "seconds an evaluation": each})
         for workers in (1, 2):
-            run = train(batch_job(directory, (1024, 1024), epochs=5), 2 + workers)
+            run = train(batch_job(directory, UNITS, epochs=5), 2 + workers)
             done = iterations(run)
             evaluations = run["fetches"] / workers
             messages = run["pushes"] + sum(each["messages"] for each in done)

@@ -1,7 +1,7 @@
 """Strong and weak scaling over workers, servers, partitions and hosts, beside PyTorch's DDP and a prediction.
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/scaling.py --data DIRECTORY --workers 1 2 4 8
+    python benchmarks/scaling.py --workers 1 2 4 8
     sbatch jobs/scaling.sbatch                          the same as a job array, one point a task
 
 Trains 784-1024-1024-10 by Downpour on Fashion-MNIST, and DDP with as many processes as workers. In weak scaling each
@@ -36,14 +36,12 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from harness import RESULTS, pyplot, require, save, save_hdf5, table
+from harness import RESULTS, parse, pyplot, require, save, save_hdf5, table
 from scaling_points import DDP_STRONG, DDP_WEAK, STRONG, WEAK, Point, job, point_of, speed_of
 from scaling_prediction import FOR_A_SERVER, Fit, beyond, fitted, predicted
 from training import last_json, train
 
 PEER = Path(__file__).parent / "peers" / "ddp.py"
-#: Predictions whose mean counts: workers that meet on a link may keep their order for hundreds of steps.
-SEEDS = 8
 
 
 def main() -> None:
@@ -82,7 +80,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--point", type=int, metavar="K", help="measure this point only, from 0")
     parser.add_argument("--count", action="store_true", help="print the number of points")
     parser.add_argument("--gather", action="store_true", help="make the table of the points in --points")
-    options = parser.parse_args()
+    # Workers that meet on a link may keep their order for hundreds of steps.
+    parser.add_argument("--seeds", type=int, default=8, help="predictions whose mean counts")
+    parser.add_argument("--beyond", type=int, nargs="*", default=[4, 10, 30, 100, 300, 1000], help="workers predicted")
+    options = parse(parser, workers=[1], steps=20, rounds=1, seeds=1, beyond=[10])
     if (options.gather or options.point is not None) and options.points is None:
         parser.error("--points: missing, expected a directory")
     if options.start is None and max(options.hosts) > 1:
@@ -191,7 +192,7 @@ def row(
         line["computing"] = median(run["shares"].get("computing", float("nan")) for run in record["runs"])
         cores = record["cores"] if point.hosts == 1 else None
         line["predicted"] = mean(
-            predicted(point, singles, options, fit, cores, record["alone"], seed) for seed in range(SEEDS)
+            predicted(point, singles, options, fit, cores, record["alone"], seed) for seed in range(options.seeds)
         )
         line["error"] = line["predicted"] / speed - 1
     return line

@@ -19,8 +19,8 @@ from mpidl.topology.roles import assign
 from scaling_points import WEAK, Point, job, point_of, speed_of
 from training import with_sections
 
-#: Workers to which the prediction goes on, and how many of them a server then has at most.
-BEYOND, FOR_A_SERVER = (4, 10, 30, 100, 300, 1000), 20
+#: Most workers of a server where more are predicted than were measured.
+FOR_A_SERVER = 20
 #: Bytes per second that a link between hosts has at least and at most, and how often what lies between is halved.
 LINKS, HALVINGS = (1e5, 1e12), 16
 
@@ -148,7 +148,7 @@ def beyond(
 ) -> Iterator[dict[str, Any]]:
     """Yield predictions of weak scaling with more workers than were measured, a core for each rank."""
     base = singles[0]
-    for workers in (each for each in BEYOND if each > largest):
+    for workers in (each for each in options.beyond if each > largest):
         servers = max(base["servers"], -(-workers // FOR_A_SERVER))
         point = Point(WEAK, -(-(1 + servers + workers) // max(1, base["cores"])), servers, 1, workers)
         speed = predicted(point, singles, options, fit)

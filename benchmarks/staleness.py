@@ -1,7 +1,7 @@
 """A rate divided by staleness trains where a fixed rate diverges: n-softsync with 30 learners on a virtual cluster.
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/staleness.py --data DIRECTORY
+    python benchmarks/staleness.py
 
 Reproduces the contrast that Zhang, Gupta, Lian, Liu (2016), Staleness-aware async-SGD, show for CIFAR-10, with
 784-128-10 on Fashion-MNIST: lambda = 30 learners whose gradients take 1 s, more or less; n = 1, 15 and 30; plain SGD
@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-from harness import require, save, table
-from training import curve, fashion, plot, simulate
+from harness import parse, require, save, table
+from training import add_data, curve, fashion, plot, simulate
 
 LEARNERS = 30
 CHANCE = 0.1
@@ -26,14 +25,15 @@ CHANCE = 0.1
 def main() -> None:
     """Run all, print the table, save it and draw the plot."""
     parser = argparse.ArgumentParser(description="Fixed and staleness-dependent rates of n-softsync.")
-    parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
+    add_data(parser)
     parser.add_argument("--rate", type=float, default=0.1, help="alpha_0, of plain SGD")
     parser.add_argument("--epochs", type=int, default=10)
-    options = parser.parse_args()
+    parser.add_argument("--n", type=int, nargs="*", default=[1, 15, 30])
+    options = parse(parser, epochs=1, n=[15])
     require("matplotlib")
 
     rows, curves = [], {}
-    for n in (1, 15, 30):
+    for n in options.n:
         for modulate in (False, True):
             run = softsync(options, n, modulate)
             rate = "alpha_0 / staleness" if modulate else "fixed"

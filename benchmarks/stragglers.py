@@ -1,7 +1,7 @@
-"""What one slow worker of three costs: asynchronous algorithms keep the others' speed, synchronous ones do not.
+"""The cost of one slow worker of three: asynchronous algorithms keep the others' speed, synchronous ones do not.
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/stragglers.py --data DIRECTORY
+    python benchmarks/stragglers.py
 
 Trains 784-128-10 on Fashion-MNIST with three workers, of which one takes ten times as long for its gradients. Every
 gradient is made to last 40 ms by sleeping, so that the ranks' sharing of cores says nothing. The sum of the workers'
@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-from harness import save, table
-from training import fashion, train
+from harness import parse, save, table
+from training import add_data, fashion, train
 
 #: Seconds of a gradient, and how much slower the slow worker is.
 GRADIENT, FACTOR = 0.04, 10.0
@@ -36,12 +35,14 @@ CASES: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Run all, print the table and save it."""
     parser = argparse.ArgumentParser(description="Three workers, one of them ten times slower.")
-    parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
+    add_data(parser)
     parser.add_argument("--steps", type=int, default=800, help="gradients of a run with three workers")
-    options = parser.parse_args()
+    parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES))
+    options = parse(parser, steps=40, only=["downpour"])
 
     rows = []
-    for case, algorithm in CASES.items():
+    for case in options.only:
+        algorithm = CASES[case]
         alone = speed(options, algorithm, workers=1, steps=options.steps // 4)
         slow = speed(options, algorithm, workers=1, steps=options.steps // 40, slow=0)
         waiting = algorithm["name"] in WAITING
@@ -65,7 +66,7 @@ def main() -> None:
 def speed(
     options: argparse.Namespace, algorithm: dict[str, Any], workers: int, steps: int, slow: int | None = None
 ) -> float:
-    """Return samples/s of a run with so many workers, of which `slow` is the slow one."""
+    """Return samples/s of a run, in which `slow` is the number of the slow worker."""
     debug: dict[str, Any] = {"gradient_seconds": GRADIENT, "slow_factor": FACTOR}
     if slow is not None:
         debug["slow_worker"] = slow

@@ -1,8 +1,10 @@
-"""What the benchmarks share that train whole runs: jobs on Fashion-MNIST, started as users start them."""
+"""Shared by the benchmarks that train whole runs: jobs on Fashion-MNIST, started as users start them."""
 
 from __future__ import annotations
 
+import argparse
 import copy
+import gzip
 import json
 import os
 import subprocess
@@ -12,6 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from harness import QUICK, RESULTS, pyplot
 from mpidl.config import toml
 
 #: Keys of a job, section by section.
@@ -19,15 +24,44 @@ Job = dict[str, dict[str, Any]]
 Run = dict[str, Any]
 
 
-def fashion(directory: Path, units: tuple[int, ...] = (1024, 1024), **sections: dict[str, Any]) -> Job:
-    """Return a job on Fashion-MNIST: dense layers of so many units, and what else `sections` say.
+#: Units of hidden layers.
+UNITS = (32,) if QUICK else (1024, 1024)
+#: Images of the smallest form of a benchmark, in each split.
+FEW = {"train": 2048, "t10k": 256}
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--data``."""
+    place = few_images() if QUICK else Path("data/fashion-mnist")
+    parser.add_argument("--data", type=Path, default=place, help="the four Fashion-MNIST .gz files (%(default)s)")
+
+
+def few_images() -> Path:
+    """Write some images of noise in the files of Fashion-MNIST; return their directory."""
+    directory = RESULTS / "images"
+    directory.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0)
+    for split, count in FEW.items():
+        for name, shape, most in (("images-idx3", (count, 28, 28), 256), ("labels-idx1", (count,), 10)):
+            header = bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes()
+            with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
+                file.write(gzip.compress(header + random.integers(0, most, shape, np.uint8).tobytes()))
+            # Benchmarks that run at the same time never see half a file.
+            Path(file.name).replace(directory / f"{split}-{name}-ubyte.gz")
+    return directory
+
+
+def fashion(directory: Path, units: tuple[int, ...] = UNITS, **sections: dict[str, Any]) -> Job:
+    """Return a job on Fashion-MNIST that trains dense layers.
 
     Parameters
     ----------
     directory
-        Of the four .gz files.
+        The four .gz files are here.
     units
-        Of the hidden layers.
+        Units of each hidden layer.
+    sections
+        Further keys of the job.
     """
     hidden = [{"type": "dense", "units": count, "activation": "relu"} for count in units]
     job: Job = {
@@ -53,9 +87,9 @@ def train(job: Job, ranks: int, keep: Path | None = None, start: list[str] | Non
     job
     ranks
     keep
-        A directory in which the run's files stay; they don't otherwise.
+        A directory for the run's files, which are otherwise removed.
     start
-        What starts as many ranks; by default ``mpidl train -n`` does.
+        The launcher's words; by default ``mpidl train -n`` starts the ranks.
     """
     return _run(job, "train", *(() if start else ("-n", ranks)), keep=keep, start=start or [])
 
@@ -96,9 +130,7 @@ def curve(run: Run, over: str = "time") -> tuple[list[float], list[float]]:
 
 def plot(name: str, title: str, curves: dict[str, tuple[list[float], list[float]]], xlabel: str, ylabel: str) -> Path:
     """Draw curves, (x, y) by label, into ``results/NAME.png``; return its path."""
-    from harness import RESULTS, pyplot
-
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     figure, axes = pyplot().subplots(figsize=(9, 6), layout="constrained")
     colours = pyplot().get_cmap("tab20")
     for number, (label, (x, y)) in enumerate(curves.items()):

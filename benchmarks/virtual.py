@@ -1,4 +1,4 @@
-"""What a virtual run of many replicas costs beside the bare gradients that it computes.
+"""The cost of a virtual run of many replicas beside the bare gradients that it computes.
 
     python benchmarks/virtual.py
 
@@ -17,16 +17,21 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from statistics import median
 
-import numpy as np
-
-from harness import interleave, save, table
-from mpidl.config import from_dict
-from mpidl.engines.virtual import VirtualEngine, VirtualTime
-from mpidl.job.build import build
-from mpidl.job.fill import fill
-from mpidl.job.job import Job
+from harness import interleave, parse, save, table
+from mpidl.algorithms import Downpour
+from mpidl.data import Portions, Synthetic
+from mpidl.data.schedule import Schedule
+from mpidl.engines.training import Training
+from mpidl.engines.virtual import Times, VirtualEngine, VirtualTime
+from mpidl.engines.virtual.times import Constant, Exponential
+from mpidl.nn import Dense, Network
 from mpidl.parameters import Range
-from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.rules import Adagrad
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import CHUNK_BYTES, Shard
+
+SAMPLES, BATCH = 60000, 128
+TIMES = Times(compute=Exponential(0.5), latency=Constant(1e-4), bandwidth=1e9, service=Constant(1e-4))
 
 
 def main() -> None:
@@ -35,10 +40,10 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=10000, help="gradients of a run")
     parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    options = parse(parser, replicas=20, steps=100, rounds=1)
 
-    job = make(options.steps)
-    cases = {"bare gradients": lambda: bare(job), "virtual run": lambda: virtual(job, options.replicas)}
+    training = make(options.steps)
+    cases = {"bare gradients": lambda: bare(training), "virtual run": lambda: virtual(training, options.replicas)}
     interleave(cases, 1)
     seconds = interleave(cases, options.rounds)
     limit = median(seconds["bare gradients"])
@@ -55,41 +60,33 @@ def main() -> None:
     print(save("virtual", rows))
 
 
-def make(steps: int) -> Job:
-    """Return the job: its network, its data in memory, its virtual cluster."""
-    hidden = {"type": "dense", "units": 128, "activation": "relu"}
-    job = build(
-        from_dict(
-            {
-                "run": {"steps": steps},
-                "data": {"source": "synthetic", "shape": [784], "samples": 60000, "batch": 128, "portion": 128},
-                "model": {"layer": [hidden, {"type": "dense", "units": 10}]},
-                "virtual": {"compute": "exponential:0.5", "latency": 1e-4, "bandwidth": 1e9, "service": 1e-4},
-            }
-        )
-    )
-    job.dataset.train.load()
-    return job
+def make(steps: int) -> Training:
+    """Return the network, its data in memory, and its algorithm."""
+    split = Synthetic(shape=(784,), samples=SAMPLES).open().train
+    split.load()
+    network = Network([Dense(128, "relu"), Dense(10)], (784,))
+    return Training(Downpour(), network, split, Schedule(Portions(SAMPLES, BATCH, BATCH, seed=0), steps=steps))
 
 
-def bare(job: Job) -> None:
+def bare(training: Training) -> None:
     """Compute the gradients of the run's batches, one after the other."""
-    train, portions = job.dataset.train, job.schedule.portions
-    for number in range(job.schedule.steps):
-        (indices,) = portions.batches(number)
-        job.model.loss_and_gradient(train.gather(indices))
+    for number in range(training.schedule.steps):
+        (indices,) = training.schedule.portions.batches(number)
+        training.model.loss_and_gradient(training.split.gather(indices))
 
 
-def virtual(job: Job, replicas: int) -> None:
+def virtual(training: Training, replicas: int) -> None:
     """Run the virtual cluster."""
     # The last engine's vectors are in cycles of references.
     gc.collect()
-    job.replicas = replicas
-    size = job.layout.size
-    shard = fill(job, Range(0, size), np.empty(size, job.dtype), CHUNK_BYTES // job.dtype.itemsize)
-    engine = VirtualEngine(job.training, [shard], replicas, time=VirtualTime(job.config.virtual.times(replicas)))
+    parameters = training.model.parameters.copy()
+    shard = Shard(
+        Range(0, parameters.size), parameters, ScheduledRule(Adagrad(0.01)),
+        training.algorithm.shard_policy(replicas), CHUNK_BYTES // parameters.itemsize,
+    )  # fmt: skip
+    engine = VirtualEngine(training, [shard], replicas, time=VirtualTime(TIMES))
     totals = engine.run()
-    assert totals.batches == job.schedule.steps
+    assert totals.batches == training.schedule.steps
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from harness import parse
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path("src", "mpidl")
 
@@ -163,7 +165,7 @@ def main() -> None:
     """Try all formulas; name those that no test notices."""
     parser = argparse.ArgumentParser(description="Wrong formulas that the tests must notice.")
     parser.add_argument("--only", default="", help="files whose name has this in it")
-    options = parser.parse_args()
+    options = parse(parser, only="wire/onebit")
     chosen = [formula for formula in FORMULAS if options.only in formula.file]
     with tempfile.TemporaryDirectory(prefix="wrong-formulas-") as directory:
         tree = Path(directory)
