@@ -57,7 +57,7 @@ def measure(transport: str, seconds: float) -> list[dict[str, Any]]:
     number = comm.rank - 2
     cases = Cases(shared.worker(number)) if number >= 0 else None
     look = shared.coordinator().look if comm.rank == 0 else lambda: None
-    shared.settle()
+    shared.quiesce()
     rows = []
     for name in ("ticket", "look", "post"):
         spent = [] if cases is None else repeat(getattr(cases, name), seconds)

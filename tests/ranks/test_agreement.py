@@ -1,4 +1,4 @@
-"""What ranks settle together when an action fails on some of them: none waits for ever."""
+"""Agreement among ranks when an action fails on some of them: none waits for ever."""
 
 import pytest
 

@@ -111,7 +111,7 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
         free_windows(transport)
         role = bound.pop()
         role.bind(again := WindowTransport(comm, transport.roles, transport.capacity))
-        again.settle()
+        again.quiesce()
         if comm.rank == 0:
             link = again.coordinator()
             link.look()
@@ -123,7 +123,7 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
             link.start_fetch(vector, np.zeros((len(again.shards), len(ShardClock)), np.int64))
             link.finish_fetch()
             after.append(vector)
-        again.settle()
+        again.quiesce()
         role.unbind()
         free_windows(again)
 

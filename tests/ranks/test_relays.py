@@ -143,7 +143,7 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
             left_out = LeftOut(0, path / "checkpoints", capacity.wire, ranges, dtype, capacity.statistics)
             found = relay = Relay(0, vector, np.zeros(len(ranges), np.int64), left_out, copies)
             relay.bind(opened)
-            opened.settle()
+            opened.quiesce()
             relay.serve()
         elif comm.rank in roles.servers:
             number = roles.servers.index(comm.rank)
@@ -154,13 +154,13 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
             }
             server = Server(number, own, path, workers=len(roles.pushers()))
             server.bind(opened)
-            opened.settle()
+            opened.quiesce()
             server.serve()
             server.unbind()
             found = server
         else:
             coordinator = opened.coordinator() if comm.rank == 1 else None
-            opened.settle()
+            opened.quiesce()
             found = pusher(opened, comm.rank - 1, servers)
             act(found, among, coordinator)
             found.until(found.link.applied)
@@ -169,7 +169,7 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
                 states = coordinator.servers["state"], coordinator.relays["state"]
                 found.until(lambda: coordinator.look() or all((state == State.TRAINED).all() for state in states))
                 coordinator.set_phase(Phase.EXIT)
-        opened.settle()
+        opened.quiesce()
         if comm.rank == 1:
             # What nobody receives may come to another communicator, once this one is freed.
             until = time.monotonic() + 0.02

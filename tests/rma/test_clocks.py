@@ -56,7 +56,7 @@ def test_no_clock_is_more_than_the_bound_ahead(comm, transport, bound):
         while not link.all_reached(STOPPED):
             backoff.pause()
         assert (clocks(transport) == STOPPED).all()
-    transport.settle()
+    transport.quiesce()
 
 
 def test_who_waits_for_clocks_at_another_node_does_not_ask_again_and_again(comm, monkeypatch):
@@ -77,8 +77,8 @@ def test_who_waits_for_clocks_at_another_node_does_not_ask_again_and_again(comm,
             while not link.all_reached(1):
                 backoff.pause()
             transport.peers.Barrier()
-        transport.settle()
-    # To set a clock, to read all, for each replica that is the slowest one more and another reading, and to settle.
+        transport.quiesce()
+    # To set a clock, to read all, for each replica that is the slowest one more and another reading, and to quiesce.
     assert all(asked.count(rank) <= 4 + 2 * (comm.size - 1) for rank in range(1, comm.size))
 
 
@@ -100,7 +100,7 @@ def test_clocks_that_were_seen_to_be_far_enough_are_not_read_again(comm, monkeyp
             assert not reads
             assert not link.all_reached(11)
             assert len(reads) == 1
-        transport.settle()
+        transport.quiesce()
 
 
 @pytest.mark.usefixtures("one_node")

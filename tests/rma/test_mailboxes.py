@@ -163,7 +163,7 @@ def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(co
     slots, chunks = post.geometry.slots, post.geometry.chunks
     assert slots < chunks
     if comm.rank == 0:
-        post.window.settle()
+        post.window.quiesce()
         post.serve(lambda message: None)
     else:
         post.outboxes.begin([0])
@@ -172,7 +172,7 @@ def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(co
         assert not post.outboxes.send(np.zeros(50))
         assert post.outbox.sent == slots
         assert not post.outboxes.applied()
-        post.window.settle()
+        post.window.quiesce()
         post.wait(lambda: post.outboxes.send(np.zeros(50)))
         post.wait(post.outboxes.applied)
         assert post.outbox.sent == chunks
@@ -186,7 +186,7 @@ def test_what_is_final_leaves_as_far_as_there_is_room(comm, way):
     slots, chunks, values = post.geometry.slots, post.geometry.chunks, np.arange(50.0)
     assert slots < chunks - 3
     if comm.rank == 0:
-        post.window.settle()
+        post.window.quiesce()
         seen = np.zeros((post.workers, 50))
 
         def handle(message):
@@ -199,7 +199,7 @@ def test_what_is_final_leaves_as_far_as_there_is_room(comm, way):
         for final, sent in [(60, 0), (50, 0), (47, 3), (45, 5), (3, slots), (3, slots)]:
             post.outboxes.send_final(values, final)
             assert post.outbox.sent == sent
-        post.window.settle()
+        post.window.quiesce()
 
         def all_but_three():
             post.outboxes.send_final(values, 3)
@@ -271,7 +271,7 @@ def test_who_waits_for_a_server_asks_it_once(comm, monkeypatch):
     if comm.rank == 0:
         assert Operation.GET not in asked
         # For room for each group after the first ring, and once more.
-        assert asked.count(Operation.GET_LATER) <= post.workers * (-(-(chunks - slots) // GROUP) + 1)
+        assert asked.count(Operation.GET_WHEN) <= post.workers * (-(-(chunks - slots) // GROUP) + 1)
 
 
 def test_a_chunk_that_is_not_the_next_is_an_error(comm):
@@ -282,7 +282,7 @@ def test_a_chunk_that_is_not_the_next_is_an_error(comm):
     if comm.rank == 1:
         post.outboxes.begin([0])
         post.outboxes.send(np.zeros(10))
-    post.window.settle()
+    post.window.quiesce()
     if comm.rank == 0:
         post.window.local("headers/0").reshape(post.workers, -1, HEADER)[0, -1, CHUNK] = 5
         with pytest.raises(MpidlError, match="worker 0's mailbox holds chunk 5 of push 0 where chunk 9"):

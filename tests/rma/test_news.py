@@ -27,7 +27,7 @@ def transport(request, comm, monkeypatch):
     capacity = Capacity(shards(11, 1), np.dtype(np.float64), units=4)
     with WindowTransport(comm, assign([0] * comm.size, servers=1), capacity, way=request.param) as found:
         yield found
-        found.settle()
+        found.quiesce()
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ def test_who_waits_for_updates_of_all_shards_asks_each_server_once(comm, transpo
             assert found[0, ShardClock.CLOCK] == clock
             comm.send(None, SERVER)
         assert not link.all_newer(found)
-    transport.settle()
+    transport.quiesce()
     if comm.rank == SERVER:
-        # To be told, and to read; to wait in vain, and to settle.
+        # To be told, and to read; to wait in vain, and to quiesce.
         assert all(asked[rank] <= 2 * len(clocks) + 4 for rank in transport.workers)
 
 
@@ -99,6 +99,6 @@ def test_who_waits_for_the_coordinator_is_told_each_time_it_shows_something(comm
             assert tuple(notice[[Notice.NUMBER, Notice.TEST, Notice.OVER]]) == each
             comm.send(None, COORDINATOR)
         assert not link.notice_changed()
-    transport.settle()
+    transport.quiesce()
     if comm.rank == COORDINATOR:
         assert all(asked[rank] <= 2 * len(shown) + 5 for rank in transport.workers)

@@ -52,7 +52,7 @@ def test_long_values_leave_while_a_rank_computes_though_it_has_waited_for_anothe
             assert time.monotonic() < until, "the values don't arrive"
             window.serve()
         arrived.touch()
-    window.settle()
+    window.quiesce()
 
 
 def test_nobody_wakes_the_thread_where_nothing_is_left_to_do(comm, window, monkeypatch):
@@ -68,7 +68,7 @@ def test_nobody_wakes_the_thread_where_nothing_is_left_to_do(comm, window, monke
             window.flush(rank)
         assert not woken
         monkeypatch.undo()
-    window.settle()
+    window.quiesce()
 
 
 def test_the_thread_rests_as_long_as_its_rank_attends_to_messages_itself(comm, window, monkeypatch):
@@ -84,6 +84,6 @@ def test_the_thread_rests_as_long_as_its_rank_attends_to_messages_itself(comm, w
         assert bool(woken) == bool(window._sends), "some MPIs have sent all"
         monkeypatch.undo()
         window._wake()
-    window.settle()
+    window.quiesce()
     if comm.rank == 0:
         assert window.local("values").all()

@@ -72,7 +72,7 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
                     values[start : start + message.values.size] += message.values
                     clock += message.chunk == 0
             backoff.pause()
-        memory.settle()
+        memory.quiesce()
         assert seen == [PUSHES * own.chunks] * workers
         pushed = workers * PUSHES * (PUSHES + 1) // 2
         assert (values == pushed).all()
@@ -95,7 +95,7 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
             vector[:] = -1  # What has been sent may change.
             before, followed = fetched.copy(), np.full(SIZE, -1)
             for rank, part in enumerate(parts):
-                if late.answers_later(rank):
+                if late.supports_deferred_get(rank):
                     clocks = np.zeros((2, 1), np.int64)
                     outboxes[rank].follow(followed[slice(*part)], *clocks, ("values", "clock"))
                     late.flush(rank)
@@ -109,7 +109,7 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
                 late.flush(rank)
             assert (fetched >= before + push).all()
         wait(sending.end)
-        memory.settle()
+        memory.quiesce()
     everywhere = sorted(ticket for each in comm.allgather(taken) for ticket in each)
     assert everywhere == list(range(workers * PUSHES))
     memory.free()
@@ -140,10 +140,10 @@ def test_puts_before_a_counter_are_there_when_it_is(comm, way):
             for length in random.permutation(lengths).tolist():
                 memory.put(values[:length], 0, "data", start)
                 start += length
-            memory.order(0)
+            memory.fence(0)
             counter[0] = number
             memory.put(counter, 0, "round", 1)
-            memory.order(0)
+            memory.fence(0)
             while seen[0] < number:
                 memory.get(seen, 0, "seen", 1)
                 memory.flush(0)
@@ -153,7 +153,7 @@ def test_puts_before_a_counter_are_there_when_it_is(comm, way):
 def test_ranks_that_wait_for_each_other_serve_each_other(comm, way):
     with opened(comm, {"values": (np.int64, 50_000)}, way) as memory:
         memory.local("values")[:] = comm.rank
-        memory.settle()
+        memory.quiesce()
         values = np.empty(50_000, np.int64)
         for _ in range(20):
             for rank in range(comm.size):
@@ -183,7 +183,7 @@ def test_a_counter_waits_for_long_data_that_are_late(comm):
         memory._sends.start = lambda *message: held.append(message) if message[2] == Tag.DATA else start(*message)
         values, one = np.full(9001, 7), np.ones(1, np.int64)
         memory.put(values, 0, "data")
-        memory.order(0)
+        memory.fence(0)
         memory.put(one, 0, "count")
         comm.send(None, 0)
         comm.recv(source=0)

@@ -23,5 +23,5 @@ def test_a_rank_that_others_ask_all_the_time_looks_around_now_and_then(comm):
                 window.serve()
                 now = int(taken.sum())
                 most, before = max(most, now - before), now
-        window.settle()
+        window.quiesce()
     assert most < MOST + comm.size

@@ -106,7 +106,7 @@ def test_a_recent_order_is_what_was_asked_for_before_and_waits_for_no_answer(com
         link = transport.coordinator() if comm.rank == 0 else transport.worker(comm.rank - 1)
         if comm.rank > 0:
             assert link.recent_order()[:2] == (0, 0)
-        transport.settle()
+        transport.quiesce()
         for number, last in [(1, 0), (2, 5), (3, 0)]:
             if comm.rank == 0:
                 link.order_save(number, last)
@@ -120,11 +120,11 @@ def test_a_recent_order_is_what_was_asked_for_before_and_waits_for_no_answer(com
                 assert link.recent_order()[:2] == before
                 assert link.taken() == 7 * before[0]
                 comm.send(None, 0)
-            transport.settle()
+            transport.quiesce()
             if comm.rank > 0:
                 assert link.taken() == 7 * before[0]
                 assert number < 3 or link.order()[:2] == (3, 0)
-            transport.settle()
+            transport.quiesce()
 
 
 def make_relayed(comm, way, turned=False):
@@ -212,7 +212,7 @@ def test_a_relay_announces_nothing_that_was_posted_while_it_read(comm):
 
             link._statuses = ReadBackwards(link._statuses, post)
             link.post(np.zeros(1, WORKER_STATUS))
-        transport.settle()
+        transport.quiesce()
         if comm.rank == 1:
             link = transport.coordinator()
             link.look()
@@ -220,7 +220,7 @@ def test_a_relay_announces_nothing_that_was_posted_while_it_read(comm):
         comm.Barrier()
         if comm.rank == 0:
             link.post(np.zeros(1, WORKER_STATUS))
-        transport.settle()
+        transport.quiesce()
         if comm.rank == 1:
             link.look()
             assert link.workers[["samples", "state"]][0].tolist() == (100, State.DONE)
@@ -237,10 +237,10 @@ def test_a_relay_posts_the_status_of_each_of_its_workers_at_its_place(comm, turn
             status["samples"] = 100 + comm.rank
             link.post_sums(np.full((2, 2), float(comm.rank)))
             link.post(status)
-        transport.settle()
+        transport.quiesce()
         if comm.rank == 0:
             transport.relay(0).post(np.zeros(1, WORKER_STATUS))
-        transport.settle()
+        transport.quiesce()
         if comm.rank == 1:
             link = transport.coordinator()
             link.look()
@@ -265,12 +265,12 @@ def test_a_relay_has_for_its_workers_what_the_coordinator_has_ordered(comm, way)
                 coordinator.show_taken(taken)
                 coordinator.order_save(number, last)
                 coordinator.set_phase(phase)
-            transport.settle()
+            transport.quiesce()
             for link in links:
                 assert link.order() == Order(number, last, phase)
             if 0 < comm.rank <= workers:
                 assert links[0].taken() == told
-            transport.settle()
+            transport.quiesce()
 
 
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 0.02), (20, 0.02), (21, 0.021), (1000, 1.0)])

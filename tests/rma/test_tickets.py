@@ -26,7 +26,7 @@ def transport(request, comm, monkeypatch):
 
 def travels(transport, rank):
     """Return whether a rank's tickets are messages."""
-    return transport.window.answers_later(transport.roles.coordinator) and rank != transport.roles.coordinator
+    return transport.window.supports_deferred_get(transport.roles.coordinator) and rank != transport.roles.coordinator
 
 
 def test_each_ticket_is_taken_once(comm, transport):
@@ -41,7 +41,7 @@ def test_each_ticket_is_taken_once(comm, transport):
                 link.tickets_taken()
             taken.append(link.take_ticket())
         assert taken == sorted(taken)
-    transport.settle()
+    transport.quiesce()
     everywhere = [ticket for each in comm.allgather(taken) for ticket in each]
     assert sorted(everywhere) == list(range(100 * (comm.size - 1)))
 
@@ -55,7 +55,7 @@ def test_asking_waits_for_nothing(comm, transport):
         link = transport.worker(comm.rank - 1)
         asked = link.ask_for_ticket()
         comm.send(None, 0)
-    transport.settle()
+    transport.quiesce()
     if comm.rank > 0 and asked:
         # It is here already: nobody answers now either.
         assert 0 <= link.take_ticket() < comm.size - 1

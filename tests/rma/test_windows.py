@@ -16,18 +16,18 @@ def test_every_rank_reads_and_writes_every_region(comm, way):
     window = make(comm, way)
     window.local("values")[:] = comm.rank
     window.sync()
-    window.settle()
+    window.quiesce()
     for rank in range(comm.size):
         values = np.empty(7 + rank, np.float32)
         window.get(values, rank, "values")
         window.flush(rank)
         assert np.all(values == rank)
-    window.settle()
+    window.quiesce()
     following = (comm.rank + 1) % comm.size
     values = np.array([5, 6], np.float32)
     window.put(values, following, "values", 3)
-    window.order(following)
-    window.settle()
+    window.fence(following)
+    window.quiesce()
     expected = [comm.rank] * 3 + [5, 6] + [comm.rank] * (2 + comm.rank)
     assert window.local("values").tolist() == expected
     window.free()
@@ -77,10 +77,10 @@ def test_values_that_stay_may_change_once_their_target_is_flushed(comm, way):
     with opened(comm, {"values": (np.float32, rounds * size)}, way) as window:
         for number in range(rounds):
             values[:] = comm.rank + 10 * number
-            window.put(values, following, "values", number * size, stays=True)
+            window.put(values, following, "values", number * size, zero_copy=True)
             window.flush(following)
             values[:] = -1
-        window.settle()
+        window.quiesce()
         found = window.local("values").reshape(rounds, size)
         expected = (comm.rank - 1) % comm.size + 10 * np.arange(rounds)
         assert (found == expected[:, None]).all()
@@ -91,7 +91,7 @@ def test_windows_can_be_made_anew(comm, way):
         window = make(comm, way, size)
         assert not window.local("values").any()
         window.local("values")[:] = 1
-        window.settle()
+        window.quiesce()
         window.free()
 
 
@@ -109,14 +109,14 @@ def test_counters_give_each_value_once(comm, way):
     counter = Counter(window, comm.size - 1, "count", 2)
     taken = [counter.fetch_add() for _ in range(200)]
     assert taken == sorted(set(taken))
-    window.settle()
+    window.quiesce()
     together = [value for each in comm.allgather(taken) for value in each]
     assert sorted(together) == list(range(200 * comm.size))
     assert counter.read() == 200 * comm.size
-    window.settle()
+    window.quiesce()
     if comm.rank == 0:
         assert counter.swap(-5) == 200 * comm.size
-    window.settle()
+    window.quiesce()
     assert counter.read() == -5
     window.free()
 
@@ -149,7 +149,7 @@ def test_a_counter_is_read_whole_while_others_add_and_by_a_get_where_that_is_who
             if comm.rank % 2:
                 counter.fetch_add(amount)
             seen.append(counter.read())
-        window.settle()
+        window.quiesce()
         seen.append(counter.read())
     assert counted.atomic == (adds if comm.rank % 2 else 0) + (0 if WHOLE_GETS else len(seen))
     assert seen == sorted(seen)
@@ -164,12 +164,12 @@ def test_an_answer_waits_for_its_counter(comm, way, monkeypatch):
     size, rounds = 50_001, 5
     memory = opened(comm, {"values": (np.int64, size), "count": (np.int64, 2)}, way)
     others = [rank for rank in range(comm.size) if rank != comm.rank]
-    assert all(memory.answers_later(rank) for rank in others)
-    assert not memory.answers_later(comm.rank) or way == "messages"
+    assert all(memory.supports_deferred_get(rank) for rank in others)
+    assert not memory.supports_deferred_get(comm.rank) or way == "messages"
     found = {rank: np.zeros((rounds, size), np.int64) for rank in others}
     for number in range(rounds):
         for rank in others:
-            memory.get_later(found[rank][number], rank, "values", 0, "count", 1, number + 1)
+            memory.get_when(found[rank][number], rank, "values", 0, "count", 1, number + 1)
     at_once = np.full(1, -1)
     for rank in others:
         # Answered before all that was asked for earlier: nobody has raised its counter yet.
@@ -198,18 +198,18 @@ def test_a_watch_tells_when_a_counter_has_come_so_far(comm, way):
         memory.flush(rank)
         assert at_once.tolist() == [0, 0, 0]
         assert not reached[rank]()
-    memory.settle()
+    memory.quiesce()
     for count in (4, 5):
         memory.local("count")[2] = count
         memory.sync()
-        memory.settle()
+        memory.quiesce()
         if count < 5:
             assert not any(each() for each in reached.values())
-            memory.settle()
+            memory.quiesce()
     for rank in range(comm.size):
         while not reached[rank]():
             memory.serve()
-    memory.settle()
+    memory.quiesce()
     memory.free()
 
 

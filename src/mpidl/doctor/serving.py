@@ -74,24 +74,24 @@ class ServerAndWorker(Owner):
             shard = Shard(range, np.zeros(size, np.float32), ScheduledRule(rule), policy or ApplyAtOnce(), chunk)
             self._server = Server(0, {0: shard}, Path(), workers=1)
             self._server.bind(self._transport)
-        self._transport.settle()
+        self._transport.quiesce()
 
     def serve(self) -> float:
         """On the server: serve until the worker is done; return the share of a core that this took."""
-        self._transport.settle()
+        self._transport.quiesce()
         started, worked = time.perf_counter(), time.process_time()
         self._server.serve()
         share = (time.process_time() - worked) / (time.perf_counter() - started)
-        self._transport.settle()
+        self._transport.quiesce()
         return share
 
     def work(self, action: Callable[[], None]) -> None:
         """On the worker: act while the server serves, then let it stop."""
         self._coordinator.set_phase(Phase.TRAIN)
-        self._transport.settle()
+        self._transport.quiesce()
         action()
         self._coordinator.set_phase(Phase.EXIT)
-        self._transport.settle()
+        self._transport.quiesce()
 
     def idle(self, seconds: float) -> None:
         """On the worker: wait, as a coordinator does, who calls MPI now and then so that others reach its window."""
@@ -106,7 +106,7 @@ class ServerAndWorker(Owner):
 
     def push(self, gradient: np.ndarray) -> None:
         """On the worker: deliver a push, as the engine does; the gradient stays as it is until it is applied."""
-        self._link.begin_push(self._clocks[:, ShardClock.CLOCK].tolist(), (-1, -1), stays=True)
+        self._link.begin_push(self._clocks[:, ShardClock.CLOCK].tolist(), (-1, -1), zero_copy=True)
         self._wait(lambda: self._link.send_push(gradient))
 
     def wait_applied(self) -> None:

@@ -101,7 +101,7 @@ class WindowCoordinatorLink(WindowLink):
         for rank in ranks:
             self._window.put(self._numbers[element : element + 1], rank, "control", element)
         for rank in ranks:
-            self._window.order(rank)
+            self._window.fence(rank)
 
     def _wake(self, ranks: Sequence[int]) -> None:
         for rank in ranks:

@@ -79,20 +79,20 @@ class DifferenceFetch:
         self._doorbells, self._names = doorbells, names(shard)
         self._asked, self._answered = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._encoded = np.empty(copy.nbytes, np.uint8)
-        self.bytes, self._comes = 0, window.answers_later(server)
+        self.bytes, self._comes = 0, window.supports_deferred_get(server)
         if copy.begun:
             window.put(copy.values, server, self._names.copies, worker * copy.values.size)
-            window.order(server)
+            window.fence(server)
 
     def ask(self) -> None:
         """Ask for a difference or, the first time, for the whole shard: an odd number."""
         self._asked[0] = (self._asked[0] // 2 + 1) * 2 + (not self._copy.begun)
         self._window.put(self._asked, self.server, self._names.asked, self._worker)
-        self._window.order(self.server)
+        self._window.fence(self.server)
         self._doorbells.ring(self.server)
         if self._comes:
             number, counter = int(self._asked[0]), (self._names.answered, self._worker)
-            self._window.get_later(*self._answer(), *counter, number)
+            self._window.get_when(*self._answer(), *counter, number)
 
     def _answer(self) -> tuple[np.ndarray, int, str, int]:
         """Return where the answer goes, and where it lies: rank, region and offset."""

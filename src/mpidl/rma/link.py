@@ -99,4 +99,4 @@ class WindowLink:
 
     def _put(self, rank: int, region: str, first: int, values: np.ndarray) -> None:
         self._window.put(values, rank, region, first)
-        self._window.order(rank)
+        self._window.fence(rank)

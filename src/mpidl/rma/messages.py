@@ -130,7 +130,7 @@ class MessageWindow(Owner):
         memory: np.ndarray = self._near.local(name)
         return memory
 
-    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
+    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, zero_copy: bool = False) -> None:
         if rank in self._near_ranks:
             self._near.put(values, self._near_ranks[rank], name, offset)
             return
@@ -141,7 +141,7 @@ class MessageWindow(Owner):
                 self._ask(Operation.PUT, rank, name, offset, data.size, data=data)
             return
         copy = None
-        if not stays or host is not values:
+        if not zero_copy or host is not values:
             with self._lock:
                 copy = self._sends.borrow(data.size)
             copy[: data.size] = data
@@ -163,19 +163,19 @@ class MessageWindow(Owner):
         if values.nbytes > SHORT:
             self._wake()
 
-    def answers_later(self, rank: int) -> bool:
+    def supports_deferred_get(self, rank: int) -> bool:
         return rank not in self._near_ranks
 
     def piece(self, rank: int) -> int:
         return LONGEST_MESSAGE if rank in self._near_ranks else self._piece
 
-    def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
+    def get_when(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
         if self._incoming is not None:
             values = self._incoming.incoming(values, rank)
         with self._lock:
             self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.LATER) for piece in pieces(values, self._piece)]
             operator = self._regions[rank][counter]
-            self._ask(Operation.GET_LATER, rank, name, offset, values.nbytes, operator, element, least)
+            self._ask(Operation.GET_WHEN, rank, name, offset, values.nbytes, operator, element, least)
         self._wake()
 
     def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
@@ -185,7 +185,7 @@ class MessageWindow(Owner):
         with self._lock:
             answer = self._comm.Irecv([np.empty(1, np.int64), 8, MPI.BYTE], rank, Tag.LATER)
             self._watches.append(answer)
-            self._ask(Operation.GET_LATER, rank, name, element, 8, self._regions[rank][name], element, least)
+            self._ask(Operation.GET_WHEN, rank, name, element, 8, self._regions[rank][name], element, least)
 
         def reached() -> bool:
             with self._lock:
@@ -231,10 +231,10 @@ class MessageWindow(Owner):
             waiting = [rank for rank, answers in self._answers.items() if answers]
             return not all(self._answered(rank) for rank in waiting) or bool(self._sends)
 
-    def order(self, rank: int) -> None:
-        """See `RemoteMemory.order`: MPI keeps messages in order."""
+    def fence(self, rank: int) -> None:
+        """See `RemoteMemory.fence`: MPI keeps messages in order."""
         if rank in self._near_ranks:
-            self._near.order(self._near_ranks[rank])
+            self._near.fence(self._near_ranks[rank])
         elif self._outgoing is not None:
             self._outgoing.flushed(rank)
 
@@ -245,7 +245,7 @@ class MessageWindow(Owner):
         self._wait(lambda: self._answered(rank) and not self._sends.holds(rank))
         if self._incoming is not None:
             self._incoming.flushed(rank)
-        self.order(rank)
+        self.fence(rank)
 
     def _answered(self, rank: int) -> bool:
         answers = self._answers[rank]
@@ -299,19 +299,19 @@ class MessageWindow(Owner):
             self._sends.advance()
             return self._requests.serve()
 
-    def settle(self) -> None:
+    def quiesce(self) -> None:
         for rank in self._targets:
             self.flush(rank)
             with self._lock:
-                self._ask(Operation.SETTLE, rank, "", 0, 0)
-        self._wait(lambda: self._requests.settled >= len(self._sources) and not self._sends)
-        self._requests.settled -= len(self._sources)
+                self._ask(Operation.QUIESCE, rank, "", 0, 0)
+        self._wait(lambda: self._requests.quiesced >= len(self._sources) and not self._sends)
+        self._requests.quiesced -= len(self._sources)
         all_here = self._comm.Ibarrier()
         self._wait(all_here.Test)
         self._near.sync()
 
     def free(self) -> None:
-        self.settle()
+        self.quiesce()
         if self._thread is not None:
             self._thread.end()
         self._sockets.close()

@@ -66,7 +66,7 @@ class Outbox:
         self._encoded = np.empty(self._group * geometry.slot if feedback is not None else 0, np.uint8)
         self.pushes = self.bytes = 0
         self._left = self._unpublished = self._followed = 0
-        self._stays = False
+        self._zero_copy = False
         # Tells whether the server has come as far as it was asked to say: that counter, and the number.
         self._watch: Callable[[], bool] | None = None
         self._watched = self._consumed, 0
@@ -77,7 +77,7 @@ class Outbox:
         """Chunks delivered."""
         return int(self._published[0])
 
-    def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1), stays: bool = False) -> None:
+    def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
         """Begin a push; `write` and `publish` until it is `delivered`.
 
         Parameters
@@ -86,11 +86,11 @@ class Outbox:
             The shard's clock at the last fetch.
         portions : (int, int)
             The first and the last portion that the push was computed on.
-        stays : bool
-            Whether the vector stays as it is until the server has been flushed after the push.
+        zero_copy : bool
+            Whether the vector is unchanged until the server has been flushed after the push.
         """
         self._left, self._fetched, self._portions = self._geometry.chunks, fetched, portions
-        self._stays = stays and self._feedback is None
+        self._zero_copy = zero_copy and self._feedback is None
 
     @property
     def applied(self) -> bool:
@@ -117,20 +117,20 @@ class Outbox:
         geometry, (values, clocks) = self._geometry, regions
         begun, self._followed = self.sent - geometry.chunks, self.sent
         groups = range(geometry.chunks, 0, -self._group) if parameters is not None else ()
-        self._get_later(clock, clocks, 0, begun + min(self._group, geometry.chunks) if groups else self.sent)
+        self._get_when(clock, clocks, 0, begun + min(self._group, geometry.chunks) if groups else self.sent)
         for stop in groups:
             first = max(stop - self._group, 0)
             part = slice(first * geometry.chunk, stop * geometry.chunk)
-            self._get_later(parameters[part], values, part.start, begun + geometry.chunks - first)
-        self._get_later(after, clocks, 0, self.sent)
+            self._get_when(parameters[part], values, part.start, begun + geometry.chunks - first)
+        self._get_when(after, clocks, 0, self.sent)
 
     def followed(self) -> None:
         """Note that what `follow` started has arrived: everything that was sent before has been applied."""
         for counter in (self._consumed, self._applied):
             np.maximum(counter, self._followed, out=counter)
 
-    def _get_later(self, values: Any, name: str, offset: int, applied: int) -> None:
-        self._window.get_later(values, self.server, name, offset, self._applied_name, self._worker, applied)
+    def _get_when(self, values: Any, name: str, offset: int, applied: int) -> None:
+        self._window.get_when(values, self.server, name, offset, self._applied_name, self._worker, applied)
 
     def has_applied(self) -> bool:
         """Return whether the server has applied everything that was sent; if it hasn't, let it say when it has."""
@@ -250,7 +250,7 @@ class Outbox:
         slot = self._geometry.slots - self.sent % self._geometry.slots - len(headers)
         begin = self._worker * self._geometry.ring + slot * self._stride
         for offset, values in parts:
-            self._window.put(values, self.server, self._names.slots, begin + offset, stays=self._stays)
+            self._window.put(values, self.server, self._names.slots, begin + offset, zero_copy=self._zero_copy)
         self._window.put(headers, self.server, self._names.headers, (self._first_slot + slot) * HEADER)
         self._unpublished = len(headers)
 

@@ -37,10 +37,10 @@ class Outboxes:
         """Bytes of values delivered."""
         return sum(outbox.bytes for outbox in self._all)
 
-    def begin(self, fetched: Sequence[int], portions: tuple[int, int] = (-1, -1), stays: bool = False) -> None:
+    def begin(self, fetched: Sequence[int], portions: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
         """Begin a push; `send` until it returns True. See `Outbox.begin`; `fetched` is of each shard."""
         for outbox, clock in zip(self._all, fetched, strict=True):
-            outbox.begin(clock, portions, stays)
+            outbox.begin(clock, portions, zero_copy)
 
     def send(self, vector: Any) -> bool:
         """Deliver as many chunks of a vector as there are free slots for; return whether all are delivered."""
@@ -93,9 +93,9 @@ class Outboxes:
     def _publish(self, written: Sequence[Outbox]) -> None:
         """Show servers what has been written, once it is there."""
         for outbox in written:
-            self._window.order(outbox.server)
+            self._window.fence(outbox.server)
         for outbox in written:
             outbox.publish()
         for outbox in written:
-            self._window.order(outbox.server)
+            self._window.fence(outbox.server)
             self._doorbells.ring(outbox.server)

@@ -34,7 +34,7 @@ class OwnMemory:
         region = self._regions[name]
         return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
-    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
+    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, zero_copy: bool = False) -> None:
         self._part(values, name, offset)[:] = values.reshape(-1).view(np.uint8)
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
@@ -63,7 +63,7 @@ class OwnMemory:
 
     def flush(self, rank: int) -> None: ...
 
-    def order(self, rank: int) -> None: ...
+    def fence(self, rank: int) -> None: ...
 
     def sync(self) -> None: ...
 

@@ -66,9 +66,9 @@ class WindowProbe(Owner):
         """Return, on both ranks, whether what each puts arrives and what each gets is what arrived."""
         own, back = np.arange(self._size) + 10 * self._comm.rank, np.zeros(self._size, np.int64)
         self.put(own)
-        self._window.settle()
+        self._window.quiesce()
         self.get(back)
-        self._window.settle()
+        self._window.quiesce()
         arrived = np.arange(self._size) + 10 * self._partner
         right = np.array_equal(back, own) and np.array_equal(self._window.local("data"), arrived)
         return bool(self._comm.allreduce(bool(right), op=MPI.LAND))
@@ -83,7 +83,7 @@ class WindowProbe(Owner):
         """
         turn = self._write if self._comm.rank == 0 else self._read
         wrong = sum(turn(number) for number in range(1, rounds + 1))
-        self._window.settle()
+        self._window.quiesce()
         gets, puts = self._comm.allgather(wrong)
         return puts, gets
 
@@ -91,9 +91,9 @@ class WindowProbe(Owner):
         """Put data and announce them, as a worker does; return whether what the target announces is wrong."""
         data, counter, answer = np.full(self._size, number), np.array([number]), np.zeros(self._size, np.int64)
         self._window.put(data, self._partner, "data")
-        self._window.order(self._partner)
+        self._window.fence(self._partner)
         self._window.put(counter, self._partner, "counters", ANNOUNCED)
-        self._window.order(self._partner)
+        self._window.fence(self._partner)
         counter[0] = 0
         while counter[0] < number:
             self._window.get(counter, self._partner, "counters", CONSUMED)

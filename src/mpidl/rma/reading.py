@@ -62,7 +62,7 @@ class ShardReader:
     def start(self, parameters: Any, without: Collection[int] = ()) -> None:
         """Start reading all shards but some into a vector, after what has been started before."""
         for rank in self._ranks:
-            self._window.order(rank)
+            self._window.fence(rank)
         for number, (rank, _) in enumerate(self._holders):
             if number not in without:
                 self._window.get(parameters[self._parts[number]], rank, self._regions[number][0])

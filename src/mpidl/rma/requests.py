@@ -37,8 +37,8 @@ class Operation(IntEnum):
     LONG_PUT = 1
     GET = 2
     FETCH_AND_OP = 3
-    SETTLE = 4  # nothing follows before all ranks have settled
-    GET_LATER = 5  # once a counter, an element of a region, is large enough
+    QUIESCE = 4  # nothing follows before all ranks have quiesced
+    GET_WHEN = 5  # once a counter, an element of a region, is large enough
 
 
 #: Numbers at the head of a request: operation, the region's number, offset in elements, bytes, operator, operand, and
@@ -88,8 +88,8 @@ class Requests:
 
     Attributes
     ----------
-    settled : int
-        How many times a rank has said that nothing follows.
+    quiesced : int
+        Number of announcements, from any rank, that nothing follows.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Requests:
         self._waiting: list[Source] = []
         self._later = Later(memory.memory, ranks)
         self._value, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        self.settled = 0
+        self.quiesced = 0
 
     def _receive(self, source: Source) -> MPI.Request:
         return self._comm.Irecv([source.message, MPI.BYTE], source.rank, Tag.REQUEST)
@@ -143,7 +143,7 @@ class Requests:
                 self._waiting.append(source)
             data = pieces(self._bytes(head), self._piece)
             source.waiting.extend(self._comm.Irecv(piece, source.rank, Tag.DATA) for piece in data)
-        elif source.waiting and head[0] != Operation.GET_LATER:  # Which waits for a counter, and for nothing else.
+        elif source.waiting and head[0] != Operation.GET_WHEN:  # Which waits for a counter, and for nothing else.
             source.waiting.append((head, source.message.copy()))
         else:
             self._carry_out(source, head, source.message)
@@ -174,7 +174,7 @@ class Requests:
             self._bytes(head)[:] = message[HEAD_BYTES : HEAD_BYTES + size]
         elif operation == Operation.GET:
             self._sends.start(self._bytes(head), source.rank, Tag.ANSWER)
-        elif operation == Operation.GET_LATER:
+        elif operation == Operation.GET_WHEN:
             counter = self._regions[operator].displacement + operand * self._value.itemsize
             self._later.add(source.rank, counter, least, self._bytes(head))
         elif operation == Operation.FETCH_AND_OP:
@@ -186,7 +186,7 @@ class Requests:
             answer[:8] = self._before.view(np.uint8)
             self._sends.start(answer[:8], source.rank, Tag.ANSWER, answer)
         else:
-            self.settled += 1
+            self.quiesced += 1
 
     def free(self) -> None:
         """Expect nothing more."""

@@ -80,7 +80,7 @@ class SharedSamples(Owner):
         forms = sharers.comm.bcast(forms)
         self.held = [sharers.held(split) for split in splits]
         self.nbytes = self._size(forms)
-        agree(lambda: self._check_room(sharers.node))
+        agree(lambda: self._check_space(sharers.node))
         arrays = self._allocate(sharers.node, forms)
         try:
             agree(lambda: self._read(sharers, forms, arrays))
@@ -114,7 +114,7 @@ class SharedSamples(Owner):
             elif sharers.node.rank == 0:
                 sharers.take_in(split, form, own)
 
-    def _check_room(self, node: MPI.Intracomm) -> None:
+    def _check_space(self, node: MPI.Intracomm) -> None:
         if node.rank or node.size == 1:
             return
         directory = os.environ.get("OMPI_MCA_osc_sm_backing_directory", SHARED_MEMORY)  # noqa: SIM112

@@ -192,8 +192,8 @@ class SharedState(Owner):
             sleep = ANSWERED_SLEEP if longest is None else min(longest, ANSWERED_SLEEP)
         return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
-    def settle(self) -> None:
-        self.window.settle()
+    def quiesce(self) -> None:
+        self.window.quiesce()
 
     def free(self) -> None:
         """Give everything back; collective."""

@@ -125,7 +125,7 @@ class Window(Owner):
         region = self._regions[self._rank][name]
         return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
-    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, stays: bool = False) -> None:
+    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, zero_copy: bool = False) -> None:
         region = self._regions[rank][name]
         if self._staging is not None:
             values = self._staging.outgoing(values, rank)
@@ -142,14 +142,14 @@ class Window(Owner):
             operation(piece, rank, (displacement, piece[1], MPI.BYTE))
             displacement += piece[1]
 
-    def answers_later(self, rank: int) -> bool:
-        """See `RemoteMemory.answers_later`: nobody looks at a window for this rank."""
+    def supports_deferred_get(self, rank: int) -> bool:
+        """See `RemoteMemory.supports_deferred_get`: nobody looks at a window for this rank."""
         return False
 
     def piece(self, rank: int) -> int:
         return LONGEST_MESSAGE
 
-    def get_later(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
+    def get_when(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
         raise ValueError(f"rank {rank} is reached through a window, which answers at once")
 
     def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
@@ -168,8 +168,8 @@ class Window(Owner):
         region = self._regions[rank][name]
         self._window.Fetch_and_op(value, before, rank, region.displacement + offset * region.dtype.itemsize, op)
 
-    def order(self, rank: int) -> None:
-        """See `RemoteMemory.order`: all is complete, here and there."""
+    def fence(self, rank: int) -> None:
+        """See `RemoteMemory.fence`: all is complete, here and there."""
         self.flush(rank)
 
     def flush(self, rank: int) -> None:
@@ -191,7 +191,7 @@ class Window(Owner):
     def attended(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def settle(self) -> None:
+    def quiesce(self) -> None:
         self._comm.Barrier()
         self.sync()
 

@@ -94,7 +94,7 @@ class WindowWorkerLink(WindowLink):
     # Data, clocks and status, all at the coordinator; status at the relay, where there is one.
 
     def ask_for_ticket(self) -> bool:
-        if not self._window.answers_later(self._coordinator):
+        if not self._window.supports_deferred_get(self._coordinator):
             return False
         self._next_ticket = self._control(Control.TICKETS)
         self._next_ticket.start_add()
@@ -125,9 +125,9 @@ class WindowWorkerLink(WindowLink):
         before = int(self._clock[0])
         self._clock[0] = clock
         self._window.put(self._clock, self._coordinator, "clocks", self._replica)
-        self._window.order(self._coordinator)
+        self._window.fence(self._coordinator)
         # A coordinator of another node answers this node's workers when they need not wait any more.
-        if self._window.answers_later(self._coordinator) or self._slowest() <= before:
+        if self._window.supports_deferred_get(self._coordinator) or self._slowest() <= before:
             return
         for rank in self._shared.workers:
             self._doorbells.ring(rank)
@@ -179,8 +179,8 @@ class WindowWorkerLink(WindowLink):
     def mark(self, order: int) -> bool:
         return self._outboxes.mark(order)
 
-    def begin_push(self, fetched: Sequence[int], portions: tuple[int, int], stays: bool = False) -> None:
-        self._outboxes.begin(fetched, portions, stays)
+    def begin_push(self, fetched: Sequence[int], portions: tuple[int, int], zero_copy: bool = False) -> None:
+        self._outboxes.begin(fetched, portions, zero_copy)
 
     def send_push(self, vector: Any) -> bool:
         return self._outboxes.send(vector)
@@ -221,12 +221,12 @@ class WindowWorkerLink(WindowLink):
 
     @property
     def can_follow(self) -> bool:
-        return not self.relayed and any(self._window.answers_later(rank) for rank, _ in self._holders)
+        return not self.relayed and any(self._window.supports_deferred_get(rank) for rank, _ in self._holders)
 
     def follow_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
         self._before, self._followed = clocks, []
         for number, (rank, shard) in enumerate(self._holders):
-            if self._window.answers_later(rank):
+            if self._window.supports_deferred_get(rank):
                 self._followed.append(number)
                 encoded = number in self._fetches
                 part = None if encoded else parameters[self._parts[number]]

@@ -1,4 +1,4 @@
-"""What all ranks settle together: what the first finds, what went wrong on some, and that all were given the same."""
+"""What all ranks agree on: what the first finds, what went wrong on some, and that all were given the same."""
 
 from __future__ import annotations
 

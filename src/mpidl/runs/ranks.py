@@ -30,8 +30,8 @@ from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.rma.nodes import neighbours
-from mpidl.rma.room import check_windows
 from mpidl.rma.shared_samples import SharedSamples
+from mpidl.rma.shm_space import check_window_space
 from mpidl.rma.transport import WindowTransport
 from mpidl.runs.agreement import check_same, together
 from mpidl.runs.common_values import agree_on_initial_values, share_trained
@@ -99,18 +99,18 @@ def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dic
     choose_wire(comm, roles, job, nodes)
     job.know_outputs(comm.allreduce(role.outputs, op=MPI.MAX))
     capacity = _capacity(job, held)
-    _agree(comm, roles, lambda: check_windows(comm, roles, capacity, config.topology.transport))
+    _agree(comm, roles, lambda: check_window_space(comm, roles, capacity, config.topology.transport))
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
         transport = WindowTransport(comm, roles, capacity, staging=role.staging, way=config.topology.transport)
     try:
-        _agree(comm, roles, lambda: role.prepare(transport), in_groups=partitions > 1, before=transport.settle)
+        _agree(comm, roles, lambda: role.prepare(transport), in_groups=partitions > 1, before=transport.quiesce)
     except MpidlError:
         role.discard_files()
         raise
     with _failing_together(comm, roles, job.directory), transport:
         own = role.work()
-        transport.settle()
+        transport.quiesce()
         summary: dict[str, Any] = comm.bcast(own, root=roles.coordinator)
         if config.run.record:
             role.save_record(transport)

@@ -223,7 +223,7 @@ class ThroughServers(RequestHandler):
             return
         started = self._timer()
         if self._leaving is None:
-            self._begin_push(*self._headers(), stays=True)
+            self._begin_push(*self._headers(), zero_copy=True)
             self._leaving = gradient
         self._link.send_final(gradient, start)
         self.status.figures["pushing_seconds"] += self._timer() - started
@@ -233,7 +233,7 @@ class ThroughServers(RequestHandler):
         follows = request.fetched_next is not None and self.record is None and not self.together
         follows = follows and self._link.can_follow
         if self._leaving is None:
-            self._begin_push(*self._headers(), stays=request.fetched_next is not None and not request.ahead)
+            self._begin_push(*self._headers(), zero_copy=request.fetched_next is not None and not request.ahead)
         else:
             assert self._leaving is request.vector, "a part of another vector has been sent"
             self._leaving = None
@@ -273,9 +273,9 @@ class ThroughServers(RequestHandler):
         self._begin_push(clocks, portions)
         self._deliver(vector)
 
-    def _begin_push(self, clocks: Sequence[int], portions: tuple[int, int], stays: bool = False) -> None:
+    def _begin_push(self, clocks: Sequence[int], portions: tuple[int, int], zero_copy: bool = False) -> None:
         self._pushed_before = self._link.bytes_pushed
-        self._link.begin_push(clocks, portions, stays)
+        self._link.begin_push(clocks, portions, zero_copy)
 
     def _deliver(self, vector: Any) -> None:
         """Send what is left of a push that has begun."""

@@ -70,7 +70,7 @@ class Transport(Protocol):
         """Return the coordinator's link."""
         ...
 
-    def settle(self) -> None:
+    def quiesce(self) -> None:
         """Wait for all ranks, serving them, until all that any of them has written has arrived; collective.
 
         A rank that others reach does so before it waits for them in any other way.

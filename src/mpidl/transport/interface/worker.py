@@ -116,10 +116,10 @@ class WorkerLink(FollowerLink, Protocol):
         """Mark an order at all shards: later pushes are not in its checkpoint. False while one of them has no room."""
         ...
 
-    def begin_push(self, fetched: Sequence[int], portions: tuple[int, int], stays: bool = False) -> None:
+    def begin_push(self, fetched: Sequence[int], portions: tuple[int, int], zero_copy: bool = False) -> None:
         """Begin a push, with each shard's clock at the last fetch and the first and last portion in its headers.
 
-        With `stays`, the vector doesn't change before the next fetch has finished.
+        With `zero_copy`, the vector doesn't change before the next fetch has finished.
         """
 
     def send_push(self, vector: Any) -> bool:

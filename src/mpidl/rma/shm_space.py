@@ -1,4 +1,4 @@
-"""Whether a node's shared memory has room for the windows of its ranks."""
+"""Checks that a node's shared memory has space for the windows of its ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mpidl.rma.windows import allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
 
-#: Bytes for what is small: counters, status, and what MPI keeps beside a window.
+#: Bytes for counters, status, and what MPI keeps beside a window.
 SMALL = 1 << 18
-#: Open MPI wants this much more than it uses.
+#: Open MPI requires this factor of what it uses.
 MARGIN = 1.05
 
 
-def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, way: str = "windows") -> None:
+def check_window_space(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, way: str = "windows") -> None:
     """Check that window memory fits into each node's shared memory; collective.
 
     Parameters
@@ -31,7 +31,7 @@ def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, way: st
     Raises
     ------
     MpidlError
-        It doesn't, on this rank's node. MPI libraries die of SIGBUS when they write to memory that is not there.
+        It doesn't, on this rank's node. MPI libraries are killed by SIGBUS on writing to memory that is not there.
     """
     node = neighbours(comm)
     needed, alone = node.allreduce(_needed(comm.rank, roles, capacity, way)), node.size == 1
@@ -40,7 +40,7 @@ def check_windows(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, way: st
         return  # MPI then takes private memory
     directory = os.environ.get("OMPI_MCA_osc_sm_backing_directory", SHARED_MEMORY)  # noqa: SIM112
     remedy = (
-        "remove what others have left there, or give it more (a container: --shm-size), use more nodes, or set "
+        "remove leftover files there, enlarge it (in a container: --shm-size), use more nodes, or set "
         "MPIDL_WINDOWS=create"
     )
     check_free(directory, int(needed * MARGIN), "memory of the windows", remedy)
