@@ -234,18 +234,11 @@ def configured(algorithm, **run):
 
 
 @pytest.mark.parametrize("algorithm", [{"name": "backup_sync"}, {"name": "diloco", "quorum": 2}])
-@pytest.mark.parametrize(
-    ("key", "line"),
-    [
-        ("deterministic", "algorithm.grace: 0.5 depends on timing, which rules out run.deterministic = true"),
-        ("record", "run.record: a run of {name} with grace can't be recorded"),
-    ],
-)
-def test_what_goes_by_timing_is_neither_deterministic_nor_recorded(algorithm, key, line):
-    configured(algorithm, **{key: True})
+def test_a_grace_window_is_not_deterministic(algorithm):
+    configured(algorithm, deterministic=True)
     with pytest.raises(UsageError) as error:
-        configured(algorithm | {"grace": 0.5}, **{key: True})
-    assert str(error.value) == line.format(name=algorithm["name"])
+        configured(algorithm | {"grace": 0.5}, deterministic=True)
+    assert str(error.value) == "algorithm.grace: 0.5 depends on timing, which rules out run.deterministic = true"
 
 
 def test_a_quorum_is_of_the_replicas_that_there_are():

@@ -49,7 +49,6 @@ OTHERS = {
     "metrics": ["f1"],
     "target_accuracy": 0.5,
     "patience": 3,
-    "record": True,
     "report": 2.0,
     "checkpoint_every": 9.0,
     "keep": 8,
@@ -85,7 +84,7 @@ def test_an_argument_wins_over_the_configuration(resolved, given):
     assert (config.data.batch, config.data.portion, config.topology.servers) == (16, 256, 2)
     assert (config.run.name, config.run.dir, config.run.epochs, config.run.steps) == ("other", "elsewhere", None, 5)
     assert (config.run.seed, config.run.deterministic, config.run.target_accuracy) == (1, True, 0.5)
-    assert (config.run.record, config.run.report) == (True, 2.0)
+    assert config.run.report == 2.0
     assert (config.checkpoint.every, config.checkpoint.keep) == (9.0, 8)
     assert (config.debug, config.device.kind) == (OTHERS["debug"], "cuda")
     assert config.device.transfer == ("auto" if given is None else "staged")
@@ -112,7 +111,6 @@ def test_the_defaults_are_those_of_the_sections(resolved):
         ({"batch": 3}, "data.portion: 512, expected a multiple of data.batch (3)"),
         ({"augment": {"refelct": True}}, "data.augment.refelct: unknown key, did you mean 'reflect'?"),
         ({"device": "tpu"}, "device.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'"),
-        ({"algorithm": mpidl.algorithms.Hogwild(), "record": True}, "run.record: a run of hogwild can't be recorded"),
         ({"data": 3}, f"{DATA}, found 3"),
         ({"data": (np.zeros((9, 2)), np.zeros(9, int))}, f"{DATA}, found a tuple"),
         ({"data": np.zeros((9, 2))}, f"{DATA}, found a ndarray"),

@@ -59,7 +59,7 @@ OPTIONS = [
     ["export"], ["export", "absent", "--to", "npz"], ["export", "images", "--to", LONG], ["predict", ".", "test"],
     *(["export", ".", "--to", "npz", "--step", step] for step in ("x", "-1", "9" * 5000, LONG)),
     ["predict", "absent", "test", "-o", "out.h5"], ["predict", ".", LONG, "-o", LONG], ["predict", ".", "x", "-o", "/"],
-    ["simulate", "--replay", "."], ["data", "pack", "absent", "out.h5"], ["data", "pack", ".", "out.h5"],
+    ["simulate", "."], ["data", "pack", "absent", "out.h5"], ["data", "pack", ".", "out.h5"],
     ["data", "pack", "images", "/"], ["data", "pack", "images", "job.toml"],
     ["data", "pack", "images", "absent/out.h5"],
     ["data", "pack", "images", "out.h5", "--size", "-3"], ["data", "pack", "images", "out.h5", "--size", "9999999"],

@@ -108,8 +108,7 @@ def calibration(path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "simulate: expected CONFIG or --replay RUN_DIR (see `mpidl simulate --help`)"),
-        ([DIGITS], "--replicas: expected int >= 1, found None"),
+        ([DIGITS], "the following arguments are required: --replicas (see `mpidl simulate --help`)"),
         ([DIGITS, "--replicas", "0"], "--replicas: expected int >= 1, found 0"),
         (
             [DIGITS, "--replicas", "2"],

@@ -261,7 +261,6 @@ def test_the_jobs_of_the_repository(job):
             {"run": {"deterministic": True}},
             "run.deterministic is true and needs each push by itself, expected false",
         ),
-        ({}, {"run": {"record": True}}, "run.record is true and needs each push by itself, expected false"),
     ],
 )
 def test_what_a_relay_can_not_add_up(algorithm, sections, text):

@@ -36,6 +36,10 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path):
     assert evaluate(tmp_path / "old")["step"] == 40
 
 
+def test_removed_keys_that_had_no_effect_on_training_are_ignored():
+    assert from_dict(sections(run={"record": True, "seed": 2})) == from_dict(sections(run={"seed": 2}))
+
+
 @pytest.mark.parametrize(
     ("name", "table", "line"),
     [

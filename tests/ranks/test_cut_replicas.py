@@ -221,7 +221,6 @@ def test_the_bytes_that_replicas_move_are_those_of_the_plan(comm, shared_path):
     ("more", "line"),
     [
         ({"algorithm": {"name": "hogwild"}}, r"topology.partitions: 2, but hogwild's replicas share one whole vector"),
-        ({"run": {"record": True}}, r"topology.partitions: 2, but only replicas of one rank can be recorded"),
         ({"model": {"layer": None, "group": None, "dtype": None, "l2": None, "clip": None,
                     "factory": "test_cut_replicas:flat"}},
          r"topology.partitions: 2, but only networks of layers are cut, other models train whole; expected 1"),

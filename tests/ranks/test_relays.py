@@ -15,11 +15,12 @@ from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Relay as RelayRanks
 from mpidl.topology.roles import Roles
+from mpidl.transport.protocol import ShardClock
 from mpidl.wire import Differences
 
 pytestmark = pytest.mark.mpi(min_size=3)
 SIZE, CHUNK, BASE = 4099, 250, 10_000
-CLOCK, CUT = 0, 2
+CLOCK, CUT = (int(number) for number in ShardClock)
 
 
 def triangle(pushes):
@@ -52,7 +53,7 @@ class Pusher:
         self.number, self.link, self.pushes = number // transport.partitions, transport.worker(number), 0
         size = self.link.shards[-1].stop
         self._backoff, self._vector = self.link.backoff(), np.empty(size)
-        self._clocks = np.zeros((figures, 3), np.int64)
+        self._clocks = np.zeros((figures, len(ShardClock)), np.int64)
         self._has = np.zeros((len(transport.workers), size))
 
     def until(self, ready):

@@ -66,7 +66,7 @@ def test_who_waits_for_updates_of_all_shards_asks_each_server_once(comm, transpo
     clocks = [1, 3, 4]
     if comm.rank == SERVER:
         link = transport.server(0)
-        show(comm, transport, [partial(link.show_clock, clock, 0) for clock in clocks])
+        show(comm, transport, [partial(link.show_clock, clock) for clock in clocks])
     elif comm.rank != COORDINATOR:
         link, backoff = transport.worker(comm.rank - 2), transport.backoff()
         found = np.zeros((1, len(ShardClock)), np.int64)

@@ -62,7 +62,7 @@ class Rank:
         self._clock.now += min(5.0, longest, *others)
         return True
 
-    def show_clock(self, clock, received):
+    def show_clock(self, clock):
         self.shown.append((self._clock.now, clock))
 
     def wake_workers(self):

@@ -131,14 +131,8 @@ def _add_simulate(parsers: Parsers) -> None:
         help="predict a run on a virtual cluster",
         description="Train on a virtual cluster, in this process: the arithmetic is real, only time is not.",
     )
-    simulate.add_argument(
-        "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file with a section [virtual]"
-    )
-    simulate.add_argument("--replicas", metavar="N", type=int, help="number of replicas")
-    simulate.add_argument(
-        "--replay", metavar="RUN_DIR", type=user_path,
-        help="instead: repeat, in one process, a run on ranks that was recorded (run.record = true)",
-    )  # fmt: skip
+    simulate.add_argument("config", metavar="CONFIG", type=user_path, help="a TOML file with a section [virtual]")
+    simulate.add_argument("--replicas", metavar="N", type=int, required=True, help="number of replicas")
     _add_overrides(simulate)
     _add_json(simulate, "the summary")
     simulate.set_defaults(command=commands.run_simulate)

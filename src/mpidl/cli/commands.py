@@ -168,14 +168,8 @@ def run_simulate(arguments: argparse.Namespace) -> int:
     if environment.world().size > 1:
         raise UsageError("simulate: runs in one process, without mpirun")
     environment.limit_threads()
-    from mpidl.runs.replay import replay
     from mpidl.runs.simulate import simulate
 
-    if arguments.replay is not None:
-        _show(replay(arguments.replay), arguments.json, results.replay)
-        return 0
-    if arguments.config is None:
-        raise UsageError("simulate: expected CONFIG or --replay RUN_DIR (see `mpidl simulate --help`)")
     _check_number("--replicas", arguments.replicas)
     summary = simulate(_config(arguments), arguments.replicas)
     _show(summary, arguments.json, results.summary)

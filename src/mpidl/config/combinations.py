@@ -1,4 +1,4 @@
-"""What of a topology can't go with which algorithm and run."""
+"""Reject topologies that are incompatible with the algorithm or the run."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from mpidl.config.topology import TopologySection
 from mpidl.errors import UsageError
 
 
-def check_partitions(topology: TopologySection, algorithm: Algorithm, run: RunSection) -> None:
-    """Raise UsageError for what can't be done with models that are cut."""
-    if topology.partitions == 1:
-        return
-    found = f"topology.partitions: {topology.partitions}"
-    if algorithm.exchange is Exchange.SHARED_MEMORY:
+def check_partitions(topology: TopologySection, algorithm: Algorithm) -> None:
+    """Raise UsageError if the model is cut and the algorithm needs it whole."""
+    if topology.partitions > 1 and algorithm.exchange is Exchange.SHARED_MEMORY:
+        found = f"topology.partitions: {topology.partitions}"
         raise UsageError(f"{found}, but {algorithm.name}'s replicas share one whole vector, expected 1")
-    if run.record:
-        raise UsageError(f"{found}, but only replicas of one rank can be recorded, expected 1 or run.record = false")
 
 
 def check_relay(topology: TopologySection, algorithm: Algorithm, run: RunSection) -> None:
-    """Raise UsageError for what can't be done with the sum of several workers' pushes."""
+    """Raise UsageError if there are relays and the algorithm or the run needs the pushes of single workers."""
     if not topology.relay:
         return
     found = "topology.relay: true, but"
@@ -30,6 +26,5 @@ def check_relay(topology: TopologySection, algorithm: Algorithm, run: RunSection
         raise UsageError(f"{found} algorithm.max_staleness drops pushes one by one, expected none")
     if not algorithm.policy(1).sums:
         raise UsageError(f"{found} servers need each push of {algorithm.name} by itself, expected false")
-    for key in ("deterministic", "record"):
-        if getattr(run, key):
-            raise UsageError(f"{found} run.{key} is true and needs each push by itself, expected false")
+    if run.deterministic:
+        raise UsageError(f"{found} run.deterministic is true and needs each push by itself, expected false")

@@ -187,17 +187,12 @@ def from_dict(
     for key in ("wire", "wire_fetch"):
         if config.run.deterministic and getattr(config.algorithm, key) == AUTO:
             raise UsageError(f"algorithm.{key}: 'auto' is chosen by timing, which rules out run.deterministic = true")
-    if config.run.record and algorithm.exchange in (Exchange.SHARED_MEMORY, Exchange.OPERATIONS):
-        raise UsageError(f"run.record: a run of {algorithm.name} can't be recorded")
-    for key, given in (("streamed", "fragments or overlap"), ("dynamic", "dynamic = true"), ("grace", "grace")):
-        if config.run.record and getattr(config.algorithm, key, False):
-            raise UsageError(f"run.record: a run of {algorithm.name} with {given} can't be recorded")
     if config.algorithm.streamed and any(death.returns is not None for death in config.virtual.death):
         raise UsageError(
             f"virtual.death: a replica that returns can't take part in a run of {algorithm.name} with fragments or "
             "overlap, expected no returns"
         )
-    check_partitions(config.topology, config.algorithm, config.run)
+    check_partitions(config.topology, config.algorithm)
     check_relay(config.topology, config.algorithm, config.run)
     return config
 

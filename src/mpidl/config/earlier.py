@@ -1,4 +1,4 @@
-"""Configurations of earlier versions: sections that have another name now, and keys that are gone."""
+"""Configurations of earlier versions: renamed sections and removed keys."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from mpidl.errors import UsageError, quoted
 
 __all__ = ["modernise"]
 
-#: Sections that have another name now.
+#: Renamed sections.
 RENAMED = {"test": "debug"}
 
-#: Keys that are gone: the only value that they could have, and why there is no other.
+#: Removed keys that had one valid value, and the reason to give for any other.
 RETIRED = {
     ("topology", "standby"): (0, "every rank has work"),
 }
 
+#: Removed keys that had no effect on training.
+IGNORED = [("run", "record")]
+
 
 def modernise(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the names of this version; where a key is given under both, the new name wins.
+    """Return a configuration with the names of this version; a key under its new name takes precedence.
 
     Raises
     ------
     UsageError
-        A key that is gone has a value other than the only one that it could have.
+        A removed key has a value other than the valid one.
     """
     values = dict(values)
     for old, new in RENAMED.items():
@@ -39,5 +42,12 @@ def modernise(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(table, Mapping) and key in table:
             if table[key] != only:
                 raise UsageError(f"{section}.{key}: {quoted(table[key])}, but {why}; leave the key out")
-            values[section] = {name: value for name, value in table.items() if name != key}
+            values[section] = _without(table, key)
+    for section, key in IGNORED:
+        if isinstance(table := values.get(section), Mapping):
+            values[section] = _without(table, key)
     return values
+
+
+def _without(table: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != key}

@@ -53,8 +53,6 @@ class RunSection(Checked):
         Stop when the accuracy reaches this value: that on the validation data, or on the test data if there are none.
     patience : int, optional
         Stop when the figure of `target`, or else the loss of evaluations, has not become better for so many epochs.
-    record : bool
-        Record the interleaving of a run on ranks, for ``mpidl simulate --replay``.
     report : float
         Seconds between two reports where the output is a log and not a terminal.
     terminate_on_nan : bool
@@ -71,7 +69,6 @@ class RunSection(Checked):
     target: str | None = None
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
     patience: Count | None = None
-    record: bool = False
     report: Seconds = 10.0
     terminate_on_nan: bool = True
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mpidl.report.text import quantity
 
-__all__ = ["evaluation", "exported", "packed", "predicted", "replay", "summary"]
+__all__ = ["evaluation", "exported", "packed", "predicted", "summary"]
 
 
 #: What models are evaluated on.
@@ -56,12 +56,6 @@ def packed(result: Mapping[str, Any]) -> str:
     """Return a description of a packed file as text."""
     text = "{file}: {train_samples} images to train with, {test_samples} to test with, {classes} classes"
     return text.format(**result)
-
-
-def replay(result: Mapping[str, Any]) -> str:
-    """Return the result of a replay as text."""
-    same = "equal, bit for bit," if result["equal"] else f"differ by at most {result['difference']:.3g} from"
-    return f"{result['gradients']} gradients: the parameters {same} those of {result['run_dir']}, step {result['step']}"
 
 
 def _quality(result: Mapping[str, Any], beside: Sequence[str] = ()) -> list[str]:

@@ -20,7 +20,7 @@ from mpidl.transport.protocol import ANNOUNCING, Order, ShardClock
 from mpidl.wire import Differences, ErrorFeedback
 
 #: Plain integers, which index arrays faster than an enumeration's.
-CLOCK, RECEIVED, CUT = (int(number) for number in ShardClock)
+CLOCK, CUT = (int(number) for number in ShardClock)
 
 
 def runs(numbers: Sequence[int]) -> list[tuple[slice, int]]:
@@ -150,6 +150,5 @@ class WindowRelayLink(WindowLink):
             np.copyto(values, parameters[part])
         self._window.sync()
         for (_, shown), row in zip(self._shown, clocks, strict=True):
-            shown[RECEIVED] = row[RECEIVED]
             shown[CLOCK] = row[CLOCK]
         self._window.sync()

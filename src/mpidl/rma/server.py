@@ -15,7 +15,7 @@ from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import Order, ShardClock
 
 #: Plain integers, which index arrays faster than an enumeration's.
-CLOCK, RECEIVED, CUT = (int(number) for number in ShardClock)
+CLOCK, CUT = (int(number) for number in ShardClock)
 
 
 class WindowServerLink(WindowLink):
@@ -52,8 +52,7 @@ class WindowServerLink(WindowLink):
     def post(self, status: np.ndarray, wake: bool = False) -> None:
         self._post("servers", self._number, status, wake)
 
-    def show_clock(self, clock: int, received: int) -> None:
-        self._clock[RECEIVED] = received
+    def show_clock(self, clock: int) -> None:
         self._clock[CLOCK] = clock
 
     def show_cut(self, order: int) -> None:

@@ -14,7 +14,6 @@ from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PushHeader
 from mpidl.storage.files import scratch
-from mpidl.storage.interleaving import ServerRecord
 from mpidl.storage.writer import BackgroundTask, save_shard
 from mpidl.transport.interface.server import ServerLink
 from mpidl.transport.interface.transport import Transport
@@ -48,8 +47,6 @@ class ServedShard:
     status : ShardStatus
     order : int
         Ordinal of the last order to save that was taken up.
-    record : ServerRecord or None
-        Where arrivals are noted.
     due : float
         When the next call of `look` is due.
     """
@@ -70,7 +67,6 @@ class ServedShard:
     ) -> None:
         self.number, self.shard, self._server = number, shard, server
         self._directory, self._finite, self._accrue = directory, finite, accrue
-        self.record: ServerRecord | None = None
         self.due = math.inf
         shard.on_drop = self._log_drop
         self._cut, self.order = Cut(shard), 0
@@ -86,7 +82,7 @@ class ServedShard:
         self.link, self._rank = transport.server(self.number), transport.rank
         self._inbox = self.link.inbox
         self.shard.bind({PARAMETERS: self.link.parameters})
-        self.link.show_clock(self.shard.clock, self.shard.received)
+        self.link.show_clock(self.shard.clock)
         self.link.show_cut(self.order)
         self.post()
 
@@ -127,8 +123,7 @@ class ServedShard:
         return True
 
     def _apply(self, message: Message) -> None:
-        shard, record = self.shard, self.record
-        before = shard.clock
+        before = self.shard.clock
         if message.chunk == END:
             self._remove_worker(message.worker)
         elif message.chunk == MARK:
@@ -137,10 +132,8 @@ class ServedShard:
             self._accrue(self.number, message)
         else:
             received = (message.worker, message.chunk, message.fetched, message.values, message.portions)
-            shard.receive_chunk(*received)
+            self.shard.receive_chunk(*received)
             self._cut.receive_chunk(*received)
-            if record is not None:
-                record.received(message.worker)
         self._show_clock(before)
 
     def look(self, now: float) -> bool:
@@ -154,16 +147,13 @@ class ServedShard:
 
     def _show_clock(self, before: int) -> None:
         """Show the workers the shard's clock, and wake them if they wait for another one than it was before."""
-        shard = self.shard
-        self.link.show_clock(shard.clock, shard.received)
-        if shard.clock != before and shard.policy.awaited:
+        self.link.show_clock(self.shard.clock)
+        if self.shard.clock != before and self.shard.policy.awaited:
             self.link.wake_workers()
 
     def _remove_worker(self, worker: int) -> None:
         self._cut.mark(worker)
         self.shard.remove_worker(worker)
-        if self.record is not None:
-            self.record.left(worker)
         self._training.discard(worker)
         if not self._training:
             self.shard.apply_rest()

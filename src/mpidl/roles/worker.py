@@ -31,7 +31,6 @@ from mpidl.metrics.figures import Figures
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Held, Range, split
 from mpidl.shards.shard import CHUNK_BYTES, Shard
-from mpidl.storage.interleaving import WorkerRecord
 from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import NO_MORE, TICKETS, Phase, State, evaluation
 
@@ -58,11 +57,6 @@ class Worker:
         The ranks of the replica, if there are several.
     relayed : bool
         Whether a relay encodes what this worker exchanges with the servers.
-
-    Attributes
-    ----------
-    record : WorkerRecord or None
-        What the worker did, if the run is recorded.
     """
 
     def __init__(
@@ -74,7 +68,6 @@ class Worker:
         own = [(place, each) for place, each in enumerate(held) if each.partition == self._lead.partition]
         self._handler = self._make_handler(own)
         self._handler.lead = self._lead
-        self._handler.record = self.record = WorkerRecord() if job.config.run.record else None
         self._engine = self._make_engine()
         self._delay = job.config.debug.delay(number)
         # Reading the data, the first sight of them and compiling are no part of training.

@@ -32,7 +32,6 @@ class Keywords(TypedDict, total=False):
     target: Annotated[str | None, "run.target"]
     target_accuracy: Annotated[float | None, "run.target_accuracy"]
     patience: Annotated[int | None, "run.patience"]
-    record: Annotated[bool | None, "run.record"]
     report: Annotated[float | None, "run.report"]
     terminate_on_nan: Annotated[bool | None, "run.terminate_on_nan"]
     batch: Annotated[int | None, "data.batch"]

@@ -29,8 +29,7 @@ from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
 from mpidl.runs.judgement import undisturbed
 from mpidl.runs.signals import stopping
-from mpidl.shards.shard import CHUNK_BYTES, Shard
-from mpidl.storage.interleaving import Interleaving, ServerRecord, WorkerRecord
+from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Roles
 from mpidl.transport.interface.transport import Transport
 from mpidl.wire import Differences
@@ -60,7 +59,6 @@ class RankRole:
         self._place: Place | None = None
         self.staging: Staging | None = None
         self.outputs = 0
-        self._record: WorkerRecord | ServerRecord | None = None
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
         self._shards: list[Shard] = []
         self.unbind: Callable[[], None] = lambda: None
@@ -141,7 +139,7 @@ class RankRole:
             rehearse_shard(job)
             number, relayed = transport.workers.index(rank) // len(job.slices), roles.relay_of(rank) is not None
             role = worker = Worker(job, number, self._held, self._group, relayed)
-            self._record, self._shards = worker.record, list(worker.shards)
+            self._shards = list(worker.shards)
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
         else:
             return
@@ -174,34 +172,15 @@ class RankRole:
             if holder == number
         }
         rehearse_shard(job, xp)
-        server = Server(
+        return Server(
             number, shards, job.directory, workers=len(self._roles.pushers()),
             deterministic=job.config.run.deterministic, coordinated=job.algorithm.coordinated,
             finite=job.config.run.terminate_on_nan,
         )  # fmt: skip
-        if job.config.run.record:
-            (served,) = server.served
-            self._record = served.record = ServerRecord()
-        return server
 
     def has_changed(self) -> bool:
         """Return whether this rank's shards, if it has any, have other parameters than at the start."""
         return [shard.fingerprint() for shard in self._shards] != self._fingerprints
-
-    def save_record(self, transport: Transport) -> None:
-        """Write the run's interleaving; all ranks take part."""
-        records = self._comm.gather(self._record, root=self._roles.coordinator)
-        if records is None:
-            return
-        servers = self._roles.servers
-        workers = [records[rank].arrays(len(servers)) for rank in transport.workers]
-        Interleaving(
-            step=self._job.position.step,
-            chunk=transport.chunks[0] if servers else CHUNK_BYTES // self._job.dtype.itemsize,
-            batches=[batches for batches, _ in workers],
-            fetches=[fetches for _, fetches in workers],
-            arrivals=[records[rank].arrays() for rank in servers],
-        ).save(self._job.directory)
 
     def work(self) -> dict[str, Any] | None:
         """Play the role to its end; the coordinator returns the summary."""

@@ -112,8 +112,6 @@ def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dic
         own = role.work()
         transport.quiesce()
         summary: dict[str, Any] = comm.bcast(own, root=roles.coordinator)
-        if config.run.record:
-            role.save_record(transport)
         role.unbind()
         changed = comm.allreduce(role.has_changed(), op=MPI.LOR)
     if job.shared:

@@ -96,7 +96,6 @@ class Shard(ShardState):
         bool
             Whether this completed the push.
         """
-        self.received += 1
         if chunk == self.chunks - 1:
             staleness = self.clock - fetched
             self.begun += self.policy.takes(staleness)

@@ -22,7 +22,7 @@ from mpidl.shards.staleness import Histogram
 BLOCK = 1 << 14
 
 #: Attributes of `ShardState` that count.
-COUNTERS = ("clock", "begun", "pushes", "received", "dropped", "portion")
+COUNTERS = ("clock", "begun", "pushes", "dropped", "portion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,6 @@ class ShardState:
     begun, pushes, dropped : int
         Number of pushes that have begun to arrive and are taken, that have arrived whole, and that the policy has left
         out.
-    received : int
-        Number of chunks that have arrived.
     portion : int
         The last portion that the push of the last chunk was computed on; it sets the rate.
     staleness : Histogram
@@ -110,7 +108,7 @@ class ShardState:
             state = {} if rule.rule is None else dict(zip(rule.rule.states, rule.rule.init(parameters), strict=True))
         self.vectors: dict[str, Any] = {PARAMETERS: parameters, **state}
         self.clock = self.begun = clock
-        self.pushes = self.received = self.dropped = 0
+        self.pushes = self.dropped = 0
         self.portion = -1
         self.staleness = Histogram()
         self.on_drop: Callable[[PushHeader], None] = lambda push: None

@@ -1,1 +1,1 @@
-"""Files that a run writes and another reads: checkpoints and recorded interleavings."""
+"""Checkpoints: written by one run and read by another."""

@@ -87,8 +87,7 @@ class ShardClock(IntEnum):
     """Numbers that a server shows beside its parameters."""
 
     CLOCK = 0  # updates applied
-    RECEIVED = 1  # chunks received
-    CUT = 2  # ordinal of the last order that a worker has marked: later pushes are in no checkpoint ordered so far
+    CUT = 1  # ordinal of the last order that a worker has marked: later pushes are in no checkpoint ordered so far
 
 
 WORKER_STATUS = np.dtype(

@@ -12,7 +12,6 @@ import numpy as np
 from mpidl.engines.mpi.lead import Lead
 from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import Shard
-from mpidl.storage.interleaving import WorkerRecord
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import WORKER_STATUS, Order
@@ -46,8 +45,6 @@ class RequestHandler:
     ----------
     status : Status
         The worker's running totals.
-    record : WorkerRecord or None
-        Where batches and fetches are noted.
     actions : dict of request to callable
     feedback : sequence of ErrorFeedback
         What the wire format has left out so far, for each server.
@@ -72,7 +69,6 @@ class RequestHandler:
         Decides for the ranks of the worker's replica; set before `bind`.
     """
 
-    record: WorkerRecord | None = None
     actions: dict[type, Callable[[Any], Any]]
     feedback: Sequence[ErrorFeedback] = ()
     copies: Sequence[Differences] = ()
@@ -101,8 +97,6 @@ class RequestHandler:
     def took(self, portion: int, batch: int) -> None:
         """Note the batch that the next vector will come from."""
         self.portion, self._batch = portion, batch
-        if self.record is not None:
-            self.record.took(portion, batch)
 
     def computed(self, loss: float, weight: float) -> None:
         """Note that a gradient has been computed, its batch's weight, and the mean loss times this weight."""

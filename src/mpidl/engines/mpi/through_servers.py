@@ -150,11 +150,6 @@ class ThroughServers(RequestHandler):
         self._waiting.until(self._link.end_pushes)
 
     def _fetch(self, request: Fetch) -> None:
-        self._bring(request)
-        if self.record is not None:
-            self.record.fetched(self.fetched[:, ShardClock.RECEIVED].tolist())
-
-    def _bring(self, request: Fetch) -> None:
         figures = self.status.figures
         if not figures["first_fetch"]:
             figures["first_fetch"] = time.time()
@@ -229,9 +224,8 @@ class ThroughServers(RequestHandler):
         self.status.figures["pushing_seconds"] += self._timer() - started
 
     def _push(self, request: Push) -> None:
-        # A record says what a fetch has seen by one number, and rounds are the same wherever ranks are.
-        follows = request.fetched_next is not None and self.record is None and not self.together
-        follows = follows and self._link.can_follow
+        # Rounds are the same wherever ranks are.
+        follows = request.fetched_next is not None and not self.together and self._link.can_follow
         if self._leaving is None:
             self._begin_push(*self._headers(), zero_copy=request.fetched_next is not None and not request.ahead)
         else:

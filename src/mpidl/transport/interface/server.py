@@ -58,8 +58,8 @@ class ServerLink(FollowerLink, Protocol):
     @property
     def inbox(self) -> Inbox: ...
 
-    def show_clock(self, clock: int, received: int) -> None:
-        """Show workers how many updates have been applied and how many chunks received."""
+    def show_clock(self, clock: int) -> None:
+        """Show workers the number of updates that have been applied."""
 
     def show_cut(self, order: int) -> None:
         """Show workers that pushes from now on may not be in the checkpoint of an order."""

@@ -71,7 +71,6 @@ class SandblasterServer:
         copy, unit = divmod(number, COPY)
         loss, weight = np.array(message.portions, np.int64).view(np.float64).tolist()
         shard, accrual = self._shards[shard_number], self._accruals[shard_number]
-        shard.received += 1
         if message.chunk == 0:
             shard.pushes += 1
         values = shard.bring(message.values)
