@@ -1,4 +1,4 @@
-"""Where ranks compute: on the CPU, or each on one of its node's GPUs."""
+"""The devices that ranks compute on: the CPU, or one of the node's GPUs each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from mpidl.errors import UsageError
 
 
-class Place(NamedTuple):
-    """Where a rank computes.
+class Device(NamedTuple):
+    """The device of a rank.
 
     Attributes
     ----------
@@ -19,7 +19,7 @@ class Place(NamedTuple):
     name : str
         For people: the GPU's, or ``"the CPU"``.
     reason : str
-        Why it isn't a GPU, where that was left open; else empty.
+        Why ``"auto"`` found no GPU; else empty.
     """
 
     xp: Any
@@ -30,8 +30,8 @@ class Place(NamedTuple):
         return f"{self.name} ({self.reason})" if self.reason else self.name
 
 
-def choose(kind: str, number: int) -> Place:
-    """Return where a rank computes, and make its GPU the current one.
+def choose(kind: str, number: int) -> Device:
+    """Return the device of a rank, and make its GPU the current one.
 
     Parameters
     ----------
@@ -43,19 +43,19 @@ def choose(kind: str, number: int) -> Place:
     Raises
     ------
     UsageError
-        It is to be a GPU, and there is none; one line that says what is missing.
+        A GPU was requested, but none was found; one line says what is missing.
     """
     if kind == "cpu":
-        return Place(np, "the CPU")
+        return Device(np, "the CPU")
     found = _gpu(number)
-    if isinstance(found, Place):
+    if isinstance(found, Device):
         return found
     if kind == "cuda":
         raise UsageError(f"device.kind: 'cuda', but {found}")
-    return Place(np, "the CPU", found)
+    return Device(np, "the CPU", found)
 
 
-def _gpu(number: int) -> Place | str:
+def _gpu(number: int) -> Device | str:
     """Return one of the GPUs, once it has computed something, or why it can't be had."""
     try:
         import cupy
@@ -70,7 +70,7 @@ def _gpu(number: int) -> Place | str:
         square = cupy.ones((2, 2), np.float32) + 1
         if float(cupy.matmul(square, square).sum()) != 32:
             return f"GPU {number} computes nonsense"
-        return Place(cupy, cupy.cuda.runtime.getDeviceProperties(number)["name"].decode())
+        return Device(cupy, cupy.cuda.runtime.getDeviceProperties(number)["name"].decode())
     except Exception as error:  # CuPy's own errors of many kinds, and whatever a broken installation gives
         return f"no GPU that CuPy can use: {_line(error)}"
 

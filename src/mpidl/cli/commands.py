@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import UsageError, printable, quoted
 from mpidl.launch import environment, marks
-from mpidl.launch.output import STDOUT, readerless, say
+from mpidl.launch.output import STDOUT, say, tolerate_closed
 from mpidl.report import results
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     if started.rank == 0:
         _tell_done(code, started.size)
         # A run is done, whether anyone reads of it or not.
-        with readerless(STDOUT, lambda: None):
+        with tolerate_closed(STDOUT, lambda: None):
             _show(summary, arguments.json, results.summary)
     return code
 

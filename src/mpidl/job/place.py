@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpidl.device import Place, choose
+from mpidl.device import Device, choose
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.job.slices import own_segments
@@ -12,7 +12,7 @@ from mpidl.nn.groups import Penalised
 from mpidl.nn.ondevice import Mirrored, OnDevice
 
 
-def place(job: Job, number: int = 0, mirrored: bool = True) -> Place | None:
+def place(job: Job, number: int = 0, mirrored: bool = True) -> Device | None:
     """Put the model on the device that ``[device]`` asks for. A rank that computes calls it once.
 
     Parameters
@@ -26,7 +26,7 @@ def place(job: Job, number: int = 0, mirrored: bool = True) -> Place | None:
 
     Returns
     -------
-    Place or None
+    Device or None
         Where the model computes. None if there was no choice: the configuration says the CPU, or the model
         computes where it likes.
 
@@ -42,7 +42,7 @@ def place(job: Job, number: int = 0, mirrored: bool = True) -> Place | None:
     return place
 
 
-def _placed(job: Job, number: int, mirrored: bool) -> Place | None:
+def _placed(job: Job, number: int, mirrored: bool) -> Device | None:
     kind = job.config.device.kind
     if not job.original.movable:
         if kind == "cuda":

@@ -1,4 +1,4 @@
-"""What mpidl writes on stderr beside a job, and what happens where nobody reads the output any more."""
+"""Lines on stderr beside a job's output, and writes to output that has been closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import TracebackType
 from mpidl.errors import MpidlError, printable
 from mpidl.launch import environment
 
-__all__ = ["STDERR", "STDOUT", "interject", "readerless", "say", "tell_once", "terminate"]
+__all__ = ["STDERR", "STDOUT", "interject", "say", "tell_once", "terminate", "tolerate_closed"]
 
 STDOUT, STDERR = 1, 2
 
@@ -27,8 +27,8 @@ def terminate() -> None:
 
 
 @contextmanager
-def readerless(descriptor: int, then: Callable[[], object] = terminate) -> Iterator[None]:
-    """Call `then` if a write to `descriptor` in this context finds no reader; later output is discarded."""
+def tolerate_closed(descriptor: int, then: Callable[[], object] = terminate) -> Iterator[None]:
+    """Call `then` if a write to `descriptor` in this context finds it closed; later output is discarded."""
     try:
         yield
     except OSError as error:
@@ -41,14 +41,14 @@ def readerless(descriptor: int, then: Callable[[], object] = terminate) -> Itera
 
 
 def say(text: str, then: Callable[[], object] = lambda: None) -> None:
-    """Write a line on stderr that begins with ``mpidl:``; call `then` if stderr has no reader any more."""
-    with readerless(STDERR, then):
+    """Write a line on stderr that begins with ``mpidl:``; call `then` if stderr has been closed."""
+    with tolerate_closed(STDERR, then):
         print(f"mpidl: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def interject(text: str) -> None:
     """Write a line between those of ranks; on a terminal, it starts on a line of its own."""
-    with readerless(STDERR, lambda: None):
+    with tolerate_closed(STDERR, lambda: None):
         os.write(STDERR, f"{os.linesep if os.isatty(STDERR) else ''}mpidl: {text}\n".encode())
 
 

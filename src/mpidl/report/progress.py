@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mpidl.launch import marks
-from mpidl.launch.output import STDERR, readerless
+from mpidl.launch.output import STDERR, tolerate_closed
 
 __all__ = ["LogProgress", "Progress", "Relay", "TerminalProgress", "choose"]
 
@@ -115,7 +115,7 @@ class Relay(Progress):
         self._tell("close", None)
 
     @staticmethod
-    @readerless(STDERR)
+    @tolerate_closed(STDERR)
     def _tell(verb: str, what: Any) -> None:
         marks.tell(f"{marks.PROGRESS} {verb} {msgspec.json.encode(what).decode()}")
 
@@ -172,15 +172,15 @@ class TerminalProgress(_Figures):
 
     def __init__(self, title: Title) -> None:
         super().__init__(title)
-        with readerless(STDERR):
+        with tolerate_closed(STDERR):
             print(title.text, file=sys.stderr, flush=True)
         self._bar = _bar(title.epochs)
 
-    @readerless(STDERR)
+    @tolerate_closed(STDERR)
     def write(self, line: str) -> None:
         self._bar.write(line, file=sys.stderr)
 
-    @readerless(STDERR)
+    @tolerate_closed(STDERR)
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
         self._average(report, last)
         width = _columns() - 1
@@ -193,7 +193,7 @@ class TerminalProgress(_Figures):
         left_out = ((), (0,), (0, 5), (0, 4, 5), (0, 3, 4, 5), (0, 2, 3, 4, 5), range(6), range(7))
         self._bar.set_description_str(_choice(self._state(report, self._rate), left_out, room), refresh=True)
 
-    @readerless(STDERR)
+    @tolerate_closed(STDERR)
     def close(self) -> None:
         """See `Progress.close`: the bar is left as it is."""
         self._bar.close()
@@ -213,11 +213,11 @@ class LogProgress(_Figures):
         super().__init__(title)
         self.write(f"{_clock()}  {title.text}")
 
-    @readerless(STDERR)
+    @tolerate_closed(STDERR)
     def write(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    @readerless(STDERR)
+    @tolerate_closed(STDERR)
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
         self._average(report, last)
         begin = f"{_clock()}  {self._done(report):4.0%}  "

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpidl.launch.output import say
 from mpidl.report.text import quantity
 
-__all__ = ["evaluation", "exported", "packed", "predicted", "summary"]
+__all__ = ["evaluation", "exported", "packed", "predicted", "summary", "warn_unchanged"]
 
 
 #: What models are evaluated on.
@@ -30,6 +31,12 @@ def summary(summary: Mapping[str, Any]) -> str:
     if summary.get("interrupted"):
         text[-1] += f"; go on with `mpidl train --resume {summary['run_dir']}`"
     return "\n".join(text)
+
+
+def warn_unchanged(summary: Mapping[str, Any]) -> None:
+    """Warn on stderr that a run has pushed gradients and not changed its parameters."""
+    if summary["pushes"]:
+        say(f"no parameter has changed in {summary['pushes']} pushes: is the rate 0, or every gradient?")
 
 
 def evaluation(result: Mapping[str, Any]) -> str:

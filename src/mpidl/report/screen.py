@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from mpidl.launch.output import STDERR, readerless
+from mpidl.launch.output import STDERR, tolerate_closed
 from mpidl.report.progress import Progress, TerminalProgress, Title
 
 
@@ -35,7 +35,7 @@ class Screen:
     def write(self, text: bytes) -> None:
         """Show text; where there is a bar, its lines above that."""
         if self._progress is None:
-            with readerless(STDERR):
+            with tolerate_closed(STDERR):
                 os.write(STDERR, text)
             return
         *lines, self._line = (self._line + text).split(b"\n")
@@ -52,5 +52,5 @@ class Screen:
     def _end_line(self) -> None:
         line, self._line = self._line, b""
         if line:
-            with readerless(STDERR):
+            with tolerate_closed(STDERR):
                 os.write(STDERR, line)

@@ -16,10 +16,10 @@ from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import RankError
 from mpidl.job.job import Job
 from mpidl.report.reporter import Reporter
+from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
 from mpidl.roles.events import Diverged, Looked, Saved, Started, Trained
 from mpidl.roles.instructions import Fail, Save, Test
 from mpidl.roles.run_control import RunControl
-from mpidl.roles.saving import Saving
 from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import NO_MORE, Phase, State
 
@@ -52,7 +52,7 @@ class Coordinator:
             portions, state = job.schedule.portions, job.position.state
             self._sandblaster = SandblasterCoordinator(job.algorithm, portions, state, self)
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
-        self._saving = Saving(job, 1 if shared else shards, self._partitions, relays)
+        self._checkpoints = CheckpointCoordinator(job, 1 if shared else shards, self._partitions, relays)
         self._tickets, self._phase = 0, Phase.TRAIN
         self._started = self._interrupted = self._stopped = False
 
@@ -63,7 +63,7 @@ class Coordinator:
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
         self._link.set_tickets(NO_MORE if self._stopped else self._tickets)
         self._link.set_phase(self._phase)
-        self._saving.bind(self._link)
+        self._checkpoints.bind(self._link)
         if self._sandblaster is not None:
             self._sandblaster.bind(self._link)
         if not self._started:
@@ -113,7 +113,7 @@ class Coordinator:
     def _look(self) -> Totals:
         """Report the totals, and the evaluations since the last look."""
         self._link.look()
-        if not self._saving.active:
+        if not self._checkpoints.active:
             # Workers must know of all tickets taken since an order, until they have obeyed it.
             self._link.show_taken(self._tickets_taken())
         totals = self._totals()
@@ -146,7 +146,7 @@ class Coordinator:
 
     def _complete_checkpoint(self) -> None:
         """Go on with the checkpoint that has been ordered."""
-        position = self._saving.completed()
+        position = self._checkpoints.completed()
         if position is not None:
             self._control.tell(Saved(time.time(), position.step))
 
@@ -157,14 +157,14 @@ class Coordinator:
 
     def save(self, save: Save) -> None:
         seconds = self._job.position.seconds + self._totals().seconds
-        self._saving.order(save.last, self._tickets_taken(), seconds, save.position)
+        self._checkpoints.order(save.last, self._tickets_taken(), seconds, save.position)
 
     def stop(self) -> None:
         """Hand out no more portions; an iteration of an algorithm's coordinator is completed first."""
         self._stopped = True
         if self._sandblaster is None:
             self._tickets = self._link.set_tickets(NO_MORE)
-            self._saving.stop(self._tickets)
+            self._checkpoints.stop(self._tickets)
 
     def test(self, test: Test) -> None:
         if not test.final:
@@ -207,7 +207,7 @@ class Coordinator:
 
     def iterated(self, iteration: Iteration) -> tuple[bool, bool, int]:
         done = self._control.iterated(self._look(), iteration)
-        return self._stopped, Test in done, self._saving.number if Save in done else 0
+        return self._stopped, Test in done, self._checkpoints.number if Save in done else 0
 
     def tested(self, number: int) -> bool:
         took_part = self._link.workers["tests"] == number

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from mpidl.report.recorder import record_event
 from mpidl.roles.instructions import dropped
-from mpidl.shards.cut import Cut
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import Shard
+from mpidl.shards.snapshot import Snapshot
 from mpidl.shards.state import PushHeader
 from mpidl.storage.files import scratch
 from mpidl.storage.writer import BackgroundTask, save_shard
@@ -69,7 +69,7 @@ class ServedShard:
         self._directory, self._finite, self._accrue = directory, finite, accrue
         self.due = math.inf
         shard.on_drop = self._log_drop
-        self._cut, self.order = Cut(shard), 0
+        self._snapshot, self.order = Snapshot(shard), 0
         self._writing = BackgroundTask()
         self.status = ShardStatus(shard)
         self._training = set(range(workers))
@@ -133,7 +133,7 @@ class ServedShard:
         else:
             received = (message.worker, message.chunk, message.fetched, message.values, message.portions)
             self.shard.receive_chunk(*received)
-            self._cut.receive_chunk(*received)
+            self._snapshot.receive_chunk(*received)
         self._show_clock(before)
 
     def look(self, now: float) -> bool:
@@ -152,7 +152,7 @@ class ServedShard:
             self.link.wake_workers()
 
     def _remove_worker(self, worker: int) -> None:
-        self._cut.mark(worker)
+        self._snapshot.mark(worker)
         self.shard.remove_worker(worker)
         self._training.discard(worker)
         if not self._training:
@@ -169,25 +169,25 @@ class ServedShard:
     def _mark(self, worker: int, order: int) -> None:
         """Take no more pushes of a worker into the checkpoint of an order; the first mark begins that."""
         if order > self.order:
-            self._begin_cut(order)
+            self._begin_snapshot(order)
         if order == self.order:
-            self._cut.mark(worker)
+            self._snapshot.mark(worker)
 
-    def _begin_cut(self, order: int) -> None:
+    def _begin_snapshot(self, order: int) -> None:
         # What is still being written of an earlier order is of no use any more.
         self.order, self._unwritten, self._writing = order, True, BackgroundTask()
-        self._cut.begin(() if self._accrue is not None else self._training)
+        self._snapshot.begin(() if self._accrue is not None else self._training)
         if self._accrue is None:
             self.link.show_cut(order)
 
     def save(self, order: Order) -> None:
-        """Write the cut once it is complete, and report when it is on disk."""
+        """Write the snapshot once it is complete, and report when it is on disk."""
         # Workers that push no more make no marks; a coordinator's iterations end before its orders.
         if order.number > self.order and (not self._training or self._accrue is not None):
-            self._begin_cut(order.number)
-        if self._unwritten and self._cut.complete:
+            self._begin_snapshot(order.number)
+        if self._unwritten and self._snapshot.complete:
             self._unwritten = False
-            shard, directory = self._cut.copy, scratch(self._directory / "checkpoints", self.order)
+            shard, directory = self._snapshot.copy, scratch(self._directory / "checkpoints", self.order)
             state = shard.on_host()
             self._writing.begin(partial(save_shard, directory, self.number, shard.range, state, self._finite))
         if self._writing.ended():

@@ -13,11 +13,11 @@ from mpidl.data import Split
 from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_fragments import ByFragments
 from mpidl.engines.mpi.by_reduction import ByReduction
+from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant
 from mpidl.engines.mpi.fragment import Fragment
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.lead import GroupLead, Lead
-from mpidl.engines.mpi.marking import Marking
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.through_servers import ThroughServers
@@ -93,9 +93,11 @@ class Worker:
         engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)
         finite = job.config.run.terminate_on_nan
         part = job.slice if self._lead.partitions > 1 else None
-        marking = Marking(number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets, finite, part)
-        marking.clock = 0 if position is None else position.clock
-        engine.marking = marking
+        participant = CheckpointParticipant(
+            number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets, finite, part
+        )
+        participant.clock = 0 if position is None else position.clock
+        engine.participant = participant
         self._own_tickets = iter(range(number + tickets * self._replicas, NO_MORE, self._replicas))
         return engine
 
@@ -304,7 +306,7 @@ class Worker:
         while done != Phase.EXIT:
             order = self._link.order()
             if not self._job.algorithm.coordinated:
-                self._engine.marking.obey_at_the_end(order)
+                self._engine.participant.obey_at_the_end(order)
             self._report_interruption()
             if order.phase == Phase.EVALUATE and done != Phase.EVALUATE:
                 self._evaluate_part()

@@ -29,11 +29,11 @@ from mpidl.parameters import Range
 from mpidl.report.origin import origin
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
+from mpidl.report.results import warn_unchanged
 from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Save, Test, dropped
 from mpidl.roles.run_control import RunControl
-from mpidl.runs.judgement import say_unchanged, undisturbed
-from mpidl.runs.signals import stopping
+from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage.files import replica_file, scratch
@@ -141,7 +141,7 @@ class OneProcess:
             control.tell(Trained(totals))
         assert control.summary is not None
         if self._fingerprints() == before:
-            say_unchanged(control.summary)
+            warn_unchanged(control.summary)
         return control.summary
 
     def _fingerprints(self) -> list[int]:

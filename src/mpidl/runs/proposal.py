@@ -63,7 +63,7 @@ def propose(config: Config, ranks: int) -> dict[str, Any]:
     described = of_ranks(job, search.nodes, best["servers"], cut, config.topology.relay)
     return of_model(job) | ({} if cut is None else {"cuts": of_cuts(job, cut)}) | described | {
         "proposal": {key: best[key] for key in KEYS},
-        "candidates": search.candidates,
+        "candidates": search.compared,
         "why": list(_why(search, job, best)),
     }  # fmt: skip
 
@@ -93,7 +93,7 @@ def _why(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
         f"each replica fetches {quantity(best['fetched'], 'B')} and pushes {quantity(best['pushed'], 'B')}"
     )
     if best["partitions"] > 1:
-        yield f"{duration(search.ways.uncut.seconds)} on one rank, {_way(best)}"
+        yield f"{duration(search.candidates.uncut.seconds)} on one rank, {_way(best)}"
     if best["load"]:
         carried = quantity(best["load"] * times.bandwidth, "B/s")
         yield f"the fullest network card carries {carried}, {100 * best['load']:.0f} % of what it can"
@@ -115,14 +115,14 @@ def _tickets(samples_per_second: float, data: DataSection) -> Iterator[str]:
 
 
 def _compared(search: Search, best: Mapping[str, Any]) -> Iterator[str]:
-    same = [each for each in search.candidates if each["partitions"] == best["partitions"]]
+    same = [each for each in search.compared if each["partitions"] == best["partitions"]]
     place = same.index(dict(best))
     for each in same[max(0, place - 1) : place + 2]:
         if each is not best:
             yield f"{_count(each['servers'], 'server')} would give {_against(each, best)}"
-    for partitions in dict.fromkeys(each["partitions"] for each in search.candidates):
+    for partitions in dict.fromkeys(each["partitions"] for each in search.compared):
         if partitions != best["partitions"]:
-            others = [each for each in search.candidates if each["partitions"] == partitions]
+            others = [each for each in search.compared if each["partitions"] == partitions]
             fitting = [each for each in others if each["fits"]] or others
             fastest = max(fitting, key=speed)
             servers = f" and {_count(fastest['servers'], 'server')}" * (fastest["servers"] > 0)
@@ -133,15 +133,15 @@ def _compared(search: Search, best: Mapping[str, Any]) -> Iterator[str]:
 
 def _with_relays_or_without(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line that compares with relays, or without those that there are."""
-    config, way = job.config, search.ways.known[best["partitions"], best["stages"]]
+    config, cut = job.config, search.candidates.known[best["partitions"], best["stages"]]
     with_relays = replace(config.topology, relay=True)
     try:
         check_relay(with_relays, config.algorithm, config.run)
     except UsageError:
         return
-    if search.roles(best["servers"], way, relay=True).relays:
+    if search.roles(best["servers"], cut, relay=True).relays:
         relay = not config.topology.relay
-        other = search.candidate(best["servers"], way, relay)
+        other = search.topology(best["servers"], cut, relay)
         yield f"topology.relay = {str(relay).lower()} would give {_against(other, best)}"
 
 

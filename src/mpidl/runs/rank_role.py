@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.device import Place, choose
+from mpidl.device import Device, choose
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError
 from mpidl.job.fill import fill, fill_parameters
@@ -27,8 +27,7 @@ from mpidl.roles.left_out import LeftOut
 from mpidl.roles.relay import Relay
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
-from mpidl.runs.judgement import undisturbed
-from mpidl.runs.signals import stopping
+from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Roles
 from mpidl.transport.interface.transport import Transport
@@ -56,7 +55,7 @@ class RankRole:
         self._comm, self._roles, self._job, self._held, self._group = comm, roles, job, held, group
         self._workers = [rank for replica in roles.replicas for rank in replica]
         self._reporter: Reporter | None = None
-        self._place: Place | None = None
+        self._place: Device | None = None
         self.staging: Staging | None = None
         self.outputs = 0
         self._work: Callable[[], dict[str, Any] | None] = lambda: None

@@ -29,13 +29,13 @@ from mpidl.parameters import Held
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
 from mpidl.report.recorder import first_failure, record_event
+from mpidl.report.results import warn_unchanged
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.shared_samples import SharedSamples
 from mpidl.rma.shm_space import check_window_space
 from mpidl.rma.transport import WindowTransport
 from mpidl.runs.agreement import check_same, together
 from mpidl.runs.common_values import agree_on_initial_values, share_trained
-from mpidl.runs.judgement import say_unchanged
 from mpidl.runs.rank_role import RankRole
 from mpidl.runs.wire_choice import choose_wire
 from mpidl.topology.roles import Roles, assign, check_number
@@ -123,7 +123,7 @@ def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dic
         group.free()
         group.communicator.Free()
     if comm.rank == roles.coordinator and not changed:
-        say_unchanged(summary)
+        warn_unchanged(summary)
     return summary
 
 

@@ -11,9 +11,9 @@ from mpidl.engines.virtual import Times
 from mpidl.job.durations import durations
 from mpidl.job.job import Job
 from mpidl.partition.plan import Plan
+from mpidl.runs.candidates import Candidate, Candidates
 from mpidl.runs.plan import of_ranks
 from mpidl.runs.prediction import predict
-from mpidl.runs.ways import Way, Ways
 from mpidl.topology.roles import Roles, assign
 
 #: The most partitions of a replica that are considered.
@@ -34,14 +34,14 @@ class Search:
 
     Attributes
     ----------
-    candidates : list of dict
+    compared : list of dict
         The topologies that were compared; see `propose`.
     nodes : list of int
         The node of each rank.
-    ways : Ways
-        How the model may be cut.
+    candidates : Candidates
+        The ways to cut the model.
     origin : str
-        What predictions rest on.
+        The source of the predictions' figures.
     """
 
     def __init__(self, job: Job, ranks: int) -> None:
@@ -59,22 +59,22 @@ class Search:
             self.origin = f"{path}: {self._measured}"
         times = self.times(1, 1)
         self.nodes = [0 if times.cores is not None else rank // times.ranks_per_node for rank in range(ranks)]
-        self.ways = Ways(job, self._measured.costs, times, self._given)
-        self.candidates: list[dict[str, Any]] = []
+        self.candidates = Candidates(job, self._measured.costs, times, self._given)
+        self.compared: list[dict[str, Any]] = []
 
     def best(self) -> dict[str, Any]:
         """Compare topologies, and return the fastest of those that fit."""
-        last = self.ways.uncut
+        last = self.candidates.uncut
         fastest = self._compare(last, 0)
-        for way in self.ways.cut(min(MOST_PARTITIONS, self._ranks - 1 - min(1, self._job.config.servers))):
-            if way.seconds >= last.seconds and fastest["fits"]:
+        for cut in self.candidates.cut(min(MOST_PARTITIONS, self._ranks - 1 - min(1, self._job.config.servers))):
+            if cut.seconds >= last.seconds and fastest["fits"]:
                 break
-            found = self._compare(way, fastest["servers"])
+            found = self._compare(cut, fastest["servers"])
             if fastest["fits"] and speed(found) < BETTER * speed(fastest):
                 # More ranks don't make replicas fast enough: they are better off in replicas of their own.
                 break
-            last, fastest = way, found
-        fitting = [each for each in self.candidates if each["fits"]] or self.candidates
+            last, fastest = cut, found
+        fitting = [each for each in self.compared if each["fits"]] or self.compared
         best = fitting[0]
         for each in fitting[1:]:
             if each["samples_per_second"] > BETTER * best["samples_per_second"]:
@@ -83,21 +83,21 @@ class Search:
 
     def plan(self, candidate: Mapping[str, Any]) -> Plan | None:
         """Return how a candidate's model is cut; None if it isn't."""
-        return self.ways.known[candidate["partitions"], candidate["stages"]].plan
+        return self.candidates.known[candidate["partitions"], candidate["stages"]].plan
 
-    def _compare(self, way: Way, servers: int) -> dict[str, Any]:
+    def _compare(self, cut: Candidate, servers: int) -> dict[str, Any]:
         """Compare numbers of servers, and return the fastest.
 
         From the one next to `servers` to where it gets slower and, on several nodes, all beyond that which could be
         faster: a second server slows down the workers beside the first one, and only more of them make up for that.
         """
-        numbers = list(self._servers(way.partitions))
+        numbers = list(self._servers(cut.partitions))
         place = max((i for i, number in enumerate(numbers) if number <= servers), default=0)
-        found = {place: self.candidate(numbers[place], way)}
+        found = {place: self.topology(numbers[place], cut)}
         for step in (1, -1):
             last = place
             while 0 <= (following := last + step) < len(numbers):
-                found[following] = self.candidate(numbers[following], way)
+                found[following] = self.topology(numbers[following], cut)
                 # More servers take more workers away, fewer have fuller links.
                 if BETTER * speed(found[following]) < speed(found[last]):
                     break
@@ -106,9 +106,9 @@ class Search:
                 break
         if self.times(1, 1).cores is None:
             for i, number in enumerate(numbers):
-                if i not in found and self._most(number, way) > BETTER * max(map(speed, found.values())):
-                    found[i] = self.candidate(number, way)
-        self.candidates += [found[i] for i in sorted(found)]
+                if i not in found and self._most(number, cut) > BETTER * max(map(speed, found.values())):
+                    found[i] = self.topology(number, cut)
+        self.compared += [found[i] for i in sorted(found)]
         return max(found.values(), key=lambda each: (each["fits"], each["samples_per_second"]))
 
     def _servers(self, partitions: int) -> Iterator[int]:
@@ -118,27 +118,27 @@ class Search:
         while servers and 1 + (servers := servers + max(1, servers // 2)) + partitions <= self._ranks:
             yield servers
 
-    def candidate(self, servers: int, way: Way, relay: bool | None = None) -> dict[str, Any]:
+    def topology(self, servers: int, cut: Candidate, relay: bool | None = None) -> dict[str, Any]:
         """Predict a topology, maybe with or without relays in place of what the job has."""
         job, ranks, relay = self._job, self._ranks, self._job.config.topology.relay if relay is None else relay
-        described = of_ranks(job, self.nodes, servers, way.plan, relay)
-        replicas = len(self.roles(servers, way, relay).replicas)
-        times = replace(self.times(servers, replicas), cut=way.virtual, relay=relay, ranks=ranks)
+        described = of_ranks(job, self.nodes, servers, cut.plan, relay)
+        replicas = len(self.roles(servers, cut, relay).replicas)
+        times = replace(self.times(servers, replicas), cut=cut.virtual, relay=relay, ranks=ranks)
         largest = max(sum(rank["memory"].values()) for rank in described["roles"])
         node = self._measured.node
         needed = described["memory_bytes"] if times.cores is not None else largest * min(ranks, times.ranks_per_node)
-        topology = dict(zip(KEYS, (servers, replicas, way.partitions, way.stages, way.micro_batches), strict=True))
-        fits = {"memory": largest, "fits": node is None or needed <= node.memory, "gradient_seconds": way.seconds}
+        topology = dict(zip(KEYS, (servers, replicas, cut.partitions, cut.stages, cut.micro_batches), strict=True))
+        fits = {"memory": largest, "fits": node is None or needed <= node.memory, "gradient_seconds": cut.seconds}
         return topology | fits | asdict(predict(job, servers, replicas, times))
 
-    def roles(self, servers: int, way: Way, relay: bool) -> Roles:
+    def roles(self, servers: int, cut: Candidate, relay: bool) -> Roles:
         """Return which rank is what."""
-        return assign(self.nodes, servers, way.partitions, relay=relay)
+        return assign(self.nodes, servers, cut.partitions, relay=relay)
 
-    def _most(self, servers: int, way: Way) -> float:
+    def _most(self, servers: int, cut: Candidate) -> float:
         """Return the samples/s of so many servers if exchanges took no time."""
-        replicas = len(self.roles(servers, way, self._job.config.topology.relay).replicas)
-        return replicas * self._job.config.data.batch / way.seconds
+        replicas = len(self.roles(servers, cut, self._job.config.topology.relay).replicas)
+        return replicas * self._job.config.data.batch / cut.seconds
 
     def times(self, servers: int, replicas: int) -> Times:
         """Return the durations on so many servers and replicas of one rank."""

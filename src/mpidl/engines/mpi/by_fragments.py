@@ -96,7 +96,7 @@ class ByFragments(RequestHandler):
         """See `RequestHandler.cut`: the shards as the reduction that brought the order has left them."""
         with self._lock:
             self._copy(order)
-        shards = {each.number: (each.shard.range, each.cut.copy.on_host()) for each in self._fragments.values()}
+        shards = {each.number: (each.shard.range, each.snapshot.copy.on_host()) for each in self._fragments.values()}
         return Part({number: position}, shards)
 
     def fetch(self, parameters: np.ndarray) -> None:
@@ -185,7 +185,7 @@ class ByFragments(RequestHandler):
         if order > self._copied:
             self._copied = order
             for fragment in self._fragments.values():
-                fragment.cut.begin(())
+                fragment.snapshot.begin(())
 
     def _complete_first(self) -> Fragment:
         """Wait until the first reduction under way is complete."""

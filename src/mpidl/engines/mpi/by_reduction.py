@@ -13,8 +13,8 @@ from mpidl.engines.mpi.own_shard import OwnShard
 from mpidl.engines.mpi.request_handler import Part
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
-from mpidl.shards.cut import Cut
 from mpidl.shards.shard import Shard
+from mpidl.shards.snapshot import Snapshot
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Meeting, Order, Phase
@@ -63,7 +63,7 @@ class ByReduction(OwnShard):
         self._says = np.zeros(len(Meeting), np.int64)
         self._all = np.zeros((len(shards), len(Meeting)), np.int64)
         self._latest = shard.parameters
-        self._cut = Cut(shard)
+        self._snapshot = Snapshot(shard)
         self._order = Order(0, 0, Phase.TRAIN)
         self._computed = 0.0, 0
         self.epoch_over = 0
@@ -88,8 +88,8 @@ class ByReduction(OwnShard):
 
     def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
         """See `RequestHandler.cut`: the shard as the last reduction has left it."""
-        self._cut.begin(())
-        return Part({number: position}, {self._number: (self.shard.range, self._cut.copy.on_host())})
+        self._snapshot.begin(())
+        return Part({number: position}, {self._number: (self.shard.range, self._snapshot.copy.on_host())})
 
     def fetch(self, parameters: np.ndarray) -> None:
         """See `RequestHandler.fetch`: the last reduction's result."""

@@ -16,7 +16,7 @@ from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
-from mpidl.engines.mpi.marking import Marking, Stopped
+from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stopped
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.nn.model import CompleteModel, Model
@@ -74,11 +74,11 @@ class MpiEngine:
 
     Attributes
     ----------
-    marking : Marking
+    participant : CheckpointParticipant
         The worker's part in checkpoints; set before `bind`.
     """
 
-    marking: Marking
+    participant: CheckpointParticipant
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class MpiEngine:
         self._timer, self._post_every = timer(link.crowded), link.interval(POST_EVERY)
         self.handler.lead.bind(link, self.status)
         self.handler.bind(link)
-        self.marking.bind(link, self._waiting.until)
-        link.set_clock(self.marking.clock)
+        self.participant.bind(link, self._waiting.until)
+        link.set_clock(self.participant.clock)
 
     def run(self, replica: Replica) -> None:
         """Carry out what a replica asks for until it ends or is to stop, and all that it pushed has been applied."""
@@ -141,7 +141,7 @@ class MpiEngine:
 
     def _next_batch(self, request: NextBatch) -> Minibatch | None:
         self._hooks.between_batches()
-        self.marking.look()
+        self.participant.look()
         now = time.perf_counter()
         if now - self._posted > self._post_every:
             self._posted = now
@@ -150,7 +150,7 @@ class MpiEngine:
         self.handler.progress()
         with self.handler.changing:
             batch = self.loader.next()
-            self.marking.unused = int(batch is not None)
+            self.participant.unused = int(batch is not None)
         if batch is not None:
             assert self.loader.current is not None
             self.state.portion = self.loader.current.portion
@@ -165,7 +165,7 @@ class MpiEngine:
 
     def _take_ticket(self) -> int:
         (ticket,) = self.handler.lead.share(lambda: (self._hooks.take_ticket(),))
-        self.marking.took(ticket)
+        self.participant.took(ticket)
         return ticket
 
     def _epoch_over(self, epoch: int) -> None:
@@ -200,7 +200,7 @@ class MpiEngine:
         figures["bytes_moved"] = self.handler.lead.bytes_moved
         if not isfinite(loss):
             self._hooks.diverged()
-        self.marking.unused = 0
+        self.participant.unused = 0
         self.state.weight = batch.total
         self.handler.computed(float(loss) * batch.total, batch.total)
         return gradient
@@ -210,7 +210,7 @@ class MpiEngine:
 
         def over() -> bool:
             # What the replica keeps is complete as long as it waits.
-            self.marking.look()
+            self.participant.look()
             (found,) = self.handler.lead.share(lambda: (self._link.tickets_taken(),))
             return found >= taken
 
@@ -218,9 +218,9 @@ class MpiEngine:
 
     def _wait_for_clock(self, request: Clock) -> None:
         self._waiting.until(self.handler.applied)
-        self.marking.clock += 1
+        self.participant.clock += 1
         # The pushes of all ranks of the replica have been applied; what they do next waits for their lead.
         self.handler.lead.largest(0)
         if self.handler.lead.leads:
-            self._link.set_clock(self.marking.clock)
-            self._waiting.until(lambda: self._link.all_reached(self.marking.clock - request.bound))
+            self._link.set_clock(self.participant.clock)
+            self._waiting.until(lambda: self._link.all_reached(self.participant.clock - request.bound))

@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
-from mpidl.shards.cut import Cut
 from mpidl.shards.shard import Shard
+from mpidl.shards.snapshot import Snapshot
 from mpidl.transport.protocol import Meeting
 
 
@@ -33,7 +33,7 @@ class Fragment:
     ----------
     part : Range
         The fragment, counted from the slice's beginning.
-    cut : Cut
+    snapshot : Snapshot
     says, all : array (len(Meeting),), (workers, len(Meeting)) of int64
         What this worker and all workers say of the reduction; see `Meeting`.
     result : array (part.size,)
@@ -43,7 +43,7 @@ class Fragment:
     """
 
     def __init__(self, number: int, shard: Shard, shards: Sequence[Range]) -> None:
-        self.number, self.shard, self.cut = number, shard, Cut(shard)
+        self.number, self.shard, self.snapshot = number, shard, Snapshot(shard)
         self.part = Range(shards[0].start, shards[-1].stop)
         self._shards = [each.shift(-self.part.start) for each in shards]
         self.says = np.zeros(len(Meeting), np.int64)

@@ -1,4 +1,4 @@
-"""A cut through the pushes to one shard, which holds up nobody."""
+"""Snapshots of a shard between pushes, taken without stopping the workers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from mpidl.shards.shard import Shard
 
 
-class Cut:
+class Snapshot:
     """A copy of a shard that has each worker's pushes up to the worker's mark and none after it.
 
     The copy is taken at the first mark (K. M. Chandy, L. Lamport 1985, Distributed snapshots: determining global states
-    of distributed systems). What other workers push before their marks is applied to the shard and to the copy. For the
-    copy no time passes until all have marked, and none is left then: steps that have as many pushes as they need are
+    of distributed systems). What other workers push before their marks is applied to the shard and to the copy. The
+    copy's clock stands still until all have marked, and then runs out: steps that have as many pushes as they need are
     over in the copies of all shards, whenever they end on the shards.
 
     Parameters
@@ -26,13 +26,13 @@ class Cut:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._awaited: set[int] = set()
-        # Kept for the next cut: to get this memory from the system takes longer than to fill it.
+        # Kept for the next snapshot: allocating this memory takes longer than filling it.
         self._copy: Shard | None = None
 
     @property
     def copy(self) -> Shard:
         """The copy that was taken last."""
-        assert self._copy is not None, "there is no cut"
+        assert self._copy is not None, "no snapshot has begun"
         return self._copy
 
     @property

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mpidl.engines.mpi.marking import LOOK_EVERY, Marking
+from mpidl.engines.mpi.checkpoint_participant import LOOK_EVERY, CheckpointParticipant
 from mpidl.transport.protocol import Order, Phase
 
 
@@ -39,16 +39,16 @@ def made(tmp_path):
     def make(interval, together=False, leads=True):
         lead = SimpleNamespace(leads=leads, share=lambda decide: decide(), largest=lambda number: number)
         handler = SimpleNamespace(lead=lead, together=together, order=lambda told, marked: told)
-        marking = Marking(0, handler, None, None, tmp_path)
-        link, marking.obeyed = Link(interval), []
-        marking.bind(link, wait=None)
+        participant = CheckpointParticipant(0, handler, None, None, tmp_path)
+        link, participant.obeyed = Link(interval), []
+        participant.bind(link, wait=None)
 
         def obey(number, ended):
-            marking._marked = number
-            marking.obeyed.append(number)
+            participant._marked = number
+            participant.obeyed.append(number)
 
-        marking._obey = obey
-        return marking, link
+        participant._obey = obey
+        return participant, link
 
     return make
 
@@ -56,60 +56,60 @@ def made(tmp_path):
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(("interval", "again"), [(LOOK_EVERY, True), (3600 * LOOK_EVERY, False)])
 def test_a_worker_looks_for_orders_as_often_as_its_link_says(made, interval, again, together):
-    marking, link = made(interval, together)
-    marking._looked = time.perf_counter() - 2 * interval
-    marking.look()
+    participant, link = made(interval, together)
+    participant._looked = time.perf_counter() - 2 * interval
+    participant.look()
     assert link.looks == 1
     time.sleep(2 * LOOK_EVERY)
-    marking.look()
+    participant.look()
     assert link.looks == 1 + again
 
 
 def test_an_order_is_obeyed_once_at_the_second_look_after_it(made):
-    marking, link = made(0.0)
-    marking.look()
+    participant, link = made(0.0)
+    participant.look()
     link.numbers = (1, 0)
-    marking.look()
-    assert marking.obeyed == []
+    participant.look()
+    assert participant.obeyed == []
     for _ in range(3):
-        marking.look()
-    assert marking.obeyed == [1]
+        participant.look()
+    assert participant.obeyed == [1]
 
 
 def test_an_order_from_before_the_first_look_is_obeyed_at_it(made):
-    marking, link = made(3600.0)
+    participant, link = made(3600.0)
     link.numbers = (1, 0)
-    marking.look()
-    assert marking.obeyed == [1]
+    participant.look()
+    assert participant.obeyed == [1]
 
 
 def test_an_order_that_others_have_marked_is_obeyed_at_once(made):
-    marking, link = made(3600.0)
+    participant, link = made(3600.0)
     link.numbers = (4, 0)
-    marking.obey_cut(4)
-    assert marking.obeyed == [4]
+    participant.obey_cut(4)
+    assert participant.obeyed == [4]
     link.numbers = (5, 0)
-    marking.obey_cut(4)
-    assert marking.obeyed == [4]
+    participant.obey_cut(4)
+    assert participant.obeyed == [4]
 
 
 def test_tickets_are_forgotten_that_were_taken_before_any_order_to_come(made):
-    marking, link = made(0.0)
-    marking.look()
+    participant, link = made(0.0)
+    participant.look()
     for ticket in (3, 7, 8):
-        marking.took(ticket)
+        participant.took(ticket)
     link.numbers = (1, 8)
-    marking.look()
+    participant.look()
     # What the coordinator says beside an order that isn't obeyed yet is of later tickets than this order's.
     link.numbers = (2, 9)
-    marking.obey_cut(1)
-    assert marking.obeyed == [2]
-    assert marking._recent == [3, 7, 8]
-    marking.look()
-    assert marking._recent == [8]
+    participant.obey_cut(1)
+    assert participant.obeyed == [2]
+    assert participant._recent == [3, 7, 8]
+    participant.look()
+    assert participant._recent == [8]
 
 
 def test_a_rank_that_does_not_lead_its_replica_keeps_no_tickets(made):
-    marking, _ = made(0.0, leads=False)
-    marking.took(3)
-    assert marking._recent == []
+    participant, _ = made(0.0, leads=False)
+    participant.took(3)
+    assert participant._recent == []

@@ -1,4 +1,4 @@
-"""The coordinator's part in checkpoints: order them, collect what the other ranks report, and complete them."""
+"""The coordinator's part in checkpoints: ordering them, collecting the other ranks' reports, completing them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class _Checkpoint:
         self.taken = self.taken if saved.taken is None else min(saved.taken, end)
 
 
-class Saving:
-    """Sees checkpoints through, one at a time. Files are written in a thread, so that MPI goes on meanwhile.
+class CheckpointCoordinator:
+    """Orders and completes checkpoints, one at a time. A thread writes files, so that MPI makes progress meanwhile.
 
     Parameters
     ----------

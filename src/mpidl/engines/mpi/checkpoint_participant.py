@@ -1,7 +1,8 @@
-"""A worker's part in checkpoints: it marks orders, and saves what its replica keeps."""
+"""A worker's part in checkpoints: marking orders and saving the replica's state."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,10 +23,10 @@ LOOK_EVERY = 0.02
 
 
 class Stopped(Exception):
-    """The replica is to stop where it is: a checkpoint has been marked there."""
+    """The last checkpoint has been marked, and the replica stops there."""
 
 
-class Marking:
+class CheckpointParticipant:
     """Obeys the coordinator's orders to save, at moments at which the replica's state is complete.
 
     Parameters
@@ -34,7 +35,6 @@ class Marking:
         The replica's number.
     handler : RequestHandler
     state : ReplicaState
-        What the replica keeps.
     loader : Loader
     checkpoints : Path
         Directory of the run's checkpoints.
@@ -50,7 +50,7 @@ class Marking:
     Attributes
     ----------
     unused : int
-        Batches that the replica has been given and no gradient was computed of: 0 or 1.
+        Batches handed to the replica whose gradient has not been computed: 0 or 1.
     clock : int
         The replica's clock.
     """
@@ -73,7 +73,7 @@ class Marking:
         self._finite = finite
         self.unused = self.clock = 0
         self._marked = 0
-        self._looked, self._told = 0.0, Order(0, 0, Phase.TRAIN)
+        self._looked, self._told = -math.inf, Order(0, 0, Phase.TRAIN)
         self._recent: list[int] = []
         handler.where, handler.cut_seen = lambda: self.position, self.obey_cut
         self._writing, self._report = BackgroundTask(), Saved(0)
@@ -83,7 +83,7 @@ class Marking:
         self._link, self._wait, self._look_every = link, wait, link.interval(LOOK_EVERY)
 
     def took(self, ticket: int) -> None:
-        """Note a ticket that has been taken, on the lead; where portions are taken in turn, their number says all."""
+        """Note a ticket taken by the lead, unless portions are taken in turn: their number then suffices."""
         if self._lead.leads and not self._in_turn:
             self._recent.append(ticket)
 

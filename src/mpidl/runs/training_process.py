@@ -1,17 +1,35 @@
-"""Signals that ask a run to save and stop, while it trains."""
+"""The process while it trains: signals that stop the run, NumPy's warnings and the garbage collector."""
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
+import numpy as np
+
 from mpidl.launch.signals import handled
 
 #: Seconds in which a second SIGINT counts as the first: a terminal and a launcher may both send one for a Ctrl-C.
 SAME = 0.5
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Turn off NumPy's warnings and spare the garbage collector the objects that exist already.
+
+    A run checks its losses itself, and one line says which is not finite. Scanning what was imported, such as PyTorch,
+    takes the collector as long as a step.
+    """
+    gc.freeze()
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

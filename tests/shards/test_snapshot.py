@@ -1,4 +1,4 @@
-"""A cut through pushes that interleave: the copy is the shard that received what came before the marks, bit for bit."""
+"""Snapshots between interleaved pushes: the copy is the shard that received what came before the marks, bit for bit."""
 
 import math
 from collections import Counter
@@ -11,25 +11,25 @@ from shard_cases import CASES, WORKERS, assert_same, listed, make, values_of
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
-from mpidl.shards.cut import Cut
 from mpidl.shards.policies import DelayCompensated, DropStale, FirstOfStep, Gather
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
+from mpidl.shards.snapshot import Snapshot
 
 
 class Served:
-    """A shard with its cut, as a server has them, and workers that push, mark and leave.
+    """A shard with its snapshot, as a server has them, and workers that push, mark and leave.
 
     Attributes
     ----------
     expected : Shard or None
-        A shard of its own that receives, from the first chunk on, what belongs to the cut.
+        A shard of its own that receives, from the first chunk on, what belongs to the snapshot.
     """
 
     def __init__(self, *arguments):
         self._arguments = arguments
         self.shard = make(*arguments)
-        self.cut, self.expected = Cut(self.shard), None
+        self.snapshot, self.expected = Snapshot(self.shard), None
         self.ordered, self._begun = 0, 0
         self._marked, self._next, self._fetched = Counter(), Counter(), {}
         self._training, self._awaited = set(range(WORKERS)), set()
@@ -53,7 +53,7 @@ class Served:
         elif action == "leave":
             self._awaited.discard(worker)
             self._training.discard(worker)
-            self.cut.mark(worker)
+            self.snapshot.mark(worker)
             self.shard.remove_worker(worker)
             self._log.append(worker)
             self._end_if_complete()
@@ -62,7 +62,7 @@ class Served:
 
     def _push(self, worker, number, arrived, lag):
         if not arrived:
-            # Whoever has not marked computes with nothing that came after the cut.
+            # Whoever has not marked computes with nothing that came after the snapshot.
             newest = min(self.shard.clock, self._clock) if worker in self._awaited else self.shard.clock
             self._fetched[worker] = max(4, newest - lag)
         chunk = self.shard.chunks - 1 - arrived
@@ -70,7 +70,7 @@ class Served:
         received = (worker, chunk, self._fetched[worker], values, (number, number + worker))
         self._next[worker] += 1
         self.shard.receive_chunk(*received)
-        self.cut.receive_chunk(*received)
+        self.snapshot.receive_chunk(*received)
         self._log.append(received)
         if worker in self._awaited:
             self.expected.receive_chunk(*received)
@@ -80,7 +80,7 @@ class Served:
         if self._begun < self.ordered:
             self._begun, self._clock = self.ordered, self.shard.clock
             self._awaited = set(self._training)
-            self.cut.begin(self._training)
+            self.snapshot.begin(self._training)
             self.expected = make(*self._arguments)
             for each in self._log:
                 if each == "wait":
@@ -90,18 +90,18 @@ class Served:
                 else:
                     self.expected.remove_worker(each)
         self._awaited.discard(worker)
-        self.cut.mark(worker)
+        self.snapshot.mark(worker)
         self._end_if_complete()
 
     def _end_if_complete(self):
-        """Steps that have what they need end with the cut."""
+        """Steps that have what they need end with the snapshot."""
         if self.complete:
             self.expected.look(math.inf)
 
     def check(self):
         if self._begun:
-            assert self.cut.complete == self.complete
-            assert_same(listed(self.cut.copy), listed(self.expected))
+            assert self.snapshot.complete == self.complete
+            assert_same(listed(self.snapshot.copy), listed(self.expected))
 
 
 ACTIONS = ["push"] * 8 + ["mark"] * 2 + ["order"] + ["leave"] + ["wait"] * 2
@@ -132,11 +132,11 @@ def check(case, size, chunk, dtype, actions, xp=None):
         while served.shard.is_open(worker):
             served.act(worker, "push")
         served.act(worker, "mark")
-    if served.cut.complete and served.complete:
-        state = listed(served.cut.copy)
+    if served.snapshot.complete and served.complete:
+        state = listed(served.snapshot.copy)
         for worker in range(WORKERS):
             served.act(worker, "push")
-        assert_same(listed(served.cut.copy), state)
+        assert_same(listed(served.snapshot.copy), state)
     served.check()
 
 
@@ -165,11 +165,11 @@ def test_the_next_cut_has_the_same_memory():
             while served.shard.is_open(worker):
                 served.act(worker, "push")
             served.act(worker, "mark")
-        assert served.cut.complete
+        assert served.snapshot.complete
         served.check()
-        copies.append((served.cut.copy, *served.cut.copy.vectors.values()))
+        copies.append((served.snapshot.copy, *served.snapshot.copy.vectors.values()))
     assert all(mine is first for copy in copies for mine, first in zip(copy, copies[0], strict=True))
-    assert not np.shares_memory(served.cut.copy.parameters, served.shard.parameters)
+    assert not np.shares_memory(served.snapshot.copy.parameters, served.shard.parameters)
 
 
 def test_a_worker_that_leaves_is_awaited_no_more():
@@ -178,20 +178,20 @@ def test_a_worker_that_leaves_is_awaited_no_more():
     served.act(0, "mark")
     served.act(1, "push")
     served.act(2, "leave")
-    assert not served.cut.complete
+    assert not served.snapshot.complete
     while served.shard.is_open(1):
         served.act(1, "push")
     served.act(1, "mark")
-    assert served.cut.complete
+    assert served.snapshot.complete
     served.check()
 
 
 def test_a_cut_of_nobody_is_complete():
     shard = make("gather", 21, 4, "float32")
-    cut = Cut(shard)
-    cut.begin(())
-    assert cut.complete
-    assert_same(listed(cut.copy), listed(shard))
+    snapshot = Snapshot(shard)
+    snapshot.begin(())
+    assert snapshot.complete
+    assert_same(listed(snapshot.copy), listed(shard))
 
 
 def test_what_a_copy_drops_is_not_reported_twice():
@@ -199,20 +199,20 @@ def test_what_a_copy_drops_is_not_reported_twice():
     reported = []
     shard.on_drop = reported.append
     shard.clock = 9
-    cut = Cut(shard)
-    cut.begin([0])
+    snapshot = Snapshot(shard)
+    snapshot.begin([0])
     for chunk, piece in reversed([*enumerate(shard.pieces)]):
         received = (0, chunk, 4, np.ones(piece.size, np.float32), (0, 0))
         shard.receive_chunk(*received)
-        cut.receive_chunk(*received)
+        snapshot.receive_chunk(*received)
     assert len(reported) == 1
-    assert (shard.dropped, cut.copy.dropped) == (1, 1)
+    assert (shard.dropped, snapshot.copy.dropped) == (1, 1)
 
 
 @pytest.mark.parametrize("ended", [0, 1, 2])
 @pytest.mark.parametrize("late", [False, True])
 def test_the_copies_of_all_shards_are_at_one_step_whenever_that_ended(ended, late):
-    """Two of three have pushed: the window has ended on some shards, before the cut or in it, and not on others."""
+    """Two of three have pushed: on some shards the window has ended, before the snapshot or in it."""
     served = Served("first_with_grace", 21, 4, "float64")
     served.ordered = 1
 
@@ -230,7 +230,7 @@ def test_the_copies_of_all_shards_are_at_one_step_whenever_that_ended(ended, lat
             push(2)
         served.act(worker, "mark")
     served.check()
-    copy = served.cut.copy
+    copy = served.snapshot.copy
     assert copy.clock == 5
     assert copy.pushes == 2 + late
     assert copy.dropped == (late and not ended)

@@ -1,4 +1,4 @@
-"""The ways to cut a job's model that a proposal compares: partitions of a replica, and their stages."""
+"""The ways to cut a model that a proposal compares: numbers of partitions and stages of a replica."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MICRO_BATCHES = 4
 
 
 @dataclass(frozen=True)
-class Way:
+class Candidate:
     """A way to cut a model.
 
     Attributes
@@ -33,7 +33,7 @@ class Way:
     plan : Plan or None
         None if the model isn't cut.
     virtual : Cut
-        The same for a virtual cluster.
+        The cut for a virtual cluster.
     """
 
     partitions: int
@@ -44,30 +44,30 @@ class Way:
     virtual: Cut
 
 
-class Ways:
-    """The ways to cut a job's model.
+class Candidates:
+    """The candidates for a job's model.
 
     Parameters
     ----------
     job : Job
     costs : Costs
-        What was measured or is assumed.
+        Measured or assumed.
     times : Times
-        Durations of the job, whose gradient is that of the uncut model.
+        Durations of the job; the gradient's is that of the uncut model.
     given : bool
-        Whether links are those of `times`, too.
+        Whether the links are those of `times`.
 
     Attributes
     ----------
-    uncut : Way
-    known : dict of (int, int) to Way
-        All ways so far, by partitions and stages.
+    uncut : Candidate
+    known : dict of (int, int) to Candidate
+        All candidates so far, by partitions and stages.
     """
 
     def __init__(self, job: Job, costs: Costs, times: Times, given: bool) -> None:
         self._job = job
         seconds = times.compute.mean
-        self.uncut = Way(1, 1, 1, seconds, None, UNCUT)
+        self.uncut = Candidate(1, 1, 1, seconds, None, UNCUT)
         self.known = {(1, 1): self.uncut}
         if given:
             within = times.memory_bandwidth if isfinite(times.memory_bandwidth) else times.bandwidth
@@ -78,23 +78,23 @@ class Ways:
         self._basis = basis_of(job, costs)._replace(ranks_per_node=None if times.cores else times.ranks_per_node)
         self._cuttable = isinstance(job.original, Network) and job.algorithm.exchange is not Exchange.SHARED_MEMORY
         if self._cuttable and seconds:
-            # What a gradient is given or known to take counts; the plan says how ranks divide it.
+            # The given or measured time of a gradient counts; the plan only says how ranks divide it.
             slower = seconds / plan_seconds(plan_model(job, 1), self._basis)
             self._basis = self._basis._replace(costs=costs.slower(slower))
 
-    def cut(self, most: int) -> Iterator[Way]:
-        """Yield for 2, 4, ... partitions, at most so many, the way with the fastest number of stages."""
+    def cut(self, most: int) -> Iterator[Candidate]:
+        """Yield the candidate with the fastest number of stages for 2, 4, ... partitions, up to `most`."""
         partitions = 2
         while self._cuttable and partitions <= most:
-            ways = list(self._ways(partitions))
-            if not ways:
+            candidates = list(self._of(partitions))
+            if not candidates:
                 return
-            best = min(ways, key=lambda way: way.seconds)
+            best = min(candidates, key=lambda each: each.seconds)
             self.known[partitions, best.stages] = best
             yield best
             partitions *= 2
 
-    def _ways(self, partitions: int) -> Iterator[Way]:
+    def _of(self, partitions: int) -> Iterator[Candidate]:
         stages = 1
         while stages <= partitions:
             try:
@@ -104,5 +104,5 @@ class Ways:
             micro_batches = min(MICRO_BATCHES * stages, self._job.config.data.batch) if stages > 1 else 1
             seconds = plan_seconds(plan, self._basis, micro_batches)
             virtual = Cut.busy(plan, seconds, self.uncut.seconds)
-            yield Way(partitions, stages, micro_batches, seconds, plan, virtual)
+            yield Candidate(partitions, stages, micro_batches, seconds, plan, virtual)
             stages *= 2
