@@ -114,7 +114,7 @@ def test_the_defaults_are_those_of_the_sections(resolved):
         ({"data": 3}, f"{DATA}, found 3"),
         ({"data": (np.zeros((9, 2)), np.zeros(9, int))}, f"{DATA}, found a tuple"),
         ({"data": np.zeros((9, 2))}, f"{DATA}, found a ndarray"),
-        ({"data": mpidl.Digits}, f"{DATA}, found <class 'mpidl.data.digits.Digits'>"),
+        ({"data": mpidl.Digits}, f"{DATA}, found <class 'mpidl.data.builtin.Digits'>"),
         ({"algorithm": "downpour"}, "algorithm: expected one such as mpidl.Downpour(), found 'downpour'"),
         (
             {"rule": mpidl.Adagrad},

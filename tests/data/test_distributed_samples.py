@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.config import from_dict
-from mpidl.data import ArraySplit, Augmentation, Dataset, KeptSplit, Normalisation, augmented, in_memory, normalised
-from mpidl.data.kept import AHEAD, part
+from mpidl.data import ArraySplit, Augmentation, CachedSplit, Dataset, Normalisation, augmented, in_memory, normalised
+from mpidl.data.cached import AHEAD, part
 from mpidl.errors import UsageError
 
 SAMPLES = 37
@@ -61,10 +61,10 @@ def dataset():
 def distributed(dataset):
     """Return the dataset with its training samples in pieces, and these."""
     found = in_memory(dataset, distributed=True)
-    assert isinstance(found.train, KeptSplit)
+    assert isinstance(found.train, CachedSplit)
     reader = dataset.train.as_integers().gather(np.arange(SAMPLES))
     pieces = Pieces(reader.inputs.copy(), reader.targets.copy())
-    found.train.kept.use_store(pieces)
+    found.train.cached.use_store(pieces)
     return found, pieces
 
 

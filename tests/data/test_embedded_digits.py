@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 
 from mpidl.data import Digits
-from mpidl.data.digits import FILE
+from mpidl.data.builtin import FILE
 
 # Samples per class in UCI's optdigits.tes, from its description.
 COUNTS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]

@@ -11,7 +11,7 @@ import pytest
 from own_data import Log, Noise, Numbers, Rows, as_batch, elements, join, not_a_batch, nothing, words
 
 from mpidl.data import Augmentation, Indexed, Normalisation, augmented, normalised
-from mpidl.data.collation import collate, leaves
+from mpidl.data.batch_maker import collate, leaves
 from mpidl.data.dataset import opened
 from mpidl.errors import MpidlError, UsageError
 
@@ -47,9 +47,9 @@ def test_samples_are_stacked():
 @pytest.mark.parametrize(
     ("samples", "text"),
     [
-        ([np.zeros(3), np.zeros(4)], "samples of shapes (3,) and (4,) need a collate function"),
-        ([object(), object()], "an object is neither an array nor a number: samples like it need a collate function"),
-        (["a", "b"], "a str is neither an array nor a number: samples like it need a collate function"),
+        ([np.zeros(3), np.zeros(4)], "samples of shapes (3,) and (4,), expected a collate function for them"),
+        ([object(), object()], "an object is neither an array nor a number, expected a collate function for it"),
+        (["a", "b"], "a str is neither an array nor a number, expected a collate function for it"),
     ],
 )
 def test_samples_that_do_not_stack(samples, text):
@@ -102,7 +102,7 @@ def test_normalised_and_augmented():
         augmented(dataset, Augmentation(reflect=True), 0)
     ragged = Indexed(Rows(), Rows(), collate=join).open()
     assert ragged.input_shape is None
-    with pytest.raises(UsageError, match=r"^data.normalise: the data's samples have no one shape"):
+    with pytest.raises(UsageError, match=r"^data.normalise: samples of several shapes"):
         normalised(ragged, Normalisation(mean=1.0))
     with pytest.raises(UsageError, match=r"^data.augment: inputs of shape unknown, expected images"):
         augmented(ragged, Augmentation(reflect=True), 0)

@@ -185,7 +185,7 @@ def test_values_that_bytes_can_not_hold_are_kept(tmp_path, name, values):
 
 def test_images_of_two_kinds_are_an_error(folder, tmp_path):
     Image.fromarray(np.full((9, 9), 999, np.uint16)).save(folder / "bee" / "2.png")
-    fails(r"\.png: an image of .*, others are of .*, expected one kind$", folder, tmp_path / "packed.h5", SIZE)
+    fails(r"\.png: an image of .*, expected .* as in the others$", folder, tmp_path / "packed.h5", SIZE)
 
 
 def test_colours_of_16_bits_are_an_error(folder, tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.data import SOURCES, Arrays, Normalisation, Subset, augmented, held_out, normalised
-from mpidl.data.augmentation import Augmentation
+from mpidl.data.preprocessing import Augmentation
 from mpidl.errors import UsageError
 
 

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from mpidl.config import toml
-from mpidl.data.portions import Portions
+from mpidl.data.schedule import Portions
 from mpidl.parameters import Range
 from mpidl.storage.checkpoint import Checkpoint
 

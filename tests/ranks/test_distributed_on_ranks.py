@@ -8,7 +8,7 @@ import pytest
 from kept_samples import BATCH, SAMPLES, TEST, train, write
 
 import mpidl
-from mpidl.data import KeptSplit
+from mpidl.data import CachedSplit
 from mpidl.data.hdf5 import _Block
 from mpidl.data.idx import IdxFile
 from mpidl.rma.remote_samples import RemoteSamples
@@ -108,7 +108,7 @@ def test_each_sample_is_trained_on_once_in_an_epoch(comm, shared_path, data, mon
         taken.append(minibatch)
         return original(self, minibatch)
 
-    monkeypatch.setattr(KeptSplit, "take", note)
+    monkeypatch.setattr(CachedSplit, "take", note)
     options = {"algorithm": mpidl.Downpour(), "epochs": 3, "deterministic": False}
     if slow is not None:
         options["debug"] = {"slow_worker": slow, "gradient_seconds": 0.01, "slow_factor": 30.0}
@@ -138,7 +138,7 @@ def test_a_worker_that_is_late_gets_its_samples(comm, shared_path, data, monkeyp
         return call
 
     for name in ("prepare", "gather"):
-        monkeypatch.setattr(KeptSplit, name, late(getattr(KeptSplit, name)))
+        monkeypatch.setattr(CachedSplit, name, late(getattr(CachedSplit, name)))
     options = {"algorithm": algorithm, "deterministic": False, "epochs": 1}
     summary, _ = train(shared_path, "hdf5", data["hdf5"], "distributed", "late", **options)
     assert summary["samples"] == SAMPLES

@@ -8,7 +8,7 @@ import pytest
 from mpidl.algorithms import Sandblaster
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.requests import NextUnit
-from mpidl.data.portions import Portions
+from mpidl.data.schedule import Portions
 from mpidl.parameters import shards
 from mpidl.topology.roles import assign
 

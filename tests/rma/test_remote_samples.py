@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpidl.data import ArraySplit, Batch, Kept, Split
-from mpidl.data.kept import part
+from mpidl.data import ArraySplit, Batch, Cached, Split
+from mpidl.data.cached import part
 from mpidl.errors import MpidlError, UsageError
 from mpidl.rma import remote_samples
 from mpidl.rma.remote_samples import Part, RemoteSamples
@@ -178,14 +178,14 @@ def shared(comm, kept, trains=True):
 @pytest.fixture(params=[1, 2], ids=["nodes of one", "nodes of two"])
 def ranks_per_node(request, monkeypatch):
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", str(request.param))
-    monkeypatch.setattr("mpidl.data.kept.BLOCK_BYTES", 200)
+    monkeypatch.setattr("mpidl.data.cached.BLOCK_BYTES", 200)
     return request.param
 
 
 @pytest.mark.parametrize("by_parts", [True, False])
 def test_each_sample_is_read_once_and_kept_once(comm, ranks_per_node, by_parts):
     split = Rows(by_parts)
-    kept = Kept(split, distributed=True)
+    kept = Cached(split, distributed=True)
     with shared(comm, [kept]) as samples:
         read = comm.allgather(split.read)
         assert read[0].pop(0) == 0  # for the form of the samples
@@ -207,13 +207,13 @@ def test_each_sample_is_read_once_and_kept_once(comm, ranks_per_node, by_parts):
 @pytest.mark.parametrize("by_parts", [True, False])
 def test_what_can_not_be_read_is_told_by_all_ranks(comm, ranks_per_node, by_parts, breaks):
     with pytest.raises(MpidlError, match=f"^sample {breaks} is bad$"):
-        shared(comm, [Kept(Rows(True), distributed=True), Kept(Rows(by_parts, breaks), distributed=True)])
+        shared(comm, [Cached(Rows(True), distributed=True), Cached(Rows(by_parts, breaks), distributed=True)])
 
 
 @pytest.mark.mpi(min_size=3)
 def test_nodes_without_workers_have_nothing(comm, monkeypatch):
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
-    kept = Kept(Rows(True), distributed=True)
+    kept = Cached(Rows(True), distributed=True)
     with shared(comm, [kept], trains=comm.rank > 0) as samples:
         found = comm.allgather([each.size for each in samples.held])
     assert found[0] == []
@@ -223,7 +223,7 @@ def test_nodes_without_workers_have_nothing(comm, monkeypatch):
 
 def test_more_workers_than_samples(comm, monkeypatch):
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
-    kept = Kept(ArraySplit(np.ones((1, 3)), np.zeros(1, int)), distributed=True)
+    kept = Cached(ArraySplit(np.ones((1, 3)), np.zeros(1, int)), distributed=True)
     with shared(comm, [kept]):
         assert kept.store.ask(np.zeros(5, np.int64)).result()[0].tolist() == [[1.0] * 3] * 5
 
@@ -233,11 +233,11 @@ def test_nodes_whose_ranks_are_not_neighbours_have_parts_that_are(comm, monkeypa
     turns = comm.Split(0, key=(comm.rank % 2) * comm.size + comm.rank)
     monkeypatch.setattr("mpidl.rma.sharers.neighbours", lambda workers: workers.Split(workers.rank % 2, workers.rank))
     sharers = Sharers(comm, distributed=True)
-    found = comm.allgather(tuple(sharers.part(Kept(Rows(True)))))
+    found = comm.allgather(tuple(sharers.part(Cached(Rows(True)))))
     for node in (found[::2], found[1::2]):
         assert all(before[1] == after[0] for before, after in pairwise(node))
     assert MPI.Comm.Compare(turns, sharers.comm) == MPI.CONGRUENT
-    assert sharers.held(Kept(Rows(True))) == (found[comm.rank % 2][0], found[comm.rank % 2 :: 2][-1][1])
+    assert sharers.held(Cached(Rows(True))) == (found[comm.rank % 2][0], found[comm.rank % 2 :: 2][-1][1])
     sharers.free()
     turns.Free()
 
@@ -246,8 +246,8 @@ def test_where_one_thread_calls_mpi_is_one_line(comm, monkeypatch):
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
     monkeypatch.setattr("mpidl.rma.shared_samples.MPI.Query_thread", lambda: MPI.THREAD_FUNNELED)
     with pytest.raises(UsageError) as error:
-        shared(comm, [Kept(Rows(True), distributed=True)])
+        shared(comm, [Cached(Rows(True), distributed=True)])
     expected = "expected 'memory' or 'files', or MPI4PY_RC_THREAD_LEVEL=multiple"
     assert str(error.value) == f"data.keep: 'distributed', but MPI allows calls from one thread only, {expected}"
-    with shared(comm, [Kept(Rows(True))]) as samples:
+    with shared(comm, [Cached(Rows(True))]) as samples:
         assert samples.remote is None

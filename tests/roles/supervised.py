@@ -1,8 +1,7 @@
 """A supervisor, and short names for what it is told and what it answers."""
 
 from mpidl.algorithms.coordinator_requests import Iteration
-from mpidl.data.portions import Portions
-from mpidl.data.schedule import Schedule
+from mpidl.data.schedule import Portions, Schedule
 from mpidl.engines.totals import Totals
 from mpidl.job.goal import Goal
 from mpidl.metrics.target import Target

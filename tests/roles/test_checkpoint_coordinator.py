@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mpidl.data.portions import Portions
-from mpidl.data.schedule import Schedule
+from mpidl.data.schedule import Portions, Schedule
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
 from mpidl.storage.position import Position, ReplicaPosition
 from mpidl.transport.protocol import NO_MORE, Saved

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.data.batch import Minibatch
-from mpidl.data.portions import Portions
+from mpidl.data.schedule import Portions
 
 
 class UnitData(NamedTuple):

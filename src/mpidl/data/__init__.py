@@ -5,20 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from mpidl.data.arrays import ArrayFiles, Arrays
-from mpidl.data.augmentation import Augmentation, Augmented, augmented
 from mpidl.data.batch import Batch, Minibatch
+from mpidl.data.builtin import Digits, Synthetic
+from mpidl.data.cached import Cached, CachedSplit, in_memory
 from mpidl.data.cifar10 import Cifar10
 from mpidl.data.dataset import ArraySplit, Dataset, Source, Split, opened
-from mpidl.data.digits import Digits
-from mpidl.data.factory import Factory
 from mpidl.data.hdf5 import Hdf5
 from mpidl.data.idx import Idx
-from mpidl.data.indexed import Indexed
-from mpidl.data.kept import Kept, KeptSplit, in_memory
-from mpidl.data.normalisation import Normalisation, Normalised, normalised
-from mpidl.data.portions import Portions
+from mpidl.data.indexed import Factory, Indexed
+from mpidl.data.preprocessing import Augmentation, Augmented, Normalisation, Normalised, augmented, normalised
+from mpidl.data.schedule import Portions
 from mpidl.data.subset import Subset, held_out
-from mpidl.data.synthetic import Synthetic
 
 SOURCES: dict[str, type[Any]] = {
     source.name: source for source in (ArrayFiles, Cifar10, Digits, Factory, Hdf5, Idx, Synthetic)
@@ -33,6 +30,8 @@ __all__ = [
     "Augmentation",
     "Augmented",
     "Batch",
+    "Cached",
+    "CachedSplit",
     "Cifar10",
     "Dataset",
     "Digits",
@@ -40,8 +39,6 @@ __all__ = [
     "Hdf5",
     "Idx",
     "Indexed",
-    "Kept",
-    "KeptSplit",
     "Minibatch",
     "Normalisation",
     "Normalised",

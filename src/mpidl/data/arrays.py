@@ -12,10 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mpidl.data.batch import Batch
+from mpidl.data.batch import Batch, Gatherer
 from mpidl.data.columns import KEYS, Column, as_array, check, check_finite, target_dtype
 from mpidl.data.dataset import PYTHON, ArraySplit, Dataset, Split
-from mpidl.data.gatherer import Gatherer
 from mpidl.errors import MpidlError, UsageError, quoted
 from mpidl.paths import user_path
 from mpidl.schema import Checked
@@ -28,7 +27,7 @@ class Arrays:
     Parameters
     ----------
     train, test : (inputs, targets)
-        See `ArraySplit`.
+        Arrays as `ArraySplit` takes them.
     classes : int, optional
         Number of classes; one more than the largest label of `train` by default.
     validation : (inputs, targets), optional
@@ -135,23 +134,7 @@ def _unzipped(path: Path) -> dict[str, Column]:
 
 
 class Member:
-    """An array of an .npz file whose header has been read.
-
-    Parameters
-    ----------
-    path : Path
-    key : str
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : numpy.dtype
-
-    Raises
-    ------
-    UsageError
-        It is no array.
-    """
+    """An array of an .npz file: its shape and dtype, and its values on request; UsageError if it isn't an array."""
 
     def __init__(self, path: Path, key: str) -> None:
         self._path, self._key = path, key
@@ -164,13 +147,7 @@ class Member:
             raise UsageError(f"{path}: {key} is not a valid array ({error})") from None
 
     def read(self) -> NDArray[Any]:
-        """Return the array.
-
-        Raises
-        ------
-        UsageError
-            It is damaged.
-        """
+        """Return the array; UsageError if it is damaged."""
         try:
             with np.load(self._path, allow_pickle=False) as arrays:
                 array: NDArray[Any] = arrays[self._key]
@@ -180,14 +157,14 @@ class Member:
 
 
 class MappedSplit(Split):
-    """Samples whose inputs lie in a mapped file, and are converted batch by batch.
+    """Samples whose inputs are in a mapped file, and are converted batch by batch.
 
     Parameters
     ----------
     inputs, targets : Column
-        For mapped arrays; targets are read into memory.
+        Of mapped arrays; targets are read into memory.
     integers, double : bool
-        Whether integer inputs stay as they are, and numbers of float64; see `as_integers` and `as_double`.
+        Whether integer inputs stay integers, and whether float64 numbers stay float64.
 
     Raises
     ------

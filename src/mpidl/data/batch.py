@@ -1,11 +1,14 @@
-"""Batches: the samples of one step."""
+"""Batches: the samples of one step, and how they are gathered from arrays."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import deque
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mpidl.data.columns import float_dtype, input_dtype
 
 
 class Batch(NamedTuple):
@@ -14,14 +17,14 @@ class Batch(NamedTuple):
     Attributes
     ----------
     inputs : array (n, *input_shape), float32 or float64
-        NumPy or CuPy; or whatever the collate function of a dataset makes, see `mpidl.data.Indexed`.
+        NumPy or CuPy; or what the collate function of a `mpidl.data.Indexed` returns.
     targets : array (n,) int64 of class ids, or (n, outputs) of floats
-        In the same array package as `inputs`; or whatever the collate function makes.
+        In the same array package as `inputs`; or what the collate function returns.
     number : int
-        Ordinal of the minibatch in the run, which seeds whatever a model does at random.
+        Ordinal of the minibatch in the run, the seed of a model's random numbers.
     weight : float, optional
-        What the batch counts beside others, such as its number of tokens or atoms; its number of samples by default.
-        Losses are means over it.
+        Weight of the batch relative to others, such as its number of tokens or atoms; losses are means over it. The
+        default is the number of samples.
     """
 
     inputs: Any
@@ -31,7 +34,7 @@ class Batch(NamedTuple):
 
     @property
     def total(self) -> float:
-        """What the batch counts beside others: its weight or, without one, its number of samples."""
+        """The batch's weight or, without one, its number of samples."""
         return float(len(self.inputs)) if self.weight is None else self.weight
 
 
@@ -50,3 +53,94 @@ class Minibatch(NamedTuple):
     indices: NDArray[np.int64]
     number: int
     epoch: int
+
+
+BYTE_SCALE = np.float32(1 / 255)
+T = TypeVar("T")
+
+
+class Prepared(Generic[T]):
+    """What a split has begun to prepare, by the indices and the epoch of each batch; at most the last `limit` ones."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._entries: deque[tuple[NDArray[np.int64], int, T]] = deque(maxlen=limit)
+
+    def add(self, indices: NDArray[np.int64], epoch: int, prepared: T) -> None:
+        """Add what is prepared for a batch."""
+        self._entries.append((indices, epoch, prepared))
+
+    def claim(self, indices: NDArray[np.int64], epoch: int) -> T | None:
+        """Remove and return what is prepared for a batch; None if nothing is."""
+        for number, (of_entry, epoch_of_entry, prepared) in enumerate(self._entries):
+            if epoch_of_entry == epoch and np.array_equal(of_entry, indices):
+                del self._entries[number]
+                return prepared
+        return None
+
+
+class _Buffers(NamedTuple):
+    rows: NDArray[np.int64]
+    raw: NDArray[Any] | None
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
+
+
+class Gatherer:
+    """Copies samples from arrays in memory into batches whose buffers it owns, one set per batch size.
+
+    Parameters
+    ----------
+    integers : bool
+        Whether integer inputs stay integers; otherwise they become float32, and bytes are scaled to [0, 1].
+    double : bool
+        Whether float64 inputs stay float64; otherwise they become float32.
+    """
+
+    def __init__(self, integers: bool = False, double: bool = False) -> None:
+        self._integers, self._double = integers, double
+        self._buffers: dict[int, _Buffers] = {}
+
+    def take(self, inputs: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64], first: int = 0) -> Batch:
+        """Return the batch of `indices`.
+
+        Parameters
+        ----------
+        inputs : array (m, *input_shape), integers or floats
+        targets : array (m,) of int64, or (m, outputs) of floats, C-contiguous
+        indices : array (n,) of int64
+            Each in [first, first + m).
+        first : int
+            Index of the first row of `inputs`.
+        """
+        buffers = self._buffers.get(len(indices))
+        if buffers is None:
+            buffers = self._buffers[len(indices)] = self._allocate(len(indices), inputs, targets)
+        rows, raw, out, labels = buffers
+        np.subtract(indices, first, out=rows)
+        if rows.min() < 0 or rows.max() >= len(inputs):
+            raise outside(indices, first, first + len(inputs))
+        # With mode="raise", take() buffers its output, which costs another copy.
+        np.take(targets, rows, axis=0, out=labels, mode="clip")
+        if raw is None:
+            np.take(inputs, rows, axis=0, out=out, mode="clip")
+        else:
+            np.take(inputs, rows, axis=0, out=raw, mode="clip")
+            np.copyto(out, raw)  # multiplying the bytes directly would allocate conversion buffers in each call
+            if raw.dtype == np.uint8 and not self._integers:
+                np.multiply(out, BYTE_SCALE, out=out)
+        return Batch(out, labels)
+
+    def _allocate(self, size: int, inputs: NDArray[Any], targets: NDArray[Any]) -> _Buffers:
+        shape = (size, *inputs.shape[1:])
+        dtype = (input_dtype if self._integers else float_dtype)(inputs.dtype, self._double)
+        return _Buffers(
+            rows=np.empty(size, np.int64),
+            raw=None if inputs.dtype == dtype else np.empty(shape, inputs.dtype),
+            inputs=np.empty(shape, dtype),
+            targets=np.empty((size, *targets.shape[1:]), targets.dtype),
+        )
+
+
+def outside(indices: NDArray[np.int64], start: int, stop: int) -> IndexError:
+    """Return the error for indices of which some are outside [start, stop)."""
+    return IndexError(f"samples {indices.min()} to {indices.max()}: outside [{start}, {stop})")

@@ -1,7 +1,6 @@
-"""CIFAR-10 in its binary version, as https://www.cs.toronto.edu/~kriz/cifar.html describes it.
+"""CIFAR-10 in its binary version (https://www.cs.toronto.edu/~kriz/cifar.html).
 
-Each file holds records of a label byte and the 3072 bytes of an image: 32 rows of 32 red values, then the green and
-the blue ones.
+A record is a label byte and the 3072 bytes of an image: 32 rows of 32 red values, then the green and the blue ones.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class Cifar10(Checked):
     Attributes
     ----------
     path : str
-        The directory with data_batch_1.bin to data_batch_5.bin and test_batch.bin; a directory that contains it as
-        cifar-10-batches-bin, or contains cifar-10-binary.tar.gz; or this archive, which is unpacked in memory.
+        The directory with data_batch_1.bin to data_batch_5.bin and test_batch.bin; its parent, if it is named
+        cifar-10-batches-bin; or cifar-10-binary.tar.gz or its directory: the archive is unpacked in memory.
     """
 
     name: ClassVar[str] = "cifar10"
@@ -91,7 +90,7 @@ def _unpacked(archive: Path) -> dict[str, NDArray[np.uint8]]:
                 if stream is not None:
                     contents = np.frombuffer(stream.read(), np.uint8)
                     files[name] = _records(f"{archive}: {name}", contents)
-            # The checksum stands behind the padding after the last member.
+            # The checksum is behind the padding after the last member.
             while members.fileobj is not None and members.fileobj.read(BYTES_PER_READ):
                 pass
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:

@@ -26,7 +26,7 @@ class Column(NamedTuple):
 
 
 def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Return `values` as an array; UsageError, which has their name, if they are none."""
+    """Return `values` as an array; UsageError, with their name, if they can't be converted."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -47,12 +47,12 @@ def check(
     Returns
     -------
     input_shape, classes
-        See `Dataset`.
+        Those of the `Dataset`.
 
     Raises
     ------
     UsageError
-        If anything doesn't fit.
+        Shapes, dtypes or labels don't fit together.
     """
     for inputs, targets in (train, test):
         _check_split(inputs, targets)
@@ -73,7 +73,7 @@ def check(
 
 
 def _check_split(inputs: Column, targets: Column) -> None:
-    """Raise UsageError unless there are inputs and targets of as many samples, in shapes and dtypes that are known."""
+    """Raise UsageError unless inputs and targets have the same number of samples, and valid shapes and dtypes."""
     check_inputs(inputs)
     check_targets(targets)
     samples = inputs.values.shape[0]
@@ -85,7 +85,7 @@ def _check_split(inputs: Column, targets: Column) -> None:
 
 
 def check_inputs(inputs: Column) -> None:
-    """Raise UsageError unless inputs have a shape and a dtype that are known."""
+    """Raise UsageError unless inputs have a valid shape and dtype."""
     shape, dtype = inputs.values.shape, inputs.values.dtype
     if len(shape) < 2 or 0 in shape[1:]:
         raise UsageError(f"{inputs.name}: shape {shape}, expected (samples, ...) with no size 0 per sample")
@@ -94,7 +94,7 @@ def check_inputs(inputs: Column) -> None:
 
 
 def check_targets(targets: Column) -> None:
-    """Raise UsageError unless targets have a shape and a dtype that are known."""
+    """Raise UsageError unless targets have a valid shape and dtype."""
     shape, dtype = targets.values.shape, targets.values.dtype
     if not (dtype.kind in "iu" and len(shape) == 1) and not (dtype.kind == "f" and len(shape) == 2 and shape[1]):
         expected = "integers of shape (samples,) or floats of shape (samples, outputs) with outputs >= 1"
@@ -126,9 +126,9 @@ def check_labels(labels: Column, classes: int | None) -> int:
 
 
 def check_finite(column: Column, samples: Sequence[int] | NDArray[np.int64] | None = None) -> None:
-    """Raise UsageError if an array has a NaN or an infinity; `samples` are its samples' indices, if not from 0."""
+    """Raise UsageError for a NaN or an infinity; `samples` are the indices of the column's samples, if not from 0."""
     values = column.values
-    # The extremes tell it without memory for a mask.
+    # The extremes suffice, and need no memory for a mask.
     if values.dtype.kind != "f" or not values.size or np.isfinite([values.min(), values.max()]).all():
         return
     wrong = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
@@ -138,15 +138,15 @@ def check_finite(column: Column, samples: Sequence[int] | NDArray[np.int64] | No
 
 
 def input_dtype(dtype: np.dtype[Any], double: bool = False) -> np.dtype[Any]:
-    """Return the dtype that inputs of `dtype` have in memory: integers keep theirs, for floats see `float_dtype`."""
+    """Return the dtype that inputs of `dtype` have in memory: the same for integers, `float_dtype` for floats."""
     return dtype.newbyteorder("=") if dtype.kind in "iu" else float_dtype(dtype, double)
 
 
 def target_dtype(dtype: np.dtype[Any], double: bool = False) -> np.dtype[Any]:
-    """Return the dtype of the targets of a batch: int64 for integers, for floats see `float_dtype`."""
+    """Return the dtype of the targets of a batch: int64 for integers, `float_dtype` for floats."""
     return float_dtype(dtype, double) if dtype.kind == "f" else np.dtype(np.int64)
 
 
 def float_dtype(dtype: np.dtype[Any], double: bool) -> np.dtype[Any]:
-    """Return the dtype of floats in memory: float64 if they are no shorter and `double` is true, else float32."""
+    """Return the dtype of floats in memory: float64 if `double` and they are at least as long, otherwise float32."""
     return np.dtype(np.float64 if double and dtype.kind == "f" and dtype.itemsize >= 8 else np.float32)

@@ -16,7 +16,7 @@ import xxhash
 from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
-from mpidl.data.batch import Batch, Minibatch
+from mpidl.data.batch import Batch, Gatherer, Minibatch
 from mpidl.data.columns import (
     Column,
     as_array,
@@ -27,14 +27,13 @@ from mpidl.data.columns import (
     input_dtype,
     target_dtype,
 )
-from mpidl.data.gatherer import Gatherer
 from mpidl.errors import UsageError, quoted
 from mpidl.schema import LARGEST, convert
 
 Count = Annotated[int, Meta(ge=1)]
 
 SAMPLES_PER_CHECKSUM = 32
-#: The ``data.source`` of runs whose data a Python script has given.
+#: The ``data.source`` of runs whose data come from a Python script.
 PYTHON = "python"
 
 
@@ -48,11 +47,11 @@ class Split(ABC):
     contiguous : bool
         Whether neighbours are much cheaper to read together. Portions are then contiguous blocks.
     by_parts : bool
-        Whether a part of the samples can be read for less than all.
+        Whether reading a part of the samples costs less than reading all.
     chunk : int
-        How many neighbours, from a multiple of this number on, are read together whenever one of them is.
+        Number of neighbours, from a multiple of this number on, that are always read together.
     lookahead : int
-        How many batches it likes to have announced by `prepare`.
+        Prefetch depth: the number of batches for which `prepare` is called in advance.
     """
 
     samples: int
@@ -62,23 +61,17 @@ class Split(ABC):
     lookahead: int = 1
 
     def load(self) -> None:  # noqa: B027 (most splits have nothing to read ahead)
-        """Read now what the first `gather` would otherwise read.
-
-        Raises
-        ------
-        UsageError
-            If a file is truncated, or longer than its header says.
-        """
+        """Read now what the first `gather` would otherwise read; UsageError if a file is damaged."""
 
     def release(self) -> None:  # noqa: B027 (most splits keep nothing)
-        """Give back what `load` has read; `gather` reads it again if need be."""
+        """Free what `load` has read; `gather` reads it again if necessary."""
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
-        """Announce that these samples, a whole portion, are needed next."""
+        """Start to read these samples, a whole portion, which are needed next."""
         self.load()
 
     def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:  # noqa: B027 (few splits take long)
-        """Announce that `gather` will soon be called with the same arguments."""
+        """Start to make the batch for which `gather` will soon be called with the same arguments."""
 
     @abstractmethod
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
@@ -101,33 +94,30 @@ class Split(ABC):
         Raises
         ------
         IndexError
-            If an index lies outside [0, samples).
+            An index is outside [0, samples).
         """
 
     def as_integers(self) -> Split:
-        """Return the same samples with integer inputs as they are, for models that take ids; itself without any."""
+        """Return the same samples with integer inputs unconverted, for models that take ids; itself without any."""
         return self
 
     def as_double(self) -> Split:
-        """Return the same samples with float64 numbers as they are, for models of float64; itself without any."""
+        """Return the same samples with float64 numbers unconverted, for models of float64; itself without any."""
         return self
 
     def copy(self) -> Split:
-        """Return the same samples with batches of its own, so that both can be used at the same time.
-
-        A split that owns the memory of its batches, or reads in the background, makes these anew.
-        """
+        """Return the same samples with separate buffers and background readers, for use at the same time."""
         return copy(self)
 
     def check_classes(self, name: str, classes: int | None) -> None:  # noqa: B027 (few splits hold all labels)
-        """Raise UsageError if a label is seen not to be of these classes; `name` is the split's."""
+        """Raise UsageError for a label outside these classes, if the labels are known; `name` is the split's."""
 
     def take(self, minibatch: Minibatch) -> Batch:
-        """Return the samples of a minibatch; see `gather`."""
+        """Gather the samples of a minibatch."""
         return self.gather(minibatch.indices, minibatch.epoch)._replace(number=minibatch.number)
 
     def in_turn(self, parts: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
-        """Yield the samples of each part, those of the next ones being prepared meanwhile; see `gather`."""
+        """Gather each part in turn, while the next ones are prepared."""
         coming = iter(parts)
         for part in islice(coming, self.lookahead):
             self.prepare(part)
@@ -138,7 +128,7 @@ class Split(ABC):
             yield batch
 
     def checksum(self) -> str:
-        """Return a checksum of the number of samples and of a few of them, the same few each time."""
+        """Return a checksum of the number of samples and of a fixed few of them."""
         checksum = xxhash.xxh3_64(str(self.samples).encode())
         for index in np.linspace(0, self.samples - 1, min(SAMPLES_PER_CHECKSUM, self.samples), dtype=np.int64):
             batch = self.gather(np.array([index]))
@@ -149,24 +139,24 @@ class Split(ABC):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training split, a test split and, if there is one, a validation split.
+    """A training split, a test split and, optionally, a validation split.
 
     Attributes
     ----------
     name : str
         The source's name, for messages.
     input_shape : tuple of int, or None
-        Shape of one sample's inputs; None if there is no such shape, or it is unknown.
+        Shape of one sample's inputs; None if the samples differ in shape, or it is unknown.
     classes : int or None
         Targets are class ids in [0, classes); None if they are floats, or unknown.
     train, test : Split
     validation : Split or None
-        What the model is evaluated on while it trains; the test split if there is none.
+        Evaluated during training, in place of the test split.
 
     Raises
     ------
     UsageError
-        A split is missing or empty, or its labels are of other classes.
+        A split is missing or empty, or has labels outside the classes.
 
     Examples
     --------
@@ -197,15 +187,18 @@ class Dataset:
                 raise UsageError(f"{name}: no samples, expected at least one")
             split.check_classes(name, self.classes)
 
+    def changed(self, change: Callable[[Split], Split]) -> Dataset:
+        """Return the dataset with each split replaced by what `change` returns for it."""
+        validation = None if self.validation is None else change(self.validation)
+        return replace(self, train=change(self.train), test=change(self.test), validation=validation)
+
     def as_integers(self) -> Dataset:
-        """Return the same data with integer inputs as they are; see `Split.as_integers`."""
-        validation = None if self.validation is None else self.validation.as_integers()
-        return replace(self, train=self.train.as_integers(), test=self.test.as_integers(), validation=validation)
+        """Return the same data with integer inputs unconverted."""
+        return self.changed(lambda split: split.as_integers())
 
     def as_double(self) -> Dataset:
-        """Return the same data with float64 numbers as they are; see `Split.as_double`."""
-        validation = None if self.validation is None else self.validation.as_double()
-        return replace(self, train=self.train.as_double(), test=self.test.as_double(), validation=validation)
+        """Return the same data with float64 numbers unconverted."""
+        return self.changed(lambda split: split.as_double())
 
 
 class Source(Protocol):
@@ -220,17 +213,11 @@ class Source(Protocol):
     name: ClassVar[str]
 
     def open(self) -> Dataset:
-        """Open the data, and check whatever can be checked without reading the inputs.
-
-        Raises
-        ------
-        UsageError
-            If a file is missing or invalid.
-        """
+        """Open the data, and check everything but the inputs; UsageError if a file is missing or invalid."""
 
 
 def opened(data: Dataset | Source) -> Dataset:
-    """Return a dataset, or that of a source."""
+    """Return a dataset itself, or the dataset of a source."""
     return data if isinstance(data, Dataset) else data.open()
 
 
@@ -240,8 +227,8 @@ class ArraySplit(Split):
     Parameters
     ----------
     inputs : array (samples, *input_shape), or a function that returns one
-        Bytes stay bytes and are scaled per batch; other integers stay, too; floats become float32, unless the model
-        is of float64. A function is called when the inputs are first needed.
+        Integers stay integers, and bytes are scaled per batch; floats become float32, unless the model is of float64.
+        A function is called when the inputs are first needed.
     targets : array (samples,) of integers, or (samples, outputs) of floats
 
     Raises
@@ -255,10 +242,10 @@ class ArraySplit(Split):
         check_targets(Column("targets", targets))
         self.samples = len(targets)
         self._given = inputs, targets
-        self._keep(integers=False, double=False)
+        self._convert(integers=False, double=False)
 
-    def _keep(self, integers: bool, double: bool) -> None:
-        """Keep what was given as the model takes it."""
+    def _convert(self, integers: bool, double: bool) -> None:
+        """Convert the given arrays to the dtypes that the model needs."""
         inputs, targets = self._given
         self._integers, self._double = integers, double
         self._targets = np.ascontiguousarray(targets, dtype=target_dtype(targets.dtype, double))
@@ -272,7 +259,7 @@ class ArraySplit(Split):
         check_inputs(Column("inputs", array))
         if len(array) != self.samples:
             raise UsageError(f"targets: {self.samples} targets, expected {len(array)} as in inputs")
-        with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, and is found
+        with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and are found
             array = np.ascontiguousarray(array, dtype=input_dtype(array.dtype, self._double))
         check_finite(Column("inputs", array))
         return array
@@ -297,7 +284,7 @@ class ArraySplit(Split):
 
     def as_double(self) -> ArraySplit:
         same = copy(self)
-        same._keep(self._integers, double=True)
+        same._convert(self._integers, double=True)
         return same
 
     def load(self) -> None:
@@ -306,14 +293,14 @@ class ArraySplit(Split):
 
     def release(self) -> None:
         if callable(self._given[0]):
-            self._keep(self._integers, self._double)
+            self._convert(self._integers, self._double)
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         self.load()
         return self._gatherer.take(self._inputs, self._targets, indices)  # type: ignore[arg-type]
 
     def checksum(self) -> str:
-        """See `Split.checksum`: of all targets, too."""
+        """Return a checksum of a few samples and of all targets."""
         return super().checksum() + self.checksum_of_targets()
 
     def checksum_of_targets(self) -> str:

@@ -1,4 +1,4 @@
-"""The loops that augment images: each sample is reflected, rotated, shifted and made noisy while it is in the cache.
+"""The loops that reflect, rotate and shift images and add noise, one image at a time.
 
 Images are (height, width, channels) of float32. The loops over one image take the whole batch as a flat array, in
 which the image begins at `first`. Random numbers are hashes of (seed, epoch, sample) and a counter: splitmix64 (Steele,
@@ -23,7 +23,7 @@ AREA = 9.91256303526217e-3  # area of each layer
 
 
 def _edges() -> NDArray[np.float64]:
-    """Return the right edges of the layers under exp(-x^2 / 2), and 0; the lowest layer's as if it had no tail."""
+    """Return the right edges of the layers under exp(-x^2 / 2), and 0; the lowest layer is a rectangle with no tail."""
     edges = [AREA / exp(-(TAIL**2) / 2), TAIL]
     while len(edges) < LAYERS:
         edges.append(sqrt(-2 * log(AREA / edges[-1] + exp(-(edges[-1] ** 2) / 2))))
@@ -44,7 +44,7 @@ def mixed(bits):  # type: ignore[no-untyped-def]
 
 @jit
 def unit(bits):  # type: ignore[no-untyped-def]
-    """Return a float in the open interval (0, 1), made of the upper 52 bits."""
+    """Return a float in the open interval (0, 1) from the upper 52 bits."""
     return ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
@@ -74,7 +74,7 @@ def distort(images, out, indices, seed, epoch, reflect, translate, rotate, noise
     spread = np.uint64(2 * translate + 1)
     for i in range(len(images)):
         state = mixed(of_epoch + np.uint64(indices[i]) * STEP)
-        # All numbers are always drawn, so that none depends on which settings are on.
+        # All numbers are always drawn, so that none depends on the other settings.
         first, second = mixed(state + STEP), mixed(state + np.uint64(2) * STEP)
         third, fourth = mixed(state + np.uint64(3) * STEP), mixed(state + DRAWS * STEP)
         flipped = reflect and (first >> np.uint64(63)) == np.uint64(1)

@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch
+from mpidl.data.batch import Batch, Gatherer, outside
 from mpidl.data.columns import Column, check, check_finite, input_dtype, target_dtype
 from mpidl.data.dataset import Dataset, Split
-from mpidl.data.gatherer import Gatherer, outside
 from mpidl.data.hdf5_files import VALIDATION, first_line, found_files, open_columns
 from mpidl.errors import MpidlError, UsageError
 from mpidl.schema import Checked
@@ -24,7 +23,7 @@ from mpidl.schema import Checked
 class Hdf5(Checked):
     """Files with train/x, train/y, test/x and test/y, which may be larger than memory.
 
-    If they have validation/x and validation/y, too, those are the validation split.
+    Optional validation/x and validation/y are the validation split.
 
     x is (samples, ...) of floats, converted to float32 unless the model is of float64, of bytes, scaled to [0, 1], or
     of other integers, used as they are; all integers are used as they are where an embedding takes them. y is
@@ -33,9 +32,8 @@ class Hdf5(Checked):
     Attributes
     ----------
     path : str or list of str
-        Path of the file; or several, whose samples follow one another. A path may be a pattern such as
-        ``"data/*.h5"``, which stands for the files that match it, sorted. Some of several files may have only the
-        training or the test samples.
+        Path of the file; or paths of several, whose samples follow one another. A path may be a pattern such as
+        ``"data/*.h5"`` for all files that match it, sorted. Each of several files may have only some of the splits.
     classes : int or None
         Class ids are in [0, classes); None for one more than the largest in train/y.
     """
@@ -90,7 +88,7 @@ class Hdf5Split(Split):
     inputs, targets : Column
         Columns of h5py datasets.
     integers, double : bool
-        Whether integer inputs stay as they are, and numbers of float64; see `as_integers` and `as_double`.
+        Whether integer inputs stay integers, and whether float64 numbers stay float64.
     """
 
     contiguous = by_parts = True
@@ -116,7 +114,7 @@ class Hdf5Split(Split):
         return Hdf5Split(*self._columns, self._integers, True)
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
-        """Start to read a contiguous portion in the background; leave any other set of samples to `gather`."""
+        """Start to read a contiguous portion in the background; other samples are left to `gather`."""
         start, stop = int(indices.min()), int(indices.max()) + 1
         if stop - start != len(indices):
             return
@@ -159,7 +157,7 @@ class Hdf5Split(Split):
 
 
 def _check_read(column: Column, samples: Sequence[int] | NDArray[np.int64]) -> None:
-    """Raise MpidlError for a number that is not finite: the run has begun."""
+    """Raise MpidlError for a number that isn't finite, because the run has begun."""
     try:
         check_finite(column, samples)
     except UsageError as error:

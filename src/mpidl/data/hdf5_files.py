@@ -1,4 +1,4 @@
-"""Datasets of HDF5 files, those of several files as one."""
+"""Datasets of HDF5 files, and of several files as one."""
 
 from __future__ import annotations
 
@@ -20,20 +20,14 @@ from mpidl.paths import user_path
 if TYPE_CHECKING:
     import h5py
 
-#: Keys that files may have beside the others.
+#: Optional keys of files.
 VALIDATION = ("validation/x", "validation/y")
-#: Files that a process keeps open at a time.
+#: Maximum number of files that a process keeps open.
 OPEN_FILES = 32
 
 
 def found_files(given: str | Sequence[str]) -> list[Path]:
-    """Return the files of ``data.path``: those that match a pattern in the order of their names.
-
-    Raises
-    ------
-    UsageError
-        A pattern matches no file.
-    """
+    """Return the files of ``data.path``, those of a pattern sorted; UsageError if a pattern matches no file."""
     files: list[Path] = []
     for text in [given] if isinstance(given, str) else given:
         path = user_path(text)
@@ -50,7 +44,7 @@ def found_files(given: str | Sequence[str]) -> list[Path]:
 
 
 def open_columns(files: Sequence[Path]) -> dict[str, Column]:
-    """Return the datasets of HDF5 files, each that of all files that have it, one after another.
+    """Return the datasets of HDF5 files, each joined from all files that have it.
 
     Raises
     ------
@@ -104,7 +98,7 @@ def _column(key: str, parts: Sequence[_Part], opened: Callable[[Path], h5py.File
 
 
 class Joined:
-    """Datasets of several files, one after another, as one of h5py.
+    """Datasets of several files, one after another, with the interface of one h5py dataset.
 
     Attributes
     ----------
@@ -148,14 +142,14 @@ class Joined:
 
 
 def _open(path: Path) -> h5py.File:
-    """Open a file, which stays open as long as any of its datasets is in use."""
+    """Open a file, which stays open while any of its datasets is in use."""
     import h5py
 
     if not path.is_file():
         found = "not a file" if path.exists() else "no such file"
         raise UsageError(f"data.path: {path}: {found}, expected an HDF5 file")
     try:
-        # The file is only read: many ranks need not ask the file system for locks.
+        # A file that is only read needs no lock, which would load the file system with requests of many ranks.
         return h5py.File(path, "r", locking=False)
     except OSError as error:
         raise UsageError(f"data.path: {path}: not a valid HDF5 file ({first_line(error)})") from None
@@ -180,7 +174,7 @@ def _check_sources(path: Path, key: str, dataset: h5py.Dataset) -> None:
 
 
 def _places(path: Path, name: str) -> Iterator[Path]:
-    """Yield where HDF5 looks for a file that the file at `path` names: by an absolute name, or else beside that."""
+    """Yield the paths at which HDF5 looks for a file named by the file at `path`."""
     yield Path(name)
     beside = Path(name).name if Path(name).is_absolute() else name
     prefix = os.environ.get("HDF5_VDS_PREFIX", "").replace("${ORIGIN}", str(path.parent))
@@ -189,5 +183,5 @@ def _places(path: Path, name: str) -> Iterator[Path]:
 
 
 def first_line(error: OSError) -> str:
-    """Return the first line of an error of HDF5, which has many."""
+    """Return the first line of HDF5's error message, which has many."""
     return str(error).splitlines()[0]

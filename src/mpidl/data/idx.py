@@ -29,7 +29,7 @@ BYTES_PER_READ = 1 << 18
 
 @dataclass(frozen=True)
 class Idx(Checked):
-    """The four files of MNIST, Fashion-MNIST or another dataset in their format.
+    """The four files of MNIST, Fashion-MNIST or another dataset in this format.
 
     `open` reads and checks the labels and the headers of the images; the first `gather` or `load` reads the images.
 
@@ -37,7 +37,7 @@ class Idx(Checked):
     ----------
     path : str
         The directory with train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
-        t10k-labels-idx1-ubyte, each as it is or gzipped with the suffix .gz.
+        t10k-labels-idx1-ubyte, each optionally gzipped with the suffix .gz.
     classes : int
         Labels are in [0, classes).
     """
@@ -72,24 +72,12 @@ def find(directory: Path, name: str) -> Path:
 
 
 class IdxFile:
-    """An idx file of bytes whose header has been read and checked.
-
-    Parameters
-    ----------
-    path : Path
-        Path of the file, gzipped if it ends in .gz.
-    dimensions : int
-        Expected number of dimensions.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : uint8
+    """An idx file of bytes with this number of dimensions, whose header has been read and checked.
 
     Raises
     ------
     UsageError
-        If it isn't such a file, or its size contradicts its header.
+        It isn't such a file, or its size contradicts its header.
     """
 
     dtype = np.dtype(np.uint8)
@@ -110,7 +98,7 @@ class IdxFile:
             raise UsageError(f"{path}: magic number {magic}, expected {BYTES_MAGIC + dimensions} ({kind})")
         self.shape = tuple(shape)
         if self._length() != (self._header + math.prod(shape)) % 2**32:
-            # Reading the whole file finds what is wrong, or shows that it is valid (several gzip members).
+            # Reading the whole file finds the defect, or shows that it is valid (several gzip members).
             self.read()
 
     def _stream(self) -> BinaryIO:
@@ -125,13 +113,7 @@ class IdxFile:
             return int.from_bytes(stream.read(4), "little")
 
     def read(self) -> NDArray[np.uint8]:
-        """Return the contents.
-
-        Raises
-        ------
-        UsageError
-            If the file is damaged, truncated or longer than its header says.
-        """
+        """Return the contents; UsageError if the file is damaged, truncated or longer than its header says."""
         found = 0
         try:
             array = np.empty(self.shape, np.uint8)

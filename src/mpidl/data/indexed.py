@@ -1,29 +1,28 @@
-"""Datasets of the user's own, of samples by number: anything with ``__len__`` and ``__getitem__``."""
+"""Data of the user's own: samples by number, from anything with ``__len__`` and ``__getitem__``, and factories."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 import xxhash
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch
-from mpidl.data.collation import leaves
-from mpidl.data.dataset import PYTHON, Count, Dataset, Split
-from mpidl.data.gatherer import outside
-from mpidl.data.making import BatchMaker
+from mpidl.data.batch import Batch, Prepared, outside
+from mpidl.data.batch_maker import BatchMaker, leaves
+from mpidl.data.dataset import PYTHON, Count, Dataset, Split, opened
 from mpidl.data.workers import Task, Workers
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
-from mpidl.schema import convert
+from mpidl.functions import call, check_name
+from mpidl.schema import Checked, convert
 
 SAMPLES_PER_CHECKSUM = 16
-#: Batches that are made ahead, by each worker.
+#: Batches that each worker makes ahead.
 AHEAD = 2
 
 
@@ -31,27 +30,26 @@ AHEAD = 2
 class Indexed:
     """Data with ``__len__`` and ``__getitem__``, such as a ``torch.utils.data.Dataset``.
 
-    Batches are made ahead: by a thread while the one before is trained on, or by `workers` processes. Samples are used
-    as they are: nothing is scaled or converted. Each is read once in an epoch.
+    Batches are made ahead, by a thread or by `workers` processes. Each sample is read once per epoch and not converted.
 
     Parameters
     ----------
     train, test
         A sample is (input, target): two arrays, PyTorch tensors or numbers of one shape for all samples, or tuples or
-        mappings of such; with `collate`, whatever that takes.
+        mappings of these; with `collate`, anything it accepts.
     collate : callable, optional
-        Takes a list of samples and returns the batch: (inputs, targets), (inputs, targets, weight) or a `Batch`, of
-        whatever the model takes. The default stacks arrays.
+        Takes a list of samples and returns the batch: (inputs, targets), (inputs, targets, weight) or a `Batch`, in the
+        form that the model needs. The default stacks arrays.
     weight : callable, optional
-        Takes inputs and targets of a batch and returns what it counts beside others, above 0: its tokens or atoms. The
+        Takes inputs and targets of a batch and returns its weight, above 0: its number of tokens or atoms, say. The
         default is the number of samples.
     classes : int, optional
-        Targets are class ids in [0, classes). Only a network of layers needs to know.
+        Targets are class ids in [0, classes). Only networks of layers need it.
     workers : int
-        Number of processes that make batches, for each rank that trains; 0 for a thread. Processes get the data and
-        the functions by pickle, and import the script: ``mpidl.train`` then stands below
-        ``if __name__ == "__main__":``. They seed the generators of Python, NumPy and PyTorch by a sample's index and
-        the epoch, so that random changes are the same in each run; a thread does not.
+        Number of processes per training rank that make batches; 0 for a thread. Processes receive the data and the
+        functions by pickle, and import the script, which therefore calls ``mpidl.train`` below
+        ``if __name__ == "__main__":``. They seed the generators of Python, NumPy and PyTorch from a sample's index and
+        the epoch, so that random changes are the same in each run; a thread doesn't.
 
     Raises
     ------
@@ -87,7 +85,7 @@ class Indexed:
                 raise UsageError(f"Indexed.{name}: expected a function, found {quoted(function)}")
 
     def open(self) -> Dataset:
-        """Return the dataset; without a collate function, its first sample is read to learn its shape."""
+        """Return the dataset; without a collate function, its input shape is that of the first sample."""
         data = {"training": self.train, "test": self.test}
         samples = {name: _length(name, each) for name, each in data.items()}
         maker = BatchMaker(data, self.collate, self.weight, self.classes)
@@ -113,9 +111,8 @@ def _length(name: str, data: Any) -> int:
 
 
 class InThread:
-    """A thread that makes the batches, all of them and nothing else."""
+    """A thread that makes the batches, in place of `Workers`."""
 
-    #: Processes that make batches.
     count = 0
 
     def __init__(self, maker: BatchMaker) -> None:
@@ -125,47 +122,29 @@ class InThread:
         """Do nothing: the thread starts with the first batch."""
 
     def submit(self, split: str, indices: NDArray[np.int64], epoch: int = 0) -> Future[Batch]:
-        """Let the thread make a batch; see `BatchMaker.make`."""
-        return self._thread.submit(self._maker.make, split, indices, epoch)
-
-
-class _Prepared(NamedTuple):
-    indices: NDArray[np.int64]
-    epoch: int
-    batch: Future[Batch] | Task
+        return self._thread.submit(self._maker.make, split, indices)
 
 
 class IndexedSplit(Split):
-    """Samples of a dataset of the user's own, made into batches ahead.
-
-    Parameters
-    ----------
-    name : str
-        ``"training"`` or ``"test"``.
-    samples : int
-        Number of samples.
-    workers : Workers or InThread
-        Make the batches.
-    """
+    """The training or the test samples of an `Indexed`, made into batches ahead by its workers."""
 
     by_parts = True
 
     def __init__(self, name: str, samples: int, workers: Workers | InThread) -> None:
         self.samples, self.lookahead = samples, AHEAD * max(1, workers.count)
         self._name, self._workers = name, workers
-        self._prepared: deque[_Prepared] = deque()
+        self._prepared: Prepared[Future[Batch] | Task] = Prepared()
 
     def load(self) -> None:
         self._workers.start()
 
     def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:
-        self._prepared.append(_Prepared(indices, epoch, self._workers.submit(self._name, indices, epoch)))
+        self._prepared.add(indices, epoch, self._workers.submit(self._name, indices, epoch))
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
-        for place, prepared in enumerate(self._prepared):
-            if prepared.epoch == epoch and np.array_equal(prepared.indices, indices):
-                del self._prepared[place]
-                return prepared.batch.result()
+        prepared = self._prepared.claim(indices, epoch)
+        if prepared is not None:
+            return prepared.result()
         if indices.min() < 0 or indices.max() >= self.samples:
             raise outside(indices, 0, self.samples)
         return self._workers.submit(self._name, indices, epoch).result()
@@ -174,7 +153,7 @@ class IndexedSplit(Split):
         return IndexedSplit(self._name, self.samples, self._workers)
 
     def checksum(self) -> str:
-        """See `Split.checksum`; only of the number of samples if these differ each time that they are read."""
+        """Return a checksum of some samples, or of their number alone if they differ from one reading to the next."""
         first, second = self._checksum(), self._checksum()
         return first if first == second else xxhash.xxh3_64_hexdigest(str(self.samples).encode())
 
@@ -184,3 +163,38 @@ class IndexedSplit(Split):
         for values in leaves(self.gather(some)):
             checksum.update(values.data.cast("B"))
         return checksum.hexdigest()
+
+
+@dataclass(frozen=True)
+class Factory(Checked):
+    """Data returned by a user's function; ``source`` needn't be given.
+
+    Attributes
+    ----------
+    factory : str
+        ``"module:function"``: a function without arguments that returns a `Dataset` or a source, such as `Indexed`. The
+        module may be in the current directory.
+    workers : int, optional
+        Number of processes per training rank that make an `Indexed`'s batches, in place of its own number.
+    """
+
+    name: ClassVar[str] = "factory"
+    factory: str
+    workers: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_name("factory", self.factory)
+
+    def open(self) -> Dataset:
+        data = call("data.factory", self.factory, "no arguments")
+        where = f"{self.factory} returned {kind_of(data)}"
+        if isinstance(data, type) or not (isinstance(data, Dataset) or hasattr(data, "open")):
+            raise UsageError(
+                f"data.factory: {where}, expected a Dataset or a source, such as mpidl.Indexed(train, test)"
+            )
+        if self.workers is not None:
+            if not isinstance(data, Indexed):
+                raise UsageError(f"data.workers: {self.workers}, but {where}: only mpidl.Indexed has workers")
+            data = replace(data, workers=self.workers)
+        return opened(data)

@@ -1,4 +1,4 @@
-"""The loader: a worker's source of minibatches."""
+"""A worker's source of minibatches."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from mpidl.data.schedule import Assignment, Schedule
 class Loader:
     """Takes portions and hands out their minibatches; if reading is slow, it takes one portion ahead.
 
-    When it hands out the last minibatch of a portion it asks for the next ticket, which is there when it is needed.
+    At the last minibatch of a portion it requests the next ticket, which has arrived when it is needed.
 
     Parameters
     ----------
     schedule : Schedule
     split : Split
     take : callable
-        Takes a ticket: returns a value of the shared counter, each value to one worker only.
+        Takes a ticket: returns a value of the counter that all workers share, each value once.
     on_epoch : callable
         Called with an epoch's number (from 1) by the worker that takes the first portion after it.
     resumed : sequence of (int, int)
         Portions that the worker has taken before, each with its next batch; they come first.
     prepare : bool
-        Whether the split may prepare the next batches in the background; nothing else may use the split then.
+        Whether the split prepares the next batches in the background; then nothing else may use the split.
     ask : callable, optional
-        Begins to take a ticket and returns whether one is on its way, which `take` then waits for.
+        Requests a ticket, for which `take` then waits; returns whether it has requested one.
 
     Attributes
     ----------
     current : Assignment or None
         The current portion.
     done : int
-        Number of its batches that are done or handed out, counted from the portion's first.
+        Number of the portion's batches that are done or handed out.
     ahead : Assignment or None
         The portion that was taken in advance.
     tickets : int
-        Number of portions that this worker has taken, without those of `resumed`.
+        Number of portions that this worker has taken, excluding those of `resumed`.
     """
 
     def __init__(
@@ -56,20 +56,19 @@ class Loader:
         self._ask, self._asked = ask, False
         self._takes_ahead = split.contiguous or (prepare and split.lookahead > 1)
         # Portions that have been taken and come next.
-        self._coming = deque(schedule.part(*place) for place in resumed)
+        self._coming = deque(schedule.part(*each) for each in resumed)
         self._schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
         self.current: Assignment | None = None
         self.ahead: Assignment | None = None
-        self.done = 0
-        self.tickets = 0
+        self.done = self.tickets = 0
         self._batches: list[Minibatch] = []
         self._batches_ahead: list[Minibatch] = []
-        # Parts of portions that lie behind the run's last step.
+        # Parts of portions behind the run's last step.
         self._left: list[tuple[int, int]] = []
         self._stopped = False
 
     def stop(self) -> None:
-        """Hand out no more batches; `unfinished` returns what remains."""
+        """Hand out no more batches."""
         self._stopped = True
 
     def next(self) -> Minibatch | None:
@@ -88,7 +87,7 @@ class Loader:
         return self._batches[self.done - 1]
 
     def _announce(self, current: Assignment) -> None:
-        """Let the split prepare the batches that follow, each once."""
+        """Have the split prepare the batches that follow, each once."""
         self._announced = max(0, self._announced - 1)
         coming = self._batches[self.done : current.last]
         if self.ahead is not None:
@@ -98,17 +97,14 @@ class Loader:
             self._announced += 1
 
     def wait_for_ticket(self) -> None:
-        """Wait for the ticket that is on its way, if one is; its portion comes next."""
+        """Wait for a requested ticket; its portion comes next."""
         if self._asked and (assignment := self._take_portion()) is not None:
             self._coming.append(assignment)
 
     def unfinished(self, unused: int = 0) -> list[tuple[int, int]]:
-        """Return the portions taken but not used up, each with its next batch.
+        """Return the portions that have been taken but not used up, each with its next batch.
 
-        Parameters
-        ----------
-        unused : int
-            Number of batches handed out last that do not count.
+        The last `unused` batches that were handed out count as not used.
         """
         self.wait_for_ticket()
         coming = [each for each in (self.ahead, *self._coming) if each is not None]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-#: The formats that are opened: those of images, and no programs such as PostScript.
+#: The formats that are opened: images only, not programs such as PostScript.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 BLOCK = 256  # images that are read and written at a time
 
@@ -34,14 +34,14 @@ class _Image(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What a file's images are made of."""
+    """Type of an image's values."""
 
     name: str
     dtype: str
     channels: int
 
 
-#: By the modes of Pillow whose values bytes can't hold; all others become red, green and blue.
+#: Images whose values don't fit in bytes have one channel; all others become red, green and blue.
 BYTES, VALUES = _Kind("8 bits a channel", "uint8", 3), _Kind("16 bits or floats", "float32", 1)
 
 
@@ -56,8 +56,7 @@ def pack(
 ) -> dict[str, Any]:
     """Write a folder of images, with a subfolder for each class, as train/x, train/y, test/x and test/y.
 
-    The central square of each image, as wide as its shorter side, is scaled to `size`. The order is random because
-    portions of a file are contiguous.
+    The central square of each image is scaled to `size`. The order is random because portions of a file are contiguous.
 
     Parameters
     ----------
@@ -65,14 +64,14 @@ def pack(
         Its subfolders are the classes, in the order of their names; or it contains such folders named ``train`` and,
         optionally, ``val`` or ``test``.
     file : Path
-        The file, which appears when it is complete. x: (n, size, size, 3) bytes, or (n, size, size, 1) float32 with
-        the images' values where these have 16 bits or are floats; y: (n,) int64; ``classes``: names.
+        The file, which appears when it is complete. x: (n, size, size, 3) bytes, or (n, size, size, 1) float32 for
+        images of 16 bits or floats; y: (n,) int64; ``classes``: names.
     size : int
         Pixels along each side.
     test : Path, optional
         Folder of test images, with the same classes.
     test_fraction : float
-        Fraction of each class's images, in (0, 1), that become test images if there is no folder of them.
+        Fraction of each class's images, in (0, 1), for testing if there is no folder of test images.
     seed : int
         Seed of the order and of the choice of test images.
     force : bool
@@ -86,7 +85,7 @@ def pack(
     Raises
     ------
     UsageError
-        If Pillow isn't installed, a folder is missing or empty, an image can't be read or is of another kind than the
+        Pillow isn't installed, a folder is missing or empty, an image can't be read or has another type than the
         first, or the file exists or can't be written.
     """
     _check_pillow()
@@ -140,7 +139,7 @@ def _images(folder: Path, classes: list[str]) -> list[_Image]:
         if not paths:
             raise UsageError(f"{folder / name}: no images, expected {', '.join(sorted(SUFFIXES))}")
         for path in paths:
-            if not path.is_file():  # a pipe would be waited for
+            if not path.is_file():  # reading a pipe would block
                 raise UsageError(f"{path}: not a file, expected an image")
         label = classes.index(name)
         images += [_Image(path, label) for path in paths]
@@ -148,7 +147,7 @@ def _images(folder: Path, classes: list[str]) -> list[_Image]:
 
 
 def _divided(images: list[_Image], fraction: float, random: np.random.Generator) -> dict[str, list[_Image]]:
-    """Set aside a fraction of each class for testing, but leave at least one image to train with."""
+    """Set aside a fraction of each class for testing, but keep at least one training image."""
     splits: dict[str, list[_Image]] = {"train": [], "test": []}
     for _, group in groupby(images, lambda image: image.label):
         of_class = list(group)
@@ -176,7 +175,7 @@ def _write_split(group: h5py.Group, split: str, images: list[_Image], size: int,
     from tqdm import tqdm
 
     group["y"] = np.array([image.label for image in images], np.int64)
-    # Contiguous storage: any portion is read by a single call, directly into its memory.
+    # Contiguous storage: a portion is read by a single call, directly into its memory.
     inputs = group.create_dataset("x", (len(images), size, size, kind.channels), kind.dtype)
     with tqdm(total=len(images), desc=split, unit=" images", file=sys.stderr, disable=None) as bar:
         for start, block in _decoded(images, size, kind):
@@ -197,7 +196,7 @@ def _decode(image: _Image, size: int, kind: _Kind) -> NDArray[Any]:
 
     with _opened(image.path) as opened:
         if (found := _kind_of(opened, image.path)) != kind:
-            raise UsageError(f"{image.path}: an image of {found.name}, others are of {kind.name}, expected one kind")
+            raise UsageError(f"{image.path}: an image of {found.name}, expected {kind.name} as in the others")
         if kind is BYTES:
             opened.draft("RGB", (size, size))  # a large JPEG is decoded at a fraction of its size
             whole = opened.convert("RGB")

@@ -1,11 +1,111 @@
-"""The order of a run's data, also after a resume: the portion that each ticket stands for. Does no I/O."""
+"""The order of a run's data: the samples of each portion, and the portion of each ticket. Does no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from mpidl.data.portions import Portions
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.data.batch import Minibatch
+from mpidl.errors import UsageError
+
+CACHED_EPOCHS = 2  # a worker takes the next epoch's first portion while it works on this one's last
+
+
+class Portions:
+    """Divides every epoch's random order of the samples into portions, and these into batches.
+
+    An epoch's order is a permutation of all samples that depends only on the seed and the epoch. If `contiguous`, a
+    portion is a block of neighbours: the order of the blocks is permuted (except that a shorter block at the end of the
+    data comes last), and so are the samples within each block.
+
+    Parameters
+    ----------
+    samples : int
+        Number of samples.
+    batch : int
+        Samples per batch. An epoch's last batch may have fewer.
+    portion : int
+        Samples per portion, a multiple of `batch`. An epoch's last portion may have fewer.
+    seed : int
+        Not negative.
+    contiguous : bool
+        Whether portions are blocks of neighbours.
+
+    Attributes
+    ----------
+    per_epoch : int
+        Number of portions per epoch.
+
+    Raises
+    ------
+    UsageError
+        `portion` isn't a multiple of `batch`.
+    """
+
+    def __init__(self, samples: int, batch: int, portion: int, seed: int, contiguous: bool = False) -> None:
+        if portion < 1 or portion % batch:
+            raise UsageError(f"data.portion: {portion}, expected a multiple of data.batch ({batch})")
+        self.samples, self.batch, self.portion, self.seed, self.contiguous = samples, batch, portion, seed, contiguous
+        self.per_epoch = -(-samples // portion)
+        self._orders: dict[int, NDArray[np.int64]] = {}
+
+    def epoch(self, number: int) -> int:
+        """Return the epoch, from 0, of portion `number`."""
+        return number // self.per_epoch
+
+    def indices(self, number: int) -> NDArray[np.int64]:
+        """Return the indices of the samples of portion `number`, counted over all epochs, in the order of their use.
+
+        Returns
+        -------
+        array (n,) of int64
+            Read-only.
+        """
+        epoch, within = divmod(number, self.per_epoch)
+        if not self.contiguous:
+            return self._order(epoch)[within * self.portion : (within + 1) * self.portion]
+        block = int(self._order(epoch)[within])
+        start = block * self.portion
+        size = min(self.portion, self.samples - start)
+        return _fixed(start + self._random(epoch, block).permutation(size))
+
+    def batches(self, number: int) -> list[NDArray[np.int64]]:
+        """Return the batches of portion `number`: views of its indices, in order."""
+        indices = self.indices(number)
+        return [indices[start : start + self.batch] for start in range(0, len(indices), self.batch)]
+
+    def minibatches(self, number: int) -> list[Minibatch]:
+        """Return the minibatches of portion `number`."""
+        first, epoch = number * (self.portion // self.batch), self.epoch(number)
+        return [Minibatch(indices, first + i, epoch) for i, indices in enumerate(self.batches(number))]
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        """Return the order of the epoch's samples, or that of its blocks if portions are contiguous."""
+        order = self._orders.get(epoch)
+        if order is None:
+            if len(self._orders) == CACHED_EPOCHS:
+                del self._orders[min(self._orders)]
+            order = self._orders[epoch] = _fixed(self._permutation(epoch))
+        return order
+
+    def _permutation(self, epoch: int) -> NDArray[np.int64]:
+        if not self.contiguous:
+            return self._random(epoch).permutation(self.samples)
+        whole = self.samples // self.portion
+        order = np.arange(self.per_epoch)
+        order[:whole] = self._random(epoch).permutation(whole)
+        return order
+
+    def _random(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
+
+
+def _fixed(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    array.flags.writeable = False
+    return array
 
 
 class Assignment(NamedTuple):
@@ -28,7 +128,7 @@ class Schedule:
     next_portion : int
         First portion that hasn't been taken yet; 0 unless the run is resumed.
     unfinished : sequence of (portion, batches done)
-        Portions that were being worked on when the run was stopped; they come first.
+        Portions that were in progress when the run was stopped; they come first.
     """
 
     def __init__(
@@ -54,9 +154,9 @@ class Schedule:
         return min(self._per_portion, self.steps_per_epoch - portion % self.portions.per_epoch * self._per_portion)
 
     def _last(self, portion: int) -> int:
-        """Return the number of batches that the run uses of a portion: not all of them if it ends in the portion."""
-        epoch, place = divmod(portion, self.portions.per_epoch)
-        return min(self.batches(portion), self.steps - epoch * self.steps_per_epoch - place * self._per_portion)
+        """Return the number of a portion's batches before the end of the run."""
+        epoch, within = divmod(portion, self.portions.per_epoch)
+        return min(self.batches(portion), self.steps - epoch * self.steps_per_epoch - within * self._per_portion)
 
     @property
     def tickets(self) -> int:
@@ -64,29 +164,29 @@ class Schedule:
         return len(self._unfinished) + max(0, self.end - self._next)
 
     def assignment(self, ticket: int) -> Assignment | None:
-        """Return the assignment of a ticket, or None if the run's data are used up."""
+        """Return the assignment of a ticket; None after the run's last one."""
         if ticket < 0:
             return self._given_back[-1 - ticket]
         portion, first = self._place(ticket)
         return self.part(portion, first) if portion < self.end else None
 
     def part(self, portion: int, first: int) -> Assignment:
-        """Return the batches of a portion from `first` on; there may be none left."""
+        """Return the batches of a portion from `first` on, possibly none."""
         return Assignment(portion, first, max(first, self._last(portion)))
 
     def _place(self, ticket: int) -> tuple[int, int]:
-        """Return the portion of a ticket and its first batch; the run may be shorter."""
+        """Return the portion of a ticket and its first batch, possibly after the end of the run."""
         if ticket < len(self._unfinished):
             return self._unfinished[ticket]
         return self._next + ticket - len(self._unfinished), 0
 
     def give_back(self, assignment: Assignment) -> int:
-        """Return a ticket, which is negative, for batches that a replica took before it died."""
+        """Return a ticket, which is negative, for the batches of a replica that has died."""
         self._given_back.append(assignment)
         return -len(self._given_back)
 
     def position(self, taken: int, beyond: Collection[int] = ()) -> tuple[int, list[tuple[int, int]]]:
-        """Return where another schedule goes on that is to hand out what this one has not.
+        """Return the position from which another schedule hands out what this one has not.
 
         Parameters
         ----------
@@ -114,7 +214,7 @@ class Schedule:
         return min(last * batch, whole) - min(first * batch, whole)
 
     def tickets_before(self, epoch: float) -> int:
-        """Return the number of tickets that have been taken when `epoch` epochs are over."""
+        """Return the number of tickets that have been taken after `epoch` epochs."""
         return max(0, min(self.tickets, int(epoch * self.portions.per_epoch) - self._next + len(self._unfinished)))
 
     def opens_epoch(self, assignment: Assignment) -> int | None:

@@ -1,4 +1,4 @@
-"""Some of a split's samples, and a validation split made of them."""
+"""Subsets of a split's samples, and validation splits made from them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch
+from mpidl.data.batch import Batch, outside
 from mpidl.data.dataset import Dataset, Split
 from mpidl.errors import UsageError
 
-#: Separates the choice of validation samples from the order of the data, which the same seed decides.
+#: Separates the choice of validation samples from the order of the data, which has the same seed.
 STREAM = 0x76616C
 
 
 class Subset(Split):
-    """Some of another split's samples.
-
-    Parameters
-    ----------
-    split : Split
-        Nothing else gathers from it.
-    chosen : array (samples,) of int64
-        Their indices there.
-    """
+    """The samples of another split with these indices, (samples,) of int64. Nothing else gathers from that split."""
 
     def __init__(self, split: Split, chosen: NDArray[np.int64]) -> None:
         self.samples, self.contiguous, self.chunk = len(chosen), split.contiguous, split.chunk
@@ -42,7 +34,7 @@ class Subset(Split):
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         if indices.min() < 0:
-            raise IndexError(f"samples {indices.min()} to {indices.max()}: outside [0, {self.samples})")
+            raise outside(indices, 0, self.samples)
         return self._split.gather(self._chosen[indices], epoch)
 
     def copy(self) -> Subset:
@@ -56,23 +48,14 @@ class Subset(Split):
 
 
 def held_out(dataset: Dataset, share: float | None, portion: int, seed: int) -> Dataset:
-    """Return the dataset with a share of its training samples as the validation split; itself if there is no share.
+    """Return the dataset with a share of its training samples as the validation split, or itself if `share` is None.
 
-    The samples are chosen at random, whole portions of them where neighbours are read together.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    share : float or None
-        Greater than 0 and less than 1.
-    portion : int
-        Samples of a portion.
-    seed : int
+    The samples are chosen at random: whole portions, of this number of samples, where neighbours are read together.
 
     Raises
     ------
     UsageError
-        The data have a validation split already, or too few training samples.
+        The data already have a validation split, or too few training samples.
     """
     if share is None:
         return dataset
@@ -90,7 +73,7 @@ def held_out(dataset: Dataset, share: float | None, portion: int, seed: int) -> 
 
 
 def _chosen(samples: int, share: float, block: int, seed: int) -> NDArray[np.bool_]:
-    """Return which samples are chosen: blocks of neighbours, if there are enough for the share, else single ones."""
+    """Return a mask of random samples: blocks of neighbours if there are enough for the share, else single ones."""
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM,)))
     chosen = np.zeros(samples, bool)
     blocks = samples // block

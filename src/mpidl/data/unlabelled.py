@@ -1,4 +1,4 @@
-"""Files of inputs without targets: what a trained model is asked about."""
+"""Files of inputs without targets, for predictions."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch
+from mpidl.data.batch import Batch, Gatherer
 from mpidl.data.columns import Column, check_finite, check_inputs, input_dtype
 from mpidl.data.dataset import Split
-from mpidl.data.gatherer import Gatherer
 from mpidl.errors import UsageError, shown
 
 
 class Unlabelled(Split):
-    """Inputs that batches bring without targets, which are None; those between its first and its last are read.
+    """Inputs without targets, which are None in batches; a batch reads all samples between its first and its last.
 
     Parameters
     ----------
     inputs : Column
         An array or a dataset of HDF5, (samples, *input_shape).
     integers, double : bool
-        Whether integer inputs stay as they are, and numbers of float64; see `as_integers` and `as_double`.
+        Whether integer inputs stay integers, and whether float64 numbers stay float64.
 
     Raises
     ------
     UsageError
-        There are no samples, or not of a dtype that is known.
+        There are no samples, or their dtype is unknown.
     """
 
     contiguous = True
@@ -54,7 +53,7 @@ class Unlabelled(Split):
             block = np.asarray(self._inputs.values[first : int(indices.max()) + 1])
         except OSError as error:
             raise UsageError(f"{self._inputs.name}: can't be read ({str(error).splitlines()[0]})") from error
-        with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, and is found
+        with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and are found
             block = np.ascontiguousarray(block, dtype=input_dtype(block.dtype, self._double))
         check_finite(Column(self._inputs.name, block), range(first, first + len(block)))
         return self._gatherer.take(block, np.empty(len(block)), indices, first)._replace(targets=None)
@@ -66,7 +65,7 @@ def open_inputs(path: Path) -> Unlabelled:
     Raises
     ------
     UsageError
-        There is no such file, it is none of these, is damaged, or has no such array.
+        The file is missing, damaged, of another type, or has no such array.
     """
     openers = {".npy": _open_npy, ".npz": _open_npz, ".h5": _open_hdf5, ".hdf5": _open_hdf5}
     if path.suffix not in openers:
@@ -96,7 +95,6 @@ def _open_npz(path: Path) -> Column:
 def _open_hdf5(path: Path) -> Column:
     import h5py
 
-    # The file is only read: many ranks need not ask the file system for locks.
     file = h5py.File(path, "r", locking=False)
     name = next((name for name in ("x", "test/x") if isinstance(file.get(name), h5py.Dataset)), None)
     if name is None:

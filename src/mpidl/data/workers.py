@@ -1,9 +1,8 @@
-"""Processes that make a dataset's batches, while earlier ones are trained on.
+"""Processes that make a dataset's batches ahead.
 
-They are started afresh, never forked from a process that uses MPI. Each has a connection to the process that trains
-and ends when that is closed: at the end of the run, or when that process is killed. The standard library's process
-pool knows neither which worker has died at which sample, nor leaves workers alone when a scheduler's SIGTERM asks
-all processes of a job to stop, at which the run has yet to save.
+They are never forked from a process that uses MPI. Each has a connection to the training process and ends when that
+is closed: at the end of the run, or when that process is killed. The standard library's process pool can't tell which
+worker died at which sample, and its workers don't survive a scheduler's SIGTERM, after which the run has yet to save.
 """
 
 from __future__ import annotations
@@ -29,29 +28,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.making import BatchMaker
+from mpidl.data.batch_maker import BatchMaker
 from mpidl.errors import MpidlError, UsageError, raised
 
-#: What the environment of workers says: they have a core each, and a script that imports MPI there must not begin it.
+#: Environment of workers: they have a core each, and a script that imports MPI must not initialise it there.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MPI4PY_RC_INITIALIZE": "0"}
-#: Signals that ask a run to stop, and those of a terminal: the process that trains acts on them.
+#: Signals that stop a run, and those of a terminal: only the training process reacts to them.
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-#: Seconds for a process whose connection is closed to end.
-PATIENCE = 5.0
+#: Seconds to wait for the end of a process whose connection is closed.
+JOIN_TIMEOUT = 5.0
 
 
 class Workers:
-    """Worker processes, which start with the first batch.
+    """A number of worker processes, which receive `maker` by pickle and start with the first batch.
 
-    Each seeds the generators of Python, NumPy and PyTorch by the sample's index and the epoch before it reads a sample,
-    so that random changes don't depend on the number of workers.
-
-    Parameters
-    ----------
-    maker : BatchMaker
-        Is sent to the workers by pickle.
-    count : int
-        Number of workers.
+    Before each sample they seed the generators of Python, NumPy and PyTorch from its index and the epoch, so that
+    random changes don't depend on the number of workers.
     """
 
     def __init__(self, maker: BatchMaker, count: int) -> None:
@@ -60,13 +52,7 @@ class Workers:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the processes, unless they have been.
-
-        Raises
-        ------
-        UsageError
-            The dataset can't be sent to them.
-        """
+        """Start the processes unless they run; UsageError if the dataset can't be sent to them."""
         with self._lock:
             if self._workers:
                 return
@@ -74,7 +60,7 @@ class Workers:
                 recipe = pickle.dumps(self._maker)
             except Exception as error:
                 found = f"the dataset can't be sent to worker processes: pickle {raised(error)}"
-                raise UsageError(f"data.workers: {found}; with workers = 0 it needn't") from error
+                raise UsageError(f"data.workers: {found}, expected one that can be pickled, or workers = 0") from error
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["__main__", __name__])
             with _environment():
@@ -87,32 +73,26 @@ class Workers:
             util.Finalize(self, _close, (connections,), exitpriority=100)
 
     def submit(self, split: str, indices: NDArray[np.int64], epoch: int = 0) -> Task:
-        """Let the worker with the least to do make a batch; see `BatchMaker.make`."""
+        """Have the worker with the fewest tasks make a batch."""
         self.start()
         with self._lock:
             worker = min(self._workers, key=lambda worker: len(worker.tasks))
             task = Task(self._lock, worker, split)
             worker.tasks.append(task)
-            with suppress(OSError):  # its end is found where the answer is awaited
+            with suppress(OSError):  # `result` reports the worker's end
                 worker.connection.send((split, indices, epoch))
         return task
 
 
 class Task:
-    """A batch that a worker makes."""
+    """A batch that a worker is making."""
 
     def __init__(self, lock: threading.Lock, worker: _Worker, split: str) -> None:
         self._lock, self._worker, self.split = lock, worker, split
         self.answer: Batch | MpidlError | None = None
 
     def result(self) -> Batch:
-        """Return the batch, once it is made.
-
-        Raises
-        ------
-        MpidlError
-            It can't be made, or the worker has ended.
-        """
+        """Wait for the batch and return it; MpidlError if it can't be made, or the worker has ended."""
         with self._lock:
             while self.answer is None:
                 self._worker.receive()
@@ -122,7 +102,7 @@ class Task:
 
 
 class _Worker:
-    """The end of a worker in the process that trains."""
+    """The training process's handle of a worker."""
 
     def __init__(self, context: Any, recipe: bytes, number: int) -> None:
         self.tasks: deque[Task] = deque()
@@ -136,7 +116,7 @@ class _Worker:
         there.close()
 
     def receive(self) -> None:
-        """Take the next answer, which is that of the oldest task."""
+        """Receive the answer to the oldest task."""
         try:
             if not self._ready:
                 error = self.connection.recv()
@@ -149,7 +129,7 @@ class _Worker:
             raise self._died() from None
 
     def _died(self) -> MpidlError:
-        self._process.join(PATIENCE)
+        self._process.join(JOIN_TIMEOUT)
         code, index = self._process.exitcode, self._index.value
         if not self._ready:
             return _not_started()
@@ -159,12 +139,12 @@ class _Worker:
 
 
 def _not_started() -> UsageError:
-    guard = 'a script, which they import, has mpidl.train below `if __name__ == "__main__":`'
-    return UsageError(f"data.workers: worker processes can't start; {guard}")
+    guard = '`if __name__ == "__main__":` around mpidl.train in the script, which they import'
+    return UsageError(f"data.workers: worker processes can't start, expected {guard}")
 
 
 def imported_by_worker() -> bool:
-    """Tell whether the program's main script is being imported by a worker process, which must not train."""
+    """Return whether a worker process, which must not train, is importing the main script."""
     main = sys.modules.get("__mp_main__")
     return main is not None and sys.modules.get("__main__") is not main
 
@@ -176,7 +156,7 @@ def _close(connections: list[Connection]) -> None:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Have the variables of `ENVIRONMENT` while processes start."""
+    """Set the variables of `ENVIRONMENT` while processes start."""
     before = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)
     try:
@@ -190,7 +170,7 @@ def _environment() -> Iterator[None]:
 
 
 def _send(connection: Connection, answer: Any) -> None:
-    """Send an answer, its arrays without a copy of them in a pickle."""
+    """Send an answer without copying its arrays into the pickle."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(answer, 5, buffer_callback=buffers.append)
     raw = [buffer.raw() for buffer in buffers]
@@ -207,7 +187,7 @@ def _receive(connection: Connection) -> Any:
     return pickle.loads(head, buffers=buffers)
 
 
-# What runs in a worker.
+# Code of the worker processes.
 
 
 def _work(connection: Connection, recipe: bytes, index: Any) -> None:
@@ -230,7 +210,7 @@ def _work(connection: Connection, recipe: bytes, index: Any) -> None:
             _seed(zlib.crc32(f"{split} {epoch} {sample}".encode()))
 
         try:
-            _send(connection, maker.make(split, indices, epoch, begin))
+            _send(connection, maker.make(split, indices, begin))
         except MpidlError as error:
             if os.environ.get("MPIDL_DEBUG"):
                 traceback.print_exc()
@@ -242,7 +222,7 @@ def _work(connection: Connection, recipe: bytes, index: Any) -> None:
 
 
 def _take(connection: Connection, tasks: SimpleQueue[Any]) -> None:
-    """Take tasks from the connection, whatever the worker does; end the process when it is closed."""
+    """Receive tasks while the worker computes; end the process when the connection is closed."""
     with suppress(EOFError, OSError):
         while True:
             tasks.put(connection.recv())

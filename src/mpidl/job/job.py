@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config
-from mpidl.data import Dataset, KeptSplit, Portions, Split, augmented, held_out, in_memory, normalised
+from mpidl.data import CachedSplit, Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.data.schedule import Schedule
 from mpidl.errors import UsageError
 from mpidl.job.checks import check_model, check_order, check_parts, check_states
@@ -284,10 +284,10 @@ class Job:
         return self.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
 
     @property
-    def kept(self) -> list[KeptSplit]:
+    def kept(self) -> list[CachedSplit]:
         """The splits whose samples are kept in memory."""
         splits = (self.given.train, self.given.test, self.given.validation)
-        return [split for split in splits if isinstance(split, KeptSplit)]
+        return [split for split in splits if isinstance(split, CachedSplit)]
 
     @property
     def scheduled_rule(self) -> ScheduledRule:

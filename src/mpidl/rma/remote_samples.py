@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from mpidl.data.gatherer import outside
+from mpidl.data.batch import outside
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.progress import PERIOD
@@ -62,7 +62,7 @@ class Part(NamedTuple):
 class Asked:
     """Memory for so many samples of a split, those of each node together, until they have arrived and been used.
 
-    See `mpidl.data.kept.Coming`.
+    See `mpidl.data.cached.Pending`.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Asked:
 
 
 class RemoteStore:
-    """The samples of one split; see `mpidl.data.kept.Store`."""
+    """The samples of one split; see `mpidl.data.cached.Store`."""
 
     def __init__(self, samples: RemoteSamples, number: int) -> None:
         self._samples, self._number = samples, number
@@ -176,7 +176,7 @@ class RemoteSamples(Owner):
         return RemoteStore(self, number)
 
     def ask(self, number: int, indices: NDArray[np.int64]) -> Asked:
-        """Ask for samples of a split; see `mpidl.data.kept.Store.ask`.
+        """Ask for samples of a split; see `mpidl.data.cached.Store.ask`.
 
         Raises
         ------

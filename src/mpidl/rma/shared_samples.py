@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.data.kept import Form, Kept
+from mpidl.data.cached import Cached, Form
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch.shared_memory import SHARED_MEMORY, check_free
 from mpidl.parameters.ranges import Range
@@ -35,7 +35,7 @@ class SharedSamples(Owner):
     comm : MPI.Intracomm
     trains : bool
         Whether this rank trains; others have no part in the memory.
-    splits : sequence of Kept
+    splits : sequence of Cached
         The same on all ranks.
     agree : callable
         Carries out an action on every rank of `comm`; if it fails on some, raises the first one's error on all.
@@ -56,7 +56,7 @@ class SharedSamples(Owner):
         self,
         comm: MPI.Intracomm,
         trains: bool,
-        splits: Sequence[Kept],
+        splits: Sequence[Cached],
         agree: Callable[[Callable[[], Any]], Any],
         guard: Callable[[], AbstractContextManager[Any]],
     ) -> None:

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.kept import Form, Kept, part
+from mpidl.data.cached import Cached, Form, part
 from mpidl.parameters.ranges import Range
 from mpidl.rma.nodes import neighbours
 
@@ -45,20 +45,20 @@ class Sharers:
         self.nodes = list(found.values())
         self._number = next(number for number, ranks in enumerate(self.nodes) if self.comm.rank in ranks)
 
-    def part(self, split: Kept) -> Range:
+    def part(self, split: Cached) -> Range:
         """Return which samples this rank reads, where ranks read parts."""
         return part(split.samples, split.chunk, self.comm.rank, self.comm.size)
 
-    def starts(self, split: Kept) -> NDArray[np.int64]:
+    def starts(self, split: Cached) -> NDArray[np.int64]:
         """Return where the samples of each node begin, and where those of the last one end."""
         firsts = (part(split.samples, split.chunk, ranks[0], self.comm.size).start for ranks in self.nodes)
         return np.array([*firsts, split.samples], np.int64)
 
-    def held(self, split: Kept) -> Range:
+    def held(self, split: Cached) -> Range:
         """Return which samples this node has."""
         return _between(self.starts(split), self._number)
 
-    def hand_out(self, split: Kept, form: Form, own: Sequence[NDArray[Any]]) -> None:
+    def hand_out(self, split: Cached, form: Form, own: Sequence[NDArray[Any]]) -> None:
         """Read all samples, put those of this node into arrays, and send other nodes theirs; called by rank 0.
 
         Raises
@@ -85,7 +85,7 @@ class Sharers:
         for values in (batch.inputs, batch.targets):
             self.comm.Send([np.ascontiguousarray(values), MPI.BYTE], rank)
 
-    def take_in(self, split: Kept, form: Form, own: Sequence[NDArray[Any]]) -> None:
+    def take_in(self, split: Cached, form: Form, own: Sequence[NDArray[Any]]) -> None:
         """Receive this node's samples into arrays; called by the first rank of each other node."""
         held, status = self.held(split), MPI.Status()
         for block in split.blocks(held, form):

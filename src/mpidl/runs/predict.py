@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mpidl.data import Split, held_out
-from mpidl.data.normalisation import Normalisation, Normalised
+from mpidl.data.preprocessing import Normalisation, Normalised
 from mpidl.data.unlabelled import open_inputs
 from mpidl.errors import UsageError
 from mpidl.job.build import build_model

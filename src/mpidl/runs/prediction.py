@@ -12,8 +12,7 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, FinishReduction, Gradient, NextBatch, Push, Reduce, Speed
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Split
-from mpidl.data.portions import Portions
-from mpidl.data.schedule import Schedule
+from mpidl.data.schedule import Portions, Schedule
 from mpidl.engines.training import Training
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.job.job import Job

@@ -194,7 +194,7 @@ def _share_samples(comm: MPI.Intracomm, roles: Roles, job: Job) -> contextlib.Ab
     if not job.kept:
         return contextlib.nullcontext()
     trains = any(comm.rank in ranks for ranks in roles.replicas)
-    kept = [split.kept for split in job.kept]
+    kept = [split.cached for split in job.kept]
     return SharedSamples(
         comm,
         trains,

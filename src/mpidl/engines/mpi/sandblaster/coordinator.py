@@ -12,7 +12,7 @@ from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate, Segment
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.units import cut_units, segment_sums
-from mpidl.data.portions import Portions
+from mpidl.data.schedule import Portions
 from mpidl.transport.interface.coordinator import CoordinatorLink
 from mpidl.transport.protocol import Begin, Complete, Obeyed
 

@@ -12,7 +12,7 @@ from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit
 from mpidl.algorithms.units import UnitData, cut_units, minibatches
-from mpidl.data.portions import Portions
+from mpidl.data.schedule import Portions
 from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.parameters.ranges import Range
 from mpidl.transport.interface.worker import WorkerLink

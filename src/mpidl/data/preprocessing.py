@@ -1,23 +1,23 @@
-"""Augmentation: random changes of the training images, different in every epoch, reproducible from the seed."""
+"""Changes of the inputs: augmentation of training images, and normalisation."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch
+from mpidl.data.batch import Batch, Prepared
 from mpidl.data.dataset import Dataset, Split
 from mpidl.errors import UsageError
 from mpidl.schema import Checked
 
-AHEAD = 2  # a loader prepares a batch before it gathers the previous one
+#: Batches that are prepared ahead: a loader prepares one before it gathers the previous one.
+AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -64,25 +64,11 @@ def augmented(dataset: Dataset, augmentation: Augmentation, seed: int) -> Datase
     return replace(dataset, train=Augmented(dataset.train, augmentation, seed))
 
 
-class _Prepared(NamedTuple):
-    indices: NDArray[np.int64]
-    epoch: int
-    batch: Future[Batch]
-
-
 class Augmented(Split):
     """Another split's images, augmented: the result depends only on the seed, the epoch and the image's index.
 
-    A background thread carries out `prefetch` and `prepare`. The wrapped split is used by one thread at a time, in the
-    order of the calls.
-
-    Parameters
-    ----------
-    split : Split
-        Its inputs are (height, width) or (height, width, channels), larger than ``augmentation.translate``.
-    augmentation : Augmentation
-    seed : int
-        Not negative.
+    A background thread carries out `prefetch` and `prepare`. The wrapped split, of images larger than
+    ``augmentation.translate``, is used by one thread at a time, in the order of the calls.
     """
 
     def __init__(self, split: Split, augmentation: Augmentation, seed: int) -> None:
@@ -93,7 +79,7 @@ class Augmented(Split):
         self._seed = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
         self._free: dict[int, list[Batch]] = {}
         self._lent: dict[int, Batch] = {}
-        self._prepared: deque[_Prepared] = deque(maxlen=AHEAD)
+        self._prepared: Prepared[Future[Batch]] = Prepared(AHEAD)
         self._thread: ThreadPoolExecutor | None = None
         self._last: Future[Any] | None = None
 
@@ -107,26 +93,18 @@ class Augmented(Split):
         self._submit(self._split.prefetch, indices)
 
     def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:
-        """Start to gather and augment a batch in the background; at most two batches are kept."""
-        self._prepared.append(_Prepared(indices, epoch, self._submit(self._make, indices, epoch)))
+        """Start to gather and augment a batch in the background; the last two batches are kept."""
+        self._prepared.add(indices, epoch, self._submit(self._make, indices, epoch))
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         if len(indices) in self._lent:
             self._free[len(indices)].append(self._lent.pop(len(indices)))
-        batch = self._claim(indices, epoch)
-        if batch is None:
+        prepared = self._prepared.claim(indices, epoch)
+        if prepared is None:
             self._wait()
-            batch = self._make(indices, epoch)
+        batch = self._make(indices, epoch) if prepared is None else prepared.result()
         self._lent[len(indices)] = batch
         return batch
-
-    def _claim(self, indices: NDArray[np.int64], epoch: int) -> Batch | None:
-        """Return the batch if it was prepared; wait until it is ready."""
-        for place, prepared in enumerate(self._prepared):
-            if prepared.epoch == epoch and np.array_equal(prepared.indices, indices):
-                del self._prepared[place]
-                return prepared.batch.result()
-        return None
 
     def _make(self, indices: NDArray[np.int64], epoch: int) -> Batch:
         inputs, targets, _, weight = self._split.gather(indices)
@@ -155,3 +133,66 @@ class Augmented(Split):
         """Wait until the background thread is idle."""
         if self._last is not None:
             wait([self._last])
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+@dataclass(frozen=True)
+class Normalisation(Checked):
+    """``[data.normalise]``: all inputs become (inputs - mean) / std, after augmentation.
+
+    Attributes
+    ----------
+    mean, std : float, or list with one float per channel
+        In units of the inputs (bytes are scaled to [0, 1]).
+    """
+
+    mean: float | list[float] = 0.0
+    std: Positive | list[Positive] = 1.0
+
+
+def normalised(dataset: Dataset, normalisation: Normalisation) -> Dataset:
+    """Return the dataset with its inputs normalised, or `dataset` itself if `normalisation` does nothing.
+
+    Raises
+    ------
+    UsageError
+        If there aren't as many numbers as channels.
+    """
+    if normalisation == Normalisation():
+        return dataset
+    if dataset.input_shape is None:
+        raise UsageError("data.normalise: samples of several shapes, expected arrays of one shape")
+    channels = dataset.input_shape[-1] if dataset.input_shape else 1
+    for key, value in (("mean", normalisation.mean), ("std", normalisation.std)):
+        if isinstance(value, list) and len(value) != channels:
+            raise UsageError(f"data.normalise.{key}: {len(value)} numbers, expected 1, or {channels}: one per channel")
+    return dataset.changed(lambda split: Normalised(split, normalisation))
+
+
+class Normalised(Split):
+    """Another split's samples, normalised."""
+
+    def __init__(self, split: Split, normalisation: Normalisation) -> None:
+        self.samples, self.contiguous, self.lookahead = split.samples, split.contiguous, split.lookahead
+        self.chunk, self._split = split.chunk, split
+        self._mean = np.array(normalisation.mean, np.float32)
+        self._factor = (1 / np.array(normalisation.std)).astype(np.float32)
+
+    def load(self) -> None:
+        self._split.load()
+
+    def prefetch(self, indices: NDArray[np.int64]) -> None:
+        self._split.prefetch(indices)
+
+    def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:
+        self._split.prepare(indices, epoch)
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
+        batch = self._split.gather(indices, epoch)
+        if batch.inputs.dtype.kind != "f":
+            batch = batch._replace(inputs=batch.inputs.astype(np.float32))
+        np.subtract(batch.inputs, self._mean, out=batch.inputs)
+        np.multiply(batch.inputs, self._factor, out=batch.inputs)
+        return batch

@@ -1,20 +1,36 @@
-"""Synthetic samples, generated on demand: any number of any shape, in little memory."""
+"""Data that need no files: handwritten digits, and synthetic samples of any number and shape."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch
-from mpidl.data.dataset import Dataset, Split
-from mpidl.data.gatherer import outside
+from mpidl.data.batch import Batch, outside
+from mpidl.data.dataset import ArraySplit, Dataset, Split
+from mpidl.data.hdf5_files import open_columns
 from mpidl.schema import Checked
+
+FILE = Path(__file__).with_name("digits.h5")
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Handwritten digits: inputs (8, 8), 10 classes, 1437 training and 360 test samples."""
+
+    name: ClassVar[str] = "digits"
+
+    def open(self) -> Dataset:
+        arrays = {key: column.values[()] for key, column in open_columns([FILE]).items()}
+        train, test = (ArraySplit(arrays[f"{part}/x"], arrays[f"{part}/y"]) for part in ("train", "test"))
+        return Dataset(self.name, (8, 8), 10, train, test)
+
 
 NOISE_ELEMENTS = 1 << 20
 LEAST_NOISE_ROWS = 256
@@ -25,15 +41,14 @@ HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth, TAOCP 3, 6.
 class Synthetic(Checked):
     """Classes with normally distributed means; each sample is its class's mean plus noise.
 
-    The label of sample i is i modulo `classes`. Samples are sums of rows of a table of normal numbers. The mean of
-    class c is the sum of two rows out of 2q, those for c // q and c mod q, where q is sqrt(classes) rounded up, so that
-    many classes need little memory. The noise is one of at least 256 further rows, chosen by a hash of i. The same keys
-    give the same samples.
+    The label of sample i is i modulo `classes`. Samples are sums of rows of a table of normal numbers, so that many
+    classes need little memory. The mean of class c is the sum of two rows out of 2q, for c // q and c mod q, where q is
+    sqrt(classes) rounded up. The noise is one of at least 256 further rows, chosen by a hash of i.
 
     Attributes
     ----------
     samples, test_samples : int
-        Number of training and of test samples. No sample belongs to both.
+        Numbers of training and of test samples, which are distinct.
     shape : tuple of int
         Shape of a sample's inputs, which are float32.
     classes : int
@@ -60,7 +75,7 @@ class Synthetic(Checked):
 
 
 class Table:
-    """The rows whose sums are the samples.
+    """The rows of normal numbers whose sums are the samples.
 
     Attributes
     ----------
@@ -102,9 +117,7 @@ class SyntheticSplit(Split):
     by_parts = True
 
     def __init__(self, table: Table, first: int, samples: int) -> None:
-        self.samples = samples
-        self._table = table
-        self._first = first
+        self.samples, self._table, self._first = samples, table, first
         self._buffers: dict[int, _Buffers] = {}
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:

@@ -1,8 +1,8 @@
-"""Making batches of a dataset's samples, wherever that is done: here, in a thread, in another process."""
+"""Making batches of the samples of a dataset with ``__getitem__``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any
@@ -11,27 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.collation import collate
 from mpidl.errors import MpidlError, kind_of, quoted, raised
-
-
-def _ignore(index: int) -> None:
-    """Note nothing."""
 
 
 @dataclass(frozen=True)
 class BatchMaker:
-    """Makes batches.
-
-    Parameters
-    ----------
-    splits : mapping of str to dataset
-        Each has ``__len__`` and ``__getitem__``.
-    collate : callable, optional
-    weight : callable, optional
-    classes : int, optional
-        See `mpidl.data.Indexed`.
-    """
+    """Makes batches of the samples of several splits, with the functions of a `mpidl.data.Indexed`."""
 
     splits: Mapping[str, Any]
     collate: Callable[[list[Any]], Any] | None = None
@@ -39,7 +24,7 @@ class BatchMaker:
     classes: int | None = None
 
     def make(
-        self, split: str, indices: NDArray[np.int64], epoch: int = 0, begin: Callable[[int], None] = _ignore
+        self, split: str, indices: NDArray[np.int64], begin: Callable[[int], object] = lambda index: None
     ) -> Batch:
         """Return the batch of some samples of a split.
 
@@ -47,15 +32,13 @@ class BatchMaker:
         ----------
         split : str
         indices : array (n,) of int64
-        epoch : int
-            Not used here; see `mpidl.data.workers`.
         begin : callable
             Called with the index of each sample before it is read, and with -1 after the last.
 
         Raises
         ------
         MpidlError
-            A sample or the batch can't be made; the line has its index, or that of the first.
+            A sample or the batch can't be made; the message names the sample, or the batch's first one.
         """
         dataset, samples = self.splits[split], []
         for index in indices.tolist():
@@ -109,3 +92,47 @@ def _pair(samples: list[Any]) -> Any:
     if not isinstance(first, tuple | list) or len(first) != 2:
         raise ValueError(f"a sample is {kind_of(first)}, expected (input, target), or a collate function")
     return collate([tuple(sample) for sample in samples])
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """Stack samples along a new first axis.
+
+    Parameters
+    ----------
+    samples : sequence
+        Arrays, PyTorch tensors, numbers or lists of them, all of one shape; or tuples or mappings of these, whose parts
+        are stacked separately.
+
+    Returns
+    -------
+    array (n, ...), or tuple or dict of arrays
+        NumPy arrays with the samples' dtype.
+
+    Raises
+    ------
+    ValueError
+        The samples differ in shape, or one isn't an array.
+    """
+    first = samples[0]
+    if isinstance(first, tuple):
+        return tuple(collate(parts) for parts in zip(*samples, strict=True))
+    if isinstance(first, Mapping):
+        return {key: collate([sample[key] for sample in samples]) for key in first}
+    arrays = [np.asarray(sample) for sample in samples]
+    if arrays[0].dtype.kind not in "biufc":
+        raise ValueError(f"{kind_of(first)} is neither an array nor a number, expected a collate function for it")
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise ValueError(f"samples of shapes {min(shapes)} and {max(shapes)}, expected a collate function for them")
+    return np.stack(arrays)
+
+
+def leaves(values: Any) -> Iterator[NDArray[Any]]:
+    """Yield the arrays in tuples, lists and mappings, including tensors in host memory; skip everything else."""
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    if isinstance(values, tuple | list):
+        for each in values:
+            yield from leaves(each)
+    elif isinstance(values, np.ndarray | int | float) or hasattr(values, "__array__"):
+        yield np.ascontiguousarray(values)

@@ -8,7 +8,7 @@ from data_files import TEST, TRAIN
 
 import mpidl
 from mpidl.config import from_dict
-from mpidl.data import Hdf5, KeptSplit, Portions, Synthetic, in_memory
+from mpidl.data import CachedSplit, Hdf5, Portions, Synthetic, in_memory
 from mpidl.data.arrays import ArrayFiles
 from mpidl.data.hdf5 import _Block
 from mpidl.data.idx import Idx, IdxFile
@@ -48,7 +48,7 @@ def test_batches_and_checksums_are_those_of_the_source(arrays, tmp_path, write_h
         given, found = given.as_double(), found.as_double()
     assert found.input_shape == given.input_shape
     for mine, its in ((found.train, given.train), (found.test, given.test)):
-        assert isinstance(mine, KeptSplit)
+        assert isinstance(mine, CachedSplit)
         assert (mine.samples, mine.contiguous) == (its.samples, its.contiguous)
         for split in (mine, mine.copy()):
             for own, expected in zip(split.gather(INDICES % 11), its.gather(INDICES % 11), strict=True):
@@ -73,9 +73,9 @@ def test_each_chunk_of_a_file_is_read_once(arrays, write_hdf5, monkeypatch, chun
         original(self, start, stop)
 
     monkeypatch.setattr(_Block, "read", note)
-    monkeypatch.setattr("mpidl.data.kept.BLOCK_BYTES", 200)
+    monkeypatch.setattr("mpidl.data.cached.BLOCK_BYTES", 200)
     split = in_memory(Hdf5(str(write_chunked(write_hdf5, arrays, chunk))).open()).train
-    assert split.kept.chunk == min(chunk, TRAIN)
+    assert split.cached.chunk == min(chunk, TRAIN)
     for _ in range(3):
         split.gather(INDICES)
     split.copy().load()
@@ -95,7 +95,7 @@ def test_what_is_let_go_of_is_read_again(arrays, write_idx, monkeypatch):
     first = split.gather(INDICES).inputs.copy()
     split.gather(INDICES[:2])
     assert read == ["train-images-idx3-ubyte"]
-    split.kept.release()
+    split.cached.release()
     assert np.array_equal(split.gather(INDICES).inputs, first)
     assert read == ["train-images-idx3-ubyte"] * 2
 
@@ -184,7 +184,7 @@ def test_samples_without_one_form_can_not_be_kept():
     split = in_memory(data).train
     with pytest.raises(UsageError) as error:
         split.load()
-    assert str(error.value) == "data.keep: 'memory', but batches are not arrays without weights, expected 'files'"
+    assert str(error.value) == "data.keep: 'memory' needs batches of arrays without weights, expected 'files'"
 
 
 def test_a_run_goes_on_wherever_its_samples_are(arrays, write_hdf5, tmp_path, monkeypatch):
