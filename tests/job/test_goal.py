@@ -10,7 +10,7 @@ from mpidl.job.goal import Goal
 from mpidl.job.job import Job
 from mpidl.job.restoring import find_best
 from mpidl.metrics.target import Target
-from mpidl.storage.best import Best, write_best
+from mpidl.storage.checkpoints import Best, write_best
 
 BEST = Best(8, "test_loss", 0.25, 1.5)
 

@@ -14,7 +14,7 @@ from mpidl.metrics.figures import Figures
 from mpidl.nn import Dense, Network
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.rules import Sgd
-from mpidl.storage.best import read_best
+from mpidl.storage.checkpoints import read_best
 
 pytestmark = pytest.mark.mpi(min_size=3)
 NAMES = ("f1", "auc", "mean_absolute_error")

@@ -25,7 +25,7 @@ from mpidl.metrics.target import Target
 from mpidl.roles.events import Evaluated, Saved, Signalled
 from mpidl.roles.instructions import Fail, Finish, Keep, Log, Save, Stop
 from mpidl.roles.monitor import Monitor
-from mpidl.storage.best import Best
+from mpidl.storage.checkpoints import Best
 from mpidl.storage.position import Position
 
 VALIDATED = Goal("validation_loss", keeps_best=True)

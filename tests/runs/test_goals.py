@@ -14,8 +14,7 @@ from mpidl.data import Arrays
 from mpidl.errors import UsageError
 from mpidl.nn import Dense, MeanSquaredError, Network, OneVsAllLogistic
 from mpidl.runs.simulate import simulate
-from mpidl.storage.best import Best, read_best
-from mpidl.storage.checkpoints import steps
+from mpidl.storage.checkpoints import Best, read_best, steps
 
 CPU = {"device": "cpu"}
 

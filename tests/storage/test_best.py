@@ -5,7 +5,7 @@ from saved import POSITION, save
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.storage import checkpoints
-from mpidl.storage.best import BEST, Best, read_best, step_of, write_best
+from mpidl.storage.checkpoints import BEST, Best, read_best, step_of, write_best
 from mpidl.storage.trained import checkpoint_of
 
 
@@ -21,7 +21,9 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_steps_by_number_and_by_name(tmp_path):
     assert [step_of(tmp_path, step) for step in (7, "7")] == [7, 7]
-    with pytest.raises(UsageError, match=r"no best checkpoint: run\.patience or validation data make a run name one"):
+    with pytest.raises(
+        UsageError, match=r"no best checkpoint: only runs with run\.patience or validation data"
+    ):
         step_of(tmp_path, "best")
     write_best(tmp_path, Best(8, "test_loss", 0.25, 1.5))
     assert step_of(tmp_path, "best") == 8

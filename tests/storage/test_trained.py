@@ -12,10 +12,10 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Box, Range
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import scratch
-from mpidl.storage.index import save_index
-from mpidl.storage.seal import seal
+from mpidl.storage.integrity import seal
 from mpidl.storage.tensor_files import SUFFIXES, open_file, save
 from mpidl.storage.trained import checkpoint_of, read
+from mpidl.storage.writer import save_index
 from tensor_files import KINDS, NO_TORCH, POSSIBLE
 
 ALIASES = {"2-dense/weight": "1-dense/weight"}
@@ -65,7 +65,7 @@ def test_an_earlier_checkpoint_has_parameters_only(tmp_path):
 def test_a_checkpoint_that_is_not_there(run):
     with pytest.raises(UsageError, match=r"no checkpoint of step 7, there are those of 42$"):
         checkpoint_of(run[0], 7)
-    with pytest.raises(UsageError, match=r"absent: no best checkpoint: run.patience or validation data make"):
+    with pytest.raises(UsageError, match=r"absent: no best checkpoint: only runs with run.patience or validation"):
         checkpoint_of(run[0] / "absent", "best")
     with pytest.raises(UsageError, match=r"absent: no checkpoint to read in "):
         checkpoint_of(run[0] / "absent")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mpidl.job.job import Job
-from mpidl.storage.best import Best, write_best
-from mpidl.storage.checkpoints import prune
+from mpidl.storage.checkpoints import Best, prune, write_best
 from mpidl.storage.files import scratch
-from mpidl.storage.index import save_index
 from mpidl.storage.position import Position
+from mpidl.storage.writer import save_index
 from mpidl.version import VERSION
 
 

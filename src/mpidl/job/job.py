@@ -30,8 +30,8 @@ from mpidl.partition.group import Group
 from mpidl.paths import user_path
 from mpidl.schema import LARGEST
 from mpidl.shards.scheduled_rule import ScheduledRule
-from mpidl.storage.best import Best
 from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import Best
 from mpidl.storage.position import Position
 
 

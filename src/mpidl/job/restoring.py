@@ -10,8 +10,8 @@ import numpy as np
 from mpidl.job.checks import check_data, check_model
 from mpidl.job.job import Job
 from mpidl.parameters import Range
-from mpidl.storage.best import Best, read_best
 from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import Best, read_best
 from mpidl.storage.position import ReplicaPosition
 
 

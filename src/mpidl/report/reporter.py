@@ -20,7 +20,7 @@ from mpidl.report.recent import RecentLoss
 from mpidl.report.recorder import Recorder
 from mpidl.report.terminal import show_on_terminal
 from mpidl.report.text import size
-from mpidl.storage.best import Best
+from mpidl.storage.checkpoints import Best
 from mpidl.topology.placement import placement
 from mpidl.topology.roles import Roles
 

@@ -6,7 +6,7 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from mpidl.job.goal import Goal
-from mpidl.storage.best import Best
+from mpidl.storage.checkpoints import Best
 
 
 class _Found(NamedTuple):

@@ -18,7 +18,7 @@ from mpidl.metrics.target import SPLITS
 from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
 from mpidl.roles.monitor import Monitor
-from mpidl.storage.best import Best
+from mpidl.storage.checkpoints import Best
 from mpidl.storage.position import Position
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """Checkpoints: one HDF5 file for each shard, and an index that shows them as one model.
 
 A checkpoint is written in ``checkpoints/.STEP`` and renamed to ``checkpoints/STEP`` when every file is on disk: it
-appears whole or not at all. ``index.h5`` is written last. Its virtual datasets give each tensor in its own shape,
-whatever the number of shards; its dataset ``layout`` tells in which order they have the tensors; its group ``files``
-has the checksums of the other files. Reading checks none, but `mpidl.storage.checkpoints.newest_good` does.
+appears whole or not at all. ``index.h5`` is written last. Its virtual datasets have each tensor in its own shape,
+whatever the number of shards; its dataset ``layout`` has the order of the tensors in the shards; its group ``files``
+has the checksums of the other files. They are checked by `mpidl.storage.checkpoints.newest_good`, not here.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from mpidl.storage.files import (
     INDEX,
     LAYOUT,
     cannot_read,
+    datasets,
     decoded_layout,
     describe,
     relay_file,
@@ -36,7 +37,7 @@ from mpidl.storage.position import Position
 from mpidl.storage.vectors import SavedVectors
 from mpidl.version import VERSION
 
-#: Groups of the index and of a replica's file; see `mpidl.nn.model.CompleteModel`.
+#: Groups of the index and of a replica's file, which `mpidl.nn.model.CompleteModel` describes.
 CONSTANTS, BUFFERS = "constants", "buffers"
 _REPLICA = re.compile(r"replica-(\d+)\.h5")
 
@@ -56,14 +57,14 @@ class Checkpoint:
     config : str
         The run's resolved configuration as TOML text.
     sections : dict of str to dict
-        The same, read.
+        The same, parsed.
     data : dict of str to str
-        What the run's data were; empty if an earlier version saved it.
+        Description of the run's data; empty in a checkpoint of an earlier version.
     shapes : dict of str to tuple of int
         Shapes of the parameter tensors, by their names.
     layout : Layout or None
-        Layout of the vectors in the shards; None if an earlier version saved them, with each tensor in one piece, in
-        the order that the model has them.
+        Layout of the vectors in the shards; None in a checkpoint of an earlier version, which has each tensor in one
+        piece, in the model's order.
     states : tuple of str
         Names of the vectors beside the parameters.
     size : int
@@ -100,7 +101,7 @@ class Checkpoint:
         self.size = self._vectors.size
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
-        """Read a range of a vector, from however many shards.
+        """Read a range of a vector from all shards that have parts of it.
 
         Parameters
         ----------
@@ -118,22 +119,22 @@ class Checkpoint:
         Raises
         ------
         MpidlError
-            A file can't be read, or the checkpoint has nothing of the range.
+            A file can't be read, or the range isn't in the checkpoint.
         """
         return self._vectors.read(vector, range, layout)
 
     def shard_state(self, range: Range, layout: Layout | None = None) -> dict[str, np.ndarray]:
-        """Return what the shards kept: their vectors' parts of a range, and the counters of the first of them.
+        """Return the state of the shards of a range: their vectors in it, and the counters of the first of them.
 
         Parameters
         ----------
         range, layout
-            See `read`.
+            As for `read`.
 
         Returns
         -------
         dict of str to array
-            See `mpidl.shards.state.ShardState.state`. Earlier versions saved the vectors only.
+            As from `mpidl.shards.state.ShardState.state`. Earlier versions saved the vectors only.
         """
         first = self._files[self._vectors.holders(range, layout)[0]]
         names, others = _contents(*first)
@@ -142,7 +143,7 @@ class Checkpoint:
     def replica_vectors(
         self, number: int, range: Range | None = None, layout: Layout | None = None
     ) -> dict[str, np.ndarray]:
-        """Return the vectors that a replica kept: those of its state, and what its wire format had left out.
+        """Return a replica's vectors: those of its state, and the residual of its wire format.
 
         Parameters
         ----------
@@ -151,7 +152,7 @@ class Checkpoint:
         range : Range, optional
             Elements of the flat vector; all by default.
         layout
-            See `read`.
+            As for `read`.
         """
         paths = takewhile(Path.exists, (self.path / replica_file(number, part) for part in count()))
         with _readable(self.path):
@@ -162,24 +163,24 @@ class Checkpoint:
         return others | {name: saved.read(name, range or Range(0, self.size), layout) for name in names}
 
     def residuals(self, layout: Layout | None = None) -> Iterator[np.ndarray]:
-        """Yield what the encodings of each relay had left out, shape (size,), in a layout; see `read`."""
+        """Yield the residual of each relay's encodings, shape (size,), in a layout as for `read`."""
         whole = Range(0, self.size)
         for path in takewhile(Path.exists, (self.path / relay_file(number) for number in count())):
             yield SavedVectors([(path, whole)], self.layout).read("residual", whole, layout)
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return the tensors of the model that training leaves alone, by name."""
-        return _arrays(self.path / INDEX, CONSTANTS)
+        """Return the tensors of the model that training doesn't change, by name."""
+        return arrays(self.path / INDEX, CONSTANTS)
 
     def buffers(self, number: int = 0) -> dict[str, np.ndarray]:
-        """Return what a replica's model counted by itself, by name; that of the first replica saved if it has none."""
+        """Return the counters of a replica's model, by name; those of the first replica saved if it has none."""
         with _readable(self.path):
             saved = sorted(int(found[1]) for path in self.path.iterdir() if (found := _REPLICA.fullmatch(path.name)))
         first = number if number in saved else next(iter(saved), None)
-        return {} if first is None else _arrays(self.path / replica_file(first), BUFFERS)
+        return {} if first is None else arrays(self.path / replica_file(first), BUFFERS)
 
     def clock(self, range: Range, layout: Layout | None = None) -> int:
-        """Return the largest clock of the shards that had a part of a range; see `read`."""
+        """Return the largest clock of the shards that had a part of a range."""
         clocks = []
         for number in self._vectors.holders(range, layout):
             with _opened(self._files[number][0]) as file:
@@ -189,7 +190,7 @@ class Checkpoint:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
-    """Open a file of a checkpoint; what can't be read of it raises MpidlError."""
+    """Open a file of a checkpoint; raise MpidlError for what can't be read."""
     with _readable(path), h5py.File(path) as file:
         yield file
 
@@ -204,40 +205,28 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _range(path: Path, size: int) -> Range:
-    """Return the range of vectors of so many elements that a file of a replica has: all, unless the replica is cut."""
+    """Return the range of vectors of `size` elements in a replica's file: all, unless the replica is cut."""
     with _opened(path) as file:
         return Range(int(file.attrs.get("start", 0)), int(file.attrs.get("stop", size)))
 
 
 def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]]:
-    """Return the names of the vectors in a file that has a range of them, and the other arrays by name, not buffers."""
+    """Return the names of a file's vectors, of which it has the range `held`, and its other arrays except buffers."""
     names: list[str] = []
     others: dict[str, np.ndarray] = {}
-
-    def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
-        if isinstance(item, h5py.Dataset) and not name.startswith(f"{BUFFERS}/"):
-            if item.shape == (held.size,) and item.dtype.kind == "f":
-                names.append(name)
-            else:
-                others[name] = np.asarray(item[()])
-
-    with _opened(path) as file:
-        file.visititems(take)
+    for name, item in datasets(path):
+        if name.startswith(f"{BUFFERS}/"):
+            continue
+        if item.shape == (held.size,) and item.dtype.kind == "f":
+            names.append(name)
+        else:
+            others[name] = np.asarray(item[()])
     return names, others
 
 
-def _arrays(path: Path, group: str = "/") -> dict[str, np.ndarray]:
-    """Return the arrays of a file within a group, by their names there; none if there is no such group."""
-    found: dict[str, np.ndarray] = {}
-
-    def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[name] = np.asarray(item[()])
-
-    with _opened(path) as file:
-        if group in file:
-            file[group].visititems(take)
-    return found
+def arrays(path: Path, group: str) -> dict[str, np.ndarray]:
+    """Return the arrays in a group of a file, by their names; none if there is no such group."""
+    return {name: np.asarray(item[()]) for name, item in datasets(path, group)}
 
 
 def _shapes(parameters: h5py.Group) -> dict[str, tuple[int, ...]]:
@@ -252,7 +241,7 @@ def _shapes(parameters: h5py.Group) -> dict[str, tuple[int, ...]]:
 
 
 def _check_version(path: Path, version: str) -> None:
-    """Raise UsageError if a later version of this package saved a checkpoint."""
+    """Raise UsageError if a checkpoint is of a later version of this package."""
     if _numbers(version) > _numbers(VERSION):
         raise UsageError(f"{path}: saved by mpidl {version}, this is mpidl {VERSION}; use that version or a later one")
 

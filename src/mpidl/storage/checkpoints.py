@@ -1,13 +1,16 @@
-"""The checkpoints of a run: which there are, the newest good one, and those that go."""
+"""The checkpoints of a run: which there are, the newest good one, the best one, and removal of old ones."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.storage.checkpoint import Checkpoint
@@ -34,7 +37,7 @@ def steps(checkpoints: Path) -> list[int]:
 def newest_good(
     run: Path, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda value: [value]
 ) -> tuple[Path, list[str]]:
-    """Find a run's newest checkpoint that is as it was saved; collective over the ranks that share the work.
+    """Find a run's newest undamaged checkpoint; collective over the ranks that share the work.
 
     The first rank lists the checkpoints; each rank verifies its part of the files.
 
@@ -43,23 +46,22 @@ def newest_good(
     run : Path
         ``runs/NAME``.
     rank : int
-        This rank.
     gather : callable
-        Returns the values of all ranks on every rank, as ``comm.allgather`` does.
+        Returns the values of all ranks on every rank, like ``comm.allgather``.
 
     Returns
     -------
     path : Path
         The checkpoint, on every rank.
     lines : list of str
-        A line about each newer one that was passed over because it is damaged.
+        A line for each newer one that is damaged.
 
     Raises
     ------
     UsageError
         There is none.
     MpidlError
-        A file can't be read for another reason than damage. Every rank raises the same error.
+        A file can't be read for a reason other than damage. Every rank raises the same error.
     """
     checkpoints = run / "checkpoints"
     listings = gather(_outcome(steps, checkpoints) if rank == 0 else None)
@@ -81,29 +83,23 @@ def newest_good(
 
 
 def _outcome(action: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what an action returns, or the error that it raises."""
+    """Return an action's result, or its error."""
     try:
         return action(*arguments)
     except MpidlError as error:
         return error
 
 
-def latest(run: Path) -> Checkpoint:
-    """Return a run's newest checkpoint that is as it was saved; stderr names those passed over.
-
-    Raises
-    ------
-    UsageError, MpidlError
-        See `newest_good`.
-    """
-    path, lines = newest_good(run)
-    for line in lines:
+def latest(run: Path, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda value: [value]) -> Checkpoint:
+    """Return a run's newest undamaged checkpoint, found by `newest_good`; stderr names those passed over."""
+    path, lines = newest_good(run, rank, gather)
+    for line in lines if rank == 0 else ():
         print(f"mpidl: {line}", file=sys.stderr, flush=True)
     return Checkpoint(path)
 
 
 def prune(checkpoints: Path, keep: int, newest: int, best: int | None = None) -> None:
-    """Remove all checkpoints but the initial state, the best, the one saved last and the `keep` - 1 before it.
+    """Remove all checkpoints except the initial state, the best, and the newest `keep`.
 
     Parameters
     ----------
@@ -111,7 +107,7 @@ def prune(checkpoints: Path, keep: int, newest: int, best: int | None = None) ->
     keep : int
         From 1.
     newest : int
-        Step of the checkpoint saved last. Those of later steps were damaged and passed over when the run resumed.
+        Step of the checkpoint saved last. Those of later steps were damaged when the run resumed.
     best : int, optional
         Step of the best checkpoint.
     """
@@ -119,16 +115,16 @@ def prune(checkpoints: Path, keep: int, newest: int, best: int | None = None) ->
     kept = [step for step in found if step <= newest][-keep:]
     for step in set(found) - {*kept, best}:
         path, removed = checkpoints / str(step), checkpoints / f".{step}.removed"
-        # Remove none in part: what is under its name is whole.
+        # A directory under a checkpoint's name is always complete.
         with contextlib.suppress(OSError):
             path.rename(removed)
             shutil.rmtree(removed)
 
 
 def sweep(checkpoints: Path) -> None:
-    """Remove what a run that died left half-written; give a whole checkpoint its name, unless there is one of its step.
+    """Remove the incomplete checkpoints of a run that died; give a complete one its name, unless that is taken.
 
-    A run that resumes sweeps before it looks for its newest checkpoint.
+    A run that resumes calls this before it looks for its newest checkpoint.
 
     Raises
     ------
@@ -142,3 +138,85 @@ def sweep(checkpoints: Path) -> None:
             if not target.exists():
                 entry.rename(target)
         shutil.rmtree(entry, ignore_errors=True)
+
+
+#: Name of the file in a run's directory.
+BEST = "best.json"
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The best checkpoint of a run.
+
+    Replicas train on during an evaluation, and the checkpoint is ordered when the figure is known, so it may be a few
+    batches newer. At the end of a run, it has exactly the parameters that were evaluated.
+
+    Attributes
+    ----------
+    step : int
+        The checkpoint's step.
+    figure : str
+        The figure, such as "validation_loss".
+    value : float
+        Its value.
+    epoch : float
+        Epochs trained before the evaluation.
+    """
+
+    step: int
+    figure: str
+    value: float
+    epoch: float
+
+
+def read_best(run: Path) -> Best | None:
+    """Return the best checkpoint of the run in a directory; None if it has none.
+
+    Raises
+    ------
+    MpidlError
+        The file can't be read.
+    """
+    path = run / BEST
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Best)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise MpidlError(f"{path}: can't be read: {error}") from error
+
+
+def write_best(run: Path, best: Best) -> None:
+    """Name the best checkpoint of the run in a directory; the file changes as a whole.
+
+    Raises
+    ------
+    MpidlError
+        The file can't be written.
+    """
+    path, temporary = run / BEST, run / f".{BEST}"
+    try:
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(best) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise MpidlError(f"{path}: can't be written: {error.strerror}") from error
+
+
+def step_of(run: Path, step: int | str) -> int:
+    """Return a step, given as a number or as ``"best"``.
+
+    Raises
+    ------
+    UsageError
+        It is something else, or the run has no best checkpoint.
+    """
+    if step == "best":
+        best = read_best(run)
+        if best is None:
+            raise UsageError(f"{run}: no best checkpoint: only runs with run.patience or validation data have one")
+        return best.step
+    if not str(step).isdecimal():
+        raise UsageError(f"step: expected a number or 'best', found {step!r}")
+    return int(step)

@@ -1,10 +1,11 @@
-"""The files of a checkpoint: their names, what they say about themselves, and errors that name them."""
+"""The files of a checkpoint: names, contents, and one-line errors about them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import h5py
 import msgspec
@@ -13,15 +14,15 @@ import numpy as np
 from mpidl.errors import MpidlError
 from mpidl.parameters import Box, Layout, Range
 
-#: Name of the file that shows the others as one model.
+#: Name of the file that presents the others as one model.
 INDEX = "index.h5"
 
-#: Dataset of the index that says in which order the shards have the tensors; see `encoded_layout`.
+#: Dataset of the index with the order of the tensors in the shards, by `encoded_layout`.
 LAYOUT = "layout"
 
 
 def scratch(checkpoints: Path, order: int) -> Path:
-    """Return the directory in which a checkpoint is written, given the ordinal of the order to save it."""
+    """Return the directory in which a checkpoint is written; `order` is the ordinal of the order to save."""
     return checkpoints / f".{order}"
 
 
@@ -31,17 +32,17 @@ def shard_file(number: int) -> str:
 
 
 def replica_file(number: int, part: int = 0) -> str:
-    """Return the name of the file of a replica's vectors or, if it is cut, of those that one of its ranks keeps."""
+    """Return the name of the file of a replica's vectors, or of those of one rank of a cut replica."""
     return f"replica-{number}.h5" if part == 0 else f"replica-{number}-{part}.h5"
 
 
 def relay_file(number: int) -> str:
-    """Return the name of the file of what a relay's encodings have left out."""
+    """Return the name of the file of a relay's residual."""
     return f"relay-{number}.h5"
 
 
 def encoded_layout(layout: Layout) -> str:
-    """Return a layout's pieces as JSON: for each, in the order of the vector, the name and the box of the tensor."""
+    """Return a layout's pieces as JSON: the name and the box of each, in the order of the vector."""
     return msgspec.json.encode([(part.name, part.box.ranges) for part in layout]).decode()
 
 
@@ -51,7 +52,7 @@ def decoded_layout(text: str | bytes, shapes: Mapping[str, tuple[int, ...]]) -> 
     Raises
     ------
     ValueError
-        The text is another, or of other tensors.
+        The text is malformed, or of other tensors.
     """
     found = msgspec.json.decode(text, type=list[tuple[str, tuple[Range, ...]]])
     return Layout(shapes.items(), [(name, Box(ranges)) for name, ranges in found])
@@ -63,11 +64,31 @@ def describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:
     Raises
     ------
     OSError, KeyError
-        It is no readable file of a shard.
+        It is not a readable file of a shard.
     """
     with h5py.File(path) as file:
         names = ["parameters", *(f"rule/{state}" for state in file.get("rule", {}))]
         return Range(int(file.attrs["start"]), int(file.attrs["stop"])), {name: file[name].dtype for name in names}
+
+
+def datasets(path: Path, group: str = "/") -> Iterator[tuple[str, Any]]:
+    """Yield the names and the datasets in a group of an HDF5 file, while it is open; none if there is no such group.
+
+    Raises
+    ------
+    MpidlError
+        The file can't be read.
+    """
+    try:
+        with h5py.File(path) as file:
+            names: list[str] = []
+            if group in file:
+                file[group].visit(names.append)
+            for name in names:
+                if isinstance(file[group][name], h5py.Dataset):
+                    yield name, file[group][name]
+    except OSError as error:
+        raise cannot_read(path, error) from error
 
 
 def sync(path: Path) -> None:
@@ -91,5 +112,5 @@ def cannot_read(path: Path, error: Exception) -> MpidlError:
 
 def _reason(error: Exception) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    # HDF5 puts the system's reason into the middle of a long message.
+    # HDF5 has the system's reason in the middle of a long message.
     return reason.partition("error message = '")[2].partition("'")[0] or reason

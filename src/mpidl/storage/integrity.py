@@ -1,25 +1,102 @@
-"""Whether a checkpoint is as it was saved, byte for byte."""
+"""Checks that a checkpoint is as it was saved, byte for byte, by the checksums in its files' seals.
+
+A sealed file is HDF5 after a block of text with the checksum of everything that follows. HDF5 leaves the first `BLOCK`
+bytes of a file to its writer and begins after them: h5py and h5dump read a sealed file like any other, and ``head -1``
+shows the seal.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
+import numpy as np
+import xxhash
 
 from mpidl.errors import MpidlError
 from mpidl.storage.files import INDEX, cannot_read, describe, shard_file
-from mpidl.storage.seal import BLOCK, Seal, examine
+
+#: Bytes before the HDF5 part of a file.
+BLOCK = 512
+
+#: Bytes that are read at a time. A thread beside a busy one may wait 5 ms for the GIL after each.
+PIECE = 1 << 23
+
+
+class Seal(NamedTuple):
+    """Number of the bytes after the first `BLOCK` of a file, and their XXH3 checksum of 128 bits in hexadecimal."""
+
+    size: int
+    checksum: str
+
+    def __str__(self) -> str:
+        return f"xxh3_128 of the {self.size} bytes from byte {BLOCK} on: {self.checksum}"
+
+    def block(self) -> bytes:
+        """Return the first `BLOCK` bytes of the sealed file."""
+        return f"{self}\n".encode().ljust(BLOCK, b"\0")
+
+    @classmethod
+    def parse(cls, text: str) -> Seal:
+        """Return the seal at the beginning of a text; raise ValueError if there is none."""
+        match = _TEXT.match(text)
+        if match is None:
+            raise ValueError(f"no seal: {text!r}")
+        return cls(int(match[1]), match[2])
+
+
+_TEXT = re.compile(rf"xxh3_128 of the (\d+) bytes from byte {BLOCK} on: (\w+)")
+
+
+def create(path: Path) -> h5py.File:
+    """Return a new HDF5 file with room for a seal."""
+    return h5py.File(path, "w", userblock_size=BLOCK)
+
+
+def seal(path: Path) -> None:
+    """Seal a complete, closed file made by `create`, and wait until it is on disk; raise OSError if that fails.
+
+    It reads the whole file, and rarely holds the GIL meanwhile.
+    """
+    with path.open("r+b") as file:
+        _, found = examine(path)
+        file.write(found.block())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def examine(path: Path) -> tuple[bytes, Seal]:
+    """Read a whole file; return its first `BLOCK` bytes and the seal that they should hold."""
+    checksum, piece = xxhash.xxh3_128(), np.empty(PIECE, np.uint8).data
+    with path.open("rb", buffering=0) as file:
+        block = file.read(BLOCK)
+        while count := file.readinto(piece):
+            checksum.update(piece[:count])
+        return block, Seal(file.tell() - len(block), checksum.hexdigest())
+
+
+def recorded(path: Path) -> Seal:
+    """Return a file's seal without checking it; raise OSError if the file can't be read or isn't sealed."""
+    with path.open("rb", buffering=0) as file:
+        block = file.read(BLOCK)
+    try:
+        return Seal.parse(block.decode())
+    except ValueError as error:
+        raise OSError(f"{path.name} isn't sealed") from error
+
 
 #: The first bytes of an HDF5 file without a seal.
 _UNSEALED = b"\x89HDF\r\n\x1a\n"
 
 
 class DamagedError(MpidlError):
-    """A checkpoint is not as it was saved; the text names the file."""
+    """A checkpoint differs from what was saved; the text names the file."""
 
 
 def verify(path: Path, rank: int = 0, size: int = 1) -> None:
@@ -36,7 +113,7 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     Raises
     ------
     DamagedError
-        A byte has changed; a file is missing, half-written, of another checkpoint or one too many.
+        A byte has changed; or a file is missing, incomplete, superfluous, or from another checkpoint.
     MpidlError
         A file can't be read, for example because permission is denied.
     """
@@ -74,7 +151,7 @@ def _verify_file(path: Path, expected: Seal) -> None:
 
 
 def _verify_earlier(path: Path, rank: int, size: int) -> None:
-    """Check what version 0.1.0 saved, which has checksums of the datasets only."""
+    """Check a checkpoint of version 0.1.0, which has checksums of the datasets only."""
     index = path / INDEX
     with _reading_datasets(index), h5py.File(index) as file:
         shards = [path / shard_file(number) for number in range(int(file.attrs["shards"]))]
@@ -96,7 +173,7 @@ def _verify_earlier(path: Path, rank: int, size: int) -> None:
 
 
 def _find_strangers(path: Path, names: set[str]) -> None:
-    """Raise an error if there are more HDF5 files than those of the checkpoint."""
+    """Raise an error if there are HDF5 files that aren't the checkpoint's."""
     with _reading(path):
         strangers = sorted(name for name in os.listdir(path) if name.endswith(".h5") and name not in names)
     if strangers:
@@ -109,7 +186,7 @@ def _damaged(file: Path, how: str) -> DamagedError:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Tell a missing file from one that can't be read."""
+    """Report a missing file as damage, and one that can't be read as such."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -120,7 +197,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading_datasets(path: Path) -> Iterator[None]:
-    """Take whatever h5py says about an existing file for damage."""
+    """Report any error of h5py on an existing file as damage."""
     try:
         yield
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:

@@ -12,20 +12,20 @@ from types import TracebackType
 from mpidl.errors import UsageError
 from mpidl.storage.files import cannot_write
 
-#: What a file system answers that knows no locks.
+#: Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Lock:
-    """Holds a run's directory until it is closed or this process ends, however it ends.
+    """Locks a run's directory until it is closed or this process ends, however it ends.
 
-    It is a POSIX lock on the file ``.lock``, which NFS and parallel file systems pass on to other nodes. A process may
-    hold several of one directory; the first that is closed ends them all.
+    It is a POSIX lock on the file ``.lock``, which NFS and parallel file systems enforce across nodes. A process may
+    hold several locks on one directory; closing the first releases them all.
 
     Parameters
     ----------
     run : Path
-        ``runs/NAME``, which exists.
+        ``runs/NAME``, an existing directory.
 
     Raises
     ------
@@ -54,7 +54,7 @@ class Lock:
             raise cannot_write(path, error) from error
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Unlock the directory."""
         self._file.close()
 
     def __enter__(self) -> Lock:

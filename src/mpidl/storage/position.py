@@ -1,4 +1,4 @@
-"""Where in the data and in the run a checkpoint was taken."""
+"""The position of a checkpoint in the data and in the run."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from mpidl.data.schedule import Schedule
 
 
 class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one replica was when it marked a checkpoint; its vectors are in a file of their own, if it keeps any.
+    """The position of one replica when it marked a checkpoint; its vectors, if any, are in a file of their own.
 
     Attributes
     ----------
     batches, samples : int
-        Minibatches and samples that it had computed since the run began or was resumed.
+        Minibatches and samples computed since the run began or was resumed.
     unpushed : list of (int, int, int)
-        Its batches that were in no push yet: a portion, its first such batch, and the batch after the last.
+        Batches not pushed yet: a portion, its first such batch, and the batch after the last.
     working : list of (int, int)
-        Portions that it had taken and not used up, each with its next batch.
+        Portions in use, each with its next batch.
     tickets : int
-        Number of portions that it had taken in turn; counted on when it is resumed.
+        Number of portions taken in turn; the count continues when it is resumed.
     recent : list of int
-        Tickets that it had taken since it last looked for an order, and maybe some before.
+        Tickets taken since it last looked for an order, and maybe some before.
     portion : int
         The portion of its last batch; -1 before the first.
     clock : int
-        Steps that it had counted; see `mpidl.algorithms.requests.Clock`.
+        Steps counted by `mpidl.algorithms.requests.Clock`.
     fetched : list of list of int
-        What it had read of each shard's clock at its last fetch.
+        Each shard's clock at the last fetch.
     counts : dict of str to int
-        See `mpidl.algorithms.replica_state.ReplicaState`.
+        Those of its `mpidl.algorithms.replica_state.ReplicaState`.
     """
 
     batches: int
@@ -49,7 +49,7 @@ class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(NamedTuple):
-    """Where in the data and in the run a checkpoint was taken: the pushes that are in it, and what is left.
+    """The position of a checkpoint in the data and in the run: the pushes that it contains, and the data that are left.
 
     Attributes
     ----------
@@ -62,17 +62,17 @@ class Position(NamedTuple):
     next_portion : int
         First portion that no replica has taken.
     unfinished : list of (int, int)
-        Portions before it that are not used up, each with its first batch that was in no push.
+        Earlier portions that are not used up, each with its first batch that has not been pushed.
     state : dict, optional
-        What a coordinator resumes from; None if the run has no coordinator or it has not iterated yet.
+        The coordinator's state; None without a coordinator or before its first iteration.
     seconds : float
         Training time so far.
     replicas : list of ReplicaPosition
-        Where the same replicas go on, with the batches that they had computed and not pushed.
+        The replicas' positions, with the batches that they had computed and not pushed.
     passed_over : list of (int, int)
         The portions of `unfinished` that no replica had taken.
     beginning : (int, list of (int, int)) or None
-        The `next_portion` and `unfinished` that the replicas' tickets count from, in a deterministic run.
+        In a deterministic run, the `next_portion` and `unfinished` that the replicas' tickets count from.
     """
 
     step: int
@@ -88,7 +88,7 @@ class Position(NamedTuple):
 
     @property
     def at_beginning(self) -> bool:
-        """Whether nothing of the data has been used."""
+        """Whether none of the data has been used."""
         return not (self.step or self.next_portion or self.unfinished)
 
     def attributes(self) -> dict[str, Any]:
@@ -108,12 +108,12 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Position:
-        """Return the position of a checkpoint, given its index's attributes; earlier versions wrote fewer of them.
+        """Return the position of a checkpoint from its index's attributes; earlier versions wrote fewer of them.
 
         Raises
         ------
         KeyError, ValueError
-            An attribute is missing or is not what `attributes` returns.
+            An attribute is missing or malformed.
         """
 
         def decoded(name: str, kind: Any) -> Any:
@@ -134,7 +134,7 @@ class Position(NamedTuple):
         )
 
     def with_replicas(self, schedule: Schedule, in_turn: bool) -> Position:
-        """Return where the same replicas go on: what they had computed and not pushed is done.
+        """Return the position at which the same replicas continue: batches computed and not pushed count as done.
 
         Parameters
         ----------
@@ -171,7 +171,7 @@ def cut_position(
     Parameters
     ----------
     start : Position
-        Where the run began or was resumed, and where `schedule` begins.
+        Position at which the run and `schedule` began or were resumed.
     replicas : sequence of ReplicaPosition
     schedule : Schedule
     taken : int or None
@@ -180,7 +180,7 @@ def cut_position(
     seconds : float
         Training time so far.
     state : dict, optional
-        What a coordinator resumes from.
+        The coordinator's state.
     """
     beyond = {ticket for replica in replicas for ticket in replica.recent}
     beginning = None

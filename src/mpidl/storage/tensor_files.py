@@ -1,4 +1,4 @@
-"""Files of named tensors in the formats of the field: what a trained model leaves in, and what one begins with."""
+"""Files of named tensors in common formats, for exported models and for initial parameters."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mpidl.extras import require
 from mpidl.parameters import Box
 from mpidl.paths import whole
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import INDEX, replica_file
-from mpidl.storage.trained import checkpoint_of, datasets
+from mpidl.storage.files import INDEX, datasets, replica_file
+from mpidl.storage.trained import checkpoint_of
 
 Shape = tuple[int, ...]
 
-#: Suffixes by format; the first is that of a file that is written.
+#: Suffixes by format; files are written with the first.
 SUFFIXES = {"safetensors": (".safetensors",), "npz": (".npz",), "torch": (".pt", ".pth")}
 
 
 class TensorFile(NamedTuple):
-    """A file of tensors, each of which is read when it is asked for.
+    """A file of tensors that are read on demand.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class TensorFile(NamedTuple):
     shapes : mapping of str to tuple of int
         The tensors' shapes, by their names.
     part : callable
-        Returns a box of the tensor of a name as an array. Formats but ``.npz`` read nothing else of the tensor.
+        Returns a box of the tensor of a name as an array. Formats other than ``.npz`` read only that box.
     """
 
     path: Path
@@ -47,7 +47,7 @@ class TensorFile(NamedTuple):
 
 
 def save(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mapping[str, str]) -> None:
-    """Write a file of tensors, which appears when it is complete.
+    """Write a file of tensors; it appears once it is complete.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ def save(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mappin
     kind : str
         A format in `SUFFIXES`.
     tensors : mapping of str to array
-        A tensor under several names is the same array.
+        Names of one tensor have the same array.
     about : mapping of str to str
-        Where the tensors are from, for the format that can say it (safetensors).
+        Origin of the tensors, which safetensors stores as metadata.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def open_file(path: Path) -> TensorFile:
     Raises
     ------
     UsageError
-        It doesn't exist, is none of these, or is damaged; or its format's package isn't installed.
+        It doesn't exist, has another format, or is damaged; or its format's package isn't installed.
     """
     if path.is_dir():
         return _of_checkpoint(Checkpoint(path) if (path / INDEX).exists() else checkpoint_of(path))
@@ -120,17 +120,17 @@ def open_file(path: Path) -> TensorFile:
 
 
 def _of_checkpoint(checkpoint: Checkpoint) -> TensorFile:
-    places: dict[str, tuple[Path, str]] = {}
+    members: dict[str, tuple[Path, str]] = {}
     shapes: dict[str, Shape] = {}
     for file, group in ((INDEX, "parameters"), (INDEX, "constants"), (replica_file(0), "buffers")):
         path = checkpoint.path / file
-        for name, dataset in datasets(path, group):
-            places[name], shapes[name] = (path, f"{group}/{name}"), dataset.shape
+        for name, dataset in datasets(path, group) if path.exists() else ():
+            members[name], shapes[name] = (path, f"{group}/{name}"), dataset.shape
 
     def part(name: str, box: Box) -> np.ndarray:
-        path, place = places[name]
+        path, member = members[name]
         with h5py.File(path) as file:
-            return np.asarray(file[place][_slices(box)])
+            return np.asarray(file[member][_slices(box)])
 
     return TensorFile(checkpoint.path, shapes, part)
 
@@ -164,7 +164,7 @@ def _open_npz(path: Path) -> TensorFile:
 
 
 def _npy_shape(file: IO[bytes]) -> Shape:
-    """Return the shape of an array in a file without reading it."""
+    """Return the shape of an array in a file from its header."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape: Shape = read(file)[0]
@@ -174,12 +174,11 @@ def _npy_shape(file: IO[bytes]) -> Shape:
 def _open_torch(path: Path) -> TensorFile:
     torch = require("torch", "torch")
     tensors: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    strange = None if isinstance(tensors, Mapping) else tensors
-    for name, tensor in tensors.items() if strange is None else ():
+    if not isinstance(tensors, Mapping):
+        raise UsageError(f"{path}: {kind_of(tensors)}, expected a state_dict: tensors by name")
+    for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise UsageError(f"{path}: {name!r} is {kind_of(tensor)}, expected a state_dict: tensors by name")
-    if strange is not None:
-        raise UsageError(f"{path}: {kind_of(strange)}, expected a state_dict: tensors by name")
 
     def part(name: str, box: Box) -> np.ndarray:
         tensor = tensors[name].detach()[_slices(box)]

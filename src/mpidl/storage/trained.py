@@ -1,9 +1,8 @@
-"""A trained model as its checkpoint has it: names and arrays, without the model itself."""
+"""A trained model in its checkpoint: names and arrays, without the model itself."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ import msgspec
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError
-from mpidl.storage.best import step_of
-from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.checkpoints import newest_good, steps
+from mpidl.storage.checkpoint import Checkpoint, arrays
+from mpidl.storage.checkpoints import latest, step_of, steps
 from mpidl.storage.files import INDEX, cannot_read, replica_file
 from mpidl.storage.integrity import verify
 
@@ -31,9 +29,9 @@ class Trained:
     aliases : dict of str to str
         Other names of parameters that several parts of a model share, each with the name in `parameters`.
     constants : dict of str to array
-        What training leaves alone, such as frozen parameters.
+        Tensors that training doesn't change, such as frozen parameters.
     buffers : dict of str to array
-        Integers that a replica keeps, such as numbers of batches seen; those of replica 0.
+        Integers that a replica counts, such as batches seen; those of replica 0.
     """
 
     parameters: dict[str, np.ndarray]
@@ -43,7 +41,7 @@ class Trained:
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
-        """All of them under all their names, as in an exported file; an alias is the same array."""
+        """All arrays under all their names, as in an exported file; an alias is the same array."""
         shared = {alias: self.parameters[name] for alias, name in self.aliases.items()}
         return self.parameters | shared | self.constants | self.buffers
 
@@ -61,9 +59,9 @@ def checkpoint_of(
     run : Path
         ``runs/NAME``.
     step : int or "best", optional
-        The newest one that is good by default; stderr names those passed over.
+        The newest undamaged one by default; stderr names those passed over.
     rank, gather
-        See `mpidl.storage.checkpoints.newest_good`.
+        As for `mpidl.storage.checkpoints.newest_good`.
 
     Raises
     ------
@@ -73,10 +71,7 @@ def checkpoint_of(
         It is damaged, or a file can't be read. Every rank raises the same error.
     """
     if step is None:
-        path, lines = newest_good(run, rank, gather)
-        for line in lines if rank == 0 else ():
-            print(f"mpidl: {line}", file=sys.stderr, flush=True)
-        return Checkpoint(path)
+        return latest(run, rank, gather)
     path, size = run, len(gather(None))
     error: MpidlError | None = None
     try:
@@ -107,37 +102,12 @@ def read(checkpoint: Checkpoint) -> Trained:
             aliases = msgspec.json.decode(file.attrs.get("aliases", "{}"))
     except OSError as error:
         raise cannot_read(index, error) from error
-    return Trained(_arrays(index, "parameters"), aliases, _arrays(index, "constants"), _arrays(replica, "buffers"))
+    buffers = arrays(replica, "buffers") if replica.exists() else {}
+    return Trained(arrays(index, "parameters"), aliases, arrays(index, "constants"), buffers)
 
 
 def _absent(run: Path, step: int | str) -> UsageError:
-    """Return the error for a checkpoint that isn't there."""
+    """Return the error for a missing checkpoint."""
     found = steps(run / "checkpoints")
     there = f"those of {', '.join(map(str, found))}" if found else "none"
     return UsageError(f"{run}: no checkpoint of step {step}, there are {there}")
-
-
-def _arrays(path: Path, group: str) -> dict[str, np.ndarray]:
-    return {name: np.asarray(dataset[()]) for name, dataset in datasets(path, group)}
-
-
-def datasets(path: Path, group: str) -> Iterator[tuple[str, Any]]:
-    """Yield the names and the datasets in a group of an HDF5 file; none without the file or the group.
-
-    Raises
-    ------
-    MpidlError
-        The file can't be read.
-    """
-    try:
-        with h5py.File(path) as file:
-            names: list[str] = []
-            if group in file:
-                file[group].visit(names.append)
-            for name in names:
-                if isinstance(file[group][name], h5py.Dataset):
-                    yield name, file[group][name]
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise cannot_read(path, error) from error

@@ -1,4 +1,4 @@
-"""Flat vectors in files, each of which has a range of them: read by any range, in any layout."""
+"""Flat vectors spread over files, one range each: read by any range, in any layout."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mpidl.storage.files import cannot_read
 
 
 class SavedVectors:
-    """Vectors of which several files have a range each.
+    """Vectors spread over several files, one range each.
 
     Parameters
     ----------
     files : sequence of (Path, Range)
-        HDF5 files, each with the range of the vectors that its datasets are.
+        HDF5 files, each with the range of the vectors in its datasets.
     layout : Layout or None
-        Layout of the vectors; None if each tensor is one piece, in the order that the model has them.
+        Layout of the vectors; None if each tensor is one piece, in the model's order.
 
     Attributes
     ----------
@@ -36,13 +36,13 @@ class SavedVectors:
         self.size = max(range.stop for range in self._ranges)
 
     def holders(self, range: Range, layout: Layout | None = None) -> list[int]:
-        """Return the numbers of the files that have something of a range, the one with its first element first.
+        """Return the numbers of the files with parts of a range, the one with its first element first.
 
         Parameters
         ----------
         range : Range
         layout : Layout, optional
-            The layout whose vector it is a range of; that of the files by default.
+            Layout of the vector that the range is of; that of the files by default.
 
         Raises
         ------
@@ -52,14 +52,13 @@ class SavedVectors:
         return list(self._moves(range, layout))
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
-        """Read a range of a vector: nothing else, and without memory but for the result.
+        """Read a range of the vector in the datasets of this name, and nothing else, straight into the result.
 
         Parameters
         ----------
         vector : str
-            Name of the dataset.
         range, layout
-            See `holders`.
+            As for `holders`.
 
         Returns
         -------
@@ -68,7 +67,7 @@ class SavedVectors:
         Raises
         ------
         MpidlError
-            A file can't be read; see also `holders`.
+            A file can't be read, or an element of the range is in no file, or in two.
         """
         result: np.ndarray | None = None
         for number, found in self._moves(range, layout).items():
@@ -87,7 +86,7 @@ class SavedVectors:
         return result
 
     def _moves(self, range: Range, layout: Layout | None) -> dict[int, list[Move]]:
-        """Return what is copied out of each file."""
+        """Return the copies out of each file."""
         if layout is None or layout == (self._layout or layout.uncut):
             return {copy.source: [_of_ranges(*copy[1:])] for copy in copies(self._ranges, range)}
         old = self._layout or layout.uncut
@@ -112,7 +111,7 @@ def _of_ranges(source: Range, target: Range) -> Move:
 
 
 def _read(dataset: h5py.Dataset, move: Move, result: np.ndarray) -> None:
-    """Carry out a copy out of a file."""
+    """Copy a box out of a file."""
     box, source, target = move
     within = [each.start for each in box.slices(target.box)]
     memory = h5py.h5s.create_simple(target.shape or (1,))

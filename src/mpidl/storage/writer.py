@@ -1,27 +1,30 @@
-"""Writing the files of a checkpoint beside other work."""
+"""Writing the files of a checkpoint: those of shards beside other work, and the index that shows them as one model."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py
+import msgspec
 import numpy as np
 
 from mpidl.errors import NOT_FINITE, MpidlError
-from mpidl.parameters import Range
-from mpidl.storage.files import cannot_write, shard_file
-from mpidl.storage.seal import create, seal
+from mpidl.parameters import Box, Layout, Range, Slice
+from mpidl.storage.files import INDEX, LAYOUT, cannot_write, describe, encoded_layout, shard_file, sync
+from mpidl.storage.integrity import create, recorded, seal
+from mpidl.storage.position import Position
 
-#: Bytes that are written at a time, and the largest array that HDF5 itself writes.
+#: Bytes per write, and size of the largest array that HDF5 itself writes.
 SLICE = 1 << 20
 
 
 class BackgroundTask:
-    """Carries out an action in a thread, one at a time; what it raises is raised where its end is asked for."""
+    """Runs one action at a time in a thread; its exception is raised by `ended`."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -29,11 +32,11 @@ class BackgroundTask:
 
     @property
     def active(self) -> bool:
-        """Whether an action has begun whose end nobody has been told."""
+        """Whether an action has begun whose end `ended` hasn't reported."""
         return self._thread is not None
 
     def begin(self, action: Callable[[], object]) -> None:
-        """Begin an action. Nobody is told the end of the one before, if that is still going on."""
+        """Begin an action; the end of one still running is not reported any more."""
         errors = self._errors = []
 
         def run() -> None:
@@ -46,7 +49,7 @@ class BackgroundTask:
         self._thread.start()
 
     def ended(self) -> bool:
-        """Return whether the action has ended since the last call."""
+        """Return True once the action has ended, and only once."""
         if self._thread is None or self._thread.is_alive():
             return False
         self._thread = None
@@ -61,11 +64,11 @@ def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, n
     Parameters
     ----------
     path : Path
-        Its directory is made if it doesn't exist.
+        Its directory is created if it doesn't exist.
     attributes : mapping
         Attributes of the file's root.
     arrays : mapping of str to array
-        Datasets by name. They must not change meanwhile.
+        Datasets by name; not to be changed meanwhile.
 
     Raises
     ------
@@ -86,7 +89,7 @@ def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, n
 
 
 def _place(file: h5py.File, name: str, array: np.ndarray) -> tuple[int, np.ndarray] | None:
-    """Write a small array; return where a large one is to be written in the file."""
+    """Write a small array; return the offset in the file for a large one, and the array."""
     if array.nbytes <= SLICE or not array.flags.c_contiguous:
         file.create_dataset(name, data=array)
         return None
@@ -114,15 +117,16 @@ def save_shard(
     Parameters
     ----------
     directory : Path
-        See `mpidl.storage.files.scratch`.
+        The checkpoint's, from `mpidl.storage.files.scratch`.
     number : int
         The shard's number.
     range : Range
         The shard's elements of the flat parameter vector.
     state : mapping of str to array
-        See `mpidl.shards.state.ShardState.state`.
+        From `mpidl.shards.state.ShardState.state`.
     finite : bool
-        Write nothing if a parameter is NaN or infinite: a run that ends of it resumes from the checkpoint before.
+        Write nothing if a parameter is NaN or infinite: a run that fails because of it resumes from an earlier
+        checkpoint.
 
     Raises
     ------
@@ -130,8 +134,105 @@ def save_shard(
         The file can't be written, or a parameter is not finite though it should be.
     """
     parameters = state["parameters"]
-    # The extremes tell it without memory for a mask.
+    # The extremes show it without memory for a mask.
     if finite and not np.isfinite([parameters.min(), parameters.max()]).all():
         raise MpidlError(f"parameters of shard {number} are NaN or infinite: {NOT_FINITE}")
     attributes = {"start": range.start, "stop": range.stop, "clock": int(state["clock"])}
     write_file(directory / shard_file(number), attributes, state)
+
+
+def save_index(
+    directory: Path,
+    layout: Layout,
+    shards: int,
+    position: Position,
+    config: str,
+    version: str,
+    data: Mapping[str, str],
+    others: Sequence[str] = (),
+    constants: Mapping[str, np.ndarray] | None = None,
+    aliases: Mapping[str, str] | None = None,
+) -> None:
+    """Write the index over the sealed files in `directory`, then rename that to the checkpoint's final name.
+
+    The files are named here because a directory's listing may lag behind where ranks of several nodes write.
+
+    Parameters
+    ----------
+    directory : Path
+        From `mpidl.storage.files.scratch`.
+    layout : Layout
+        The model's tensors.
+    shards : int
+        Number of shards.
+    position : Position
+    config : str
+        The run's resolved configuration as TOML text.
+    version : str
+        The package's version.
+    data : mapping of str to str
+        Description of the run's data.
+    others : sequence of str
+        Names of the checkpoint's files beside the index and the shards.
+    constants : mapping of str to array, optional
+        Tensors of the model that training doesn't change.
+    aliases : mapping of str to str, optional
+        Other names of tensors of the layout.
+
+    Raises
+    ------
+    MpidlError
+        A file can't be written or read, or isn't sealed.
+    """
+    encoded, other_names = (msgspec.json.encode(dict(each or {})).decode() for each in (data, aliases))
+    path, names = directory / INDEX, [shard_file(number) for number in range(shards)]
+    try:
+        sources = [describe(directory / name) for name in names]
+        with create(path) as file:
+            file.attrs.update(
+                config=config, version=version, shards=shards, data=encoded, aliases=other_names,
+                **position.attributes(),
+            )  # fmt: skip
+            for name, values in (constants or {}).items():
+                file.create_dataset(f"constants/{name}", data=values)
+            seals = file.create_group("files").attrs
+            for name in (*names, *others):
+                seals[name] = str(recorded(directory / name))
+            file[LAYOUT] = encoded_layout(layout)
+            _map(file, layout, sources)
+        seal(path)
+        sync(directory)
+        _rename(directory, directory.parent / str(position.step))
+    except (OSError, RuntimeError) as error:
+        raise cannot_write(path, error) from error
+
+
+def _rename(directory: Path, target: Path) -> None:
+    """Give a complete checkpoint its final name, in place of an earlier one of the same step.
+
+    If the process dies between the two renamings, `mpidl.storage.checkpoints.sweep` restores a checkpoint of this step.
+    """
+    replaced = target.with_name(f".{target.name}.replaced")
+    if target.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        target.rename(replaced)
+    directory.rename(target)
+    sync(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _map(file: h5py.File, layout: Layout, shards: Sequence[tuple[Range, Mapping[str, np.dtype[Any]]]]) -> None:
+    """Present the shards' vectors as tensors."""
+    places: dict[str, list[tuple[int, Slice]]] = {name: [] for name in layout.shapes}
+    for number, (range, _) in enumerate(shards):
+        for place in layout.within(range):
+            places[place.name].append((number, place))
+    for vector, dtype in shards[0][1].items():
+        for name, shape in layout.shapes.items():
+            virtual = h5py.VirtualLayout(shape, dtype)
+            for number, place in places[name]:
+                range = shards[number][0]
+                source = h5py.VirtualSource(shard_file(number), vector, (range.size,), dtype)
+                first = place.start - range.start
+                virtual[place.box.slices(Box.whole(shape))] = source[first : first + place.size]
+            file.create_virtual_dataset(f"{vector}/{name}", virtual)
