@@ -21,9 +21,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_steps_by_number_and_by_name(tmp_path):
     assert [step_of(tmp_path, step) for step in (7, "7")] == [7, 7]
-    with pytest.raises(
-        UsageError, match=r"no best checkpoint: only runs with run\.patience or validation data"
-    ):
+    with pytest.raises(UsageError, match=r"no best checkpoint: only runs with run\.patience or validation data"):
         step_of(tmp_path, "best")
     write_best(tmp_path, Best(8, "test_loss", 0.25, 1.5))
     assert step_of(tmp_path, "best") == 8
