@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 RANKS := $(sort $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py"))
 # Those whose outcome can depend on the MPI library: what windows, messages and collectives of ours do.
 OF_MPI := tests/rma $(addprefix tests/ranks/test_,$(addsuffix .py,binding_anew distributed_on_ranks encoded_fetches \
-  family_on_ranks pipelines_on_ranks relays shard_collectives tearing training transports wait_free))
+  family_on_ranks pipelines_on_ranks relays shard_collectives training transports wait_free))
 
 # Every process would compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE

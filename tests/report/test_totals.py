@@ -44,13 +44,6 @@ def test_where_the_time_of_two_replicas_of_two_workers_goes(waiting, shares):
     assert from_status(112.0, workers, servers, partitions=2).shares() == pytest.approx(shares)
 
 
-def test_tearing_of_two_workers():
-    workers, servers = np.zeros(2, WORKER_STATUS), np.zeros(1, SERVER_STATUS)
-    workers["sampled_fetches"], workers["tearing_sum"], workers["tearing_max"] = [3, 5], [4, 2], [4, 1]
-    assert from_status(0.0, workers, servers).tearing() == {"mean": 6 / 8, "max": 4, "fetches": 8}
-    assert Totals(now=0.0).tearing() == {"mean": 0.0, "max": 0, "fetches": 0}
-
-
 def test_relays_count_the_bytes_of_their_workers():
     workers, servers, relays = np.zeros(3, WORKER_STATUS), np.zeros(1, SERVER_STATUS), np.zeros(2, WORKER_STATUS)
     workers["pushes"], workers["batches"], workers["computing_seconds"] = 4, 4, 1.0

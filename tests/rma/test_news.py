@@ -73,14 +73,15 @@ def test_who_waits_for_updates_of_all_shards_asks_each_server_once(comm, transpo
         for clock in clocks:
             while not link.all_newer(found):
                 backoff.pause()
-            link.read_clocks(found)
+            link.start_fetch(np.empty(11), found)
+            link.finish_fetch()
             assert found[0, ShardClock.CLOCK] == clock
             comm.send(None, SERVER)
         assert not link.all_newer(found)
     transport.quiesce()
     if comm.rank == SERVER:
-        # To be told, and to read; to wait in vain, and to quiesce.
-        assert all(asked[rank] <= 2 * len(clocks) + 4 for rank in transport.workers)
+        # To be answered, and to read clock and parameters; to wait without an answer, and to quiesce.
+        assert all(asked[rank] <= 3 * len(clocks) + 4 for rank in transport.workers)
 
 
 def test_who_waits_for_the_coordinator_is_told_each_time_it_shows_something(comm, transport, asked):

@@ -40,8 +40,6 @@ class Totals:
         arithmetic), on copying parameters, and on copying pushes into mailboxes.
     computing_squares : float
         Sum of the squares of the gradients' durations, in seconds squared.
-    sampled_fetches, tearing_sum, tearing_max : int
-        Number of fetches whose tearing was counted, and sum and maximum of it; see `tearing`.
     dropped : int
         Number of pushes that shards have dropped.
     workers, replicas, relays : int
@@ -72,9 +70,6 @@ class Totals:
     computing_squares: float = 0.0
     fetching_seconds: float = 0.0
     pushing_seconds: float = 0.0
-    sampled_fetches: int = 0
-    tearing_sum: int = 0
-    tearing_max: int = 0
     dropped: int = 0
     busy_seconds: list[float] = field(default_factory=list)
     staleness: Any = field(default_factory=lambda: np.zeros(BINS, np.int64))
@@ -144,24 +139,9 @@ class Totals:
         shares = {name: part / whole for name, part in parts.items()}
         return shares | {"rest": max(0.0, 1 - sum(shares.values()))}
 
-    def tearing(self) -> dict[str, float | int]:
-        """Return how many updates a shard completes while it is fetched: the values fetched may be of all these states.
-
-        Returns
-        -------
-        dict
-            "mean" and "max" over the fetches sampled, of the shard with the most updates, and "fetches", their number.
-            All are 0 where a fetch copies the parameters at one moment.
-        """
-        mean = self.tearing_sum / self.sampled_fetches if self.sampled_fetches else 0.0
-        return {"mean": mean, "max": self.tearing_max, "fetches": self.sampled_fetches}
-
 
 #: Totals that are sums over the workers, and those that are sums over the first ranks of the replicas.
-SUMS = (
-    "bytes_pushed", "bytes_fetched", "bytes_behind", "bytes_moved", "fetching_seconds", "pushing_seconds",
-    "sampled_fetches", "tearing_sum",
-)  # fmt: skip
+SUMS = ("bytes_pushed", "bytes_fetched", "bytes_behind", "bytes_moved", "fetching_seconds", "pushing_seconds")
 OF_LEADS = (
     "samples", "batches", "loss", "weight", "pushes", "fetches", "computing_seconds", "overhead_seconds",
     "computing_squares",
@@ -193,7 +173,6 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, rel
         last_push=float(workers["last_push"].max()),
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),
         waiting_seconds=float(workers["waiting_seconds"].mean()),
-        tearing_max=int(workers["tearing_max"].max()),
         dropped=int(servers["dropped"].sum()),
         busy_seconds=servers["busy_seconds"].tolist(),
         staleness=servers["staleness"].sum(axis=0),

@@ -62,7 +62,6 @@ def counts(totals: Totals) -> dict[str, Any]:
     return {
         "staleness": staleness_statistics(totals.staleness, totals.staleness_sum, totals.staleness_max),
         "staleness_histogram": totals.staleness[: min(totals.staleness_max + 1, len(totals.staleness))].tolist(),
-        "tearing": totals.tearing(),
         "pushes": totals.pushes,
         "fetches": totals.fetches,
         "bytes_pushed": totals.bytes_pushed,

@@ -194,19 +194,12 @@ class WindowWorkerLink(WindowLink):
     def applied(self) -> bool:
         return self._outboxes.applied()
 
-    def read_clocks(self, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
-        self._start_reading(clocks, without)
-        self.finish_fetch()
-
     def all_newer(self, clocks: np.ndarray) -> bool:
         return self._reader.all_newer(clocks)
 
-    def _start_reading(self, clocks: np.ndarray, without: Sequence[int]) -> None:
+    def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         self._reader.start_clocks(clocks, without)
         self._outboxes.start_asking()
-
-    def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
-        self._start_reading(clocks, without)
         self._reader.start(parameters, {*without, *self._fetches})
         for number, fetch in self._fetches.items():
             if number not in without:

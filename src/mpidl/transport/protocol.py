@@ -112,9 +112,6 @@ WORKER_STATUS = np.dtype(
         ("computing_squares", np.float64),
         ("fetching_seconds", np.float64),
         ("pushing_seconds", np.float64),
-        ("sampled_fetches", np.int64),  # fetches whose tearing was counted; see `ThroughServers`
-        ("tearing_sum", np.int64),
-        ("tearing_max", np.int64),
         ("tested_samples", np.int64),  # samples of an evaluation whose sums this worker has posted
         ("tests", np.int64),  # how many times it has evaluated its part
         ("diverged", np.int64),  # 1 + the portion in which the loss was not finite, which ends the run; 0 for none

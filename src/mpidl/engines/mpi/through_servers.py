@@ -11,7 +11,6 @@ import numpy as np
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.device import from_host
 from mpidl.engines.mpi.request_handler import RequestHandler
-from mpidl.engines.mpi.tearing import Tearing
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.parameters.ranges import Range, within
 from mpidl.storage.position import ReplicaPosition
@@ -68,7 +67,6 @@ class ThroughServers(RequestHandler):
         self._spare_fetched = self.fetched.copy()
         self._now = self.fetched.copy()
         self._portions: tuple[int, int] | None = None
-        self._tearing = Tearing(len(shards), self.status.figures)
         # The shards whose next fetch has begun behind a push.
         self._followed: Sequence[int] = ()
         # Whether parameters have what the next fetch ahead is to copy.
@@ -190,9 +188,6 @@ class ThroughServers(RequestHandler):
         started = self._timer()
         # A clock read before the parameters never makes them look fresher than they are.
         self._link.start_fetch(parameters, clocks, without)
-        # A server encodes differences between two updates: then nothing tears.
-        if not self.copies:
-            self._tearing.started(self._link, clocks)
         self.status.figures["fetching_seconds"] += self._timer() - started
 
     def _finish_fetch(self, parameters: Any) -> None:
@@ -231,7 +226,7 @@ class ThroughServers(RequestHandler):
         else:
             assert self._leaving is request.vector, "a part of another vector has been sent"
             self._leaving = None
-        if request.ahead and follows and (self.copies or not self._tearing.due):
+        if request.ahead and follows:
             # What has arrived behind the push before tells, too, that there is room for this one.
             self._take_ahead(request.fetched_next)
             self._brought = True

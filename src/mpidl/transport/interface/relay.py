@@ -86,7 +86,7 @@ class RelayLink(FollowerLink, Protocol):
         """Post the relay's status, and before it what its workers have posted to it: their status and their sums."""
 
     def start_fetch(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
-        """Read all shards into a vector and, before each, its clock, as `WorkerLink.read_clocks` does.
+        """Read all shards into a vector and, before each, its clock, as `WorkerLink.start_fetch` does.
 
         Where fetches are encoded, servers are asked for differences: those bring the link's copies up to date.
         """

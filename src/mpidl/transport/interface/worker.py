@@ -140,20 +140,18 @@ class WorkerLink(FollowerLink, Protocol):
         """Return whether the shards have applied all that was pushed."""
         ...
 
-    def read_clocks(self, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
-        """Read the `protocol.ShardClock` of all shards but some into an int64 array (shards, len(ShardClock))."""
-
     def all_newer(self, clocks: np.ndarray) -> bool:
-        """Return whether all shards have been updated since `read_clocks`; to be called until they are so.
+        """Return whether all shards have been updated since their `clocks` were read.
 
-        The clocks are those that had been read; they stay the same meanwhile.
+        To be called with the same clocks until they have.
         """
         ...
 
     def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
-        """Start reading all shards but some into a vector and, before each, its clock, as `read_clocks` does.
+        """Start reading all shards but some into a vector, and before each its `protocol.ShardClock` into `clocks`.
 
-        Shards that are `encoded` are not read: their servers are asked for differences.
+        `clocks` is an int64 array (shards, len(ShardClock)). Shards that are `encoded` are not read: their servers are
+        asked for differences.
         """
 
     def finish_fetch(self) -> None:
