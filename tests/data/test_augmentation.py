@@ -211,7 +211,7 @@ def test_batches_are_prepared_ahead_without_touching_the_one_in_use():
         if number < 6:
             made.prepare(order[number + 1], 5)
         batch = made.gather(order[number], 5)
-        made._wait()
+        made.load()  # when the thread has done what it was given
         assert np.array_equal(batch.inputs[:, 1, 1], order[number])
         assert np.array_equal(batch.targets, order[number])
         seen.add(id(batch.inputs))

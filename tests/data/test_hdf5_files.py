@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import threading
 
+import h5py
 import numpy as np
 import pytest
 from data_files import TEST, TRAIN
 
 from mpidl.data import Hdf5, Portions
-from mpidl.data.hdf5 import _Block
 
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The blocks that are read, each with the name of the reading thread."""
-    made = []
-    original = _Block.read
+    """The blocks of inputs that are read, each with the name of the reading thread."""
+    made, original = [], h5py.Dataset.read_direct
 
-    def read(self, start, stop):
-        made.append((start, stop, threading.current_thread().name))
-        original(self, start, stop)
+    def read(self, memory, block, place):
+        if self.name.endswith("/x"):
+            made.append((block.start, block.stop, threading.current_thread().name))
+        original(self, memory, block, place)
 
-    monkeypatch.setattr(_Block, "read", read)
+    monkeypatch.setattr(h5py.Dataset, "read_direct", read)
     return made
 
 
@@ -73,13 +73,13 @@ def test_portions_are_read_once_in_the_background(arrays, write_hdf5, reads, por
 
 def test_gather_waits_for_the_portion(arrays, write_hdf5, monkeypatch):
     dataset = Hdf5(str(write_hdf5(arrays))).open()
-    go, original = threading.Event(), _Block.read
+    go, original = threading.Event(), h5py.Dataset.read_direct
 
-    def read(self, start, stop):
+    def read(self, *block):
         assert go.wait(10)
-        original(self, start, stop)
+        original(self, *block)
 
-    monkeypatch.setattr(_Block, "read", read)
+    monkeypatch.setattr(h5py.Dataset, "read_direct", read)
     dataset.train.prefetch(np.arange(8))
     threading.Timer(0.05, go.set).start()
     assert dataset.train.gather(np.array([7, 0])).targets.tolist() == arrays["train/y"][[7, 0]].tolist()

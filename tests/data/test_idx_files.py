@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,5 +207,5 @@ def test_unreadable_file(arrays, write_idx, monkeypatch):
     def refuse(self, *_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(IdxFile, "_stream", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     fails(directory, r"train-images-idx3-ubyte: can't be read: Permission denied$")

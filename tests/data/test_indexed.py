@@ -1,5 +1,6 @@
 """Datasets of the user's own: their batches, and what is wrong with them."""
 
+import multiprocessing
 import os
 import re
 import subprocess
@@ -242,11 +243,12 @@ def test_no_worker_outlives_the_process_that_trains(how, tmp_path, bare_environm
 
 
 def test_workers_leave_signals_to_the_process_that_trains():
+    before = multiprocessing.active_children()
     train = split(Numbers(seconds=0.02), 1)
     train.gather(np.array([0]))
-    (worker,) = train._workers._workers
+    (worker,) = set(multiprocessing.active_children()) - set(before)
     for number in (2, 15, 1, 10):
-        os.kill(worker._process.pid, number)
+        os.kill(worker.pid, number)
     assert train.gather(np.array([5, 6])).targets.tolist() == [1, 0]
 
 

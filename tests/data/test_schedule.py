@@ -1,5 +1,6 @@
 """The order of a run's data with any number of workers, stopped anywhere and resumed."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -164,11 +165,9 @@ def test_a_stopped_loader_hands_out_nothing_and_knows_the_rest():
 
 
 def test_the_next_portion_is_prefetched_where_portions_are_contiguous(monkeypatch):
-    schedule = make(20, 2, 2, contiguous=True, epochs=1)
-    hints = []
-    (loader,) = loaders(schedule, 1, contiguous=True)
-    monkeypatch.setattr(loader._split, "prefetch", lambda indices: hints.append(indices.tolist()))
-    loader.next()
+    schedule, split, hints = make(20, 2, 2, contiguous=True, epochs=1), numbered(20, contiguous=True), []
+    monkeypatch.setattr(split, "prefetch", lambda indices: hints.append(indices.tolist()))
+    Loader(schedule, split, itertools.count().__next__, lambda epoch: None).next()
     assert hints == [schedule.portions.indices(0).tolist(), schedule.portions.indices(1).tolist()]
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.data import Synthetic
+from mpidl.data.synthetic import SyntheticSplit, Table
 
 
 def everything(split) -> tuple[np.ndarray, np.ndarray]:
@@ -85,10 +86,11 @@ def test_gather_allocates_nothing_once_warm(peak):
 
 
 def test_load_makes_the_table():
-    split = Synthetic(samples=500).open().train
-    assert "rows" not in vars(split._table)
+    table = Table(Synthetic(samples=500))
+    split = SyntheticSplit(table, 0, 500)
+    assert "rows" not in vars(table)
     split.load()
-    assert "rows" in vars(split._table)
+    assert "rows" in vars(table)
 
 
 @pytest.mark.parametrize("indices", [[0, 50], [-1]])
