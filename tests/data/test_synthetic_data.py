@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.data import Synthetic
-from mpidl.data.synthetic import SyntheticSplit, Table
+from mpidl.data.builtin import SyntheticSplit, Table
 
 
 def everything(split) -> tuple[np.ndarray, np.ndarray]:
