@@ -11,14 +11,11 @@ from mpi4py import MPI
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.verbs import RemoteMemory
 
-#: Longest sleep in seconds: of a rank that every other rank can ring, or wakes by its messages; of one that messages
-#: wake, but that also waits for what a neighbour was sent; and of one that has to look for what others have sent.
+#: Longest sleep in seconds of a rank that every other rank can ring, and of one that has to poll for other nodes.
 RUNG_SLEEP = 5e-3
-ANSWERED_SLEEP = 1e-3
-BLIND_SLEEP = 200e-6
-#: Looks after the doorbell rang before the next sleep, where messages wake nobody: else a sleep ends at once as long as
-#: something is left. Some MPIs take in one message a call, so that an answer that has arrived is seen only after the
-#: messages before it.
+POLLING_SLEEP = 200e-6
+#: Looks after the doorbell rang before the next sleep: some MPIs take in one message per call, so that an answer that
+#: has arrived is seen only after the messages before it.
 LOOKS = 2
 
 
@@ -47,12 +44,11 @@ class Backoff:
         self._comm, self._memory, self._doorbells = comm, memory, doorbells
         self._sleep, self._spin = sleep, spin
         self._spin_until = 0.0
-        self._looks_after_work = 0 if doorbells.messages_wake else LOOKS
-        self._looks = self._looks_after_work
+        self._looks = LOOKS
 
     def reset(self) -> None:
         """Say that there was work: the next pauses spin again."""
-        self._looks = self._looks_after_work
+        self._looks = LOOKS
         if self._spin:
             self._spin_until = time.perf_counter() + self._spin
 
@@ -92,5 +88,5 @@ class Backoff:
         if not self._doorbells.sleep(max(0.0, min(self._sleep, longest))):
             return True
         self._doorbells.clear()
-        self._looks = self._looks_after_work
+        self._looks = LOOKS
         return False

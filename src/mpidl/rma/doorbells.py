@@ -2,13 +2,14 @@
 
 A rank that sleeps and polls pays for every poll: on a virtual machine a wake-up costs 20 us, so that answering within
 0.3 ms would take 7 % of a core. Ranks of one node therefore ring each other by a datagram on a Unix socket, which costs
-about 2 us. Ranks of other nodes wake it by their messages, where these come over TCP; else it polls for them.
+about 2 us. Nothing from another node wakes a rank, which polls for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
+import select
 import socket
 from typing import Any
 
@@ -16,7 +17,9 @@ from mpi4py import MPI
 
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.ownership import Freed, Owner
-from mpidl.rma.sockets import Sockets, messages_wake
+
+#: `select` takes file numbers below this; `poll` takes any, but sleeps for whole milliseconds.
+SELECTABLE = 1024
 
 
 class Doorbells(Owner):
@@ -28,8 +31,6 @@ class Doorbells(Owner):
     ----------
     alone : bool
         Whether every rank of `comm` is on this node.
-    messages_wake : bool
-        Whether a message from a rank of another node wakes this one.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -42,12 +43,6 @@ class Doorbells(Owner):
         self._socket: Any = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(self._addresses[comm.rank])
         comm.Barrier()
-        self._sockets: Any = Sockets(watch=not self.alone)
-        far = next((rank for rank in range(comm.size) if rank not in here), None)
-        self.messages_wake = messages_wake(comm, far, self._sockets)
-        if not self.messages_wake:
-            self._sockets.close()
-            self._sockets = Sockets(watch=False)
 
     def near(self, rank: int) -> bool:
         """Return whether `rank` is on this node."""
@@ -67,12 +62,14 @@ class Doorbells(Owner):
                 self._socket.recv(1)
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until rung, or woken by a message, at most `seconds`; return whether that was so."""
-        slept: bool = self._sockets.sleep(seconds, self._socket)
-        return slept
+        """Sleep until rung, at most `seconds`; return whether this rank was rung."""
+        if self._socket.fileno() < SELECTABLE:
+            return bool(select.select([self._socket], [], [], seconds)[0])
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(1e3 * seconds))
 
     def free(self) -> None:
         """Close this rank's socket."""
         self._socket.close()
-        self._sockets.close()
-        self._socket = self._sockets = Freed("the doorbell")
+        self._socket = Freed("the doorbell")

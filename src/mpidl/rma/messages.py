@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -24,29 +24,11 @@ from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.progress import ProgressThread
 from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Operation, Requests, Tag
 from mpidl.rma.sends import LONGEST_MESSAGE, Sends, pieces
-from mpidl.rma.sockets import Sockets
 from mpidl.rma.staging import Staging
 from mpidl.rma.windows import Window, place
 
-
-class Pace(NamedTuple):
-    """How often a rank looks for what is on its way.
-
-    Attributes
-    ----------
-    looks : int
-        Looks for an answer before it sleeps. Some MPIs take in one message a look.
-    sleep, thread : float
-        Longest sleep in seconds between two looks, and between two of its thread.
-    """
-
-    looks: int
-    sleep: float
-    thread: float
-
-
-#: Of a rank that messages wake, and of one that has to look.
-WOKEN, BLIND = Pace(1, 1e-3, 1e-3), Pace(100, 30e-6, 100e-6)
+#: Looks for an answer before a rank sleeps, since some MPIs take in one message per look, and seconds of a sleep.
+LOOKS, SLEEP = 100, 30e-6
 
 
 class MessageWindow(Owner):
@@ -66,8 +48,6 @@ class MessageWindow(Owner):
         How vectors travel, on a rank that has them on a device.
     asked_by : collection of int, optional
         The ranks that reach its regions, besides those that share an MPI window with this one; all ranks by default.
-    woken : bool
-        Whether messages from other nodes wake a rank that watches its connections.
     """
 
     def __init__(
@@ -78,7 +58,6 @@ class MessageWindow(Owner):
         allocation: str = "allocate",
         staging: Staging | None = None,
         asked_by: Collection[int] | None = None,
-        woken: bool = False,
     ) -> None:
         self._comm: Any = comm.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -105,11 +84,11 @@ class MessageWindow(Owner):
         self._lock = threading.RLock()
         # Who is asked calls MPI all the time; others compute, and what they wait for goes on only if someone calls MPI.
         several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._pace, self._sockets, self._attended = WOKEN if woken else BLIND, Sockets(woken), False
+        self._attended = False
         self._watches: list[MPI.Request] = []
         self._thread = None
         if several and self._targets and not size:
-            self._thread = ProgressThread(self._advance, partial(Sockets(woken).sleep, self._pace.thread))
+            self._thread = ProgressThread(self._advance)
         self._comm.Barrier()
 
     def _share(
@@ -262,10 +241,10 @@ class MessageWindow(Owner):
                 if self.serve():
                     looks = 0
                 looks += 1
-                if looks < self._pace.looks:
+                if looks < LOOKS:
                     os.sched_yield()
-                elif self._sockets.sleep(self._pace.sleep):
-                    looks = 0
+                else:
+                    time.sleep(SLEEP)
 
     @contextmanager
     def attended(self) -> Iterator[None]:
@@ -314,7 +293,6 @@ class MessageWindow(Owner):
         self.quiesce()
         if self._thread is not None:
             self._thread.end()
-        self._sockets.close()
         for watch in self._watches:
             watch.Cancel()
             watch.Wait()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
-#: Seconds between two looks as long as something is on its way, where nothing tells when to look.
+#: Seconds between two looks as long as something is on its way.
 PERIOD = 100e-6
 
 
@@ -19,8 +17,6 @@ class ProgressThread:
     ----------
     step : callable
         Calls MPI, which must allow calls from several threads; returns whether there is more to do.
-    pause : callable, optional
-        Waits between two steps; by default for a tenth of a millisecond.
 
     Attributes
     ----------
@@ -28,9 +24,8 @@ class ProgressThread:
         What a step has raised, after which there are no more.
     """
 
-    def __init__(self, step: Callable[[], bool], pause: Callable[[], Any] | None = None) -> None:
+    def __init__(self, step: Callable[[], bool]) -> None:
         self._step, self._awake, self._ended = step, threading.Event(), False
-        self._pause = partial(time.sleep, PERIOD) if pause is None else pause
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="mpidl messages", daemon=True)
         self._thread.start()
@@ -50,6 +45,6 @@ class ProgressThread:
             while self._awake.wait() and not self._ended:
                 self._awake.clear()
                 while self._step():
-                    self._pause()
+                    time.sleep(PERIOD)
         except Exception as error:
             self.error = error

@@ -2,7 +2,7 @@
 
 A batch asks each node that has some of its samples once: one worker there answers for its node. Workers compute, and
 MPI moves nothing for a rank that doesn't call it: a thread of each worker sends requests, answers those of others and
-takes in what comes. It sleeps until a message from another node wakes it; see `mpidl.rma.sockets`.
+takes in what comes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ ROWS, BYTES = 1024, 1 << 23
 HEAD = 2
 #: Looks in vain before the thread sleeps: some MPIs take in one message a look.
 LOOKS = 3
-#: Longest sleep in seconds: where messages wake the thread, while it waits for answers and else; where nothing wakes
-#: it, while it waits for none (else `PERIOD`).
-WAITING_SLEEP, WOKEN_SLEEP, BLIND_SLEEP = 1e-3, 5e-3, 500e-6
+#: Longest sleep in seconds of the thread while it waits for no answer.
+IDLE_SLEEP = 500e-6
 
 
 class Tag(IntEnum):
@@ -282,11 +281,7 @@ class RemoteSamples(Owner):
             self._looks -= 1
             return
         waits = self._waiting or self._sends or self._ending
-        if self._doorbells.messages_wake:
-            longest = WAITING_SLEEP if waits else WOKEN_SLEEP
-        else:
-            longest = PERIOD if waits else BLIND_SLEEP
-        if self._doorbells.sleep(longest):
+        if self._doorbells.sleep(PERIOD if waits else IDLE_SLEEP):
             self._doorbells.clear()
             self._looks = LOOKS
 

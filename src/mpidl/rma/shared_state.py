@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.rma import differences, mailboxes
-from mpidl.rma.backoff import ANSWERED_SLEEP, BLIND_SLEEP, RUNG_SLEEP, Backoff
+from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Freed, Owner
@@ -92,9 +92,6 @@ class SharedState(Owner):
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
         self._serves = self.rank in (roles.coordinator, *roles.servers) or self._relay is not None
-        # A rank that serves messages knows when none is left. What is left of windows' it can't know.
-        served = allocation == "allocate" and isinstance(self.window, MessageWindow)
-        self._answered = self.doorbells.messages_wake and served
         self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
         self._shared: list[SharedVectors] = []
@@ -110,8 +107,7 @@ class SharedState(Owner):
         if way == "windows" or (way != "messages" and self.doorbells.alone):
             return Window(self.comm, self._regions(), allocation, staging)
         asked_by = None if self._relay is None else {self.roles.coordinator, *self._relay.workers}
-        woken = self.doorbells.messages_wake
-        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging, asked_by, woken)
+        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging, asked_by)
 
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:
@@ -185,11 +181,9 @@ class SharedState(Owner):
         return np.array(0) if not self._shared else self._shared[1].vectors
 
     def backoff(self, longest: float | None = None) -> Backoff:
-        sleep = BLIND_SLEEP
-        if self._direct or (self._answered and self._serves):
+        sleep = POLLING_SLEEP
+        if self._direct:
             sleep = RUNG_SLEEP if longest is None else longest
-        elif self._answered:
-            sleep = ANSWERED_SLEEP if longest is None else min(longest, ANSWERED_SLEEP)
         return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def quiesce(self) -> None:
