@@ -27,6 +27,16 @@ PURE = ROOMS[: ROOMS.index("transport") + 1]
 #: Calls of one-sided MPI, and of what stands for it in `rma`.
 WINDOW_CALLS = {"put", "get", "flush", "sync", "local", "fetch_and_op", "Put", "Get", "Flush", "Accumulate"}
 
+#: The most there may be of each. A commit that raises a number says what for.
+LINES, LINES_OF_CODE, FILES_OF_SOURCES = 49_500, 28_900, 431
+#: Public members of a class: methods, properties and annotated attributes.
+MEMBERS = 39
+#: Files that may name an optional feature: a pattern of its words, and how many.
+FEATURES = {
+    "relays": (r"relay", 54),
+    "wait-free back-propagation": (r"wait_free|wait-free|leaves? early|left early|\bearly\b", 29),
+}
+
 
 def module(path):
     parts = path.relative_to(SOURCE).with_suffix("").parts
@@ -149,4 +159,60 @@ def test_no_test_of_ranks_returns_early():
                 if any(isinstance(node, ast.Return) for node in own_statements(function)):
                     found.append(f"{path.name}:{function.name}")
     assert tests > 100
+    assert not found
+
+
+def docstrings(tree):
+    """Yield the docstrings of a module, its classes and its functions, as nodes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            yield node.body[0]
+
+
+def lines_of_code(path, tree):
+    """Count the lines of a file that are neither blank, comments nor docstrings."""
+    described = {number for node in docstrings(tree) for number in range(node.lineno, node.end_lineno + 1)}
+    lines = enumerate(path.read_text().splitlines(), 1)
+    return sum(bool(line.strip()) and line.strip()[0] != "#" and number not in described for number, line in lines)
+
+
+def test_budget_of_lines(trees):
+    lines = sum(len(path.read_text().splitlines()) for path in FILES.values())
+    assert lines <= LINES
+    assert sum(lines_of_code(path, trees[name]) for name, path in FILES.items()) <= LINES_OF_CODE
+
+
+def test_budget_of_files():
+    assert len(FILES) <= FILES_OF_SOURCES
+
+
+def members(node):
+    """Return the public members that a class defines."""
+    names = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    names |= {each.target.id for each in node.body if isinstance(each, ast.AnnAssign)}
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_budget_of_members(trees):
+    classes = [
+        (len(members(node)), f"{name}.{node.name}")
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert not [each for each in classes if each[0] > MEMBERS]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_budget_of_files_that_name_a_feature(feature):
+    pattern, most = FEATURES[feature]
+    found = [name for name, path in FILES.items() if re.search(pattern, path.read_text(), re.IGNORECASE)]
+    assert found, "no file names it any more: this budget goes"
+    assert len(found) <= most, sorted(found)
+
+
+def test_what_is_inherited_is_described_once(trees):
+    """A docstring that only points to another one hides what Sphinx and editors show."""
+    texts = ((name, node.value.value) for name, tree in trees.items() for node in docstrings(tree))
+    found = [(name, text.strip()) for name, text in texts if re.fullmatch(r"See (also )?`[^`]*`\.?", text.strip())]
     assert not found
