@@ -13,9 +13,8 @@ from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.units import cut_units, targets
 from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards
-from mpidl.shards.accrual import Accrual
 from mpidl.shards.operations import Combine, Dot, Multiply, copy
-from mpidl.shards.vectors import Vectors
+from mpidl.shards.vectors import Accrual, Vectors
 
 COUNTS = [1, 2, 3, 7]
 

@@ -6,12 +6,11 @@ import pytest
 from mpidl.algorithms import Adag, BackupSync, Dcasgd, Diloco, Downpour, Easgd, Softsync
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Momentum, Nesterov, Sgd
-from mpidl.shards.accrual import Accrual
 from mpidl.shards.on_device import ShardOnDevice, rehearse
 from mpidl.shards.operations import Combine, Dot, Multiply
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.shards.vectors import Vectors
+from mpidl.shards.vectors import Accrual, Vectors
 
 WHOLE, CHUNK, WORKERS = Range(30, 67), 10, 3
 CASES = [

@@ -8,8 +8,7 @@ from shard_cases import CASES, WORKERS, Pushes, assert_same, finish, listed, mak
 
 from mpidl.parameters import Range
 from mpidl.shards import policies
-from mpidl.shards.accrual import Accrual
-from mpidl.shards.vectors import Vectors
+from mpidl.shards.vectors import Accrual, Vectors
 
 
 def check(case, size, chunk, dtype, actions, cut, xp=None):

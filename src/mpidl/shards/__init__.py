@@ -1,1 +1,1 @@
-"""One range of the parameters: its state, and all that changes it."""
+"""One range of the parameters: its state, and everything that changes it."""

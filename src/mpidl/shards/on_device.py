@@ -1,4 +1,4 @@
-"""A shard whose vectors lie on a GPU, which applies the pushes."""
+"""A shard with its vectors on a GPU, which applies the pushes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class ShardOnDevice(Shard):
     Parameters
     ----------
     parameters : numpy.ndarray, shape (range.size,)
-        The first values. The shard publishes its parameters in this array before `receive_chunk` returns.
+        Initial values. The shard publishes its parameters in this array before `receive_chunk` returns.
     state : mapping of str to numpy.ndarray
-        The first values.
+        Initial values.
     xp
         CuPy.
     range, rule, policy, chunk, clock
-        See `Shard`.
+        As for `Shard`.
     """
 
     block: ClassVar[int | None] = None
@@ -53,14 +53,14 @@ class ShardOnDevice(Shard):
         self._arrived = xp.empty((1 + policy.compares) * min(chunk, range.size), parameters.dtype)
 
     def bind(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Publish the parameters in other host memory from now on; see `ShardState.bind`."""
+        """Publish the parameters in other host memory from now on."""
         self._published = moved(self._published, memory[PARAMETERS])
 
     def unbind(self) -> None:
         self._published = self._published.copy()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See `ShardState.load`; vectors may also lie in the host's memory."""
+        """Copy the state of another shard, whose vectors may also be in the host's memory."""
         counters = {name: values for name, values in state.items() if values.dtype == np.int64}
         vectors = {name: self._xp.asarray(values) for name, values in state.items() if name not in counters}
         super().load(counters | vectors)
@@ -77,7 +77,7 @@ class ShardOnDevice(Shard):
         self.parameters.get(out=self._published)
 
     def copy(self) -> ShardOnDevice:
-        """See `Shard.copy`; the copy lies on the device too."""
+        """Return another shard on the device in the same state."""
         published = np.empty_like(self._published)
         state = {name: np.empty_like(published) for name in self.vectors if name != PARAMETERS}
         twin = ShardOnDevice(
@@ -92,7 +92,7 @@ class ShardOnDevice(Shard):
     def receive_chunk(
         self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)
     ) -> bool:
-        """See `Shard.receive_chunk`; `values` lie in the host's memory."""
+        """Handle one chunk of a push, with `values` in the host's memory."""
         completed = super().receive_chunk(worker, chunk, fetched, self.bring(values), portions)
         self.chunk(chunk).get(out=self.part(self._published, chunk))
         return completed
@@ -114,25 +114,14 @@ class ShardOnDevice(Shard):
 
 
 def rehearse(xp: Any, rule: ScheduledRule, policy: Policy, dtype: Any) -> None:
-    """Compile the kernels that a shard needs: let one worker push to a shard of one element.
-
-    Parameters
-    ----------
-    xp
-        CuPy.
-    rule : ScheduledRule
-    policy : Policy
-        A new instance for one worker.
-    dtype : dtype
-        The parameters' type.
-    """
+    """Compile a shard's kernels by pushes to a shard of one element; `policy` is a new instance for one worker."""
     zero = np.zeros(1, dtype)
     state = dict.fromkeys(() if rule.rule is None else rule.rule.states, zero)
     shard = ShardOnDevice(Range(0, 1), zero.copy(), rule, policy, 1, xp=xp, state=state)
     for clock in range(2):
         shard.receive_chunk(0, 0, clock, np.zeros((2, 1) if policy.compares else 1, dtype))
     if rule.rule is not None:
-        # A policy that gathers more than two pushes hasn't called the rule yet.
+        # A policy that gathers more than two pushes hasn't applied the rule yet.
         shard.update(0, shard.bring(zero), 1)
     shard.remove_worker(0)
     shard.apply_rest()

@@ -1,7 +1,7 @@
-"""Operations on the named vectors of all shards, which a coordinator asks for (Dean et al. 2012, section 4.2).
+"""A coordinator's operations on the named vectors of all shards (Dean et al. 2012, section 4.2).
 
-Every server has its part of each vector, and only scalars travel. A server carries out the operations of one request
-in their order.
+Every server has its part of each vector, and only scalars travel. A server executes the operations of one request in
+order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PARAMETERS = "parameters"
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """Inner products of pairs of vectors. The result is a float for each pair, summed over the shards."""
+    """Inner products of pairs of vectors: a float for each pair, summed over the shards."""
 
     pairs: tuple[tuple[str, str], ...]
 

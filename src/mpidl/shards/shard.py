@@ -1,4 +1,4 @@
-"""A shard: one range of the parameters, and the policy that acts on the pushes to it."""
+"""A shard: one range of the parameters, and the policy for the pushes to it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CHUNK_BYTES = 512 * 1024
 
 
 class Shard(ShardState):
-    """One range of the parameters, its state, and the policy that acts on the pushes to it.
+    """One range of the parameters, its state, and the policy for the pushes to it.
 
     Parameters
     ----------
     range, parameters, rule, chunk, state, clock
-        See `ShardState`.
+        As for `ShardState`.
     policy : Policy
-        An instance of the shard's own.
+        The shard's own instance.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class Shard(ShardState):
         return twin
 
     def on_host(self) -> dict[str, np.ndarray]:
-        """Return `state` in the host's memory; not a copy where it lies there."""
+        """Return `state` in the host's memory; not a copy if it is there already."""
         return self.state()
 
     def bring(self, values: np.ndarray) -> Any:
-        """Return `values`, an array of the host's, where the shard's vectors lie; valid until the next call."""
+        """Return `values` from the host's memory on the device of the shard's vectors; valid until the next call."""
         return values
 
     def publish(self) -> None:
-        """Show others the parameters after anything but a push has changed them."""
+        """Make changes of the parameters other than by pushes visible to others."""
 
     def receive_chunk(
         self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)
     ) -> bool:
-        """Act on one chunk of a push. A worker's chunks arrive from the last to the first.
+        """Handle one chunk of a push, and return whether it completed the push.
 
         Parameters
         ----------
@@ -86,15 +86,10 @@ class Shard(ShardState):
         chunk : int
             Number of the chunk. The last chunk opens the push, chunk 0 completes it.
         fetched : int
-            The clock of this shard when the worker fetched what it computed the gradient on.
+            This shard's clock at the worker's fetch.
         values : array, shape (chunk's size,), or (2, chunk's size) if the policy compares
         portions : (int, int)
             The first and the last portion that the push was computed on.
-
-        Returns
-        -------
-        bool
-            Whether this completed the push.
         """
         if chunk == self.chunks - 1:
             staleness = self.clock - fetched
@@ -116,7 +111,7 @@ class Shard(ShardState):
         return True
 
     def receive_push(self, worker: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)) -> None:
-        """Act on a whole push; `values` has shape (range.size,), or (2, range.size) if the policy compares."""
+        """Handle a whole push; `values` has shape (range.size,), or (2, range.size) if the policy compares."""
         for chunk in reversed(range(self.chunks)):
             self.receive_chunk(worker, chunk, fetched, values[..., self._slices[chunk]], portions)
 
@@ -126,14 +121,14 @@ class Shard(ShardState):
         weights: Sequence[float] | None,
         portions: tuple[int, int] = (-1, -1),
     ) -> None:
-        """Act on the sum of several vectors as on one push of worker 0 that was fetched at the present clock.
+        """Handle the sum of several vectors as one push of worker 0 with staleness 0.
 
         Parameters
         ----------
         parts : sequence of array (range.size,), or array (n, range.size)
-            At least one vector in the host's memory. They are summed in their order and stay as they are.
+            At least one vector in the host's memory; they are added in order, and not changed.
         weights : sequence of float, or None
-            What each part counts in their mean, which is taken then; None: they are summed.
+            Weights of the parts in their mean, which takes the place of the sum; None for the sum.
         portions : (int, int)
             The first and the last portion that the parts were computed on.
         """
@@ -152,7 +147,7 @@ class Shard(ShardState):
             self.receive_chunk(0, chunk, fetched, total, portions)
 
     def _weighted(self, pieces: Sequence[np.ndarray], weights: Sequence[float], out: np.ndarray) -> np.ndarray:
-        """Write the mean of pieces, which count differently, into `out`, and return it."""
+        """Write the weighted mean of pieces into `out`, and return it."""
         whole, scaled = fsum(weights), self._scaled[: out.size]
         np.multiply(pieces[0], weights[0] / whole, out=out)
         for piece, weight in zip(pieces[1:], weights[1:], strict=True):
@@ -164,7 +159,7 @@ class Shard(ShardState):
         return np.empty_like(self._sum)
 
     def look(self, now: float) -> float:
-        """Let the policy act on the time, and return when the next call is due; see `Policy.look`."""
+        """Let the policy handle the passage of time, and return when the next call is due, as `Policy.look` does."""
         return self.policy.look(self, now)
 
     def remove_worker(self, worker: int) -> None:
@@ -172,9 +167,9 @@ class Shard(ShardState):
         self.policy.remove_worker(self, worker)
 
     def add_worker(self, worker: int) -> None:
-        """Expect pushes of a worker that begins anew."""
+        """Expect pushes of a new worker."""
         self.policy.add_worker(worker)
 
     def apply_rest(self) -> None:
-        """Apply what the policy has gathered; no more pushes follow."""
+        """Apply all gradients that the policy has gathered; no more pushes follow."""
         self.policy.apply_rest(self)

@@ -11,12 +11,12 @@ from mpidl.shards.shard import Shard
 
 
 class Snapshot:
-    """A copy of a shard that has each worker's pushes up to the worker's mark and none after it.
+    """A copy of a shard with each worker's pushes up to the worker's mark and none after it.
 
     The copy is taken at the first mark (K. M. Chandy, L. Lamport 1985, Distributed snapshots: determining global states
     of distributed systems). What other workers push before their marks is applied to the shard and to the copy. The
-    copy's clock stands still until all have marked, and then runs out: steps that have as many pushes as they need are
-    over in the copies of all shards, whenever they end on the shards.
+    copy's time stands still until all have marked, and then runs out: steps with enough pushes are over in the copies
+    of all shards, whenever they end on the shards.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Snapshot:
         return not self._awaited
 
     def begin(self, workers: Iterable[int]) -> None:
-        """Copy the shard as it is, and await the marks of workers; a copy that is not complete is given up."""
+        """Copy the shard, and await the marks of workers; an incomplete copy is abandoned."""
         self._awaited = set(workers)
         if self._copy is None:
             self._copy = self._shard.copy()
@@ -50,7 +50,7 @@ class Snapshot:
         self._end_if_complete()
 
     def mark(self, worker: int) -> None:
-        """Take no more pushes of a worker."""
+        """Accept no more pushes of a worker."""
         if worker in self._awaited:
             self._awaited.discard(worker)
             self._end_if_complete()

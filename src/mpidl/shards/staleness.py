@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-#: Counts are kept exactly for staleness below this; larger ones share the last bin, their sum and maximum stay exact.
+#: Number of bins; the last one is shared by all larger values, of which the sum and maximum are still exact.
 BINS = 1024
 
 
@@ -27,11 +27,11 @@ class Histogram:
         self.max = 0
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the counts, their sum and maximum, of int64; see `ShardState.state`."""
+        """Return the counts, their sum and maximum, of int64, as a part of `ShardState.state`."""
         return {"counts": self.counts, "sum": np.array(self.sum), "max": np.array(self.max)}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `state` of another histogram returned."""
+        """Copy the `state` of another histogram."""
         self.counts[...] = state["counts"]
         self.sum, self.max = int(state["sum"]), int(state["max"])
 
@@ -49,7 +49,7 @@ def staleness_statistics(counts: Sequence[int], total: int, maximum: int) -> dic
     Parameters
     ----------
     counts : sequence or array of int
-        See `Histogram`.
+        Those of a `Histogram`.
     total, maximum : int
         Exact sum and largest of all values.
 
@@ -57,7 +57,7 @@ def staleness_statistics(counts: Sequence[int], total: int, maximum: int) -> dic
     -------
     dict
         ``{"mean", "p50", "p99", "max"}``. A percentile is the least value that at least that share of the pushes
-        doesn't exceed; it is `maximum` if it falls into the last bin. All are 0 without pushes.
+        doesn't exceed, or `maximum` in the last bin. All are 0 without pushes.
     """
     cumulative = np.cumsum(counts)
     pushes = int(cumulative[-1])

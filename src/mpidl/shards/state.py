@@ -13,30 +13,29 @@ from mpidl.device import to_host
 from mpidl.parameters.ranges import Range, chunks, within
 from mpidl.rules import Sgd
 from mpidl.rules.segments import SegmentedRule, unfrozen
-from mpidl.shards.damping import Damping
 from mpidl.shards.operations import PARAMETERS
-from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.scheduled_rule import Damping, ScheduledRule
 from mpidl.shards.staleness import Histogram
 
-#: Elements of several vectors that are worked on at a time, so that they stay in the cache.
+#: Elements of several vectors that are processed at a time, so that they stay in the cache.
 BLOCK = 1 << 14
 
-#: Attributes of `ShardState` that count.
+#: Counters among the attributes of `ShardState`.
 COUNTERS = ("clock", "begun", "pushes", "dropped", "portion")
 
 
 @dataclass(frozen=True, slots=True)
 class PushHeader:
-    """What a shard knows about a push from its first chunk on.
+    """The properties of a push, known from its first chunk on.
 
     Attributes
     ----------
     worker : int
         Number of the worker that sent it.
     ordinal : int
-        Number of pushes that have begun to arrive at the shard and are taken, this one included.
+        Number of accepted pushes whose first chunk has arrived at the shard, including this one.
     fetched : int
-        The shard's clock when the worker fetched.
+        The shard's clock at the worker's fetch.
     staleness : int
         Number of updates between the worker's fetch and the arrival of the push.
     portions : (int, int)
@@ -51,42 +50,42 @@ class PushHeader:
 
 
 class ShardState:
-    """The vectors of one range of the parameters with a clock and counters: what a policy acts on.
+    """The vectors of one range of the parameters with a clock and counters, as a policy sees them.
 
     Parameters
     ----------
     range : Range
         The shard's elements of the flat parameter vector.
     parameters : array, shape (range.size,)
-        Their values, float32 or float64. The shard changes this array in place.
+        Their values, float32 or float64, changed in place.
     rule : ScheduledRule
     chunk : int
         Elements of a chunk. Pushes arrive in chunks; the last chunk may be shorter.
     state : mapping of str to array, optional
-        The shard's other vectors by name, each like `parameters`: the state of the rule and the vectors that operations
-        work on. By default the rule's initial state.
+        The shard's other vectors by name, each like `parameters`: the rule's state and the vectors of operations. By
+        default the rule's initial state.
     clock : int
-        Number of updates that have been applied.
+        Number of updates applied so far.
 
     Attributes
     ----------
     vectors : dict of str to array
-        "parameters" and the vectors of `state` by their names, as they are now; `bind` replaces entries.
+        "parameters" and the current vectors of `state` by their names; `bind` replaces entries.
     pieces, statistics : list of Range
-        The chunks, and what holds statistics, within the shard.
+        The chunks, and the statistics, within the shard.
     chunk_size, chunks : int
         Elements of a chunk, and number of chunks.
     begun, pushes, dropped : int
-        Number of pushes that have begun to arrive and are taken, that have arrived whole, and that the policy has left
-        out.
+        Number of accepted pushes whose first chunk has arrived, of complete pushes, and of pushes that the policy has
+        dropped.
     portion : int
         The last portion that the push of the last chunk was computed on; it sets the rate.
     staleness : Histogram
-        Staleness of the pushes that have arrived whole.
+        Staleness of the complete pushes.
     on_drop : callable
-        Called with the header of each push that the policy leaves out.
+        Called with the header of each push that the policy drops.
     block : int or None
-        Best number of elements of several vectors to work on at a time; None means all of them.
+        Best number of elements of several vectors to process at a time; None means all of them.
     """
 
     block: ClassVar[int | None] = BLOCK
@@ -144,12 +143,12 @@ class ShardState:
         Parameters
         ----------
         memory : mapping of str to array, shape (range.size,)
-            Memory of the vectors' dtype by their names. Other vectors stay where they are.
+            Memory for some vectors by their names.
 
         Raises
         ------
         ValueError
-            The memory has another shape or dtype.
+            The memory has another shape or dtype than the vector.
         """
         for name, array in memory.items():
             self.vectors[name] = moved(self.vectors[name], array)
@@ -157,16 +156,11 @@ class ShardState:
         self._cut()
 
     def unbind(self) -> None:
-        """Move the vectors that `bind` has moved into memory of the shard's own."""
+        """Move the vectors that `bind` has moved back into the shard's own memory."""
         for name in self._bound:
             self.vectors[name] = self.vectors[name].copy()
         self._bound.clear()
         self._cut()
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether no push has arrived in part."""
-        return not self._open
 
     def is_open(self, worker: int) -> bool:
         """Tell whether a push of `worker` has arrived in part."""
@@ -177,18 +171,18 @@ class ShardState:
         return self._views[number][0]
 
     def part(self, vector: Any, number: int) -> Any:
-        """Return one chunk of a vector that is as long as the shard."""
+        """Return one chunk of a vector of the shard's length."""
         return vector[self._slices[number]]
 
     @property
     def rate(self) -> float:
-        """The rule's rate for the push whose chunk arrived last."""
+        """The rule's rate for the push of the last chunk."""
         assert self.rule is not None
         return self.rule.rate * self.rate_factor
 
     @property
     def rate_factor(self) -> float:
-        """The factor of all rates for the push whose chunk arrived last."""
+        """The factor of all rates for the push of the last chunk."""
         return self._rate_at(self.portion)
 
     def update(self, chunk: int, gradient: Any, ordinal: int, scale: float = 1.0) -> None:
@@ -220,24 +214,24 @@ class ShardState:
             parameters[part] = values[part]
 
     def fingerprint(self) -> int:
-        """Return a number that is another one after the parameters have changed: the sum of their bits."""
+        """Return the sum of the parameters' bits, by which changes show."""
         parameters = to_host(self.parameters)
         bits = parameters.view(f"u{parameters.itemsize}")
         return int(np.add.reduce(bits, dtype=np.uint64))
 
     def update_sparsely(self, gradient: Any, ordinal: int, portion: int, staleness: int) -> None:
-        """Apply the rule to all parameters whose gradient isn't 0.
+        """Apply the rule to all parameters with a gradient other than 0.
 
         Parameters
         ----------
         gradient : array, shape (range.size,)
-            What it has for statistics is changed.
+            Its elements for statistics are changed.
         ordinal : int
             Number of the update, from 1.
         portion : int
             The portion that the gradient was computed on.
         staleness : int
-            Number of updates since the parameters were read that it was computed at.
+            Number of updates since its parameters were read.
         """
         assert self.rule is not None
         rate = self.rule.rate * self._rate_at(portion)
@@ -245,13 +239,13 @@ class ShardState:
         self._rule_of_all.update(self.parameters, self._state, gradient, ordinal, rate, sparse=True)
 
     def state(self) -> dict[str, Any]:
-        """Return all that the shard keeps between two chunks.
+        """Return everything that the shard keeps between two chunks.
 
         Returns
         -------
         dict of str to array
-            Vectors of shape (range.size,), which are the shard's own memory: "parameters" and "rule/NAME". Counters of
-            int64: the attributes, the histogram of staleness, and the headers of the pushes that have arrived in part.
+            Vectors of shape (range.size,) in the shard's own memory: "parameters" and "rule/NAME". Counters of int64:
+            the attributes, the histogram of staleness, and the headers of open pushes.
         """
         headers = [
             (push.worker, push.ordinal, push.fetched, push.staleness, *push.portions) for push in self._open.values()
@@ -264,13 +258,7 @@ class ShardState:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where another shard was when its `state` was taken.
-
-        Parameters
-        ----------
-        state : mapping of str to array
-            The state of a shard with the same arguments. It is copied; its vectors lie where those of this shard do.
-        """
+        """Copy the `state` of another shard with the same arguments and with vectors on the same device."""
         for name, vector in self.saved_vectors().items():
             vector[...] = state[name]
         for name in COUNTERS:
@@ -281,17 +269,17 @@ class ShardState:
             self._open[worker] = PushHeader(worker, ordinal, fetched, staleness, (first, last))
 
     def drop(self, push: PushHeader) -> None:
-        """Count a push that the policy leaves out."""
+        """Count a push that the policy drops."""
         self.dropped += 1
         self.on_drop(push)
 
     def saved_vectors(self) -> dict[str, Any]:
-        """Return the vectors by the names that they have in a checkpoint: "parameters" and "rule/NAME"."""
+        """Return the vectors by their names in a checkpoint: "parameters" and "rule/NAME"."""
         return {name if name == PARAMETERS else f"rule/{name}": vector for name, vector in self.vectors.items()}
 
 
 def moved(vector: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """Return `memory` with the values of a vector; see `ShardState.bind`."""
+    """Copy a vector to `memory`, and return that."""
     if (memory.shape, memory.dtype) != (vector.shape, vector.dtype):
         found, expected = (f"{each.dtype} of shape {each.shape}" for each in (memory, vector))
         raise ValueError(f"memory for a shard's vector: {found}, expected {expected}")
@@ -300,7 +288,7 @@ def moved(vector: np.ndarray, memory: np.ndarray) -> np.ndarray:
 
 
 def prefixed(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a part under names that begin with the part's name."""
+    """Return the state of a part with the part's name before each of its names."""
     return {f"{prefix}/{name}": values for name, values in state.items()}
 
 

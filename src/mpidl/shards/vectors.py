@@ -1,4 +1,4 @@
-"""Carrying out a coordinator's operations on the named vectors of one shard."""
+"""Execution of a coordinator's operations on the named vectors of one shard, and accrual of gradients in them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mpidl.shards.state import BLOCK
 
 
 class Vectors:
-    """Carries out a coordinator's operations on one shard.
+    """Executes a coordinator's operations on one shard.
 
     Parameters
     ----------
     vectors : mapping of str to array (n,)
-        NumPy or CuPy vectors by name, changed in place. A name is looked up anew in every operation.
+        NumPy or CuPy vectors by name, changed in place. Every operation looks its names up again.
     block : int, optional
-        Number of elements that are worked on at a time; None means all of them.
+        Number of elements processed at a time; None means all of them.
     """
 
     _adding = Sgd()
@@ -40,12 +40,12 @@ class Vectors:
         return iter(self._vectors)
 
     def rehearse(self) -> None:
-        """Compile what operations need: carry them out on a vector of one element."""
+        """Compile the operations by executing them on a vector of one element."""
         one = Vectors({"one": np.zeros_like(self._sum[:1])})
         one.carry_out((Dot((("one", "one"),)), Combine("one", ((1.0, "one"),)), Multiply("one", "one")))
 
     def carry_out(self, operations: Iterable[Operation]) -> list[float]:
-        """Carry out operations in their order and return this shard's part of their results."""
+        """Execute operations in order and return this shard's part of their results."""
         results: list[float] = []
         for operation in operations:
             match operation:
@@ -75,3 +75,91 @@ class Vectors:
             for factor, vector in vectors:
                 self._adding.update(total, (), vector[block], 1, -factor)
             out[:] = total
+
+
+class Accrual:
+    """Adds the gradients of units to vectors of one shard, each exactly once even if workers send it twice.
+
+    Parameters
+    ----------
+    vectors : Vectors
+    pieces : list of Range
+        The chunks, within the shard.
+
+    Attributes
+    ----------
+    evaluation : int
+        Number of the evaluation. Chunks of other evaluations are dropped.
+    complete : int
+        Number of complete units.
+    losses, weights : array, shape (units,)
+        For each complete unit, the sum of its batches' losses, each times the batch's weight, and of these weights.
+    """
+
+    _adding = Sgd()
+
+    def __init__(self, vectors: Vectors, pieces: Sequence[tuple[int, int]]) -> None:
+        self._vectors, self._slices = vectors, [slice(*piece) for piece in pieces]
+        self.evaluation = self.complete = 0
+        self._targets: Sequence[str] = ()
+        self._accrued = np.zeros((0, len(pieces)), bool)
+        self.losses, self.weights = np.zeros(0), np.zeros(0)
+
+    def begin(self, evaluation: int, vectors: Iterable[str], targets: Sequence[str]) -> None:
+        """Set the named `vectors` to 0, and expect the units of an evaluation, each for the vector in `targets`."""
+        self.evaluation, self.complete = evaluation, 0
+        for name in vectors:
+            self._vectors[name].fill(0)
+        self._targets = targets
+        self._accrued = np.zeros((len(targets), len(self._slices)), bool)
+        self.losses, self.weights = np.zeros(len(targets)), np.zeros(len(targets))
+
+    def add_chunk(self, evaluation: int, unit: int, chunk: int, values: Any, loss: float, weight: float) -> bool:
+        """Add one chunk of a unit's gradient, unless it has been added before; return whether it completed the unit.
+
+        Parameters
+        ----------
+        evaluation, unit, chunk : int
+            Numbers of the evaluation, of the unit in it, and of the chunk.
+        values : array, shape (chunk's size,)
+        loss, weight : float
+            The unit's elements of `losses` and `weights`, the same with every chunk.
+        """
+        if evaluation != self.evaluation or self._accrued[unit, chunk]:
+            return False
+        self._accrued[unit, chunk] = True
+        target = self._vectors[self._targets[unit]]
+        self._adding.update(target[self._slices[chunk]], (), values, 1, -1.0)
+        if not self._accrued[unit].all():
+            return False
+        self.complete += 1
+        self.losses[unit], self.weights[unit] = loss, weight
+        return True
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the state between two chunks except the vectors: counters of int64, losses and weights."""
+        names = list(self._vectors)
+        return {
+            "evaluation": np.array(self.evaluation),
+            "complete": np.array(self.complete),
+            "targets": np.array([names.index(name) for name in self._targets], np.int64),
+            "accrued": self._accrued.astype(np.int64),
+            "losses": self.losses,
+            "weights": self.weights,
+        }
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Copy the `state` of another instance with vectors of the same names."""
+        names = list(self._vectors)
+        self.evaluation, self.complete = int(state["evaluation"]), int(state["complete"])
+        self._targets = [names[number] for number in state["targets"].tolist()]
+        self._accrued = state["accrued"].astype(bool)
+        self.losses, self.weights = state["losses"].copy(), state["weights"].copy()
+
+    def has(self, unit: int) -> bool:
+        """Tell whether a unit is complete."""
+        return bool(self._accrued[unit].all())
+
+    def unfinished(self) -> np.ndarray:
+        """Return the numbers of the incomplete units."""
+        return np.flatnonzero(~self._accrued.all(axis=1))

@@ -22,8 +22,7 @@ from mpidl.engines.virtual.processes import Process, Signal
 from mpidl.engines.virtual.server import VirtualServer
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.traffic import InFlight
-from mpidl.shards.accrual import Accrual
-from mpidl.shards.vectors import Vectors
+from mpidl.shards.vectors import Accrual, Vectors
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Correcting pushes by how far the parameters have moved since a worker fetched them."""
+"""Correction of pushes by the distance that the parameters have moved since the worker fetched them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class _Compensating(Policy):
-    """Takes pushes that bring the parameters that their worker fetched."""
+    """Base of policies whose pushes include the fetched parameters."""
 
     compares = adds_up = True
 
@@ -20,22 +20,22 @@ class _Compensating(Policy):
         self._scratch = np.empty_like(shard.chunk(0))
 
     def _moved(self, shard: ShardState, chunk: int, origin: np.ndarray) -> np.ndarray:
-        """Return how far the chunk has moved since it was fetched as `origin`; valid until the next call."""
+        """Return the chunk's change since it was fetched as `origin`; valid until the next call."""
         moved: np.ndarray = self._scratch[: origin.size]
         np.subtract(shard.chunk(chunk), origin, out=moved)
         return moved
 
 
 class DelayCompensated(_Compensating):
-    """Give the rule g + variance g g (w - w_fetched), a first-order estimate of the gradient at w.
+    """Apply the rule to g + variance g g (w - w_fetched), a first-order estimate of the gradient at w.
 
     Parameters
     ----------
     variance : float
         The paper's lambda; lambda_0 where `decay` is given.
     decay : float, optional
-        Divide `variance` by the root of a moving mean of g g, element by element, which forgets at this rate; the
-        paper's m. By default `variance` is constant.
+        Decay of a moving mean of g g, element by element, whose root divides `variance`; the paper's m. By default
+        `variance` is constant.
 
     References
     ----------
@@ -66,7 +66,7 @@ class DelayCompensated(_Compensating):
         shard.update(chunk, corrected, push.ordinal)
 
     def _next_root(self, shard: ShardState, chunk: int, gradient: np.ndarray, decay: float) -> np.ndarray:
-        """Take a gradient into the moving mean of the squares, and return the mean's root."""
+        """Add a gradient to the moving mean of squares, and return the mean's root."""
         mean = shard.part(self._mean_square, chunk)
         root: np.ndarray = self._root[: gradient.size]
         np.multiply(gradient, gradient, out=root)
@@ -86,10 +86,10 @@ class DelayCompensated(_Compensating):
 
 
 class DampedChange(_Compensating):
-    """Add a worker's change d, scaled down by how far the parameters have moved since the worker fetched them.
+    """Add a worker's change d, scaled down by the distance that the parameters have moved since the worker's fetch.
 
-    Coordinate by coordinate, d / (moved^2 / rate + 1) is added. With `norm` the factor is 1 / (|moved|^2 / rate + 1)
-    for all of a chunk (`mpidl.shards.shard.CHUNK_BYTES`), where |.| is the Euclidean norm.
+    Each coordinate gets d / (moved^2 / rate + 1). With `norm` the factor is 1 / (|moved|^2 / rate + 1) for a whole
+    chunk (`mpidl.shards.shard.CHUNK_BYTES`), where |.| is the Euclidean norm.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Applying the first gradients of each step and dropping the others."""
+"""A policy that applies the first gradients of each step and drops the others."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.shards.policies.gathering import for_chunks
+from mpidl.shards.policies.gather import for_chunks
 from mpidl.shards.policies.policy import Policy
 from mpidl.shards.state import PushHeader, ShardState
 
 
 class FirstOfStep(Policy):
-    """Give the rule the mean of the first `count` pushes computed on the present parameters, and drop later ones.
+    """Apply the rule to the mean of the first `count` pushes computed on the current parameters, and drop later ones.
 
-    Workers wait for the update that follows. A step ends at once when all workers that still train have pushed, even
-    if they are fewer than `count`. With a grace window, pushes that begin to arrive before its end join the first
-    `count`, and each counts as a whole or not at all; without, chunks are counted one by one.
+    Workers wait for the update. A step ends at once when all workers that still train have pushed, even if these are
+    fewer than `count`. With a grace window, pushes that begin to arrive before its end join the first `count`, each as
+    a whole or not at all; without one, every chunk is counted separately.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class FirstOfStep(Policy):
     workers : int
         Number of workers.
     grace : float
-        Seconds during which others may join, from when `count` pushes have arrived whole.
+        Seconds during which others may join after `count` pushes have arrived.
 
     References
     ----------
@@ -43,12 +43,12 @@ class FirstOfStep(Policy):
     def attach(self, shard: ShardState) -> None:
         self._active = set(range(self._workers))
         self._sum = np.zeros_like(shard.parameters)
-        # Gradients in the sum of each chunk, and the present workers that have given one of them.
+        # Gradients in the sum of each chunk, and the active workers that they are from.
         self._given = [0] * shard.chunks
         self._givers: list[set[int]] = [set() for _ in range(shard.chunks)]
         self._clocks = [shard.clock] * shard.chunks
         self._taken: dict[int, int] = {}
-        # When the grace window ends, None where none has begun; and whether it has ended.
+        # End of the grace window, None before its start; and whether it has passed.
         self._end: float | None = None
         self._ended = False
 
@@ -63,13 +63,13 @@ class FirstOfStep(Policy):
         self._apply_if_complete(shard, chunk)
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
-        """See `Policy.end_push`: the clock counts steps."""
+        """Count the push as dropped if no chunk of it was used; the clock counts steps instead of pushes."""
         if not self._taken.pop(push.worker, 0):
             shard.drop(push)
 
     def look(self, shard: ShardState, now: float) -> float:
-        """See `Policy.look`: a step whose grace window has ended ends when no push to it has arrived in part."""
-        # A worker's chunks arrive from the last to the first: whoever has given the first one has given all.
+        """End a step after its grace window, once no push to it is open."""
+        # A worker's chunks arrive from the last to the first, so chunk 0 is the last of its push.
         if not self._grace or self._given[0] < self._count:
             return math.inf
         if self._end is None:
@@ -90,7 +90,7 @@ class FirstOfStep(Policy):
                 self._apply_if_complete(shard, chunk)
 
     def add_worker(self, worker: int) -> None:
-        """See `Policy.add_worker`: what the earlier worker has given to the open step stays in it."""
+        """Expect pushes of a new worker; gradients of an earlier one with its number stay in the open step."""
         self._active.add(worker)
         for givers in self._givers:
             givers.discard(worker)
@@ -127,12 +127,12 @@ class FirstOfStep(Policy):
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See `Policy.load`: a grace window that had begun begins anew."""
+        """Copy the state of another instance, and start an open grace window again."""
         self._end, self._ended = None, bool(state["ended"])
         self._sum[...] = state["sum"]
         chunks = len(self._clocks)
         givers = for_chunks(state["givers"], chunks)
-        # Earlier versions had a number in `givers` for everybody who had given.
+        # Earlier versions had no `given`, and a count in `givers` for every worker.
         given = for_chunks(state["given"], chunks) if "given" in state else givers.sum(axis=1)
         self._given = given.tolist()
         self._givers = [set(np.flatnonzero(each[: self._workers]).tolist()) for each in givers]

@@ -1,4 +1,4 @@
-"""Gathering the pushes of any workers into one update."""
+"""Policies that gather several gradients into one update of the rule."""
 
 from __future__ import annotations
 
@@ -8,15 +8,45 @@ from typing import Any
 import numpy as np
 
 from mpidl.rules import Sgd
-from mpidl.shards.policies.gathering import Gathering, for_chunks
-from mpidl.shards.policies.scales import Scale, unscaled
+from mpidl.shards.policies.policy import Policy, Scale, unscaled
 from mpidl.shards.state import PushHeader, ShardState
 
 
-class Gather(Gathering):
-    """Give the rule the mean of every `count` gradients, from whichever workers, each with a rate of its own.
+def for_chunks(counts: np.ndarray, chunks: int) -> np.ndarray:
+    """Return counts for another number of chunks: without open pushes, all chunks have the same counts."""
+    return counts if len(counts) == chunks else np.repeat(counts[:1], chunks, axis=0)
 
-    The rule gets the mean of the gradients weighted by their rates, and the mean of the rates. For plain SGD that is
+
+class Gathering(Policy):
+    """A sum of gradients and, for each chunk, the number of gradients in it and of earlier updates."""
+
+    def attach(self, shard: ShardState) -> None:
+        self._sum = np.zeros_like(shard.parameters)
+        self._gathered = [0] * shard.chunks
+        self._updates = [0] * shard.chunks
+
+    def _apply(self, shard: ShardState, chunk: int, scale: float = 1.0) -> None:
+        """Apply the rule to the sum of a chunk, with `scale` times its rate, and start another sum."""
+        gathered = shard.part(self._sum, chunk)
+        self._updates[chunk] += 1
+        shard.update(chunk, gathered, self._updates[chunk], scale)
+        gathered.fill(0)
+        self._gathered[chunk] = 0
+
+    def state(self) -> dict[str, Any]:
+        gathered, updates = (np.array(counts, np.int64) for counts in (self._gathered, self._updates))
+        return {"sum": self._sum, "gathered": gathered, "updates": updates}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._sum[...] = state["sum"]
+        chunks = len(self._gathered)
+        self._gathered, self._updates = (for_chunks(state[name], chunks).tolist() for name in ("gathered", "updates"))
+
+
+class Gather(Gathering):
+    """Apply the rule to the mean of every `count` gradients, from any workers, each with its own rate.
+
+    The rule gets the mean of the gradients weighted by their rates, and the mean of the rates. With plain SGD that is
     the sum of each gradient times its rate; the state of rules such as Adagrad sees gradients of full size.
 
     Parameters
@@ -24,7 +54,7 @@ class Gather(Gathering):
     count : int
         Gradients of one update, the paper's c.
     scale : callable
-        Takes a gradient's staleness and returns the factor of its rate.
+        Returns the factor of a gradient's rate for its staleness.
 
     References
     ----------
@@ -50,7 +80,7 @@ class Gather(Gathering):
             self._apply_mean(shard, chunk)
 
     def apply_rest(self, shard: ShardState) -> None:
-        """See `Policy.apply_rest`: the last few gradients are an update, each with the rate it would have had."""
+        """Apply the last few gradients as one update, each with its usual rate."""
         for chunk, gathered in enumerate(self._gathered):
             if gathered:
                 self._apply_mean(shard, chunk)
@@ -62,7 +92,7 @@ class Gather(Gathering):
         self._factors[chunk] = 0.0
 
     def state(self) -> dict[str, Any]:
-        # Counters are integers: these have the bits of the factors.
+        # Counters are integers, so the factors are stored by their bits.
         return super().state() | {"factors": np.array(self._factors, np.float64).view(np.int64)}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -71,6 +101,38 @@ class Gather(Gathering):
         self._factors = np.ascontiguousarray(factors).view(np.float64).tolist()
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
-        """See `Policy.end_push`: the clock counts updates, not pushes."""
+        """Advance the clock by 1 per update instead of per push."""
         if not self._gathered[0]:
             shard.clock += 1
+
+
+class DelayedNesterov(Gathering):
+    """Nesterov's momentum for asynchronous pushes: apply each gradient with weight 1 / count, momentum every `count`.
+
+    The shard's rule is Nesterov. At the last of `count` gradients, the steps by the others are taken back, and the rule
+    is applied to the mean of all.
+
+    Parameters
+    ----------
+    count : int
+        Gradients between two updates of the momentum, the paper's N.
+
+    References
+    ----------
+    B. Liu et al. (2024), Asynchronous local-SGD training for language modeling, algorithm 3 with c = 0.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
+        gathered, share = shard.part(self._sum, chunk), shard.rate / self._count
+        self._gathered[chunk] += 1
+        if self._gathered[chunk] < self._count:
+            shard.add(chunk, values, -share)
+            gathered += values
+            return
+        shard.add(chunk, gathered, share)
+        gathered += values
+        gathered /= self._count
+        self._apply(shard, chunk)

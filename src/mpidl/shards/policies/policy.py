@@ -1,35 +1,52 @@
-"""The interface between a policy and the shard that it acts on."""
+"""The interface between a policy and its shard, and factors of a push's rate by its staleness."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from mpidl.shards.state import PushHeader, ShardState
 
+Scale = Callable[[int], float]
+
+
+def unscaled(staleness: int) -> float:
+    """Return 1."""
+    return 1.0
+
+
+def inverse(staleness: int) -> float:
+    """Return 1 / max(staleness, 1) (Zhang, Gupta, Lian, Liu 2016, equation 6)."""
+    return 1.0 / max(staleness, 1)
+
+
+def inverse_plus_one(staleness: int) -> float:
+    """Return 1 / (staleness + 1) (DynSGD: Hermans 2017; Jiang, Cui, Zhang, Yu 2017)."""
+    return 1.0 / (staleness + 1)
+
 
 class Policy:
-    """What a shard does with a push. Every shard has an instance of its own.
+    """How a shard handles a push. Every shard has its own instance.
 
-    A push arrives in chunks, and the chunks of several workers' pushes may arrive interleaved. A policy acts on one
-    chunk at a time and keeps its counts for each chunk.
+    A push arrives in chunks, and the chunks of several workers' pushes may arrive interleaved. A policy handles one
+    chunk at a time and counts separately for each chunk.
 
     Attributes
     ----------
     awaited : bool
         Whether workers may be waiting for the shard's next update.
     compares : bool
-        Whether a push brings the parameters that it was computed at, so that its values have shape (2, size).
+        Whether a push includes the parameters that it was computed at, so that its values have shape (2, size).
     sums : bool
-        Whether the sum of several workers' pushes may come as one push.
+        Whether the sum of several workers' pushes may arrive as one push.
     by_staleness : bool
-        Whether what is done with a push depends on how stale it is when it begins to arrive.
+        Whether the handling of a push depends on its staleness when its first chunk arrives.
     adds_up : bool
-        Whether pushes that were computed at the same parameters may move these several times as far as each of them:
-        then what stale ones change of statistics is damped.
+        Whether several pushes computed at the same parameters add up to a larger step: then the changes of statistics
+        by stale pushes are damped.
     """
 
     awaited: bool = False
@@ -39,36 +56,33 @@ class Policy:
     adds_up: bool = False
 
     def attach(self, shard: ShardState) -> None:
-        """Allocate what the policy keeps; the shard's parameters have their first values. A copy is attached anew."""
+        """Allocate the policy's state for a shard with initial parameters; also called for each copy of a policy."""
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        """Act on one chunk of a push.
-
-        `values` has shape (chunk's size,), or (2, chunk's size) if the policy compares.
-        """
+        """Handle a chunk of a push; `values` has shape (chunk's size,), or (2, chunk's size) if the policy compares."""
         raise NotImplementedError
 
     def takes(self, staleness: int) -> bool:
-        """Tell whether a push that is so stale when it begins to arrive counts as an update of the rule."""
+        """Tell whether a push with this staleness at its first chunk counts as an update of the rule."""
         return True
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
-        """Act on a push that has been applied whole; by default each push is one update of the shard's clock."""
+        """Finish a push after its last chunk; by default each push advances the shard's clock by 1."""
         shard.clock += 1
 
     def look(self, shard: ShardState, now: float) -> float:
-        """Act on the time, as whoever drives the shard does between two chunks.
+        """Handle the passage of time; called between chunks.
 
         Parameters
         ----------
         shard : ShardState
         now : float
-            Seconds, by any clock that never goes back. Infinity: no time is left.
+            Seconds, by any monotonic clock; infinity ends all waiting.
 
         Returns
         -------
         float
-            When the next call is due, by the same clock; infinity if a push must come before.
+            When the next call is due, by the same clock; infinity if that depends on another push.
         """
         return math.inf
 
@@ -76,25 +90,25 @@ class Policy:
         """Expect no more pushes of a worker."""
 
     def add_worker(self, worker: int) -> None:
-        """Expect pushes of a worker that begins anew: whoever had its number before may have pushed, it has not."""
+        """Expect pushes of a new worker, whose number an earlier one may have had."""
 
     def expect_all(self) -> None:
-        """Expect pushes of all workers again, also of those that had left; each goes on where it was."""
+        """Expect pushes of all workers again, including those that had left; each continues where it was."""
 
     def apply_rest(self, shard: ShardState) -> None:
-        """Apply what has been gathered; no more pushes follow."""
+        """Apply all gathered gradients; no more pushes follow."""
 
     def state(self) -> dict[str, Any]:
-        """Return all that the policy keeps between two chunks, as `ShardState.state` does."""
+        """Return everything that the policy keeps between two chunks, as `ShardState.state` does."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where another instance was when its `state` was taken.
+        """Copy the `state` of another instance.
 
         Parameters
         ----------
         state : mapping of str to array
-            The state of a policy with the same arguments, attached to a shard of the same range and chunk. It is
-            copied; its vectors lie where those of this policy's shard do. The number of chunks or of workers may differ
-            if the shard was at rest.
+            The state of a policy with the same arguments, attached to a shard of the same range and chunk size; its
+            vectors are on the same device as those of this policy's shard. The number of chunks or of workers may
+            differ if the shard had no open push.
         """

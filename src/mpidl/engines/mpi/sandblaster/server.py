@@ -9,10 +9,9 @@ import numpy as np
 
 from mpidl.algorithms.coordinator_requests import Operate
 from mpidl.algorithms.units import cut_units, targets
-from mpidl.shards.accrual import Accrual
 from mpidl.shards.operations import PARAMETERS, Dot
 from mpidl.shards.shard import Shard
-from mpidl.shards.vectors import Vectors
+from mpidl.shards.vectors import Accrual, Vectors
 from mpidl.transport.interface.server import ServerLink
 from mpidl.transport.protocol import COPY, TICKETS, Begin, Complete, Message, Obeyed
 

@@ -1,4 +1,4 @@
-"""Dropping pushes that come too late."""
+"""Policies that act on each push by itself: apply, add, assign, or drop it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,43 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.shards.policies.policy import Policy
+from mpidl.shards.policies.policy import Policy, Scale, unscaled
 from mpidl.shards.state import PushHeader, ShardState
 
 
-class DropStale(Policy):
-    """Give a push to another policy unless its staleness exceeds a bound; else drop it.
+class ApplyAtOnce(Policy):
+    """Apply the rule to each push, a gradient, at once; `scale` returns the factor of its rate for its staleness."""
 
-    Parameters
-    ----------
-    policy : Policy
-        Acts on the pushes that are not dropped.
-    bound : int
-        Largest staleness of a push that is not dropped.
-    """
+    adds_up = True
+
+    def __init__(self, scale: Scale = unscaled) -> None:
+        self._scale, self.sums, self.by_staleness = scale, scale is unscaled, scale is not unscaled
+
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
+        shard.update(chunk, values, push.ordinal, self._scale(push.staleness))
+
+
+class AddChange(Policy):
+    """Add each push, a change made by the worker's own rule; `scale` returns the factor of it for its staleness."""
+
+    def __init__(self, scale: Scale = unscaled) -> None:
+        self._scale, self.by_staleness = scale, scale is not unscaled
+        # Scaling damps all changes, those of statistics too.
+        self.sums = self.adds_up = scale is unscaled
+
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
+        shard.add(chunk, values, self._scale(push.staleness))
+
+
+class Assign(Policy):
+    """Replace the parameters by each push, such as the mean of all replicas' parameters."""
+
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
+        shard.assign(chunk, values)
+
+
+class DropStale(Policy):
+    """Drop pushes with a staleness above `bound`, and leave the others to another policy."""
 
     by_staleness = True
 
@@ -58,7 +81,7 @@ class DropStale(Policy):
             self._policy.apply_chunk(shard, chunk, values, push)
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
-        """See `Policy.end_push`: a dropped push is no update."""
+        """Count a dropped push, which doesn't advance the clock."""
         if self.takes(push.staleness):
             self._policy.end_push(shard, push)
         else:
