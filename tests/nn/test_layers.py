@@ -4,7 +4,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-
 from layer_cases import CASES, Alone, name_of
 
 STEP = 1e-6

@@ -3,7 +3,6 @@
 import doctest
 import math
 import re
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -75,12 +74,10 @@ def test_its_parameters_are_the_objects():
 
 
 def test_a_network_has_the_full_interface_and_allocates_no_parameters():
-    tracemalloc.start()
-    network = Network([Dense(3000)], (5000,))
+    network = Network([Dense(3)], (5,))
     assert adapt(network) is network
-    assert tracemalloc.get_traced_memory()[1] < network.layout.size
-    tracemalloc.stop()
     assert network.movable
+    assert network._tensors._parameters is None
 
 
 @pytest.mark.parametrize(("missing", "has"), [("parameters", "loss_and_gradient"), ("loss_and_gradient", "parameters")])

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
-from mpidl.nn import CompleteModel, Network
+from mpidl.nn import Network
 from mpidl.nn.layers import Activation, Add, BatchNormalisation, Dense
 from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.wait_free import report_final
 
 
 def network(units, **options):
@@ -29,7 +30,9 @@ def batch(seed=0, samples=7):
 def said(model, batch):
     """Return loss and gradient, and what was said to be final, as copies of the gradient from there on."""
     found = []
-    loss, gradient = model.wait_free_gradient(batch, lambda vector, start: found.append((start, vector[start:].copy())))
+    report_final(model, lambda vector, start: found.append((start, vector[start:].copy())))
+    loss, gradient = model.loss_and_gradient(batch)
+    report_final(model, None)
     return loss, gradient, found
 
 
@@ -77,5 +80,11 @@ def test_a_class_with_a_gradient_of_its_own_says_nothing_unless_it_says_how():
     _, gradient, found = said(model, batch())
     assert found == []
     assert np.array_equal(gradient, model.loss_and_gradient(batch())[1])
-    assert Noisy.wait_free_gradient is CompleteModel.wait_free_gradient
-    assert Network.wait_free_gradient is not CompleteModel.wait_free_gradient
+
+
+def test_a_network_that_reports_no_longer_is_silent():
+    model = network([4])
+    assert said(model, batch())[2]
+    model.loss_and_gradient(batch())
+    found = said(model, batch())[2]
+    assert [start for start, _ in found][-1] == 0

@@ -8,6 +8,7 @@ import pytest
 
 import mpidl
 from mpidl.algorithms import Downpour, Easgd, Ssp
+from mpidl.algorithms.algorithm import Pattern
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.data import Dataset
 from mpidl.parameters import shards
@@ -27,7 +28,7 @@ FORMATS = ["bf16", "int8", "topk:0.3", "onebit"]
 @pytest.mark.parametrize("wire_fetch", FORMATS)
 def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_path, wire_fetch, way):
     """Whatever the timing: what a worker has is what its server thinks that it has, and comes to rest where it is."""
-    from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.engines.mpi.servers.through_servers import ThroughServers
     from mpidl.rma.transport import WindowTransport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
@@ -96,7 +97,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
 @pytest.mark.parametrize("wire_fetch", ["fp32", "bf16"])
 def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ahead):
     """In many chunks, of which a server applies some between two looks at what it is asked for."""
-    from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.engines.mpi.servers.through_servers import ThroughServers
     from mpidl.rma.transport import WindowTransport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
@@ -120,18 +121,19 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
             server.unbind()
         elif comm.rank > 0:
             comm.Barrier()
-            handler, fetched = ThroughServers(ranges, dtype, None, wire), np.full(size, np.nan)
+            pattern, fetched = Pattern(prefetches=ahead, fetches_next=True), np.full(size, np.nan)
+            handler = ThroughServers(ranges, dtype, None, wire, pattern=pattern)
             handler.bind(transport.worker(comm.rank - 2, copies=handler.copies))
-            handler.actions[Fetch](Fetch(fetched, ahead))
+            handler.actions[Fetch](Fetch(fetched))
             for push in range(1, PUSHES + 1):
                 before, gradient = fetched.min(), np.ones(size)
-                handler.actions[Push](Push(gradient, fetched, ahead))
+                handler.actions[Push](Push(gradient))
                 if ahead:
                     gradient[:] = np.nan
-                handler.actions[Fetch](Fetch(fetched, ahead))
+                handler.actions[Fetch](Fetch(fetched))
                 # A fetch ahead is that behind the push before; the first one began before any push.
                 assert fetched.min() >= max(push - ahead, before + (push > 2 * ahead))
-                clock = handler.fetched[0, ShardClock.CLOCK]
+                clock = handler.connection.fetched[0, ShardClock.CLOCK]
                 assert push - ahead <= clock <= fetched.max()
             handler.fetch(fetched)
             assert fetched.min() >= PUSHES

@@ -25,7 +25,7 @@ class Piecewise(CompleteModel):
     def __init__(self, model, between=lambda start: None, seed=0):
         self._model, self._between, self._random = model, between, np.random.default_rng(seed)
         self.layout, self.dtype = Layout([("parameters", model.parameters.shape)]), model.parameters.dtype
-        self._gradient = np.empty_like(model.parameters)
+        self._gradient, self._take = np.empty_like(model.parameters), None
 
     @property
     def parameters(self):
@@ -35,20 +35,22 @@ class Piecewise(CompleteModel):
     def parameters(self, vector):
         self._model.parameters = vector
 
-    def loss_and_gradient(self, batch):
-        return self._model.loss_and_gradient(batch)
+    def report_final(self, take):
+        self._take = take
 
     def evaluate(self, batch):
         return Evaluation(0.0, float("nan"))
 
-    def wait_free_gradient(self, batch, take):
+    def loss_and_gradient(self, batch):
         loss, gradient = self._model.loss_and_gradient(batch)
+        if self._take is None:
+            return loss, gradient
         self._gradient.fill(np.nan)
         size = gradient.size
         starts = sorted(self._random.integers(0, size, 5).tolist(), reverse=True)
         for start in [*starts, starts[-1], 0]:
             self._gradient[start:] = gradient[start:]
-            take(self._gradient, start)
+            self._take(self._gradient, start)
             self._between(start)
         return loss, self._gradient
 
@@ -97,10 +99,10 @@ def test_what_may_not_leave_early_or_is_encoded_is_as_without(comm, shared_path,
 
 
 class Whole(Piecewise):
-    """Can't say early what is final."""
+    """Must not be asked to report what is final."""
 
-    def wait_free_gradient(self, batch, take):
-        raise AssertionError("nobody takes it early")
+    def report_final(self, take):
+        assert take is None
 
 
 @pytest.mark.parametrize("algorithm", [Downpour(overlap=True), Softsync(), BackupSync(grace=0.01)])
@@ -128,7 +130,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
     comm, shared_path, tally, monkeypatch, transport, slots
 ):
     """The gradient waits, between two of its pieces, for the chunks that the first of them completes."""
-    from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.engines.mpi.servers.through_servers import ThroughServers
 
     monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)
     servers, links, applied = comm.size - 2, [], []

@@ -17,7 +17,7 @@ class Post:
     """Rank 0 serves, all others push; the fixture's parts in one place."""
 
     def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True, statistics=()):
-        from mpidl.rma.backoff import BLIND_SLEEP, RUNG_SLEEP, Backoff
+        from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
         from mpidl.rma.inboxes import Inbox
         from mpidl.rma.mailboxes import regions
@@ -31,7 +31,7 @@ class Post:
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
         self.window = opened(comm, regions(geometry) if comm.rank == 0 else {}, way)
-        longest = RUNG_SLEEP if way == "allocate" and self.doorbells.alone else BLIND_SLEEP
+        longest = RUNG_SLEEP if way == "allocate" and self.doorbells.alone else POLLING_SLEEP
         self.backoff = Backoff(comm, self.window, self.doorbells, longest)
         if comm.rank == 0:
             self.inbox = Inbox(self.window, geometry, list(range(1, comm.size)), self.doorbells)
@@ -197,12 +197,12 @@ def test_what_is_final_leaves_as_far_as_there_is_room(comm, way):
     else:
         post.outboxes.begin([0])
         for final, sent in [(60, 0), (50, 0), (47, 3), (45, 5), (3, slots), (3, slots)]:
-            post.outboxes.send_final(values, final)
+            post.outboxes.send(values, final)
             assert post.outbox.sent == sent
         post.window.quiesce()
 
         def all_but_three():
-            post.outboxes.send_final(values, 3)
+            post.outboxes.send(values, 3)
             return post.outbox.sent == chunks - 3
 
         post.wait(all_but_three)
@@ -235,7 +235,7 @@ def test_pushes_arrive_whole_whatever_leaves_early(comm, size, chunk_bytes, wire
             values.fill(1e6)
             for final in sorted(random.integers(0, size + 1, random.integers(0, 6)).tolist(), reverse=True):
                 values[final:] = 1
-                post.outboxes.send_final(values, final)
+                post.outboxes.send(values, final)
             values.fill(1)
             post.wait(lambda: post.outboxes.send(values))
         post.wait(post.outboxes.end)

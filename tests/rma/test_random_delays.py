@@ -28,7 +28,7 @@ class Late:
 @pytest.mark.parametrize("servers", [1, 2])
 def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm, way, servers, seed, monkeypatch):
     from mpidl.rma import link_speed
-    from mpidl.rma.backoff import BLIND_SLEEP, Backoff
+    from mpidl.rma.backoff import POLLING_SLEEP, Backoff
     from mpidl.rma.counters import Counter
     from mpidl.rma.doorbells import Doorbells
     from mpidl.rma.inboxes import Inbox
@@ -55,7 +55,7 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
         }
     doorbells, memory = Doorbells(comm), opened(comm, shapes, way)
     late = Late(memory, 100 * seed + comm.rank)
-    backoff = Backoff(comm, late, doorbells, BLIND_SLEEP)
+    backoff = Backoff(comm, late, doorbells, POLLING_SLEEP)
     if comm.rank < servers:
         inbox = Inbox(late, own, list(range(servers, comm.size)), doorbells)
         values, training, seen = memory.local("values"), set(range(workers)), [0] * workers

@@ -35,6 +35,26 @@ class Exchange(Enum):
     OPERATIONS = "operations"
 
 
+class Pattern(NamedTuple):
+    """What holds for all requests of a replica, so that an engine can let exchanges overlap with computing.
+
+    Attributes
+    ----------
+    prefetches : bool
+        Each `Fetch` begins the next one, and copies what the one before it began to fetch.
+    fetches_next : bool
+        After a `Push`, a `Fetch` of the replica's parameters is the next that reads or changes them or, unless it
+        prefetches, that changes the vector. Each push is one update of the shards.
+    pushes_gradients : bool
+        After a `Gradient`, a `Push` of the answer as it is comes next, and nothing of it changes before a `Fetch` has
+        followed. Shards do the same with it whenever it begins to arrive.
+    """
+
+    prefetches: bool = False
+    fetches_next: bool = False
+    pushes_gradients: bool = False
+
+
 class WarmStart(NamedTuple):
     """A run that comes before an algorithm's own and trains the parameters that it starts from."""
 
@@ -157,12 +177,9 @@ class Algorithm(Checked):
         policy = self.policy(replicas)
         return policy if self.max_staleness is None else DropStale(policy, self.max_staleness)
 
-    def leaves_early(self, replicas: int) -> bool:
-        """Return whether a gradient may leave early, while it is computed: see `Gradient`.
-
-        Not where shards weigh a push by its staleness: of an early one, parts would be staler than it seems.
-        """
-        return not self.shard_policy(replicas).by_staleness
+    def pattern(self, replicas: int) -> Pattern:
+        """Return what engines can rely on about the requests of `replica`; by default nothing."""
+        return Pattern()
 
     def encoding(self) -> Wire | None:
         """Return how pushes are encoded, or None where they travel as they are."""

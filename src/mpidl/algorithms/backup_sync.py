@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Replica, check_timing
+from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.rules import Rule
@@ -33,15 +33,16 @@ class BackupSync(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker in algorithm 3 of the paper; see `Algorithm.replica`."""
-        # A step whose grace window is over still waits for a push that has begun.
-        early = self.leaves_early(replicas) and not self.grace
         while True:
             batch = yield NextBatch()
             if batch is None:
                 break
             yield Fetch(parameters, newer=True)
-            gradient = yield Gradient(parameters, batch, early=early)
+            gradient = yield Gradient(parameters, batch)
             yield Push(gradient)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return Pattern(pushes_gradients=not self.shard_policy(replicas).by_arrival)
 
     def policy(self, replicas: int) -> Policy:
         """Return the parameter server in algorithm 4 of the paper."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
 from mpidl.errors import UsageError
@@ -57,26 +57,22 @@ class Downpour(Algorithm):
         counts = state.counts
         local = state.step_by(Sgd(self.rate), parameters) if self.rate is not None else None
         accrued = state.keep("accrued", parameters.copy()) if self.n_push > 1 else None
-        # A push that nobody waits for is in no hurry.
-        early = self.n_fetch == self.n_push == 1 and not self.overlap and self.leaves_early(replicas)
-        at_once = isinstance(self.shard_policy(replicas), ApplyAtOnce)
-        fetched_next = parameters if self.n_fetch == 1 and at_once else None
         if self.n_fetch > 1:
             state.keep("parameters", parameters)
         while (batch := (yield NextBatch())) is not None:
             step = counts["batches"]
             if step % self.n_fetch == 0:
-                yield Fetch(parameters, ahead=self.overlap)
+                yield Fetch(parameters)
                 if accrued is not None:
                     # What is pushed of statistics must be no staler than the push seems.
                     state.scale_statistics(accrued, 0.0)
-            gradient = yield Gradient(parameters, batch, early=early)
+            gradient = yield Gradient(parameters, batch)
             counts["batches"] += 1
             # A local step before a fetch would be overwritten by it.
             if local is not None and (step + 1) % self.n_fetch:
                 local(gradient)
             if accrued is None:
-                yield Push(gradient, fetched_next, ahead=self.overlap)
+                yield Push(gradient)
                 continue
             if counts["unpushed"]:
                 accrued += gradient
@@ -85,7 +81,7 @@ class Downpour(Algorithm):
             counts["unpushed"] += 1
             if self._pushes_after(step):
                 state.scale_statistics(accrued, 1 / self._summed(counts))
-                yield Push(accrued, fetched_next, ahead=self.overlap)
+                yield Push(accrued)
                 counts["unpushed"] = 0
         if counts["unpushed"]:
             state.scale_statistics(accrued, 1 / self._summed(counts))
@@ -95,6 +91,15 @@ class Downpour(Algorithm):
     def _summed(self, counts: Counter[str]) -> int:
         """Return how many steps' changes of statistics have been accrued."""
         return min(counts["unpushed"], (counts["batches"] - 1) % self.n_fetch + 1)
+
+    def pattern(self, replicas: int) -> Pattern:
+        policy, fetches_next = self.shard_policy(replicas), self.n_fetch == 1
+        return Pattern(
+            prefetches=self.overlap,
+            fetches_next=fetches_next and isinstance(policy, ApplyAtOnce),
+            # With `overlap`, the replica doesn't wait for its pushes: nothing is gained if they begin to leave sooner.
+            pushes_gradients=fetches_next and self.n_push == 1 and not self.overlap and not policy.by_arrival,
+        )
 
     @property
     def only_reads(self) -> bool:

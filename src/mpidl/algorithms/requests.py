@@ -22,15 +22,10 @@ class Gradient:
     """Compute the gradient of a batch's mean loss at `parameters`.
 
     Answer: a vector that the replica may change. It is valid until it is pushed, or until the next `Gradient`.
-
-    With `early`, the replica's next request is a `Push` of the answer as it is, and it changes nothing of it before a
-    `Fetch` has followed. An engine may then send what is final of the gradient while the rest is computed (H. Zhang et
-    al. 2017, Poseidon: wait-free back-propagation).
     """
 
     parameters: Any
     batch: Any
-    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +54,12 @@ class Fetch:
 
     With `newer`, first wait until every shard has been updated since this replica's last fetch.
 
-    With `ahead`, copy what the previous such request began to fetch and begin the next fetch, which goes on while the
-    replica computes. The parameters are then one request old, and may lack the replica's latest pushes.
+    Where the algorithm's `Pattern` prefetches, copy what the previous request began to fetch and begin the next fetch,
+    which goes on while the replica computes. The parameters are then one request old, and may lack the replica's latest
+    pushes.
     """
 
     parameters: Any
-    ahead: bool = False
     newer: bool = False
 
 
@@ -74,16 +69,9 @@ class Push:
 
     The vector has shape (size,). If the servers' policy compares, it has shape (2, size), and its second row is the
     parameters that the first was computed at.
-
-    With `fetched_next`, the replica's next request for parameters is a `Fetch` of these, `ahead` or not as the push
-    says. Until then it reads nothing of the parameters and, unless the fetch is ahead, changes nothing of the vector;
-    each push is one update. An engine may then begin to fetch what has been updated while the rest is on its way, and
-    send a vector that stays as it is from where it is.
     """
 
     vector: Any
-    fetched_next: Any = None
-    ahead: bool = False
 
 
 # Requests of algorithms that exchange by reduction. The replicas themselves have the shards.

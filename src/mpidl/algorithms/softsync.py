@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.shards.policies import Gather, Policy, inverse, unscaled
@@ -40,14 +40,16 @@ class Softsync(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the learner of the paper, which fetches right after each push; see `Algorithm.replica`."""
-        early = self.leaves_early(replicas)
         while True:
             batch = yield NextBatch()
             if batch is None:
                 break
             yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch, early=early)
+            gradient = yield Gradient(parameters, batch)
             yield Push(gradient)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return Pattern(pushes_gradients=not self.shard_policy(replicas).by_arrival)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that gathers floor(replicas / n) gradients, the paper's c."""

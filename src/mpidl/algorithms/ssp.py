@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
 
@@ -28,12 +28,14 @@ class Ssp(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker, which at clock c reads all updates up to c - s - 1; see `Algorithm.replica`."""
-        early = self.leaves_early(replicas)
         while True:
             batch = yield NextBatch()
             if batch is None:
                 break
             yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch, early=early)
+            gradient = yield Gradient(parameters, batch)
             yield Push(gradient)
             yield Clock(self.bound)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return Pattern(pushes_gradients=not self.shard_policy(replicas).by_arrival)

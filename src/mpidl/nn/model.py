@@ -135,13 +135,6 @@ class LayerSummary(NamedTuple):
     operations: int
 
 
-class TakeFinal(Protocol):
-    """Takes what is final of a gradient."""
-
-    def __call__(self, gradient: Any, start: int) -> None:
-        """Take the elements from `start` on."""
-
-
 class CompleteModel:
     """A model on the host with all that the package asks of one. `mpidl.nn.adapt` makes it of any `Model`.
 
@@ -180,32 +173,8 @@ class CompleteModel:
     aliases: Mapping[str, str] = MappingProxyType({})
     by_stages: str = ""
 
-    def __init_subclass__(cls) -> None:
-        """Let a class with a gradient of its own say nothing early, unless it has a `wait_free_gradient` too."""
-        super().__init_subclass__()
-        if "loss_and_gradient" in cls.__dict__ and "wait_free_gradient" not in cls.__dict__:
-            cls.wait_free_gradient = CompleteModel.wait_free_gradient  # type: ignore[method-assign]
-
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         raise NotImplementedError
-
-    def wait_free_gradient(self, batch: Batch, take: TakeFinal) -> tuple[float, Any]:
-        """Return what `loss_and_gradient` does, and say early what is final of the gradient; by default, nothing.
-
-        Parameters
-        ----------
-        batch : Batch
-        take : callable
-            Called, as back-propagation goes on, with the vector that is going to be returned and the first element
-            from which on it is final: that of one call is never beyond that of the call before. Not called if the loss
-            isn't finite.
-
-        References
-        ----------
-        H. Zhang et al. (2017), Poseidon: an efficient communication architecture for distributed deep learning on GPU
-        clusters, section 3.1.
-        """
-        return self.loss_and_gradient(batch)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         raise NotImplementedError

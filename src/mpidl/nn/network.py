@@ -15,9 +15,10 @@ from mpidl.nn.graph import Graph
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
-from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary, TakeFinal
+from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary
 from mpidl.nn.regularisation import Regularisation
 from mpidl.nn.tensors import Tensors
+from mpidl.nn.wait_free import TakeFinal
 from mpidl.nn.workspaces import Node, Pass, Passes, Value, first_takers
 from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout
@@ -93,6 +94,7 @@ class Network(CompleteModel):
         self.freeze(())
         self.takes_integers = any(map(self.takes_as_is, range(len(layers))))
         self._number = 0
+        self._take_final: TakeFinal | None = None
         inputs = Value(self.input_shape, inputs=Box.whole(self.input_shape))
         values = [inputs, *map(Value, graph.shapes[1:]), inputs._replace(as_is=True)]
         operands = [(len(layers) + 1,) if self.takes_as_is(i) else each for i, each in enumerate(graph.operands)]
@@ -243,19 +245,10 @@ class Network(CompleteModel):
         UsageError
             If the shapes don't fit.
         """
-        return self._back_propagate(batch, None)
-
-    def wait_free_gradient(self, batch: Batch, take: TakeFinal) -> tuple[float, Any]:
-        """See `CompleteModel.wait_free_gradient`: layer by layer, unless the norm of all is clipped or on a GPU."""
-        early = self.regularisation.clip is None and self.xp is np
-        return self._back_propagate(batch, take if early else None)
-
-    def _back_propagate(self, batch: Batch, take: TakeFinal | None) -> tuple[float, Any]:
         work, tensors = self._forward(batch, training=True), self._tensors
         gradient, last = tensors.gradient, work.calls[-1]
         loss = self.mean_loss(last.outputs, batch.targets, last.output_gradient)
-        if not isfinite(loss):
-            take = None
+        take = self._take_final if isfinite(loss) else None
         penalties = [0.0] * len(work.calls)
         for index in reversed(range(len(work.calls))):
             work.calls[index].backward()
@@ -266,6 +259,10 @@ class Network(CompleteModel):
         squared_norm = self.regularisation.squared_norm(self._trained, gradient)
         self.regularisation.clip_norm(self._trained, gradient, squared_norm)
         return loss, gradient
+
+    def report_final(self, take: TakeFinal | None) -> None:
+        """Report layer by layer; nothing on a GPU, or where the norm of the whole gradient is clipped."""
+        self._take_final = take if self.regularisation.clip is None and self.xp is np else None
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the sum of the losses over the samples, the number of correct predictions and the outputs.

@@ -175,14 +175,14 @@ class Outbox:
         if self._applied is not self._consumed:
             self._window.get(self._applied, self.server, self._applied_name, self._worker)
 
-    def write(self, values: Any, final: int = 0) -> bool:
+    def write(self, values: Any, start: int = 0) -> bool:
         """Start writing as many chunks of the push as there are free slots for, at most a group.
 
         Parameters
         ----------
         values : array, shape (shard size,) or (2, shard size)
             The whole push for this server, the host's or a device's.
-        final : int
+        start : int
             Write no chunk that begins before this element of the shard.
 
         Returns
@@ -191,7 +191,7 @@ class Outbox:
             Whether there is something to publish.
         """
         geometry = self._geometry
-        room = self._room(min(self._group, self._final_chunks(final)))
+        room = self._room(min(self._group, self._chunks_from(start)))
         if not room:
             return False
         headers = self._headers[:room]
@@ -200,15 +200,15 @@ class Outbox:
         headers[:, FIRST], headers[:, LAST] = self._portions
         headers[:, ENCODED] = self._feedback is not None
         first = self._left - room
-        start = first * geometry.chunk
-        part = values[..., start : self._left * geometry.chunk]
+        begin = first * geometry.chunk
+        part = values[..., begin : self._left * geometry.chunk]
         elements = part.shape[-1]
         for i in range(room):
             headers[i, CHUNK] = first + i
             headers[i, COUNT] = min(geometry.chunk, elements - i * geometry.chunk)
         if self._feedback is not None:
             host = self._window.on_host(part, self.server)
-            written = self._feedback.encode_chunks(start, host, geometry.chunk, self._encoded, self._stride)
+            written = self._feedback.encode_chunks(begin, host, geometry.chunk, self._encoded, self._stride)
             parts = [(own.start, self._encoded[own]) for own in written]
         else:
             parts = [(0, part)]
@@ -218,12 +218,12 @@ class Outbox:
         self.pushes += self.delivered
         return True
 
-    def has_final(self, final: int) -> bool:
-        """Return whether there is a chunk that is still to be written and doesn't begin before `final`."""
-        return self._final_chunks(final) > 0
+    def has_chunks_from(self, start: int) -> bool:
+        """Return whether there is a chunk that is still to be written and doesn't begin before element `start`."""
+        return self._chunks_from(start) > 0
 
-    def _final_chunks(self, final: int) -> int:
-        return max(0, self._left - max(0, -(-final // self._geometry.chunk)))
+    def _chunks_from(self, start: int) -> int:
+        return self._left - max(0, -(-start // self._geometry.chunk))
 
     def write_end(self) -> bool:
         """Start saying that no push follows; False if there is no free slot yet."""

@@ -42,25 +42,23 @@ class Outboxes:
         for outbox, clock in zip(self._all, fetched, strict=True):
             outbox.begin(clock, portions, zero_copy)
 
-    def send(self, vector: Any) -> bool:
-        """Deliver as many chunks of a vector as there are free slots for; return whether all are delivered."""
-        while undelivered := [outbox for outbox in self._all if not outbox.delivered]:
-            for outbox in undelivered:
-                outbox.has_room()
-            written = [outbox for outbox in undelivered if outbox.write(vector[..., self._parts[outbox]])]
-            if not written:
-                return False
-            self._publish(written)
-        return True
+    def send(self, vector: Any, start: int = 0) -> bool:
+        """Deliver the chunks of a vector that don't begin before `start`, as far as there are free slots for them.
 
-    def send_final(self, vector: Any, start: int) -> None:
-        """Deliver the chunks that don't begin before `start`, as far as there are free slots; wait for no server."""
-        final = [(outbox, part, start - part.start) for outbox, part in self._parts.items() if start < part.stop]
-        while written := [
-            outbox
-            for outbox, part, first in final
-            if outbox.has_final(first) and outbox.has_room(1) and outbox.write(vector[part], first)
-        ]:
+        Returns
+        -------
+        bool
+            Whether the whole push is delivered.
+        """
+        while True:
+            ready = [
+                (outbox, part) for outbox, part in self._parts.items() if outbox.has_chunks_from(start - part.start)
+            ]
+            for outbox, _ in ready:
+                outbox.has_room()
+            written = [outbox for outbox, part in ready if outbox.write(vector[..., part], start - part.start)]
+            if not written:
+                return all(outbox.delivered for outbox in self._all)
             self._publish(written)
 
     def end(self) -> bool:

@@ -182,11 +182,8 @@ class WindowWorkerLink(WindowLink):
     def begin_push(self, fetched: Sequence[int], portions: tuple[int, int], zero_copy: bool = False) -> None:
         self._outboxes.begin(fetched, portions, zero_copy)
 
-    def send_push(self, vector: Any) -> bool:
-        return self._outboxes.send(vector)
-
-    def send_final(self, vector: Any, start: int) -> None:
-        self._outboxes.send_final(vector, start)
+    def send_push(self, vector: Any, start: int = 0) -> bool:
+        return self._outboxes.send(vector, start)
 
     def end_pushes(self) -> bool:
         return self._outboxes.end()

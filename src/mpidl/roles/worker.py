@@ -20,7 +20,7 @@ from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.lead import GroupLead, Lead
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
-from mpidl.engines.mpi.through_servers import ThroughServers
+from mpidl.engines.mpi.servers.through_servers import ThroughServers
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.rehearsal import rehearse_replica
@@ -108,8 +108,11 @@ class Worker:
         if algorithm.exchange is Exchange.SERVERS:
             encodings = (None, None) if self._relayed else (algorithm.encoding(), algorithm.fetch_encoding())
             return ThroughServers(
-                shards, job.dtype, *encodings, in_rounds=job.config.run.deterministic, statistics=own_statistics(job)
-            )
+                shards, job.dtype, *encodings, pattern=algorithm.pattern(self._replicas),
+                # A relay would wait for a push that has begun.
+                model=None if self._relayed else job.model,
+                in_rounds=job.config.run.deterministic, statistics=own_statistics(job),
+            )  # fmt: skip
         if algorithm.coordinated:
             return SandblasterWorker(
                 shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,

@@ -16,7 +16,7 @@ from mpidl.job.rehearsal import first_gradient
 from mpidl.runs.prediction import exchanges_every
 from mpidl.topology.roles import Roles
 from mpidl.wire import encoded_bytes, parse
-from mpidl.wire.feedback import CHUNK
+from mpidl.wire.differences import CHUNK
 
 #: Formats of pushes and of fetches, from what loses nothing to what loses most. Sparse formats lose less than signs,
 #: but to find the largest elements takes several times as long.

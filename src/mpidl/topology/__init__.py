@@ -1,1 +1,1 @@
-"""The roles of ranks, and their placement on hosts."""
+"""Which rank plays which role, where."""

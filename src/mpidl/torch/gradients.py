@@ -8,7 +8,6 @@ import torch
 
 from mpidl.data.batch import Batch
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.model import TakeFinal
 from mpidl.torch.batches import pieces
 from mpidl.torch.calls import Calls
 from mpidl.torch.progress import BackwardProgress
@@ -26,12 +25,17 @@ class Gradients:
     name : str
         How messages call the module.
     micro_batches : int
-        In how many pieces a batch is computed.
+        Number of pieces in which a batch is computed.
+
+    Attributes
+    ----------
+    progress : BackwardProgress
+        Watches the backward passes of whole batches on the CPU.
     """
 
     def __init__(self, vector: Vector, calls: Calls, name: str, micro_batches: int) -> None:
         self._vector, self._calls, self._name, self._micro_batches = vector, calls, name, micro_batches
-        self._progress = BackwardProgress(vector, name)
+        self.progress = BackwardProgress(vector, name)
         self._stored = [False] * len(vector.parameters)
         for number, parameter in enumerate(vector.parameters):
             parameter.grad = None
@@ -65,7 +69,7 @@ class Gradients:
         else:
             self._vector.gradients[number].copy_(gradient)
             self._stored[number] = True
-        self._progress.accumulated(number)
+        self.progress.accumulated(number)
 
     def fill(self) -> None:
         """Let the gradient be 0 where nothing has been stored."""
@@ -79,6 +83,8 @@ class Gradients:
     def compute(self, batch: Batch, inputs: Any, targets: Any) -> float:
         """Return the loss of a batch, whose tensors these are, and compute its gradient."""
         self.begin(batch.number)
+        if self._micro_batches == 1 and self.progress.take is not None and self._calls.device.type == "cpu":
+            return self._watched(inputs, targets)
         if self._micro_batches == 1:
             loss = self._backward(inputs, targets)
         elif batch.weight is not None:
@@ -93,15 +99,11 @@ class Gradients:
         self._vector.store_statistics()
         return loss
 
-    def compute_early(self, batch: Batch, inputs: Any, targets: Any, take: TakeFinal) -> float:
-        """Do what `compute` does, and say early what is final; see `CompleteModel.wait_free_gradient`."""
-        if self._calls.device.type != "cpu" or self._micro_batches > 1:
-            return self.compute(batch, inputs, targets)
-        self.begin(batch.number)
-        loss, progress = self._loss(inputs, targets), self._progress
-        progress.begin(loss, take)
+    def _watched(self, inputs: Any, targets: Any) -> float:
+        loss = self._loss(inputs, targets)
+        self.progress.begin(loss)
         loss.backward()
-        progress.end()
+        self.progress.end()
         self.fill()
         return float(loss.item())
 

@@ -12,7 +12,8 @@ import torch
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError, refusing, telling
-from mpidl.nn.model import CompleteModel, Evaluation, TakeFinal
+from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.nn.wait_free import TakeFinal
 from mpidl.torch import losses
 from mpidl.torch.batches import Tensors
 from mpidl.torch.calls import Calls
@@ -152,11 +153,9 @@ class TorchModel(CompleteModel):
             loss = self._gradients.compute(batch, *self._tensors_of(batch))
         return loss, self._vector.gradient
 
-    def wait_free_gradient(self, batch: Batch, take: TakeFinal) -> tuple[float, Any]:
-        """See `CompleteModel.wait_free_gradient`: parameter by parameter, of whole batches on the CPU."""
-        with telling(self._name):
-            loss = self._gradients.compute_early(batch, *self._tensors_of(batch), take)
-        return loss, self._vector.gradient
+    def report_final(self, take: TakeFinal | None) -> None:
+        """Report parameter by parameter, of whole batches on the CPU."""
+        self._gradients.progress.take = take
 
     def _tensors_of(self, batch: Batch) -> tuple[Any, Any]:
         return self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")

@@ -7,12 +7,12 @@ from math import isfinite
 import torch
 
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.model import TakeFinal
+from mpidl.nn.wait_free import TakeFinal
 from mpidl.torch.vector import Vector
 
 
 class BackwardProgress:
-    """Knows from which element on a gradient is final, as far as a backward pass has come.
+    """Reports from which element on a gradient is final, as far as a backward pass has come.
 
     A parameter's gradient is final when PyTorch has accumulated it, once in a backward pass. Where a pass has another
     within it, as `torch.utils.checkpoint` does with ``use_reentrant=True``, it may be accumulated again, and statistics
@@ -23,6 +23,11 @@ class BackwardProgress:
     vector : Vector
     name : str
         How messages call the module.
+
+    Attributes
+    ----------
+    take : callable or None
+        See `mpidl.nn.wait_free.WaitFree`; None: nothing is watched.
     """
 
     def __init__(self, vector: Vector, name: str) -> None:
@@ -32,22 +37,15 @@ class BackwardProgress:
         self._done: list[bool] = []
         self._final = self._passes = 0
         self._watching = False
-        self._take: TakeFinal | None = None
+        self.take: TakeFinal | None = None
+        self._takes = False
 
-    def begin(self, loss: torch.Tensor, take: TakeFinal) -> None:
-        """Watch the backward pass of a loss that begins.
-
-        Parameters
-        ----------
-        loss : torch.Tensor
-        take : callable
-            See `CompleteModel.wait_free_gradient`.
-        """
+    def begin(self, loss: torch.Tensor) -> None:
+        """Watch the backward pass of a loss that begins."""
         self._done = [not each.requires_grad for each in self._vector.parameters]
         self._final, self._watching = len(self._done), True
         self._vector.store_statistics()
-        takes = self._passes > 0 and not self._late_statistics and isfinite(loss.item())
-        self._take = take if takes else None
+        self._takes = self._passes > 0 and not self._late_statistics and isfinite(loss.item())
 
     def accumulated(self, number: int) -> None:
         """Note that the gradient of a parameter has been accumulated, and stored in the flat gradient."""
@@ -61,9 +59,9 @@ class BackwardProgress:
         final = self._final
         while final and self._done[final - 1] and final - 1 not in self._late:
             final -= 1
-        if self._take is not None and final < self._final:
+        if self._takes and self.take is not None and final < self._final:
             self._final = final
-            self._take(self._vector.gradient, self._starts[final])
+            self.take(self._vector.gradient, self._starts[final])
 
     def end(self) -> None:
         """End the watch: the pass is over."""

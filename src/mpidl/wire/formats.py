@@ -1,4 +1,4 @@
-"""Wire formats by their names in a configuration."""
+"""The wire formats by their names in a configuration."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
 from mpidl.wire.wire import Wire
 
-#: Formats without an argument.
-SIMPLE: dict[str, type[Wire]] = {each.name: each for each in (Bf16, Int8, OneBit)}
-
 
 def parse(text: str, key: str = "wire") -> Wire | None:
-    """Return the wire format named by `key`, or None for "fp32", which encodes nothing.
+    """Return the wire format that `key` names, or None where values travel as they are: "fp32".
 
     Raises
     ------
     UsageError
-        There is no such format.
+        If there is no such format.
     """
+    name, _, argument = text.partition(":")
     if text == "fp32":
         return None
-    if text in SIMPLE:
-        return SIMPLE[text]()
-    name, _, argument = text.partition(":")
+    if text == "bf16":
+        return Bf16()
+    if text == "int8":
+        return Int8()
+    if text == "onebit":
+        return OneBit()
     if name == "topk":
         try:
             fraction = float(argument)

@@ -121,7 +121,7 @@ class ByFragments(RequestHandler):
 
     def _start(self, request: StartReduction) -> None:
         fragment = self._fragments[request.part]
-        fragment.says[:] = request.weight > 0, self.epoch_over, 0, 0, self.portion, 0, 0
+        fragment.says[:] = request.weight > 0, self.epoch_over, 0, 0, self.unpushed.portion, 0, 0
         fragment.says.view(np.float64)[Meeting.WEIGHT] = request.weight
         self.epoch_over = 0
         if self._peers.rank == 0:
@@ -141,7 +141,7 @@ class ByFragments(RequestHandler):
         own, given = slice(*fragment.part), len(fragment.given)
         says = fragment.all
         self._order = Order(int(says[0, Meeting.ORDER]), int(says[0, Meeting.LAST]), Phase.TRAIN)
-        self._leave_unpushed(request.rest)
+        self.unpushed.pushed(request.rest)
         if given:
             self._latest[own] = request.vector[own] = fragment.result
             gave = int(fragment.says[Meeting.GIVES])
@@ -154,16 +154,6 @@ class ByFragments(RequestHandler):
         if epoch:
             self._evaluate(epoch, self._latest)
         return given
-
-    def _leave_unpushed(self, rest: int) -> None:
-        """Note that all batches have been pushed but the last `rest`."""
-        pushed = sum(last - first for _, first, last in self.unpushed) - rest
-        while pushed > 0:
-            _, first, last = self.unpushed[0]
-            self.unpushed[0][1] = min(last, first + pushed)
-            pushed -= last - first
-            if pushed >= 0:
-                del self.unpushed[0]
 
     def _advance(self) -> bool:
         """Let the reductions under way go on; return whether any has not arrived."""

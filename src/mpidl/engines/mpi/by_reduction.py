@@ -108,7 +108,7 @@ class ByReduction(OwnShard):
         self._update(request, given)
         self._gather(request.parameters)
         if request.vector is not None:
-            self.unpushed.clear()
+            self.unpushed.pushed()
         figures["pushes"] += request.vector is not None
         figures["bytes_pushed"] += request.parameters.nbytes if request.vector is not None else 0
         figures["fetches"] += 1
@@ -122,7 +122,7 @@ class ByReduction(OwnShard):
 
     def _agree(self, gives: bool, weight: float = 0.0) -> np.ndarray:
         """Tell all who gives a vector that counts so much, which epoch is over, what is to be saved; say who gives."""
-        self._says[:] = gives, self.epoch_over, 0, 0, self.portion, 0, 0
+        self._says[:] = gives, self.epoch_over, 0, 0, self.unpushed.portion, 0, 0
         self._says.view(np.float64)[[Meeting.WEIGHT, Meeting.SECONDS]] = weight, self._mean_seconds()
         if self._peers.rank == 0:
             self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.order)[:2]

@@ -94,11 +94,11 @@ class CheckpointParticipant:
         return ReplicaPosition(
             batches=int(figures["batches"]),
             samples=int(figures["samples"]),
-            unpushed=[(portion, first, last) for portion, first, last in handler.unpushed],
+            unpushed=[(portion, first, last) for portion, first, last in handler.unpushed.parts],
             working=self._loader.unfinished(self.unused),
             tickets=self._tickets_before + self._loader.tickets,
             recent=list(self._recent),
-            portion=handler.portion,
+            portion=handler.unpushed.portion,
             clock=self.clock,
             fetched=handler.last_fetched(),
             counts=dict(self._state.counts),

@@ -19,7 +19,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stopped
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
-from mpidl.nn.model import CompleteModel, Model
+from mpidl.nn.model import Model
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
 
@@ -182,10 +182,7 @@ class MpiEngine:
         figures = self.status.figures
         pushing = figures["pushing_seconds"]
         gradient: np.ndarray
-        if request.early and isinstance(self.model, CompleteModel):
-            loss, gradient = self.model.wait_free_gradient(batch, self.handler.take_final)
-        else:
-            loss, gradient = self.model.loss_and_gradient(batch)
+        loss, gradient = self.model.loss_and_gradient(batch)
         seconds = self._timer() - started - (figures["pushing_seconds"] - pushing)
         pause = self._hooks.delay(time.perf_counter() - since)
         if pause > 0:

@@ -160,9 +160,9 @@ class InMemory(OwnShard):
         total, shard = self._clock, self.shard
         staleness = max(0, total - self._read)
         with self.changing:
-            self._whole.update_sparsely(request.gradient, total + 1, self.portion, staleness)
+            self._whole.update_sparsely(request.gradient, total + 1, self.unpushed.portion, staleness)
             self._rows[self._number, Row.UPDATES] += 1
-            self.unpushed.clear()
+            self.unpushed.pushed()
         shard.staleness.add(staleness)
         shard.pushes += 1
         shard.clock = total + 1

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.engines.mpi.lead import Lead
+from mpidl.engines.mpi.unpushed import UnpushedBatches
 from mpidl.parameters.ranges import Range
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
@@ -50,10 +51,7 @@ class RequestHandler:
         What the wire format has left out so far, for each server.
     copies : sequence of Differences
         What this worker has of each shard, where fetches are encoded.
-    portion : int
-        The portion of the last batch; -1 before the first.
-    unpushed : list of [int, int, int]
-        The batches computed since the last push: a portion, its first such batch, and the batch after the last.
+    unpushed : UnpushedBatches
     together : bool
         Whether all workers obey an order after the same push or reduction.
     where : callable
@@ -80,8 +78,7 @@ class RequestHandler:
 
     def __init__(self) -> None:
         self.status = Status(WORKER_STATUS)
-        self.unpushed: list[list[int]] = []
-        self.portion, self._batch = -1, -1
+        self.unpushed = UnpushedBatches()
         self.cut_seen: Callable[[int], None] = lambda order: None
 
     def bind(self, link: WorkerLink) -> None:
@@ -96,17 +93,11 @@ class RequestHandler:
 
     def took(self, portion: int, batch: int) -> None:
         """Note the batch that the next vector will come from."""
-        self.portion, self._batch = portion, batch
+        self.unpushed.took(portion, batch)
 
     def computed(self, loss: float, weight: float) -> None:
         """Note that a gradient has been computed, its batch's weight, and the mean loss times this weight."""
-        if self.unpushed and self.unpushed[-1][0] == self.portion:
-            self.unpushed[-1][2] = self._batch + 1
-        else:
-            self.unpushed.append([self.portion, self._batch, self._batch + 1])
-
-    def take_final(self, gradient: Any, start: int) -> None:
-        """Send what can be sent of a gradient whose push follows, final from element `start` on; wait for nothing."""
+        self.unpushed.computed()
 
     def applied(self) -> bool:
         """Return whether all that this worker pushed has been applied."""
@@ -142,8 +133,7 @@ class RequestHandler:
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray]) -> None:
         """Go on where another worker was, whose `vectors` these are."""
-        self.unpushed = [list(part) for part in position.unpushed]
-        self.portion = position.portion
+        self.unpushed.load(position)
 
     def fetch(self, parameters: np.ndarray) -> None:
         """Bring the present parameters, with all of this worker's own pushes, into a vector."""

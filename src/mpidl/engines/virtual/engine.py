@@ -94,7 +94,7 @@ class VirtualEngine:
         self._given_back: deque[int] = deque()
         self._epochs: set[int] = set()
         self._taken, self._advanced = Signal(environment), Signal(environment)
-        self._handler = self._make_handler()
+        self._handler = self._make_handler(replicas)
         self._actions: Mapping[type, Action] = {
             NextBatch: self._next_batch,
             Gradient: self._gradient,
@@ -108,15 +108,14 @@ class VirtualEngine:
         for death in times.deaths if times is not None else ():
             environment.process(self._die(self.replicas[death.replica], death))
 
-    def _make_handler(self) -> RequestHandler:
+    def _make_handler(self, replicas: int) -> RequestHandler:
         if self._algorithm.exchange is Exchange.REDUCTION:
             return ByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
             return InMemory(self._cluster, self._gradient)
         if self._algorithm.coordinated:
             return VirtualSandblaster(self._cluster, self._training, self._gradient, self._hooks, self._state)
-        encodings = self._algorithm.encoding(), self._algorithm.fetch_encoding()
-        return ThroughServers(self._cluster, *encodings)
+        return ThroughServers(self._cluster, self._algorithm, replicas)
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""
@@ -282,7 +281,7 @@ class VirtualEngine:
         return replica.next_batch()
 
     def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
-        cluster, replica.early = self._cluster, request.early
+        cluster = self._cluster
         cluster.begin()
         if cluster.machines is not None:
             # Computed when its time has passed: few gradients exist at once, and they stay in the cache.

@@ -21,8 +21,6 @@ class Exchanger:
     ----------
     fetched : list of int
         The clock of each shard at the last fetch.
-    early : bool
-        Whether its last gradient left while it was computed.
     unapplied : list of simpy.Process
         Deliveries of its pushes that may still be under way.
     following : dict of int to simpy.Process
@@ -32,7 +30,6 @@ class Exchanger:
     def __init__(self, number: int) -> None:
         self.number = number
         self.fetched: list[int] = []
-        self.early = False
         self.unapplied: list[simpy.Process] = []
         self.following: dict[int, simpy.Process] = {}
         self._feedback: list[ErrorFeedback] = []

@@ -65,7 +65,7 @@ class VirtualSandblaster(ThroughServers):
         hooks: Hooks,
         state: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(cluster, None)
+        super().__init__(cluster, training.algorithm, replicas=1)
         self._algorithm, self._compute, self._hooks, self._state = training.algorithm, compute, hooks, state
         schedule, self._portions = training.schedule, training.schedule.portions
         self._samples = schedule.steps / schedule.steps_per_epoch * schedule.portions.samples

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, RequestHandler
 from mpidl.engines.virtual.processes import Process
 from mpidl.engines.virtual.relay import VirtualRelay
 from mpidl.engines.virtual.traffic import PushInFlight, Traffic
-from mpidl.wire import Wire
 
 
 class ThroughServers(RequestHandler):
@@ -21,20 +21,22 @@ class ThroughServers(RequestHandler):
     Parameters
     ----------
     cluster : VirtualCluster
-    wire, wire_fetch : Wire or None
-        How pushes, and how fetches are encoded. None: not at all.
+    algorithm : Algorithm
+    replicas : int
+        Number of replicas.
     """
 
-    def __init__(self, cluster: VirtualCluster, wire: Wire | None, wire_fetch: Wire | None = None) -> None:
-        self._cluster, self._wire = cluster, wire
-        self._traffic = Traffic(cluster, wire_fetch)
+    def __init__(self, cluster: VirtualCluster, algorithm: Algorithm, replicas: int) -> None:
+        self._cluster, self._wire = cluster, algorithm.encoding()
+        self._pattern = algorithm.pattern(replicas)
+        self._traffic = Traffic(cluster, algorithm.fetch_encoding(), wait_free=self._pattern.pushes_gradients)
         self._relays: dict[int, VirtualRelay] = {}
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
         relays = () if cluster.machines is None else cluster.machines.relays
         first = 0 if cluster.machines is None else cluster.machines.replicas
-        for number, replicas in enumerate(relays, first):
-            relay = VirtualRelay(number, replicas, cluster, self._traffic, wire)
-            self._relays |= dict.fromkeys(replicas, relay)
+        for number, workers in enumerate(relays, first):
+            relay = VirtualRelay(number, workers, cluster, self._traffic, self._wire)
+            self._relays |= dict.fromkeys(workers, relay)
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
         """See `RequestHandler.remove_replica`; tells the servers that no more of its pushes follow."""
@@ -62,7 +64,7 @@ class ThroughServers(RequestHandler):
         cluster = self._cluster
         cluster.totals.fetches += 1
         cluster.begin()
-        if request.ahead:
+        if self._pattern.prefetches:
             if not replica.brought:
                 yield from self._take_ahead(replica, request.parameters)
                 self._fetch_ahead(replica)
@@ -103,12 +105,13 @@ class ThroughServers(RequestHandler):
         if replica.number in self._relays:
             self._push_to_relay(replica, request.vector)
             return
-        followed, following, fetched = list[int](), request.fetched_next, replica.fetched
-        if following is not None and machines is not None:
+        followed, fetched = list[int](), replica.fetched
+        following: np.ndarray | None = replica.parameters
+        if self._pattern.fetches_next and machines is not None:
             followed = [n for n in range(len(cluster.servers)) if machines.by_messages(replica.number, n)]
-            if followed and request.ahead:
+            if followed and self._pattern.prefetches:
                 # A replica that dies meanwhile has pushed nothing.
-                yield from self._take_ahead(replica, following)
+                yield from self._take_ahead(replica, replica.parameters)
                 following, replica.brought = replica.spare, True
         portions, nbytes = self._pushed(replica), request.vector.nbytes
         vector = self._vector_to_send(replica, request.vector)

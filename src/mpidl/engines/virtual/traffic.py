@@ -58,6 +58,8 @@ class Traffic:
     cluster : VirtualCluster
     wire_fetch : Wire or None
         How fetches are encoded. None: not at all.
+    wait_free : bool
+        Whether replicas send what is final of a gradient while they compute the rest.
 
     Attributes
     ----------
@@ -65,8 +67,8 @@ class Traffic:
         Is announced when a shard has changed otherwise than by pushes that are applied at once.
     """
 
-    def __init__(self, cluster: VirtualCluster, wire_fetch: Wire | None) -> None:
-        self._cluster, self._wire_fetch = cluster, wire_fetch
+    def __init__(self, cluster: VirtualCluster, wire_fetch: Wire | None, wait_free: bool = False) -> None:
+        self._cluster, self._wire_fetch, self._wait_free = cluster, wire_fetch, wait_free
         self.updated = Signal(cluster.environment)
 
     def fetch(
@@ -170,8 +172,9 @@ class Traffic:
         assert machines is not None
         earlier, server.last[exchanger.number] = server.last.get(exchanger.number), environment.active_process
         # A server begins with the first chunk while the rest is on its way, and works on others' while it waits for it.
-        # Of a gradient that has left early the first chunk is there; all its bytes take the time of the network.
-        first = 0.0 if exchanger.early and machines.apart(exchanger.number, number) else min(size, machines.chunk)
+        # Of a wait-free push the first chunk is there; all its bytes take the time of the network.
+        there = self._wait_free and exchanger.number < machines.replicas and machines.apart(exchanger.number, number)
+        first = 0.0 if there else min(size, machines.chunk)
         yield from machines.push(exchanger.number, number, first)
         rest = environment.process(machines.push(exchanger.number, number, size - first)) if size > first else None
         if machines.shares_cores:

@@ -39,6 +39,8 @@ class FirstOfStep(Policy):
 
     def __init__(self, count: int, workers: int, grace: float = 0.0) -> None:
         self._count, self._workers, self._grace = count, workers, grace
+        # A step whose grace window is over still waits for a push that has begun to arrive.
+        self.by_arrival = grace > 0
 
     def attach(self, shard: ShardState) -> None:
         self._active = set(range(self._workers))

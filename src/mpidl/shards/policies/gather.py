@@ -65,7 +65,7 @@ class Gather(Gathering):
     _adding = Sgd()
 
     def __init__(self, count: int, scale: Scale = unscaled) -> None:
-        self._count, self._scale, self.by_staleness = count, scale, scale is not unscaled
+        self._count, self._scale, self.by_arrival = count, scale, scale is not unscaled
 
     def attach(self, shard: ShardState) -> None:
         super().attach(shard)

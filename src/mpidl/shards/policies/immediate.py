@@ -18,7 +18,7 @@ class ApplyAtOnce(Policy):
     adds_up = True
 
     def __init__(self, scale: Scale = unscaled) -> None:
-        self._scale, self.sums, self.by_staleness = scale, scale is unscaled, scale is not unscaled
+        self._scale, self.sums, self.by_arrival = scale, scale is unscaled, scale is not unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         shard.update(chunk, values, push.ordinal, self._scale(push.staleness))
@@ -28,7 +28,7 @@ class AddChange(Policy):
     """Add each push, a change made by the worker's own rule; `scale` returns the factor of it for its staleness."""
 
     def __init__(self, scale: Scale = unscaled) -> None:
-        self._scale, self.by_staleness = scale, scale is not unscaled
+        self._scale, self.by_arrival = scale, scale is not unscaled
         # Scaling damps all changes, those of statistics too.
         self.sums = self.adds_up = scale is unscaled
 
@@ -46,7 +46,7 @@ class Assign(Policy):
 class DropStale(Policy):
     """Drop pushes with a staleness above `bound`, and leave the others to another policy."""
 
-    by_staleness = True
+    by_arrival = True
 
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound

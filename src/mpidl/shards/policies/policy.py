@@ -42,8 +42,8 @@ class Policy:
         Whether a push includes the parameters that it was computed at, so that its values have shape (2, size).
     sums : bool
         Whether the sum of several workers' pushes may arrive as one push.
-    by_staleness : bool
-        Whether the handling of a push depends on its staleness when its first chunk arrives.
+    by_arrival : bool
+        Whether the handling of a push depends on when its first chunk arrives, as its staleness does.
     adds_up : bool
         Whether several pushes computed at the same parameters add up to a larger step: then the changes of statistics
         by stale pushes are damped.
@@ -52,7 +52,7 @@ class Policy:
     awaited: bool = False
     compares: bool = False
     sums: bool = False
-    by_staleness: bool = False
+    by_arrival: bool = False
     adds_up: bool = False
 
     def attach(self, shard: ShardState) -> None:

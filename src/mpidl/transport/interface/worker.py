@@ -122,15 +122,15 @@ class WorkerLink(FollowerLink, Protocol):
         With `zero_copy`, the vector doesn't change before the next fetch has finished.
         """
 
-    def send_push(self, vector: Any) -> bool:
-        """Send as many chunks of `vector` as the shards have room for; return whether all are delivered."""
-        ...
+    def send_push(self, vector: Any, start: int = 0) -> bool:
+        """Send the chunks of `vector` that don't begin before `start`, as far as the shards have room for them.
 
-    def send_final(self, vector: Any, start: int) -> None:
-        """Send the chunks of `vector` that don't begin before `start`, as far as there is room; wait for nothing.
-
-        A push of it has begun; `send_push` sends what is left.
+        Returns
+        -------
+        bool
+            Whether all of the push is delivered.
         """
+        ...
 
     def end_pushes(self) -> bool:
         """Tell the shards that no push follows; False while one of them has no room."""

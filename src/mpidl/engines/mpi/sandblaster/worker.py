@@ -13,7 +13,7 @@ from mpidl.algorithms.coordinator_requests import Segment
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit
 from mpidl.algorithms.units import UnitData, cut_units, minibatches
 from mpidl.data.schedule import Portions
-from mpidl.engines.mpi.through_servers import ThroughServers
+from mpidl.engines.mpi.servers.through_servers import ThroughServers
 from mpidl.parameters.ranges import Range
 from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import COPY, NOTICE, TICKETS, Notice
@@ -156,4 +156,5 @@ class SandblasterWorker(ThroughServers):
         unit = request.unit
         loss, weight = np.array([self._loss, self._weight]).view(np.int64).tolist()
         number = unit.evaluation * TICKETS + unit.number + COPY * self._copy
-        self._send(request.vector, [number] * len(self.fetched), (loss, weight))
+        self.connection.begin(request.vector, [number] * len(self.connection.fetched), (loss, weight))
+        self.connection.deliver(request.vector)

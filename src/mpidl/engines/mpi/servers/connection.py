@@ -1,0 +1,152 @@
+"""A worker's connection to the servers, or to its relay: the steps of which every exchange consists."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpidl.device import from_host
+from mpidl.engines.mpi.unpushed import UnpushedBatches
+from mpidl.engines.mpi.waiting import Waiting, timer
+from mpidl.parameters.ranges import Range
+from mpidl.transport.interface.worker import WorkerLink
+from mpidl.transport.protocol import ShardClock
+from mpidl.transport.status import Status
+from mpidl.wire import Differences
+
+
+class Connection:
+    """Pushes and fetches through a link, with their counts and times in the worker's status.
+
+    Parameters
+    ----------
+    shards : sequence of Range
+        The shards that make up the worker's slice of the vector, counted from its beginning.
+    status : Status
+    unpushed : UnpushedBatches
+    copies : sequence of Differences
+        What the worker has of each shard, where fetches are encoded.
+    arriving : callable
+        Called with the ordinal of an order that others may have marked, before fetched values are used.
+
+    Attributes
+    ----------
+    link : WorkerLink
+    fetched : array (shards, len(ShardClock)) of int64
+        What each shard's server showed at the last fetch.
+    parameters : array or None
+        The vector of the last `Fetch`, and of the next one.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Range],
+        status: Status,
+        unpushed: UnpushedBatches,
+        copies: Sequence[Differences],
+        arriving: Callable[[int], None],
+    ) -> None:
+        self._parts = [slice(*shard) for shard in shards]
+        self._status, self._unpushed, self._copies, self._arriving = status, unpushed, copies, arriving
+        self.fetched = self.clocks()
+        self.parameters: Any = None
+        # The shards that are being fetched behind the last push.
+        self._behind: Sequence[int] = ()
+        # The vector whose push has begun, and the bytes that had been pushed before.
+        self._begun: Any = None
+        self._pushed_before = 0
+
+    def bind(self, link: WorkerLink) -> None:
+        """Reach the servers by `link` from now on."""
+        self.link = link
+        self._waiting, self._timer = Waiting(link, self._status), timer(link.crowded)
+        self._behind, self._begun = (), None
+
+    def clocks(self) -> np.ndarray:
+        """Return memory for what the shards' servers show at a fetch."""
+        return np.full((len(self._parts), len(ShardClock)), -1, np.int64)
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready()`."""
+        self._waiting.until(ready)
+
+    # Fetches.
+
+    def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
+        """Start fetching all shards into a vector, except some."""
+        started = self._timer()
+        # A clock read before the parameters never makes them look fresher than they are.
+        self.link.start_fetch(parameters, clocks, without)
+        self._status.figures["fetching_seconds"] += self._timer() - started
+
+    def finish_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
+        """Let a fetch that was started arrive; its clocks are those of the last fetch from now on."""
+        figures, before = self._status.figures, self.link.bytes_fetched
+        if self.link.encoded:
+            self.wait(self.link.take_differences)
+        started = self._timer()
+        self.link.finish_fetch()
+        # A relay counts the bytes that travel between nodes.
+        if not self.link.relayed:
+            figures["bytes_fetched"] += self.link.bytes_fetched - before
+        for number, part in enumerate(self._parts):
+            if number in self.link.encoded:
+                from_host(self._copies[number].values, parameters[part])
+            elif not self.link.relayed:
+                figures["bytes_fetched"] += parameters[part].nbytes
+        figures["fetching_seconds"] += self._timer() - started
+        self._arriving(max(clocks[:, ShardClock.CUT].tolist(), default=0))
+        self.fetched[:] = clocks
+
+    def start_behind_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
+        """Start fetching into a vector behind the last push; return the shards whose servers answer such a fetch."""
+        started = self._timer()
+        self._behind = self.link.follow_push(parameters, clocks)
+        self._status.figures["fetching_seconds"] += self._timer() - started
+        return self._behind
+
+    def finish_behind_push(self) -> Sequence[int]:
+        """Let the shards that are being fetched behind the last push arrive, and return them."""
+        behind, self._behind = self._behind, ()
+        if behind:
+            started = self._timer()
+            self.link.finish_following()
+            self._status.figures["fetching_seconds"] += self._timer() - started
+        return behind
+
+    def count_behind_push(self, parameters: Any, behind: Sequence[int]) -> None:
+        """Count the bytes of shards that were fetched behind a push into a vector."""
+        parts = (self._parts[number] for number in behind if number not in self.link.encoded)
+        self._status.figures["bytes_behind"] += sum(parameters[part].nbytes for part in parts)
+
+    # Pushes.
+
+    def begin_push(self, vector: Any, zero_copy: bool) -> None:
+        """Begin the push of a vector, unless it has begun; with `zero_copy` it stays as it is until the next fetch."""
+        if self._begun is None:
+            self.begin(vector, self.fetched[:, ShardClock.CLOCK].tolist(), self._unpushed.portions, zero_copy)
+        assert self._begun is vector, "a part of another vector has been sent"
+
+    def begin(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int], zero_copy: bool = False) -> None:
+        """Begin a push with what goes into its headers: a clock for each server, and two numbers."""
+        self._begun, self._pushed_before = vector, self.link.bytes_pushed
+        self.link.begin_push(clocks, portions, zero_copy)
+
+    def send(self, vector: Any, start: int = 0) -> bool:
+        """Send the chunks from element `start` on as far as there is room; return whether all of the push is sent."""
+        started = self._timer()
+        delivered = self.link.send_push(vector, start)
+        self._status.figures["pushing_seconds"] += self._timer() - started
+        return delivered
+
+    def deliver(self, vector: Any) -> None:
+        """Send what is left of a push that has begun."""
+        figures = self._status.figures
+        self.wait(lambda: self.send(vector))
+        self._begun = None
+        figures["pushes"] += 1
+        figures["bytes_pushed"] += 0 if self.link.relayed else self.link.bytes_pushed - self._pushed_before
+        figures["last_push"] = time.time()
