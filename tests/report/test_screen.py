@@ -6,7 +6,7 @@ import re
 import pytest
 
 from mpidl.launch import marks
-from mpidl.report.progress import Relay, Title
+from mpidl.report.progress import ForwardedProgress, Title
 from mpidl.report.screen import Screen
 
 REPORT = {"time": 1.0, "epoch": 1.0, "train_loss": float("nan"), "test_accuracy": 0.5, "staleness": {"mean": 1.0}}
@@ -17,7 +17,7 @@ def told(monkeypatch):
     """What a rank tells, beginning with a run's title."""
     words = []
     monkeypatch.setattr(marks, "tell", words.append)
-    relay = Relay(Title("runs/ü: 1 parameter (4 B)", 2.0, 100))
+    relay = ForwardedProgress(Title("runs/ü: 1 parameter (4 B)", 2.0, 100))
     relay.write("a line")
     relay.update(REPORT, evaluated=True)
     relay.close()

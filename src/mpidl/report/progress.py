@@ -1,4 +1,4 @@
-"""A run's progress on stderr: a bar on a terminal, lines in a log. No line is wider than a terminal of 80 columns."""
+"""A run's progress on stderr: a bar on a terminal, lines of less than 80 columns in a log."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import msgspec
 from mpidl.launch import marks
 from mpidl.launch.output import STDERR, tolerate_closed
 
-__all__ = ["LogProgress", "Progress", "Relay", "TerminalProgress", "choose"]
+__all__ = ["ForwardedProgress", "LogProgress", "Progress", "TerminalProgress", "choose"]
 
 #: Time constant of the averaged rate, in seconds.
 AVERAGING_TIME = 10.0
 
-#: Fewest characters of the bar.
+#: Least length of the bar in characters.
 SHORTEST_BAR = 12
 
-#: Columns of a terminal that doesn't say how many it has, and of a log.
+#: Columns of a log, and of a terminal of unknown width.
 COLUMNS = 80
 
 
 class Title(msgspec.Struct):
-    """What is known of a run before it begins.
+    """The properties of a run before it begins.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ class Title(msgspec.Struct):
     samples : int
         Samples in an epoch.
     accuracy : str
-        What the share of correct samples is called.
+        Name of the fraction of correct samples.
     split : str
-        What the model is evaluated on while it trains: "test" or "validation".
+        The data of evaluations during training: "test" or "validation".
     """
 
     text: str
@@ -52,12 +52,12 @@ class Title(msgspec.Struct):
 
 
 class Progress:
-    """Shows a run's reports on stderr as they come. If its reader has gone away, that asks the run to save and stop.
+    """Shows a run's reports on stderr as they arrive. If stderr is closed, the run is asked to save and stop.
 
     Attributes
     ----------
     drawn : bool
-        Whether a bar is drawn again and again.
+        Whether a bar is redrawn.
     """
 
     drawn: bool
@@ -72,29 +72,29 @@ class Progress:
         Parameters
         ----------
         report : mapping
-            "time" (training time so far, in seconds) and "epoch". "train_loss", loss and accuracy of the
-            title's split, such as "test_loss", "samples_per_second", "server_load" (0 to 1) and "staleness" ("mean",
-            ...) may be None or absent.
+            "time" (training time so far, in seconds) and "epoch". "train_loss", loss and accuracy of the title's
+            split, such as "test_loss", "samples_per_second", "server_load" (0 to 1) and "staleness" ("mean", ...) may
+            be None or absent.
         evaluated : bool
-            Whether it is of an evaluation.
+            Whether it is the report of an evaluation.
         last : bool
             Whether its rate is that of the whole run.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Show nothing more."""
+        """End the output."""
 
 
 def choose(title: Title) -> Progress:
-    """Return what shows the progress of the run on this process' stderr, or its launcher's."""
+    """Return the progress for this process's stderr, or its launcher's."""
     if os.environ.get(marks.TERMINAL):
-        return Relay(title)
+        return ForwardedProgress(title)
     return TerminalProgress(title) if os.isatty(2) else LogProgress(title)
 
 
-class Relay(Progress):
-    """Tells everything to ``mpidl train -n``, which draws: an MPI launcher holds what ranks draw until a line ends."""
+class ForwardedProgress(Progress):
+    """Sends everything to ``mpidl train -n``, which draws: an MPI launcher holds back unfinished lines of its ranks."""
 
     drawn = True
 
@@ -138,7 +138,7 @@ class _Figures(Progress):
         self._rate = kept * (self._rate or 0.0) + (1 - kept) * rate
 
     def _done(self, report: Mapping[str, Any]) -> float:
-        """Return which part of the run is done."""
+        """Return the completed fraction of the run."""
         return min(1.0, float(report["epoch"]) / self._title.epochs)
 
     def _left(self, report: Mapping[str, Any]) -> str | None:
@@ -188,14 +188,14 @@ class TerminalProgress(_Figures):
             self.write(_fitting(_evaluation(report, self._title), width))
         self._bar.ncols = width
         self._bar.n = self._done(report) * self._title.epochs
-        # The least important is left out first.
-        room = width - len("100%||  ") - SHORTEST_BAR
-        left_out = ((), (0,), (0, 5), (0, 4, 5), (0, 3, 4, 5), (0, 2, 3, 4, 5), range(6), range(7))
-        self._bar.set_description_str(_choice(self._state(report, self._rate), left_out, room), refresh=True)
+        # The least important is omitted first.
+        available = width - len("100%||  ") - SHORTEST_BAR
+        omitted = ((), (0,), (0, 5), (0, 4, 5), (0, 3, 4, 5), (0, 2, 3, 4, 5), range(6), range(7))
+        self._bar.set_description_str(_choice(self._state(report, self._rate), omitted, available), refresh=True)
 
     @tolerate_closed(STDERR)
     def close(self) -> None:
-        """See `Progress.close`: the bar is left as it is."""
+        """End the output; the bar stays."""
         self._bar.close()
 
 
@@ -221,10 +221,9 @@ class LogProgress(_Figures):
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
         self._average(report, last)
         begin = f"{_clock()}  {self._done(report):4.0%}  "
-        room = COLUMNS - 1 - len(begin)
         figures = self._tested(report) if evaluated else self._state(report, report.get("samples_per_second"))
-        left_out = ((), (1,), (1, 3)) if evaluated else ((), (5,), (4, 5), (3, 4, 5))
-        self.write(begin + _choice(figures, left_out, room))
+        omitted = ((), (1,), (1, 3)) if evaluated else ((), (5,), (4, 5), (3, 4, 5))
+        self.write(begin + _choice(figures, omitted, COLUMNS - 1 - len(begin)))
 
     def _tested(self, report: Mapping[str, Any]) -> list[str | None]:
         split = self._title.split
@@ -251,7 +250,7 @@ def _bar(epochs: float) -> Any:
         desc="starting",
         bar_format="{percentage:3.0f}%|{bar}| {desc}",
         ncols=_columns() - 1,
-        nrows=24,  # on a terminal that reports no rows tqdm would hide the bar
+        nrows=24,  # on a terminal without a known number of rows, tqdm would hide the bar
         file=sys.stderr,
     )
 
@@ -263,12 +262,12 @@ def _columns() -> int:
         return COLUMNS
 
 
-def _choice(figures: Sequence[str | None], left_out: Sequence[Sequence[int]], room: int) -> str:
-    """Return the figures that fit; what is left out if they don't stands in `left_out`, by its numbers."""
-    for numbers in left_out:
+def _choice(figures: Sequence[str | None], omitted: Sequence[Sequence[int]], width: int) -> str:
+    """Return the figures that fit into `width`; `omitted` has the numbers of those to omit, attempt by attempt."""
+    for numbers in omitted:
         texts = [text for number, text in enumerate(figures) if text and number not in numbers]
         for gap in ("  ", " "):
-            if len(gap.join(texts)) <= room:
+            if len(gap.join(texts)) <= width:
                 return gap.join(texts)
     return ""
 
@@ -285,9 +284,9 @@ def _evaluation(report: Mapping[str, Any], title: Title) -> list[str | None]:
     ]
 
 
-def _fitting(figures: Sequence[str | None], room: int) -> str:
-    """Return as many of the figures as fit, the first ones."""
-    return _choice(figures, [range(count, len(figures)) for count in range(len(figures), -1, -1)], room)
+def _fitting(figures: Sequence[str | None], width: int) -> str:
+    """Return the first figures, as many as fit."""
+    return _choice(figures, [range(count, len(figures)) for count in range(len(figures), -1, -1)], width)
 
 
 def _figure(form: str, value: float | None) -> str | None:

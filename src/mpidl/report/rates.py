@@ -1,7 +1,8 @@
-"""How fast a run is, and what it has counted."""
+"""A run's speed, its servers' load, its counts and its recent training loss."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from mpidl.engines.totals import Totals
@@ -12,17 +13,17 @@ SHORTEST_SPAN = 0.3
 
 
 class Rates:
-    """A run's speed, and what part of their time its servers work.
+    """A run's speed, and the fraction of their time that its servers work.
 
     Parameters
     ----------
     samples, seconds : float
-        What the run had done, and the training time that it had taken, before it was resumed.
+        Samples and training time of the run before it was resumed.
 
     Attributes
     ----------
     values : dict
-        samples_per_second and server_load, between the last two moments of `measure`; None before.
+        samples_per_second and server_load between the last two measurements; None before.
     """
 
     def __init__(self, samples: float, seconds: float) -> None:
@@ -31,7 +32,7 @@ class Rates:
         self.values: dict[str, Any] = {"samples_per_second": None, "server_load": None}
 
     def measure(self, totals: Totals) -> None:
-        """Compute the rates since they were last computed, if that was long enough ago."""
+        """Compute the rates since the last measurement, if that was long enough ago."""
         before = self._last
         samples, seconds = totals.samples - before.samples, totals.seconds - before.seconds
         if seconds < SHORTEST_SPAN:
@@ -41,24 +42,24 @@ class Rates:
         self._last = totals
 
     def end(self, totals: Totals) -> None:
-        """Compute the rates of the whole run, which is at its end."""
+        """Compute the rates of the whole run at its end."""
         seconds = totals.trained_seconds
         if seconds > 0:
             self.values = {"samples_per_second": self.speed(totals), "server_load": _load(totals, seconds)}
 
     def speed(self, totals: Totals) -> float:
-        """Return the samples per second of the whole run, which is at its end."""
+        """Return the samples per second of the whole run at its end."""
         seconds = self._seconds + totals.trained_seconds
         return (self._samples + totals.samples) / seconds if seconds > 0 else 0.0
 
 
 def _load(totals: Totals, seconds: float, before: float = 0.0) -> float:
-    """Return which part of some seconds a server has worked, whose servers had together worked `before` till then."""
+    """Return the servers' mean load over the last `seconds`; they had worked for `before` seconds in total before."""
     return min(1.0, (sum(totals.busy_seconds) - before) / len(totals.busy_seconds) / seconds)
 
 
 def counts(totals: Totals) -> dict[str, Any]:
-    """Return what a record and the summary say of a run's exchanges."""
+    """Return the items of a record and of the summary about a run's exchanges."""
     return {
         "staleness": staleness_statistics(totals.staleness, totals.staleness_sum, totals.staleness_max),
         "staleness_histogram": totals.staleness[: min(totals.staleness_max + 1, len(totals.staleness))].tolist(),
@@ -71,3 +72,36 @@ def counts(totals: Totals) -> dict[str, Any]:
         "timing": totals.timing(),
         "shares": totals.shares(),
     }
+
+
+class RecentLoss:
+    """The mean loss over the last epoch of samples or, if that is shorter, over the last seconds.
+
+    Parameters
+    ----------
+    samples : int
+        Samples in an epoch.
+    seconds : float
+    """
+
+    def __init__(self, samples: int, seconds: float) -> None:
+        self._samples, self._seconds = samples, seconds
+        # The newest totals that are old enough, and those after them.
+        self._marks = deque([Totals(0.0)])
+
+    def mark(self, totals: Totals) -> None:
+        """Allow later means to begin at these totals."""
+        if totals.samples > self._marks[-1].samples:
+            self._marks.append(totals)
+
+    def at(self, totals: Totals) -> float | None:
+        """Return the mean at these totals; None if nothing has been computed since its beginning."""
+        while len(self._marks) > 1 and self._old(self._marks[1], totals):
+            self._marks.popleft()
+        first = self._marks[0]
+        weight = totals.weight - first.weight
+        return (totals.loss - first.loss) / weight if weight > 0 else None
+
+    def _old(self, mark: Totals, totals: Totals) -> bool:
+        samples, seconds = totals.samples - mark.samples, totals.seconds - mark.seconds
+        return samples >= self._samples or (samples > 0 and seconds >= self._seconds)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from io import FileIO
 from itertools import chain, count
 from pathlib import Path
@@ -17,7 +21,9 @@ import msgspec
 
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
+from mpidl.launch import environment, marks
 from mpidl.storage.lock import Lock
+from mpidl.version import VERSION
 
 __all__ = ["Recorder", "encode", "first_failure", "record_event"]
 
@@ -29,15 +35,15 @@ class Recorder:
     """Writes the files of one run.
 
     A new run makes its own directory: NAME, or NAME-2, NAME-3, ... if that exists, so that no run overwrites another.
-    A resumed run continues in its directory, where its last summary holds no longer. No other run can use the directory
-    until the files are closed.
+    A resumed run continues in its directory, and removes the old summary. No other run can use the directory until the
+    files are closed.
 
     Parameters
     ----------
     config : Config
         Written as ``config.toml``, with the directory's name as ``run.name``.
     resume : bool
-        Whether to continue in the directory that ``run.dir`` and ``run.name`` name.
+        Whether to continue in the directory given by ``run.dir`` and ``run.name``.
 
     Attributes
     ----------
@@ -74,7 +80,7 @@ class Recorder:
         Raises
         ------
         MpidlError
-            The line can't be written, such as on a full disk.
+            The line can't be written, for example because the disk is full.
         """
         self._append(self._metrics, record)
 
@@ -122,7 +128,7 @@ class Recorder:
             raise MpidlError(f"{file.name}: {error.strerror}") from None
 
     def discard(self) -> None:
-        """Close the files, and remove the directories that were made for a run that does not begin."""
+        """Close the files, and remove the directories made for a run that doesn't start."""
         self.close()
         for directory in self._made[:1]:
             shutil.rmtree(directory, ignore_errors=True)
@@ -145,7 +151,7 @@ def record_event(directory: Path, kind: str, rank: int, role: str, **details: An
 
 
 def first_failure(directory: Path) -> bool:
-    """Return whether this rank is the first of a run that asks, or can't know."""
+    """Return whether this rank is the first of a run to call this; True if the file can't be written."""
     try:
         (directory / FAILED).touch(exist_ok=False)
     except FileExistsError:
@@ -175,7 +181,7 @@ def _made(directory: Path) -> bool:
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it when it is on disk."""
+    """Write a file under a temporary name, and rename it once it is on disk."""
     temporary = path.with_name(f".{path.name}")
     with temporary.open("wb") as file:
         file.write(content)
@@ -185,7 +191,7 @@ def _write_file(path: Path, content: bytes) -> None:
 
 
 def _open_append(path: Path) -> FileIO:
-    """Open a file of lines for appending; remove a last line that is incomplete because its writer died."""
+    """Open a file of lines for appending; remove an incomplete last line, left by a writer that died."""
     file = FileIO(path, "a")
     file.truncate(path.read_bytes().rfind(b"\n") + 1)
     return file
@@ -194,3 +200,34 @@ def _open_append(path: Path) -> FileIO:
 def encode(record: Mapping[str, Any]) -> bytes:
     """Return a record of numbers, text and NumPy arrays as a line of JSON; numbers that are not finite become null."""
     return msgspec.json.encode(record, enc_hook=lambda value: value.tolist())
+
+
+def origin(hosts: Sequence[str], mpi: str | None, seed: int, virtual: bool = False) -> dict[str, Any]:
+    """Return the items of a summary about the origin of its figures.
+
+    Parameters
+    ----------
+    hosts : sequence of str
+        The host of each rank.
+    mpi : str or None
+        Name and version of the MPI library, if there is one.
+    seed : int
+    virtual : bool
+        Whether the run was on a virtual cluster, so that its times and rates are predictions.
+    """
+    return {
+        "virtual": virtual,
+        "version": VERSION,
+        "command": os.environ.get(marks.COMMAND) or command(),
+        "hosts": dict(Counter(hosts)),
+        "mpi": mpi,
+        "job_id": environment.job(),
+        "seed": seed,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def command() -> str:
+    """Return the command line of this process, as a person would type it."""
+    program = Path(sys.argv[0])
+    return shlex.join(["mpidl" if program.name in ("mpidl", "__main__.py") else str(program), *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Turning a run's totals into records, figures on the terminal and the summary."""
+"""Records, figures on the terminal and the summary, made from a run's totals."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from mpidl.job.job import Job
 from mpidl.launch import environment
 from mpidl.metrics.figures import known
 from mpidl.report.progress import COLUMNS, Title, choose
-from mpidl.report.rates import SHORTEST_SPAN, Rates, counts
-from mpidl.report.recent import RecentLoss
+from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder
-from mpidl.report.terminal import show_on_terminal
+from mpidl.report.screen import show_on_terminal
 from mpidl.report.text import size
 from mpidl.storage.checkpoints import Best
 from mpidl.topology.placement import placement
@@ -26,11 +25,11 @@ from mpidl.topology.roles import Roles
 
 #: Seconds between two redraws of the progress bar.
 REDRAW_EVERY = 0.5
-#: Evaluations and iterations are recorded this part of the time so far apart, and no more than a report's interval:
-#: tiny ones, a hundred a second, would fill a disk.
+#: Interval of recorded evaluations and iterations as a fraction of the time so far; at most that of reports. Tiny ones,
+#: a hundred a second, would fill a disk.
 SPACING = 1e-3
 
-#: Attributes of the last `Iteration` that a record holds.
+#: Attributes of the last `Iteration` in a record.
 ITERATION = (
     "number", "objective", "gradient_norm", "step", "evaluations", "portions", "backups", "won", "waiting", "operating",
     "messages",
@@ -45,13 +44,13 @@ class Reporter:
     job : Job
     recorder : Recorder
     origin : mapping
-        Items of the summary that say where its figures come from.
+        Items of the summary about the origin of its figures.
 
     Attributes
     ----------
     recorder : Recorder
     due : float
-        When the next record is due: seconds since the epoch, on the clock of the totals.
+        Time of the next record, in seconds since the epoch on the clock of the totals.
     """
 
     def __init__(self, job: Job, recorder: Recorder, origin: Mapping[str, Any]) -> None:
@@ -76,27 +75,27 @@ class Reporter:
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
         self._began = time.time()
         self._recent = RecentLoss(self._samples_per_epoch, job.config.run.report)
-        # An epoch that has been evaluated is over, even if some ranks have yet to post what they did in it.
+        # An evaluated epoch is over, even if some ranks have yet to post their work in it.
         self._reached = 0.0
         self._complete = self._interrupted = False
         self._saved = None if job.checkpoint is None else job.position.step
         evaluated = {f"{split}_{name}": None for split in job.evaluated for name in job.figures.names}
         self._losses: dict[str, Any] = {"train_loss": None, **evaluated}
         self._iteration: dict[str, Any] = {}
-        # Samples that a coordinator has accrued; workers compute some of them twice.
+        # Samples accrued by a coordinator; workers compute some of them twice.
         self._accrued: int | None = None
         self._rates = Rates(self._done_before, self._seconds_before)
 
     def epoch(self, totals: Totals) -> float:
-        """Return how many epochs of data have been used, including those before a resume."""
+        """Return the number of epochs of data used, including those before a resume."""
         samples = totals.samples if self._accrued is None else self._accrued
         return (self._done_before + samples) / self._samples_per_epoch
 
     def log(self, kind: str, rank: int, role: str, **details: Any) -> None:
-        """Record an event, as `Recorder.event` does; of a run that a signal stops, say what is saved.
+        """Record an event, as `Recorder.event` does; when a signal stops the run, report what is saved.
 
-        An MPI launcher kills its ranks soon after a signal, and shows nothing that they write from then on.
-        ``mpidl train -n`` waits for them, and a process alone has nobody to wait for.
+        An MPI launcher kills its ranks soon after a signal, and stops forwarding their output at once, unlike
+        ``mpidl train -n``.
         """
         self.recorder.event(kind, rank, role, **details)
         if kind == "stopped":
@@ -114,7 +113,7 @@ class Reporter:
                 show_on_terminal(f"mpidl: saved: {saved}; go on with `mpidl train --resume {directory}`")
 
     def assigned(self, roles: Roles) -> None:
-        """Record and show which host has which roles."""
+        """Record and show the roles of each host."""
         lines = placement(roles)
         self.recorder.event("placement", rank=0, role="coordinator", hosts=lines)
         hosts, job = len(set(roles.hosts)), self._origin["job_id"]
@@ -126,17 +125,17 @@ class Reporter:
             self._progress.write(shown(line, COLUMNS - 1))
 
     def placed(self, workers: Sequence[str], servers: Sequence[str] = ()) -> None:
-        """Record and show the devices of the workers and servers that had a choice of them."""
-        for role, places in (("workers", workers), ("servers", servers)):
-            for place, ranks in Counter(places).items():
-                self.recorder.event("device", rank=0, role="coordinator", place=place, **{role: ranks})
+        """Record and show the devices of the workers and servers that had a choice."""
+        for role, devices in (("workers", workers), ("servers", servers)):
+            for device, ranks in Counter(devices).items():
+                self.recorder.event("device", rank=0, role="coordinator", place=device, **{role: ranks})
         parts = [f"computing on {_counted(workers)}"] if workers else []
         parts += [f"shards on {_counted(servers)}"] if servers else []
         for line in textwrap.wrap("; ".join(parts), COLUMNS - 1, break_on_hyphens=False):
             self._progress.write(line)
 
     def look(self, totals: Totals) -> None:
-        """Show and record the totals if either is due."""
+        """Show and record the totals if they are due."""
         if not totals.first_fetch:
             return
         self.due = max(self._recorded_at, totals.first_fetch) + self._job.config.run.report
@@ -148,16 +147,16 @@ class Reporter:
             self._record(self._report(totals), totals.now)
 
     def evaluated(self, totals: Totals, epoch: float, values: Mapping[str, float], final: bool = False) -> None:
-        """Record an evaluation; if evaluations are many, not each of them.
+        """Record an evaluation, unless evaluations are too frequent.
 
         Parameters
         ----------
         totals : Totals
             The totals at the beginning of the evaluation.
         epoch : float
-            Number of epochs trained before it.
+            Epochs trained before it.
         values : mapping of str to float
-            The figures, such as "test_loss"; NaN where one has no meaning.
+            The figures, such as "test_loss"; NaN where one is undefined.
         final : bool
             Whether the run is at its end. The report's rates are then those of the whole run.
         """
@@ -173,14 +172,14 @@ class Reporter:
             self._show(report, evaluated=True)
 
     def iterated(self, totals: Totals, iteration: Iteration) -> None:
-        """Record an iteration of a coordinator; if iterations are many, not each of them."""
+        """Record an iteration of a coordinator, unless iterations are too frequent."""
         self._accrued = iteration.samples
         self._iteration = {"iteration": {name: getattr(iteration, name) for name in ITERATION}}
         self._measure(totals)
         self._record_spaced(self._report(totals), totals)
 
     def _end(self, totals: Totals, evaluated: bool = False) -> None:
-        """Show and record the last report, which has the whole run's rates."""
+        """Show and record the last report, with the whole run's rates."""
         self._rates.end(totals)
         report = self._report(totals) | {"epoch": self.epoch(totals)}
         self._record(report, totals.now)
@@ -215,9 +214,10 @@ class Reporter:
         }
 
     def _measure(self, totals: Totals, mark: bool = True) -> None:
-        """Compute the training loss of late and, if they were last computed long enough ago, speed and load since.
+        """Compute the recent training loss and, if enough time has passed, speed and load.
 
-        Only moments of the run itself, virtual if that is, are marks for later losses: those are decided by the seed.
+        Later losses begin only at moments on the run's clock, virtual or not, so that a virtual run's depend on the
+        seed alone.
         """
         if (loss := self._recent.at(totals)) is not None:
             self._losses["train_loss"] = loss
@@ -226,7 +226,7 @@ class Reporter:
         self._rates.measure(totals)
 
     def abandon(self) -> None:
-        """Close the files of a run that fails, which has no summary."""
+        """Close the files of a failed run, which has no summary."""
         self._progress.close()
         self.recorder.close()
 
@@ -240,7 +240,7 @@ class Reporter:
         stopped: str | None,
         best: Best | None,
     ) -> dict[str, Any]:
-        """Show the last report if no evaluation has, write the summary, close the files and return the summary.
+        """Show the last report unless an evaluation has, write the summary, close the files and return the summary.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class Reporter:
         seconds_to_target : float or None
             Training time until the target was reached.
         stopped : str or None
-            Why the run ended before its last epoch, if an evaluation ended it.
+            Reason for an early end of the run by an evaluation.
         best : Best or None
             The best checkpoint, if the run keeps it.
         """
@@ -293,7 +293,7 @@ def _best(best: Best | None) -> dict[str, Any]:
     return {"best_step": best.step, "best_epoch": best.epoch, f"best_{best.figure}": best.value}
 
 
-def _counted(places: Sequence[str]) -> str:
-    """Return the distinct places as text, each with its number of ranks unless there is only one."""
-    counts = Counter(places)
-    return ", ".join(counts if len(counts) == 1 else [f"{place}: {ranks}" for place, ranks in counts.items()])
+def _counted(devices: Sequence[str]) -> str:
+    """Return the distinct devices as text, each with its number of ranks unless there is only one."""
+    counts = Counter(devices)
+    return ", ".join(counts if len(counts) == 1 else [f"{device}: {ranks}" for device, ranks in counts.items()])

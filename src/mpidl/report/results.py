@@ -1,4 +1,4 @@
-"""The results of the commands as text for people."""
+"""The results of commands as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpidl.report.text import quantity
 __all__ = ["evaluation", "exported", "packed", "predicted", "summary", "warn_unchanged"]
 
 
-#: What models are evaluated on.
+#: Data that models are evaluated on.
 SPLITS = ("test", "validation")
 
 
@@ -34,7 +34,7 @@ def summary(summary: Mapping[str, Any]) -> str:
 
 
 def warn_unchanged(summary: Mapping[str, Any]) -> None:
-    """Warn on stderr that a run has pushed gradients and not changed its parameters."""
+    """Warn on stderr that a run has pushed gradients without changing its parameters."""
     if summary["pushes"]:
         say(f"no parameter has changed in {summary['pushes']} pushes: is the rate 0, or every gradient?")
 
@@ -66,7 +66,7 @@ def packed(result: Mapping[str, Any]) -> str:
 
 
 def _quality(result: Mapping[str, Any], beside: Sequence[str] = ()) -> list[str]:
-    """Return a line for the test data, with other figures, one for their metrics, and the same for validation data."""
+    """Return lines for the test data, with other figures, and for their metrics; likewise for validation data."""
     lines = []
     for split, others in zip(SPLITS, (beside, ()), strict=True):
         first = [f"{split}_accuracy", f"{split}_loss"]
@@ -82,7 +82,7 @@ def _figures(result: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _ending(summary: Mapping[str, Any]) -> list[str]:
-    """Return lines about what evaluations have decided: the end of the run, and its best checkpoint."""
+    """Return lines on decisions by evaluations: an early end of the run, and its best checkpoint."""
     lines = [f"stopped early: {summary['stopped']}"] if summary.get("stopped") else []
     if summary.get("best_step") is not None:
         figure = next(name for name in summary if name.startswith(tuple(f"best_{split}_" for split in SPLITS)))

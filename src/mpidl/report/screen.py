@@ -1,4 +1,4 @@
-"""The terminal of ``mpidl train -n``: draws the progress that a rank tells of, and what the job writes above it."""
+"""Output on a terminal: by ``mpidl train -n``, and by ranks whose launcher has stopped forwarding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Screen:
         self._line = b""
 
     def hear(self, text: str) -> None:
-        """Act on what a `mpidl.report.progress.Relay` tells."""
+        """Act on a message of `mpidl.report.progress.ForwardedProgress`."""
         verb, _, what = text.partition(" ")
         if verb == "begin":
             self._end_line()
@@ -33,7 +33,7 @@ class Screen:
             self._progress.update(*msgspec.json.decode(what))
 
     def write(self, text: bytes) -> None:
-        """Show text; where there is a bar, its lines above that."""
+        """Show text, above the bar if there is one."""
         if self._progress is None:
             with tolerate_closed(STDERR):
                 os.write(STDERR, text)
@@ -43,7 +43,7 @@ class Screen:
             self._progress.write(line.decode(errors="replace").rstrip("\r"))
 
     def close(self) -> None:
-        """Draw the bar no more; show a line that has not ended."""
+        """Stop drawing the bar, and show an unfinished line."""
         if self._progress is not None:
             self._progress.close()
             self._progress = None
@@ -54,3 +54,16 @@ class Screen:
         if line:
             with tolerate_closed(STDERR):
                 os.write(STDERR, line)
+
+
+def show_on_terminal(line: str) -> None:
+    """Show a line on this process's terminal or, if there is none, on stderr."""
+    try:
+        terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
+    except OSError:
+        os.write(2, f"{line}\n".encode())
+        return
+    try:
+        os.write(terminal, f"{line}\r\n".encode())
+    finally:
+        os.close(terminal)

@@ -26,8 +26,7 @@ from mpidl.job.slices import held_shards, shards_of
 from mpidl.job.training import training_of
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range
-from mpidl.report.origin import origin
-from mpidl.report.recorder import Recorder
+from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.report.results import warn_unchanged
 from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained

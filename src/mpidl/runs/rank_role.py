@@ -18,8 +18,7 @@ from mpidl.job.place import place
 from mpidl.job.rehearsal import learn_outputs, rehearse_encodings, rehearse_shard
 from mpidl.job.restoring import residual_of_relay
 from mpidl.parameters import Held, within
-from mpidl.report.origin import origin
-from mpidl.report.recorder import Recorder
+from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.rma.staging import Staging, is_direct
 from mpidl.roles.coordinator import Coordinator
