@@ -25,7 +25,7 @@ def vectors(algorithm, size):
 class Lab:
     """Makes and runs virtual engines; batches of 8 samples, a batch a portion."""
 
-    batch = BATCH
+    batch, start = BATCH, 1.0
     random_times = Times(Exponential(1.0), Exponential(0.1), Exponential(0.05))
 
     def engine(
@@ -44,7 +44,6 @@ class Lab:
         **hooks,
     ):
         model, split = problem
-        schedule = Schedule(Portions(split.samples, BATCH, BATCH, seed=7), epochs=epochs)
         parts = [
             Shard(
                 part,
@@ -56,8 +55,13 @@ class Lab:
             )
             for part in shards(model.parameters.size, servers)
         ]
-        training = Training(algorithm, model, split, schedule, **(of_steps or {}))
-        return VirtualEngine(training, parts, replicas, time=VirtualTime(times, seed, start=1.0), hooks=Hooks(**hooks))
+        training = Training(algorithm, model, split, self.schedule(problem, epochs), **(of_steps or {}))
+        return VirtualEngine(
+            training, parts, replicas, time=VirtualTime(times, seed, start=self.start), hooks=Hooks(**hooks)
+        )
+
+    def schedule(self, problem, epochs=2):
+        return Schedule(Portions(problem[1].samples, BATCH, BATCH, seed=7), epochs=epochs)
 
     def trained(self, problem, algorithm, **options):
         engine = self.engine(problem, algorithm, **options)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 import mpidl
 from mpidl.algorithms import Averaging, BackupSync, Diloco, Downpour, Softsync, Ssp
 from mpidl.data import Dataset
-from mpidl.engines.virtual.by_reduction import ByReduction
 from mpidl.engines.virtual.times import Constant, Exponential, Times
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
@@ -94,25 +93,26 @@ def test_every_step_is_a_mean(tmp_path_factory, monkeypatch, tally, algorithm, s
 
 @pytest.mark.parametrize("algorithm", [Averaging(tau=3, dynamic=True), Diloco(rate=0.1, window=3, dynamic=True)])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_position_has_the_batches_of_all_reductions_that_have_updated_the_shards(
-    lab, tally, monkeypatch, algorithm, seed
-):
+def test_a_position_has_the_batches_of_all_reductions_that_have_updated_the_shards(lab, tally, algorithm, seed):
     """Also while replicas wait in a reduction for others."""
-    updated, steps, engines, update = [0], set(), [], ByReduction._update
-
-    def counted(handler, reduction):
-        update(handler, reduction)
-        updated[0] += sum(weight for vector, weight in reduction.vectors.values())
+    problem, updated, steps = tally(), [0], set()
+    schedule = lab.schedule(problem, epochs=3)
 
     def look():
-        (engine,) = engines
         start = Position(0, 0, 0.0, 0, [])
-        position = cut_position(start, engine.positions(), engine._schedule, taken=engine.tickets, seconds=0.0)
+        position = cut_position(start, engine.positions(), schedule, taken=engine.tickets, seconds=0.0)
         assert position.step == updated[0]
         steps.add(position.step)
 
-    monkeypatch.setattr(ByReduction, "_update", counted)
-    engines.append(lab.engine(tally(), algorithm, replicas=3, epochs=3, times=LATENT, seed=seed, on_batch=look))
-    totals = engines[0].run()
+    engine = lab.engine(problem, algorithm, replicas=3, epochs=3, times=LATENT, seed=seed, on_batch=look)
+    shard = engine.shards[0]
+    receive = shard.receive_sum
+
+    def counted(vectors, weights, portions):
+        receive(vectors, weights, portions)
+        updated[0] += sum(weights)
+
+    shard.receive_sum = counted
+    totals = engine.run()
     assert len(steps) > 3
     assert totals.batches == updated[0]

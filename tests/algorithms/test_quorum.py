@@ -19,6 +19,13 @@ EVEN = Times(Constant(1.0), Constant(0.125))
 OUTER = Nesterov(0.7, 0.9)
 
 
+@pytest.fixture
+def lab(lab):
+    """A lab whose time begins at 0, so that sums of times are exact."""
+    lab.start = 0.0
+    return lab
+
+
 class Watched:
     """An engine whose shards note when pushes arrive, workers leave and updates are made.
 
@@ -40,7 +47,7 @@ class Watched:
 
     @property
     def now(self):
-        return self.engine._environment.now
+        return self.engine.now
 
     def receive_push(self, number, receive, worker, fetched, values, portions):
         self.events[number].append((self.now, worker, fetched, values.copy()))

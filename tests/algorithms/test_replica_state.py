@@ -89,10 +89,9 @@ def rate_at(portion):
 class Stop:
     """Where a run was stopped: all that a checkpoint holds of it."""
 
-    def __init__(self, engine, start, in_turn):
+    def __init__(self, engine, schedule, start, in_turn):
         taken = None if in_turn else engine.tickets
-        replicas, schedule = engine.positions(), engine._training.schedule
-        position = cut_position(start, replicas, schedule, taken=taken, seconds=0.0)
+        position = cut_position(start, engine.positions(), schedule, taken=taken, seconds=0.0)
         self.position = Position.of(position.attributes()).with_replicas(schedule, in_turn)
         self.shards = [{name: np.array(values) for name, values in shard.state().items()} for shard in engine.shards]
         self.vectors = engine.replicas[0].vectors()
@@ -124,7 +123,7 @@ class Run:
             resumed = {0: (start.replicas[0], stop.vectors)}
             taken = start.replicas[0].tickets if in_turn else 0
         training = Training(algorithm, model, split, schedule, rate_at, statistics)
-        self._start, self._after, self._in_turn = start, after, in_turn
+        self._schedule, self._start, self._after, self._in_turn = schedule, start, after, in_turn
         self.stop, self._batches = None, 0
         hooks = Hooks(on_batch=self._watch)
         self._engine = VirtualEngine(training, parts, 1, hooks=hooks, resumed=resumed, taken=taken)
@@ -137,7 +136,7 @@ class Run:
 
     def _watch(self):
         if self._batches == self._after:
-            self.stop = Stop(self._engine, self._start, self._in_turn)
+            self.stop = Stop(self._engine, self._schedule, self._start, self._in_turn)
             self._engine.stop()
         self._batches += 1
 

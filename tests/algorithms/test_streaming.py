@@ -1,5 +1,7 @@
 """Streaming DiLoCo on the virtual engine, against DiLoCo and against a loop written from the paper, in float64."""
 
+import contextlib
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,25 +134,27 @@ def test_it_is_the_algorithm_of_the_paper(lab, least_squares, window, stops, ove
 
 def test_replicas_have_the_same_values_of_a_fragment_after_each_exchange(least_squares):
     """Without mixing, and whoever is fast or slow."""
-    algorithm = Diloco(rate=0.01, window=6, fragments=3, overlap=2)
+    values = {}
+
+    class Watched(Diloco):
+        def replica(self, number, parameters, replicas, state):
+            requests, given, parts = super().replica(number, parameters, replicas, state), None, deque()
+            with contextlib.suppress(StopIteration):
+                while True:
+                    request = requests.send(given)
+                    if isinstance(request, StartReduction):
+                        parts.append(request.part)
+                    given = yield request
+                    if isinstance(request, FinishReduction):
+                        part = parts.popleft()
+                        if given:
+                            found = values.setdefault((part, number), [])
+                            found.append(request.vector[slice(*part)].tobytes())
+
+    algorithm = Watched(rate=0.01, window=6, fragments=3, overlap=2)
     engine = engine_of(least_squares(), algorithm, times=Times(Exponential(1.0), Exponential(0.3)), epochs=8)
-    finished = engine._actions[FinishReduction]
-    seen = []
-
-    def watch(replica, request):
-        part = engine._handler._started[replica.number][0].part
-        given = yield from finished(replica, request)
-        if given:
-            own = slice(*part)
-            seen.append((part, replica.number, request.vector[own].tobytes()))
-        return given
-
-    engine._actions = {**engine._actions, FinishReduction: watch}
     totals = engine.run()
     assert totals.samples == 8 * 101
-    values = {}
-    for part, number, found in seen:
-        values.setdefault((part, number), []).append(found)
     assert len(values) == 3 * REPLICAS
     for part in split(13, 3):
         first, *others = [values[part, number] for number in range(REPLICAS)]

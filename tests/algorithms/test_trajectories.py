@@ -131,14 +131,14 @@ def test_dcasgd_compares_with_what_was_fetched_whatever_the_latency(lab, tally, 
         (model, split), Dcasgd(), servers=2, replicas=3, times=Times(Constant(1.0), latency=Constant(latency))
     )
     pushed = []
-    for server in engine._cluster.servers:
-        receive = server.shard.receive_push
+    for shard in engine.shards:
+        receive = shard.receive_push
 
         def watched(worker, fetched, values, portions, receive=receive):
             pushed.append(values.copy())
             receive(worker, fetched, values, portions)
 
-        server.shard.receive_push = watched
+        shard.receive_push = watched
     engine.run()
     assert len(pushed) == 2 * len(seen)
     # Each gradient is the parameters that it was computed at.

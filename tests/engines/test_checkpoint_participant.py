@@ -37,17 +37,17 @@ def made(tmp_path):
     """Return a worker's part in checkpoints that only notes what it obeys, and its link."""
 
     def make(interval, together=False, leads=True):
-        lead = SimpleNamespace(leads=leads, share=lambda decide: decide(), largest=lambda number: number)
-        handler = SimpleNamespace(lead=lead, together=together, order=lambda told, marked: told)
-        participant = CheckpointParticipant(0, handler, None, None, tmp_path)
-        link, participant.obeyed = Link(interval), []
-        participant.bind(link, wait=None)
-
-        def obey(number, ended):
-            participant._marked = number
-            participant.obeyed.append(number)
-
-        participant._obey = obey
+        lead = SimpleNamespace(leads=leads, share=lambda decide: decide(), largest=lambda number: number, partition=0)
+        obeyed, nothing = [], SimpleNamespace(replicas={}, shards={}, taken=0)
+        handler = SimpleNamespace(
+            lead=lead, together=together, order=lambda told, marked: told, mark=lambda order: True,
+            cut=lambda order, number, position: (obeyed.append(order), nothing)[1],
+            status=SimpleNamespace(figures={"batches": 0, "samples": 0}), unpushed=[], portion=0, last_fetched=list,
+        )  # fmt: skip
+        loader = SimpleNamespace(unfinished=lambda unused: [], tickets=0)
+        participant = CheckpointParticipant(0, handler, SimpleNamespace(counts={}), loader, tmp_path)
+        link, participant.obeyed = Link(interval), obeyed
+        participant.bind(link, wait=lambda condition: condition())
         return participant, link
 
     return make
@@ -57,7 +57,6 @@ def made(tmp_path):
 @pytest.mark.parametrize(("interval", "again"), [(LOOK_EVERY, True), (3600 * LOOK_EVERY, False)])
 def test_a_worker_looks_for_orders_as_often_as_its_link_says(made, interval, again, together):
     participant, link = made(interval, together)
-    participant._looked = time.perf_counter() - 2 * interval
     participant.look()
     assert link.looks == 1
     time.sleep(2 * LOOK_EVERY)
@@ -104,12 +103,12 @@ def test_tickets_are_forgotten_that_were_taken_before_any_order_to_come(made):
     link.numbers = (2, 9)
     participant.obey_cut(1)
     assert participant.obeyed == [2]
-    assert participant._recent == [3, 7, 8]
+    assert participant.position.recent == [3, 7, 8]
     participant.look()
-    assert participant._recent == [8]
+    assert participant.position.recent == [8]
 
 
 def test_a_rank_that_does_not_lead_its_replica_keeps_no_tickets(made):
     participant, _ = made(0.0, leads=False)
     participant.took(3)
-    assert participant._recent == []
+    assert participant.position.recent == []
