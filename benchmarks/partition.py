@@ -33,10 +33,9 @@ from mpidl.launch import environment
 from mpidl.nn import Dense, Layer, LocallyConnected2d, Network
 from mpidl.nn.build import layer_from_section
 from mpidl.nn.graph import Graph
-from mpidl.partition.costs import Costs
+from mpidl.partition.costs import Basis, Costs, plan_seconds
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import make_plan
-from mpidl.partition.seconds import Basis, plan_seconds
 
 JOBS = Path(__file__).parents[1] / "jobs"
 

@@ -3,11 +3,11 @@
 import doctest
 from pathlib import Path
 
-from mpidl.partition.schedules import instructions
+from mpidl.partition import schedules
 
 PAGE = Path(__file__).parents[2] / "docs" / "cut_models.rst"
 
 
 def test_examples():
-    results = [doctest.testfile(str(PAGE), module_relative=False), doctest.testmod(instructions)]
+    results = [doctest.testfile(str(PAGE), module_relative=False), doctest.testmod(schedules)]
     assert all(each.attempted and not each.failed for each in results)

@@ -15,10 +15,9 @@ from mpidl.engines.virtual.cut import UNCUT, Cut, slice_stops
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.times import Constant, Exponential, Times
 from mpidl.nn import BatchNormalisation, Conv2d, Dense
-from mpidl.partition.costs import Costs
+from mpidl.partition.costs import Basis, Costs
 from mpidl.partition.flow import Compute, Receive, Send, flows
 from mpidl.partition.planner import make_plan
-from mpidl.partition.seconds import Basis
 
 COSTS = Costs(flops=1000.0)
 

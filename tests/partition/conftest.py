@@ -7,5 +7,5 @@ import pytest
 def _any_rows_are_worth_it():
     """Let ranks compute apart whatever rows they can, however few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mpidl.partition.interior.WORTH", 1)
+        patch.setattr("mpidl.partition.local.WORTH", 1)
         yield

@@ -11,13 +11,12 @@ from mpidl.nn.call import Call
 from mpidl.nn.layers.layer import Layer
 from mpidl.parameters import Range
 from mpidl.partition import threads
-from mpidl.partition.costs import Costs
+from mpidl.partition.costs import Basis, Costs, plan_seconds
 from mpidl.partition.flow import Compute, Receive, flows
 from mpidl.partition.group import Message
-from mpidl.partition.interior import interior, interior_parts
+from mpidl.partition.local import interior, interior_parts
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import make_plan
-from mpidl.partition.seconds import Basis, plan_seconds
 from mpidl.partition.transfer import Transfer
 
 #: Layers that compute rows apart, and the shape of a sample.
@@ -94,7 +93,7 @@ def test_tiles_are_computed_once():
 
 
 def test_few_operations_are_not_worth_it(monkeypatch):
-    monkeypatch.setattr("mpidl.partition.interior.WORTH", 20_000_000)
+    monkeypatch.setattr("mpidl.partition.local.WORTH", 20_000_000)
 
     def found(samples):
         source = [box((0, samples), (0, 50), (0, 60), (0, 4)), box((0, samples), (50, 100), (0, 60), (0, 4))]

@@ -77,5 +77,5 @@ def test_the_end_of_a_call_is_a_flush():
 def test_a_norm_of_all_stages_is_an_error():
     net = network([Dense(7, "tanh"), Dense(3)], (4,), regularisation=Regularisation(clip=1.0))
     plan = make_plan(net.layers, (4,), 2, batch=8, stages=2)
-    with pytest.raises(UsageError, match=r"model\.clip: a norm of all stages"):
+    with pytest.raises(UsageError, match=r"model\.clip: PipeDream has no norm"):
         PipeDream(net, plan, 0)

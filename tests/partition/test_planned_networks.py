@@ -25,8 +25,8 @@ from mpidl.nn import (
     Network,
 )
 from mpidl.parameters import Range
+from mpidl.partition.cutting import cut_layer
 from mpidl.partition.planner import make_plan
-from mpidl.partition.work import cut_layer
 
 
 @pytest.mark.parametrize("name", NETWORKS)

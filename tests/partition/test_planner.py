@@ -7,9 +7,8 @@ from job_networks import NETWORKS
 
 from mpidl.errors import UsageError
 from mpidl.nn import Conv2d, Dense, MaxPool2d
-from mpidl.partition.costs import Costs
+from mpidl.partition.costs import Basis, Costs, compute_seconds, movement_seconds, plan_seconds
 from mpidl.partition.planner import make_plan
-from mpidl.partition.seconds import Basis, compute_seconds, movement_seconds, plan_seconds
 
 
 def hows(plan):

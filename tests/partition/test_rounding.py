@@ -7,8 +7,8 @@ from mpidl.data.batch import Batch
 from mpidl.nn import AveragePool2d, Conv2d, Dense, Flatten, LocallyConnected2d, MaxPool2d, Network
 from mpidl.parameters import Range, moves
 from mpidl.partition.network import CutNetwork
+from mpidl.partition.plan import rounded_otherwise
 from mpidl.partition.planner import make_plan
-from mpidl.partition.rounding import rounded_otherwise
 from mpidl.partition.threads import run
 
 LOCAL = [LocallyConnected2d(3, 3, "tanh", cut="rows"), Flatten(cut="rows")]

@@ -3,7 +3,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.partition.stages import balanced
+from mpidl.partition.cutting import balanced
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.data())

@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.partition.schedules import SCHEDULES
-from mpidl.partition.schedules.instructions import Backward, Forward
-from mpidl.partition.schedules.pipedream import pipedream
-from mpidl.partition.schedules.timeline import Durations, timeline
+from mpidl.partition.schedules import SCHEDULES, Backward, Forward, pipedream
+from mpidl.partition.timeline import Durations, timeline
 
 GPIPE, ALTERNATING, ZERO_BUBBLE = (SCHEDULES[name] for name in ("gpipe", "one_forward_one_backward", "zero_bubble"))
 EQUAL = Durations(1, 1, 1)
@@ -73,5 +71,5 @@ def test_stages_that_wait_for_each_other_are_an_error():
     def wrong(stage, stages, micro_batches):
         yield from (Backward(0), Forward(0)) if stage else (Forward(0), Backward(0))
 
-    with pytest.raises(ValueError, match=r"stage 0 of 2 waits for ever before Backward\(micro_batch=0\)"):
+    with pytest.raises(ValueError, match=r"stage 0 of 2 never reaches Backward\(micro_batch=0\): a deadlock"):
         timeline(wrong, 1, [EQUAL] * 2)

@@ -20,17 +20,19 @@ def test_what_is_received_is_what_is_sent(case):
     transfer = Transfer(source, target)
     ranks = range(len(source))
     sends = sorted((rank, to, box) for rank in ranks for to, box in transfer.sends(rank))
-    assert sends == sorted((giver, rank, box) for rank in ranks for giver, box in transfer.receives(rank))
+    taken = ((each.rank, rank, each.box) for rank in ranks for each in transfer.summands(rank)[0])
+    assert sends == sorted(each for each in taken if each[0] != each[1])
     assert all(rank != to and box.size for rank, to, box in sends)
-    assert transfer.elements == sum(box.size for *_, box in sends)
+    assert transfer.moved.sum() == sum(box.size for *_, box in sends)
     for rank in ranks:
         assert transfer.sent(rank) == sum(box.size for giver, _, box in sends if giver == rank)
         assert transfer.received(rank) == sum(box.size for _, to, box in sends if to == rank)
-        assert transfer.counts[rank, rank] == sum(box.size for box in transfer.own(rank))
+        assert transfer.counts[rank, rank] == sum(
+            each.box.size for each in transfer.summands(rank)[0] if each.rank == rank
+        )
         assert transfer.rests(rank) == (
             transfer.source[rank] == transfer.target[rank] and not any(rank in each[:2] for each in sends)
         )
-    assert transfer.empty == all(map(transfer.rests, ranks))
     assert np.array_equal(transfer.adjoint.counts, transfer.counts.T)
 
 
@@ -61,13 +63,13 @@ def test_summands_cover_the_target_once_in_the_order_of_ranks(case):
 @given(st.integers(1, 40), st.integers(1, 7))
 def test_an_all_gather_sends_each_part_to_all_others(size, ranks):
     gather = Transfer([Box((part,)) for part in split(size, ranks)], [Box((Range(0, size),))] * ranks)
-    assert gather.elements == (ranks - 1) * size
+    assert gather.moved.sum() == (ranks - 1) * size
     scatter = gather.adjoint
-    assert scatter.elements == (ranks - 1) * size
+    assert scatter.moved.sum() == (ranks - 1) * size
     for rank, part in enumerate(split(size, ranks)):
         assert gather.received(rank) == size - part.size
         assert scatter.received(rank) == (ranks - 1) * part.size
-        assert gather.empty == (ranks == 1)
+        assert gather.rests(rank) == (ranks == 1)
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6))
@@ -79,7 +81,7 @@ def test_halos_are_what_the_kernel_reaches(ranks, halo, width):
         Box((Range(max(0, part.start - halo), min(rows, part.stop + halo)), Range(0, width)))
         for part in split(rows, ranks)
     ]
-    assert Transfer(source, target).elements == 2 * (ranks - 1) * halo * width
+    assert Transfer(source, target).moved.sum() == 2 * (ranks - 1) * halo * width
 
 
 def test_what_nobody_gives_is_missing():

@@ -123,7 +123,7 @@ def test_functions_without_parameters_go_with_those_before_them():
 
 
 def test_what_trains_whole_says_so():
-    with pytest.raises(UsageError, match=r"topology\.stages: 2, but a function of JAX trains whole, expected 1"):
+    with pytest.raises(UsageError, match=r"topology\.stages: 2, but a function of JAX can't be cut, expected 1"):
         sections_of(JaxModel(mlp(dtype=np.float64), plain), 2)
     with pytest.raises(UsageError, match="5 pytrees for 4 functions, expected one for each"):
         JaxSequence([dense] * 4, [None] * 5, cross_entropy)

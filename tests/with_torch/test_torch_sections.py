@@ -193,7 +193,7 @@ def test_what_trains_whole_says_so():
         def forward(self, values):
             return self.last(values)
 
-    with pytest.raises(UsageError, match=r"topology\.stages: 2, but a Own trains whole, expected 1"):
+    with pytest.raises(UsageError, match=r"topology\.stages: 2, but a Own can't be cut, expected 1"):
         sections_of(model_of(Own), 2)
     with pytest.raises(UsageError, match=r"topology\.stages: 3, expected at most one for each of 2 trained modules"):
         sections_of(model_of(mlp), 3)
@@ -208,7 +208,7 @@ def test_what_trains_whole_says_so():
         def loss_and_gradient(self, batch):
             return 0.0, self.parameters
 
-    with pytest.raises(UsageError, match=r"topology\.stages: 2, but a user's own model trains whole, expected 1"):
+    with pytest.raises(UsageError, match=r"topology\.stages: 2, but a user's own model can't be cut, expected 1"):
         sections_of(adapt(Mine()), 2)
 
 

@@ -17,7 +17,7 @@ from mpidl.jax.tree import Tree
 from mpidl.nn.adaptation import ModelError, telling
 from mpidl.nn.frameworks import seed_of_batch
 from mpidl.nn.model import Evaluation
-from mpidl.partition.pipeline import MicroBatch
+from mpidl.partition.schedules import MicroBatch
 from mpidl.partition.section import Part, Section
 from mpidl.partition.sections import Module, Sections, cut_into_sections
 

@@ -9,8 +9,7 @@ from mpidl.job.planning import plan_model
 from mpidl.nn import Network
 from mpidl.partition.group import Group
 from mpidl.partition.network import CutNetwork
-from mpidl.partition.plan import Plan
-from mpidl.partition.rounding import rounded_otherwise
+from mpidl.partition.plan import Plan, rounded_otherwise
 from mpidl.partition.section import Section, section_of
 from mpidl.partition.sections import Sections, sections_of
 

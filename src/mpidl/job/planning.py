@@ -6,10 +6,9 @@ from mpidl.engines.virtual.cut import Cut
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.nn import Network
-from mpidl.partition.costs import Costs
+from mpidl.partition.costs import Basis, Costs, plan_seconds
 from mpidl.partition.plan import Plan
 from mpidl.partition.planner import make_plan
-from mpidl.partition.seconds import Basis, plan_seconds
 
 
 def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:

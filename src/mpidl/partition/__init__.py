@@ -1,1 +1,1 @@
-"""Models cut over the ranks of a replica: who computes and holds what, and what moves between them."""
+"""Models cut over the ranks of a replica: what each computes and holds, and what moves between them."""

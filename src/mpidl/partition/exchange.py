@@ -15,14 +15,14 @@ from mpidl.partition.transfer import Summand, Transfer
 
 
 class Arrival(NamedTuple):
-    """What is done with what comes from one rank.
+    """The handling of a message from one rank.
 
     Attributes
     ----------
     wait : callable
-        Waits until it is there.
+        Waits for the message.
     copies, additions : list of (array, array)
-        Parts of the target, each with what becomes its value or is added to it.
+        Parts of the target, each with the values to copy or to add to it.
     """
 
     wait: Callable[[], Any]
@@ -31,12 +31,12 @@ class Arrival(NamedTuple):
 
 
 class Memory:
-    """Memory for packed messages, by name: as much as the largest that was asked for, of which others get a part.
+    """Memory for packed messages, by name, of the size of the largest one.
 
     Parameters
     ----------
     xp
-        NumPy or CuPy. Arrays of the latter have a second one on the host, through which they travel.
+        NumPy or CuPy. CuPy arrays have a second one on the host, through which they travel.
     """
 
     def __init__(self, xp: Any) -> None:
@@ -44,7 +44,7 @@ class Memory:
         self._arrays: dict[Hashable, tuple[Any, np.ndarray]] = {}
 
     def take(self, name: Hashable, size: int, dtype: Any) -> tuple[Any, np.ndarray]:
-        """Return an array (size,) of the package's, and the one that is sent or received: the same on the host."""
+        """Return an array (size,) of the package, and the host's array that is sent or received."""
         found = self._arrays.get(name)
         if found is None or found[0].size < size:
             array = self._xp.empty(size, dtype)
@@ -56,19 +56,19 @@ class Memory:
 class Exchange:
     """A rank's side of a `Transfer` between fixed arrays: planned once, carried out any number of times.
 
-    What lies contiguously is sent from where it is and received where it belongs; anything else is packed.
+    Contiguous parts are sent and received in place; others are packed.
 
     Parameters
     ----------
     transfer : Transfer
     group : Group
     xp
-        NumPy or CuPy. Arrays of the latter travel through the host's memory.
+        NumPy or CuPy. CuPy arrays travel through the host's memory.
     sources, targets : sequence of array
         The arrays that hold the boxes of the rank's source and target.
     tag : int
-        The same on all ranks, and another one for each transfer that may be under way at the same time. The adjoint
-        of a transfer with an even tag has the next one: they are never under way together, and share memory.
+        The same on all ranks, and different for transfers that run at the same time. A transfer has an even tag, and
+        its adjoint the next one: they never run at the same time, and share memory.
     memory : Memory
     adds : bool
         Whether the sums are added to the targets rather than overwriting them.
@@ -115,7 +115,7 @@ class Exchange:
         return bool(self._sends)
 
     def start(self) -> None:
-        """Begin to send what the sources hold; they must not change before `complete`."""
+        """Begin to send the sources, which must not change before `complete`."""
         self._post()
         for packed, view in self._packing:
             self._xp.copyto(packed, view)
@@ -125,7 +125,7 @@ class Exchange:
             message.start()
 
     def take_own(self) -> None:
-        """Overwrite what of the targets doesn't depend on other ranks; `finish` does so if it hasn't been done."""
+        """Overwrite the parts of the targets that don't depend on other ranks; otherwise `finish` does so."""
         self._post()
         for view in self._missing:
             view.fill(0)
@@ -134,7 +134,7 @@ class Exchange:
         self._taken = True
 
     def finish(self) -> None:
-        """Wait for what other ranks send, and overwrite the targets, or add to them."""
+        """Wait for the messages of other ranks, and overwrite the targets, or add to them."""
         if not self._taken:
             self.take_own()
         for arrival in self._arrivals:
@@ -146,12 +146,12 @@ class Exchange:
         self._posted = self._taken = False
 
     def complete(self) -> None:
-        """Wait until what `start` has begun to send is on its way, so that the sources may change."""
+        """Wait until all messages have been sent, so that the sources may change."""
         for message in self._sends:
             message.wait()
 
     def free(self) -> None:
-        """Give back what the messages need."""
+        """Free the messages."""
         for message in (*self._sends, *self._receives):
             message.free()
 
@@ -173,7 +173,7 @@ class Exchange:
             [(_view(box, target), _view(box, source)) for each in own for box in getattr(each, name)]
             for name in ("copied", "added")
         )
-        # Copies go to elements that no lower rank gives: there is no need to wait.
+        # No lower rank gives the elements of copies: they needn't wait.
         self._own += copies
         self._arrivals.append(Arrival(_at_once, [], additions))
 
@@ -197,7 +197,7 @@ class Exchange:
     def _packed(
         self, other: int, sends: bool, views: list[Any], staged: list[tuple[np.ndarray, Any]]
     ) -> tuple[np.ndarray, list[Any]]:
-        """Return the message to or from another rank, and arrays of the views' shapes in it, or in what is `staged`."""
+        """Return the message to or from another rank, and arrays of the views' shapes in it or in its device copy."""
         stops = list(accumulate((view.size for view in views), initial=0))
         name = self._tag // 2, other, sends == (self._tag % 2 == 0)
         array, message = self._memory.take(name, stops[-1], views[0].dtype)
@@ -217,7 +217,7 @@ def _view(box: Box, held: _Held) -> Any:
 
 
 def _joined(views: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return arrays that lie one after the other in memory as a single one; None if they don't."""
+    """Return arrays that are adjacent in memory as a single one; None if they aren't."""
     if not all(view.flags.c_contiguous for view in views):
         return None
     if any(one.ctypes.data + one.nbytes != other.ctypes.data for one, other in pairwise(views)):

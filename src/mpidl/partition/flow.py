@@ -1,4 +1,4 @@
-"""What the ranks of a cut model do in a step of training, in order: compute, send, wait for others."""
+"""The actions of the ranks of a cut model in a training step, in order: compute, send, receive."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpidl.partition.interior import interior_parts
+from mpidl.partition.costs import FORWARD, INPUTS, WEIGHTS, Basis, compute_seconds, part_of
+from mpidl.partition.local import interior_parts
 from mpidl.partition.plan import Plan, Step, sharers
-from mpidl.partition.seconds import FORWARD, INPUTS, WEIGHTS, Basis, compute_seconds, part_of
 
 
 class Compute(NamedTuple):
-    """Compute for so many seconds."""
+    """Compute for a time."""
 
     seconds: float
 
 
 class Send(NamedTuple):
-    """Begin to send so many bytes to a rank; messages between two ranks differ by their tags."""
+    """Begin to send bytes to a rank; messages between two ranks differ by their tags."""
 
     to: int
     tag: int
@@ -27,20 +27,20 @@ class Send(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Wait for a message of a rank."""
+    """Wait for a message from a rank."""
 
     source: int
     tag: int
 
 
-#: What a rank does, in order.
+#: The actions of a rank, in order.
 Flow = tuple[Compute | Send | Receive, ...]
 
 
 def flows(plan: Plan, basis: Basis) -> list[Flow]:
-    """Return what each rank does, as `Program` does it: a value leaves once it is there, and is waited for when needed.
+    """Return each rank's actions, in the order of `Program`: a value is sent once computed, and received when needed.
 
-    Ranks that share statistics sum them, in float64: twice forward, and once backward what is twice as much.
+    Ranks that share statistics sum them, in float64: twice forward, and once backward, with twice the elements.
     """
     return _Flows(plan, basis).of_ranks()
 
@@ -51,7 +51,7 @@ class _Flows:
         self._ranks: list[list[Compute | Send | Receive]] = [[] for _ in range(plan.partitions)]
         self._seconds = [compute_seconds(step, basis, not any(step.operands)) for step in plan.steps]
         values = [(each, each.elements(basis.samples)) for each in plan.moving()]
-        # Each movement has a tag, and its way back the next one.
+        # Each movement has a tag, and its gradient the next one.
         self._leaving = [
             [(2 * tag, moved) for tag, (each, moved) in enumerate(values) if each.value == number + 1]
             for number in range(len(plan.steps))
@@ -120,7 +120,7 @@ class _Flows:
 
 
 def _summed(step: Step) -> np.ndarray:
-    """Return how many elements of a statistic each rank tells each other (partitions, partitions)."""
+    """Return the number of elements of a statistic that each rank sends to each other (partitions, partitions)."""
     found = np.zeros((len(step.given), len(step.given)))
     statistics = next(layer.statistics for layer in step.layers if layer is not None)[:1]
     for _, box, ranks in sharers(step.tensors, statistics):
@@ -130,5 +130,5 @@ def _summed(step: Step) -> np.ndarray:
 
 
 def _back(tag: int, elements: np.ndarray) -> tuple[int, np.ndarray]:
-    """Return the way back of a movement."""
+    """Return the movement of the gradient."""
     return tag + 1, elements.T

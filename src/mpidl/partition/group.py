@@ -1,4 +1,4 @@
-"""The ranks of a replica, and what they can say to each other."""
+"""The interface of the ranks of a replica to each other: messages and sums."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Message(NamedTuple):
     Attributes
     ----------
     start : callable
-        Begin to send the array, or to receive into it. It must not be changed, or read, until the end.
+        Begin to send the array, or to receive into it. Until the end, it must not be changed, or read.
     wait : callable
-        Wait until it is sent, or received; return at once if it hasn't been started again.
+        Wait for the end; return at once if it hasn't been started again.
     free : callable
-        Give back what it needs; only when it isn't under way.
+        Free it; not between `start` and `wait`.
     """
 
     start: Callable[[], Any]
@@ -32,8 +32,8 @@ class Message(NamedTuple):
 class Group(ABC):
     """Ranks that compute a model together.
 
-    Messages from one rank to another with the same tag arrive in the order in which they are started. What all ranks do
-    together, they do in the same order.
+    Messages from one rank to another with the same tag arrive in the order in which they are started. All ranks call
+    collective methods in the same order.
 
     Attributes
     ----------
@@ -45,27 +45,19 @@ class Group(ABC):
 
     @abstractmethod
     def send(self, to: int, array: np.ndarray, tag: int) -> Message:
-        """Return the message that takes an array's elements to another rank; it isn't started yet.
-
-        Parameters
-        ----------
-        to : int
-        array : array, contiguous
-        tag : int
-            Below 32768.
-        """
+        """Return a message, not started yet, that sends a contiguous array to another rank; tags are below 32768."""
 
     @abstractmethod
     def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
-        """Return the message that brings an array's elements from another rank; see `send`."""
+        """Return a message, not started yet, that receives into a contiguous array from another rank."""
 
     @abstractmethod
     def subgroup(self, ranks: Sequence[int]) -> Group:
-        """Return the group of some of the ranks, in ascending order; all of them call it, others needn't."""
+        """Return the group of some of the ranks, in ascending order; only these call it."""
 
     @abstractmethod
     def share(self, value: Any) -> Any:
-        """Return what rank 0 gives, on all ranks."""
+        """Return the value of rank 0 on all ranks."""
 
     @abstractmethod
     def gather(self, array: np.ndarray, gathered: np.ndarray) -> None:
@@ -73,7 +65,7 @@ class Group(ABC):
 
     @abstractmethod
     def free(self) -> None:
-        """Free what the group has allocated, subgroups too; all ranks do it together."""
+        """Free the group and its subgroups; collective."""
 
     def total(self, number: float) -> float:
         """Return the sum of the numbers of all ranks, in their order: the same bits on all."""
@@ -82,12 +74,9 @@ class Group(ABC):
         return float(own[0])
 
     def sum(self, array: Any) -> None:
-        """Replace an array by its sum over the ranks, in their order: the same bits on all.
+        """Replace a NumPy or CuPy array by its sum over the ranks, in their order: the same bits on all.
 
-        Parameters
-        ----------
-        array : array
-            NumPy or CuPy; small, since each rank receives those of all others.
+        It should be small: each rank receives the arrays of all others.
         """
         own = np.ascontiguousarray(to_host(array))
         gathered = np.empty((self.size, *own.shape), own.dtype)

@@ -1,19 +1,21 @@
-"""A rank's part of a plan: its layers, the values that it has, and what moves between it and others."""
+"""A rank's part of a plan: its layers, its values, and what moves between it and others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Shape
 from mpidl.nn.workspaces import Node, Value, first_takers
 from mpidl.parameters.box import Box
-from mpidl.partition.plan import Distribution, Part, Plan, boxes_of
+from mpidl.parameters.ranges import Range
+from mpidl.partition.plan import Distribution, Moving, Part, Plan, boxes_of
 from mpidl.partition.transfer import Transfer
 
 
 class Movement(NamedTuple):
-    """A value that moves from those that have it to those that take it, and its gradient back.
+    """A value that moves from one distribution to another, and its gradient back.
 
     Attributes
     ----------
@@ -23,7 +25,7 @@ class Movement(NamedTuple):
     departs, arrives : int or None
         Indices of the rank's value before and after; None if it has none.
     first : bool
-        Whether nothing else on the rank has given a gradient of the value before it arrives back here.
+        Whether the gradient that comes back is the first one of the rank's value.
     """
 
     source: Distribution
@@ -34,7 +36,7 @@ class Movement(NamedTuple):
     first: bool = True
 
     def transfer(self, samples: int) -> Transfer:
-        """Return what moves for a batch of so many samples."""
+        """Return the transfer for a batch of this number of samples."""
         return Transfer(boxes_of(self.source, samples), boxes_of(self.target, samples))
 
 
@@ -48,13 +50,13 @@ class Task(NamedTuple):
     node : Node
         Its layer, with indices of the rank's values.
     part : Part
-        What it gives of the step's value.
+        The part of the step's value that it computes.
     shape : tuple of int
         Shape of one sample of the step's whole value.
     arrivals : list of Movement
-        What must arrive first, unless it has before.
+        New movements that must arrive first.
     departures : list of Movement
-        What then leaves.
+        Movements that start afterwards.
     """
 
     step: int
@@ -66,7 +68,7 @@ class Task(NamedTuple):
 
 
 class Local:
-    """What a rank does, has and exchanges.
+    """The tasks, values and movements of a rank.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ class Local:
     shapes : sequence of tuple of int
         The shape of one sample of each step's whole value.
     as_is : set of int
-        Indices of the steps that take the network's inputs as they are.
+        Indices of the steps that take the network's inputs unconverted.
 
     Attributes
     ----------
@@ -84,11 +86,11 @@ class Local:
     outputs : int or None
         Index of the part of the network's outputs for which the rank computes the loss.
     arrivals : list of Movement
-        What must arrive before that.
+        Movements that must arrive before the loss.
     whole : int or None
         Index of all outputs for all samples, on rank 0.
     answer : Movement or None
-        What brings them there; None if the rank takes no part in it.
+        Brings all outputs to rank 0; None if the rank takes no part in it.
     tags : int
         Number of movements in the plan.
     """
@@ -124,7 +126,7 @@ class Local:
         return len(self.values) - 1
 
     def _take(self, value: int, distribution: Distribution, as_is: bool) -> tuple[int | None, list[Movement]]:
-        """Return the index of what the rank takes of a value, and what has to move for it and didn't before."""
+        """Return the index of the rank's part of a value in a distribution, and the new movements for it."""
         part, key = _part(distribution[self._rank]), (value, distribution)
         if value == 0:
             return (None if part is None else self._input(part, as_is)), []
@@ -165,7 +167,7 @@ class Local:
 
 
 def rests(source: Distribution, target: Distribution, rank: int) -> bool:
-    """Return whether a rank is to have what it has, and nothing can move to it or from it, for any batch."""
+    """Return whether a rank's part stays the same, and nothing can move to it or from it, for any batch."""
     own, its = _part(source[rank]), _part(target[rank])
     return own == its and not any(
         other != rank and (_meet(own, _part(target[other])) or _meet(_part(source[other]), its))
@@ -184,3 +186,54 @@ def _meet(one: Part | None, other: Part | None) -> bool:
     if one.share is None or other.share is None or one.share[1] != other.share[1]:
         return True
     return one.share[0] == other.share[0]
+
+
+#: Minimum operations of rows that are computed separately, about a third of a millisecond. Separate computation costs
+#: up to 50 microseconds, as much as a message between nodes.
+WORTH = 20_000_000
+
+
+def interior(layer: Layer, transfer: Transfer, rank: int) -> Range:
+    """Return the rows of a rank's outputs that don't depend on values of other ranks.
+
+    Parameters
+    ----------
+    layer : Layer
+        The rank's layer.
+    transfer : Transfer
+        Of the layer's inputs (samples, height, ...).
+    rank : int
+
+    Returns
+    -------
+    Range
+        Empty if there are too few, if the layer computes all its rows at once, or if nothing comes from other ranks.
+    """
+    nothing = Range(0, 0)
+    if layer.joins or len(transfer.target[rank]) != 1 or not transfer.received(rank):
+        return nothing
+    (whole,), (summands, _) = transfer.target[rank], transfer.summands(rank)
+    if any(each.added for each in summands):
+        return nothing
+    found = nothing
+    for box in (box for each in summands if each.rank == rank for box in each.copied):
+        # Rows are the first axis of a sample.
+        if all(own == its for axis, (own, its) in enumerate(zip(box.ranges, whole.ranges, strict=True)) if axis != 1):
+            rows = box.ranges[1].shift(-whole.ranges[1].start)
+            found = max(found, layer.rows_from(rows, whole.shape[1:]), key=lambda some: some.size)
+    shape = whole.shape[1:]
+    operations = layer.operations(shape) * whole.shape[0] * found.size if found.size else 0
+    return found if operations >= WORTH * layer.output_shape(shape)[0] else nothing
+
+
+def interior_parts(plan: Plan, moving: Moving, samples: int) -> list[float]:
+    """Return the fraction of its outputs that each rank computes while a value moves to the layer that takes it."""
+    found = [0.0] * plan.partitions
+    if moving.taker == len(plan.steps):
+        return found
+    step = plan.steps[moving.taker]
+    transfer = Transfer(boxes_of(moving.source, samples), boxes_of(moving.target, samples))
+    for rank, (layer, given) in enumerate(zip(step.layers, step.given, strict=True)):
+        if layer is not None and given is not None and len(given.box.shape) > 1:
+            found[rank] = interior(layer, transfer, rank).size / max(1, given.box.shape[0])
+    return found

@@ -15,22 +15,28 @@ from mpidl.nn.workspaces import Passes
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.partition.exchange import Memory
-from mpidl.partition.gradient_sums import GradientSums
 from mpidl.partition.group import Group
 from mpidl.partition.local import Local
-from mpidl.partition.pipeline import MicroBatch, Pipeline, undivided
 from mpidl.partition.plan import Plan
 from mpidl.partition.program import Program
-from mpidl.partition.schedules.instructions import Backward, BackwardInputs, BackwardWeights, Forward
-from mpidl.partition.tensors import Tensors
+from mpidl.partition.schedules import (
+    Backward,
+    BackwardInputs,
+    BackwardWeights,
+    Forward,
+    MicroBatch,
+    Pipeline,
+    undivided,
+)
+from mpidl.partition.tensors import GradientSums, Tensors
 
 
 class CutNetwork(CompleteModel):
-    """What one rank of a replica has and computes of a network (`Network`) that is cut.
+    """The part of a cut `Network` that one rank of a replica holds and computes.
 
-    Losses, gradients and evaluations are work of all ranks of a group, each of which has its own `CutNetwork`, made
-    from the same network and plan; all are given the same batch. Ranges, as in `layout`, `statistics` and `initial`,
-    are those of the whole vector; `parameters` and gradients are the rank's part of it.
+    All ranks of a group compute losses, gradients and evaluations together, each with its own `CutNetwork` of the same
+    network and plan, from the same batch. Ranges, as in `layout`, `statistics` and `initial`, are those of the whole
+    vector; `parameters` and gradients are the rank's part of it.
 
     Parameters
     ----------
@@ -41,21 +47,20 @@ class CutNetwork(CompleteModel):
         The rank's number in its replica.
     schedule : str
         The order of micro-batches on the plan's stages, a name in `mpidl.partition.schedules.SCHEDULES`. The gradient
-        is the minibatch's with any.
+        does not depend on it.
     micro_batches : int
-        Into how many micro-batches a minibatch is divided for its gradient. Batch normalisation takes the statistics of
-        each micro-batch.
+        Number of micro-batches in a minibatch. Batch normalisation takes the statistics of each micro-batch.
 
     Raises
     ------
     UsageError
-        If there is no such schedule, or no micro-batch.
+        The schedule is unknown, or there are no micro-batches.
 
     Attributes
     ----------
     plan : Plan
     slice : Range
-        What the rank holds of the whole vector.
+        The rank's part of the whole vector.
     """
 
     movable = True
@@ -75,10 +80,10 @@ class CutNetwork(CompleteModel):
         self.slice = plan.slices[rank]
         names = network.graph.names
         self._layers = [names.index(step.name) for step in plan.steps]
-        self._left_alone = {
+        self._untrained = {
             f"{name}/{key}" for name, layer in zip(names, network.layers, strict=True) for key in layer.statistics
         }
-        self.statistics = [piece.range for piece in plan.layout if piece.name in self._left_alone]
+        self.statistics = [piece.range for piece in plan.layout if piece.name in self._untrained]
         self._weights = self._own({name for name in plan.layout.shapes if name.endswith("/weight")})
         self.freeze(())
         as_is = {step for step, layer in enumerate(self._layers) if network.takes_as_is(layer)}
@@ -100,9 +105,9 @@ class CutNetwork(CompleteModel):
 
     @property
     def parameters(self) -> Any:
-        """What the rank holds of the flat vector, (slice.size,), allocated and initialised at its first use.
+        """The rank's part of the flat vector, (slice.size,), allocated and initialised at its first use.
 
-        It may be written into, or replaced by another vector, with which the rank then computes.
+        It may be changed, or replaced by another vector.
         """
         if self._parameters is None:
             self._parameters = self._network.xp.asarray(self.initial(self.slice))
@@ -114,13 +119,7 @@ class CutNetwork(CompleteModel):
         self._parameters = vector
 
     def bind(self, group: Group) -> None:
-        """Compute with the other ranks of a group, whose ranks are those of the plan, until `unbind`.
-
-        Raises
-        ------
-        ValueError
-            If it isn't the rank's group.
-        """
+        """Compute with the other ranks of a group, until `unbind`; ValueError if its ranks aren't those of the plan."""
         own = self._rank, self.plan.partitions
         if (group.rank, group.size) != own:
             raise ValueError(f"rank {own[0]} of {own[1]}, the group's is {group.rank} of {group.size}")
@@ -128,17 +127,17 @@ class CutNetwork(CompleteModel):
         self._group = group
 
     def unbind(self) -> None:
-        """Give back what messages between the ranks need; arrays stay allocated."""
+        """Free the messages between the ranks; arrays stay allocated."""
         self._free()
         self._group = None
 
     def freeze(self, names: Sequence[str]) -> None:
-        """See `CompleteModel.freeze`: their gradient doesn't count for the norm that is clipped."""
+        """Exclude tensors from training, and from the norm that is clipped."""
         self._frozen = names
-        self._trained = self._own(set(self.layout.shapes).difference(self._left_alone, names))
+        self._trained = self._own(set(self.layout.shapes).difference(self._untrained, names))
 
     def on(self, xp: Any) -> CutNetwork:
-        """Return the rank's part for the arrays of another package, without parameters yet, bound to the same group."""
+        """Return the rank's part for another array package, without parameters, bound to the same group."""
         settings: Any = {"schedule": self._schedule, "micro_batches": self._pipeline.micro_batches}
         made = CutNetwork(self._network.on(xp), self.plan, self._rank, **settings)
         made.freeze(self._frozen)
@@ -147,19 +146,13 @@ class CutNetwork(CompleteModel):
         return made
 
     def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
-        """Return the initial values of the parameters [start, stop) of the whole vector: those of the uncut network.
-
-        Raises
-        ------
-        ValueError
-            If the range isn't within the vector.
-        """
+        """Return the initial values of a range of the whole vector, which are those of the uncut network."""
         return self._network.initial(whole, self.layout if layout is None else layout)
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """Return the mean loss over the batch, on all ranks, and the gradient of what the rank holds.
+        """Return the mean loss over the batch, on all ranks, and the gradient of the rank's parameters.
 
-        Once the largest batch has been seen, no activations or tensors are allocated.
+        After the largest batch, no activations or tensors are allocated.
 
         Returns
         -------
@@ -171,7 +164,7 @@ class CutNetwork(CompleteModel):
         Raises
         ------
         UsageError
-            If the shapes don't fit.
+            The shapes don't fit.
         """
         samples = len(batch.inputs)
         group = self._begin(batch, self._pipeline.largest(samples))
@@ -195,38 +188,35 @@ class CutNetwork(CompleteModel):
         return float(sums[0]), self._gradient
 
     def forward(self, batch: Batch) -> float:
-        """Compute the rank's values for a batch as a whole, and return what its samples add to the mean loss.
+        """Compute the rank's values for an undivided batch, and return its samples' part of the mean loss.
 
-        Other passes of the group's ranks may begin before `backward` follows.
+        Other passes of the group's ranks may begin before `backward`.
         """
         samples = undivided(len(batch.inputs))
         self._begin(batch, samples.samples.size)
         return self._loss(self._forward(batch, samples, training=True), batch, samples)
 
     def backward(self) -> tuple[float, Any]:
-        """Return what the rank's parameters add to the loss of the last `forward`, and its gradient (slice.size,).
-
-        It isn't clipped: that takes the norm of what all ranks have.
-        """
+        """Return the penalty of the rank's parameters, and the unclipped gradient of the last `forward`."""
         self._under_way[0].backward()
         penalty = self._network.regularisation.penalise(self._weights, self.parameters, self._gradient)
         return penalty, self._gradient
 
     def complete(self) -> None:
-        """Wait until all that passes have sent is on its way."""
+        """Wait until all messages of the passes have been sent."""
         for program in self._under_way.values():
             program.complete()
         self._under_way.clear()
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """Return what the whole batch's is on rank 0; zeros, and no outputs, on others, so that a sum is right."""
+        """Return the whole batch's evaluation on rank 0, and zeros without outputs on other ranks."""
         work, whole = self._answer(batch).work, self._local.whole
         if self._rank or whole is None:
             return Evaluation(0.0, 0)
         return self._network.judge(batch, work.values[whole], work.gradients[whole])
 
     def outputs(self, batch: Batch) -> Any:
-        """Return the outputs for the samples of a batch on rank 0, None on others; see `CompleteModel.outputs`."""
+        """Return the outputs for the samples of a batch on rank 0, and None on other ranks."""
         work, whole = self._answer(batch).work, self._local.whole
         return None if self._rank or whole is None else work.values[whole]
 
@@ -242,30 +232,30 @@ class CutNetwork(CompleteModel):
         return self._network.accuracy_name(several_labels)
 
     def activation_bytes(self, samples: int) -> int:
-        """Return the bytes that the rank needs besides its vectors for a gradient, packed messages left out."""
+        """Return the bytes of a gradient on the rank besides its vectors and packed messages."""
         pipeline = self._pipeline
         sums = self._sums.nbytes if pipeline.micro_batches > 1 else 0
         return self._passes.nbytes(pipeline.largest(samples), pipeline.slots(samples)) + self._tensors.nbytes + sums
 
     def summaries(self) -> list[LayerSummary]:
-        """See `CompleteModel.summaries`: those of the whole network."""
+        """Return the summaries of the whole network's layers."""
         return self._network.summaries()
 
     def _own(self, names: set[str]) -> list[Range]:
-        """Return where some tensors lie in the rank's part of the vector."""
+        """Return the ranges of some tensors in the rank's part of the vector."""
         held = [piece for piece in self.layout if piece.range.intersect(self.slice) and piece.name in names]
         return [piece.range.shift(-self.slice.start) for piece in held]
 
     def _begin(self, batch: Batch, samples: int) -> Group:
-        """Make ready for a batch of which so many samples pass at a time, at most; return the group."""
+        """Prepare for a batch of which at most `samples` pass at a time, and return the group."""
         self._network.check_inputs(batch.inputs)
         if self._group is None:
-            raise RuntimeError("a cut network computes while it is bound to a group")
+            raise RuntimeError("a cut network computes only while it is bound to a group")
         self._number = batch.number
         if self._gradient is None:
             self._gradient = self._network.xp.zeros(self.slice.size, self.dtype)
         if samples > self._largest:
-            # All arrays for samples are allocated anew.
+            # All arrays for samples are reallocated.
             self.complete()
             self._free()
             self._tensors.bind(self.parameters, self._gradient, self._group)
@@ -283,7 +273,7 @@ class CutNetwork(CompleteModel):
         return program
 
     def _loss(self, program: Program, batch: Batch, own: MicroBatch) -> float:
-        """Return what the rank's samples of a micro-batch add to the minibatch's mean loss, and begin the way back."""
+        """Return what the rank's samples add to the minibatch's mean loss, and compute the gradient of the outputs."""
         if (index := self._local.outputs) is None:
             return 0.0
         part = self._local.values[index].samples(own.samples.size).shift(own.samples.start)
@@ -293,7 +283,7 @@ class CutNetwork(CompleteModel):
         return self._network.mean_loss(outputs, batch.targets[slice(*part)], gradient, len(batch.inputs))
 
     def _answer(self, batch: Batch) -> Program:
-        """Compute the outputs for a batch as a whole, and bring them to rank 0."""
+        """Compute the outputs for an undivided batch, and send them to rank 0."""
         samples = len(batch.inputs)
         self._begin(batch, samples)
         program = self._forward(batch, undivided(samples), training=False)
@@ -302,7 +292,7 @@ class CutNetwork(CompleteModel):
         return program
 
     def _program(self, samples: int, slot: int) -> Program:
-        """Return what the rank does with so many samples, made at the first ones and kept."""
+        """Return the rank's program for this number of samples, made once."""
         if (samples, slot) not in self._programs:
             assert self._group is not None
             work, memory = self._passes.take(samples, slot), self._memories.setdefault(slot, Memory(self._network.xp))

@@ -1,4 +1,4 @@
-"""PipeDream: stages that train without ever waiting for a minibatch's end."""
+"""PipeDream: stages that train without a flush after each minibatch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from mpidl.nn.network import Network
 from mpidl.partition.group import Group
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.plan import Plan
-from mpidl.partition.schedules.instructions import Backward, Forward, Step, slots
-from mpidl.partition.schedules.pipedream import pipedream
+from mpidl.partition.schedules import Backward, Forward, Step, pipedream, slots
 
 
 class PipeDream:
     """A rank's part of a network whose stages update their parameters after each minibatch (Narayanan et al. 2019).
 
-    Minibatches follow each other through the stages by 1F1B without a flush. A stage keeps, for each that is under way,
-    the version of its parameters with which it went forward, and goes back with the same: weight stashing. With
-    minibatches and the K stages counted from 0, minibatch t goes through stage s with the parameters after
-    t - (K - 1 - s) updates, or with the first ones.
+    Minibatches follow each other through the stages by 1F1B without a flush. A stage keeps its parameters of each
+    minibatch's forward pass for the backward pass: weight stashing. With minibatches and the K stages counted from 0,
+    minibatch t passes through stage s with the parameters after t - (K - 1 - s) updates, or with the initial ones.
 
     Parameters
     ----------
@@ -36,34 +34,27 @@ class PipeDream:
     Attributes
     ----------
     parameters : array (slice.size,)
-        What the rank holds of the flat vector: the newest version.
+        The newest version of the rank's part of the flat vector.
 
     Raises
     ------
     UsageError
-        If the network's gradients are clipped: the norm is of all stages, which nobody waits for.
+        The network's gradients are clipped, by a norm over all stages.
     """
 
     def __init__(self, network: Network, plan: Plan, rank: int) -> None:
         if network.regularisation.clip is not None:
-            raise UsageError("model.clip: a norm of all stages, which don't wait for each other: expected none")
+            raise UsageError("model.clip: PipeDream has no norm over all stages, expected none")
         self._stage, self._stages = rank * plan.stages // plan.partitions, plan.stages
         count = self._stages - self._stage
-        #: One for each minibatch that is under way, with the version of the parameters that it goes with.
+        # One for each minibatch in progress, with its version of the parameters.
         self._stash = [CutNetwork(network, plan, rank) for _ in range(count)]
         self.parameters = self._stash[0].parameters.copy()
 
     def train(self, group: Group, batches: Sequence[Batch], update: Callable[[Any, Any], None]) -> np.ndarray:
-        """Train with some minibatches, and return their mean losses (batches,), on all ranks.
+        """Train with minibatches, the same on all ranks, and return their mean losses (batches,) on all ranks.
 
-        Parameters
-        ----------
-        group : Group
-            The ranks of the plan.
-        batches : sequence of Batch
-            The same on all ranks.
-        update : callable
-            Changes the parameters (slice.size,) by a gradient (slice.size,), both the rank's.
+        `update` changes the rank's parameters (slice.size,), given a gradient (slice.size,).
         """
         instructions = list(pipedream(self._stage, self._stages, len(batches)))
         memory, losses = slots(instructions), np.zeros(len(batches))

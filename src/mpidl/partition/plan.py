@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
@@ -17,15 +18,15 @@ from mpidl.partition.transfer import Transfer
 
 
 class Part(NamedTuple):
-    """What a rank has of a value, which is an array (samples, *shape).
+    """A rank's part of a value, which is an array (samples, *shape).
 
     Attributes
     ----------
     box : Box
         The part of each sample.
     share : (int, int), optional
-        Number and count, if the rank has a share of the samples only: the part with this number of so many parts as
-        equal as possible. All samples by default.
+        Number and count, if the rank has only a share of the samples: this part of `count` parts as equal as possible.
+        All samples by default.
     """
 
     box: Box
@@ -37,37 +38,37 @@ class Part(NamedTuple):
         return found if found.size else None
 
     def samples(self, samples: int) -> Range:
-        """Return the samples of a minibatch that the part is of."""
+        """Return the part's samples of a minibatch."""
         return Range(0, samples) if self.share is None else share(samples, *self.share)
 
 
-#: What each rank of a replica has of a value; None for those that have nothing.
+#: Each rank's part of a value; None for ranks without one.
 Distribution = tuple[Part | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A layer, or a part of its work, as the ranks carry it out.
+    """A layer, or a part of its work, divided among the ranks.
 
-    Values are numbered: value 0 is the network's inputs, value i + 1 what step i gives.
+    Values are numbered: value 0 is the network's inputs, value i + 1 the output of step i.
 
     Attributes
     ----------
     name : str
         The layer's name.
     layers : tuple of Layer or None
-        What each rank computes, an ordinary layer; None for ranks without a part.
+        The ordinary layer that each rank computes; None for ranks without a part.
     operands : tuple of int
         The values that it takes.
     taken : tuple of Distribution
-        What the ranks take of each of them; of a joining layer, a rank takes those operands of which it has a part.
+        The parts of each operand that the ranks take; of a joining layer, a rank takes the operands with a part.
     given : Distribution
-        What the ranks give of its value. Where their parts overlap, they are summands.
+        The parts of its value that the ranks compute. Where they overlap, they are summands.
     tensors : tuple of dict of str to Box
-        For each rank, the part that its layer takes of each of the layer's tensors. An element that several ranks take
-        has the sum of their gradients.
+        For each rank, the parts of the layer's tensors that it takes. The gradient of an element is the sum over the
+        ranks that take it.
     how : str
-        How the layer is cut.
+        The name of the cut.
     """
 
     name: str
@@ -80,13 +81,13 @@ class Step:
 
     @property
     def together(self) -> bool:
-        """Whether the layers have statistics of all ranks' values: `Workspace.group` is those that have samples."""
+        """Whether several ranks compute the same statistics, together with the others of `Workspace.group`."""
         layers = [layer for layer in self.layers if layer is not None]
         users = sharers(self.tensors, layers[0].statistics)
         return any(len(ranks) > 1 for _, _, ranks in users)
 
     def samples(self, rank: int, samples: int) -> int:
-        """Return of how many samples of a minibatch a rank computes its part."""
+        """Return the number of a minibatch's samples for which a rank computes its part."""
         part = self.given[rank]
         return 0 if part is None else part.samples(samples).size
 
@@ -96,12 +97,12 @@ class Step:
         return 0 if layer is None else 3 * layer.operations(*self._shapes(rank)) * self.samples(rank, samples)
 
     def values(self, rank: int, samples: int) -> int:
-        """Return how many elements of operands and outputs a rank takes and gives, for a minibatch."""
+        """Return the number of elements of operands and outputs of a rank for a minibatch."""
         boxes = boxes_of([each[rank] for each in (self.given, *self.taken)], samples)
         return sum(box.size for box in boxes if box is not None)
 
     def memory(self, rank: int, samples: int) -> int:
-        """Return for how many elements a rank needs memory: tensors and values, each with its gradient, and buffers."""
+        """Return the elements in a rank's memory: tensors and values, each with its gradient, and buffers."""
         layer = self.layers[rank]
         if layer is None:
             return 0
@@ -111,7 +112,7 @@ class Step:
         return 2 * (tensors + self.values(rank, samples)) + kept
 
     def gathered(self) -> np.ndarray:
-        """Return how many elements of parameters each rank sends to each other that shares them; row: the sender."""
+        """Return the number of elements of shared parameters that each rank (row) sends to each other (column)."""
         total = np.zeros((len(self.given), len(self.given)), np.int64)
         for _, box, ranks in sharers(self.tensors):
             if len(ranks) > 1:
@@ -128,15 +129,7 @@ class Step:
 def sharers(
     tensors: Sequence[Mapping[str, Box]], names: Iterable[str] | None = None
 ) -> list[tuple[str, Box, tuple[int, ...]]]:
-    """Return the parts of a layer's tensors that ranks take: name, box and the ranks that take it.
-
-    Parameters
-    ----------
-    tensors
-        See `Step`.
-    names
-        The tensors; all by default.
-    """
+    """Return the parts of a layer's tensors, all or those of some names: name, box and the ranks that take it."""
     found: dict[tuple[str, Box], list[int]] = {}
     for rank, own in enumerate(tensors):
         for name, box in own.items():
@@ -146,16 +139,16 @@ def sharers(
 
 
 class Moving(NamedTuple):
-    """A value that gets from one distribution to another.
+    """A value that moves from one distribution to another.
 
     Attributes
     ----------
     name : str
         The layer that takes it; "outputs" for the loss.
     value : int
-        Its number, which is not 0.
+        Its number, above 0.
     taker : int
-        Index of the step that takes it first; the number of steps for the loss.
+        Index of the first step that takes it; the number of steps for the loss.
     source, target : Distribution
     """
 
@@ -166,12 +159,12 @@ class Moving(NamedTuple):
     target: Distribution
 
     def elements(self, samples: int) -> np.ndarray:
-        """Return how many elements move for a minibatch (partitions, partitions); row: the sender."""
+        """Return the number of elements that each rank (row) sends to each other (column) for a minibatch."""
         return Transfer(boxes_of(self.source, samples), boxes_of(self.target, samples)).moved
 
 
 class Traffic(NamedTuple):
-    """What moves between the ranks at one place of a step of training, forward; backward, as much goes back.
+    """A movement between the ranks in a training step, forward; the same number of elements moves back.
 
     Attributes
     ----------
@@ -180,7 +173,7 @@ class Traffic(NamedTuple):
     what : str
         "values" or "parameters".
     elements : array (partitions, partitions) of int
-        Row: the sender, column: the receiver.
+        Rows are senders, columns receivers.
     """
 
     name: str
@@ -189,28 +182,28 @@ class Traffic(NamedTuple):
 
     @property
     def sent(self) -> tuple[int, ...]:
-        """How many elements each rank sends in a step of training: forward, and backward what it got."""
+        """Number of elements that each rank sends in a training step, forward and backward."""
         return tuple((self.elements.sum(axis=0) + self.elements.sum(axis=1)).tolist())
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What each rank of a replica does, for a network that is cut.
+    """The work of each rank of a replica, for a network that is cut.
 
     Attributes
     ----------
     partitions : int
         Number of ranks.
     steps : tuple of Step
-        In the order in which they are carried out.
+        In the order of execution.
     outputs : Distribution
-        What each rank has of the network's outputs for the loss: a share of the samples, or nothing.
+        The ranks' shares of the network's outputs, for the loss.
     layout : Layout
-        The tensors in the flat vector: first what rank 0 holds, then rank 1, ...
+        The tensors in the flat vector: first those of rank 0, then rank 1, ...
     slices : tuple of Range
-        What each rank holds of the flat vector.
+        Each rank's part of the flat vector.
     stages : int
-        Number of stages: of runs of consecutive layers that are computed by ranks of their own.
+        Number of stages: runs of consecutive layers, each with its own ranks.
     """
 
     partitions: int
@@ -221,9 +214,9 @@ class Plan:
     stages: int = 1
 
     def moving(self) -> Iterator[Moving]:
-        """Yield each movement of values.
+        """Yield each movement of values, once for several steps with the same distribution.
 
-        What several steps take in the same way moves once. The network's inputs are known to all ranks.
+        All ranks have the network's inputs.
         """
         takers = [*((step.name, step.operands, step.taken) for step in self.steps)]
         takers.append(("outputs", (len(self.steps),), (self.outputs,)))
@@ -235,25 +228,65 @@ class Plan:
                     yield Moving(name, value, taker, self.steps[value - 1].given, target)
 
     def traffic(self, samples: int) -> list[Traffic]:
-        """Return what moves in a step of training with a minibatch: values, then parameters, in order."""
+        """Return the movements in a training step with a minibatch: values, then parameters, in order."""
         values = [Traffic(each.name, "values", each.elements(samples)) for each in self.moving()]
         parameters = [Traffic(step.name, "parameters", step.gathered()) for step in self.steps]
         return [each for each in (*values, *parameters) if each.elements.any()]
 
     def operations(self, samples: int) -> tuple[int, ...]:
-        """Return the floating-point operations of each rank's products in a step of training."""
+        """Return the floating-point operations of each rank's products in a training step."""
         return tuple(sum(step.operations(rank, samples) for step in self.steps) for rank in range(self.partitions))
 
     def memory(self, samples: int) -> tuple[int, ...]:
-        """Return for how many elements each rank needs memory at most in a step of training; see `Step.memory`."""
+        """Return the maximum number of elements in each rank's memory in a training step."""
         return tuple(sum(step.memory(rank, samples) for step in self.steps) for rank in range(self.partitions))
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        """How many elements of the flat vector each rank holds."""
+        """Number of elements of the flat vector that each rank holds."""
         return tuple(own.size for own in self.slices)
 
 
 def boxes_of(distribution: Iterable[Part | None], samples: int) -> list[Box | None]:
     """Return each rank's box of the array (samples, *shape)."""
     return [None if part is None else part.of(samples) for part in distribution]
+
+
+def rounded_otherwise(plan: Plan, clips: bool = False) -> list[str]:
+    """Return the names of the layers where a cut network rounds differently from the uncut one.
+
+    Ranks add in another order: forward, summands of a value; backward, gradients of a value or a parameter that several
+    ranks take. Libraries may also round a product differently if a rank computes a part of its columns. `clips`: the
+    norm of the whole gradient is clipped.
+    """
+    found = {step.name: None for step in plan.steps if _sums(step) or _cuts_columns(step)}
+    for step in plan.steps:
+        for value, taken in zip(step.operands, step.taken, strict=True):
+            # The network's inputs have no gradient.
+            if value and _overlaps(taken):
+                found[step.name] = None
+    if clips and plan.partitions > 1:
+        found["the norm that is clipped"] = None
+    return list(found)
+
+
+def _sums(step: Step) -> bool:
+    """Return whether ranks add up a step's values, its statistics, or the gradients of its parameters."""
+    shared = any(len(ranks) > 1 for _, _, ranks in sharers(step.tensors))
+    return shared or step.together or _overlaps(step.given)
+
+
+def _cuts_columns(step: Step) -> bool:
+    """Return whether ranks compute different columns of a step's products."""
+    parts = [part.box.ranges[-1] for part in step.given if part is not None and part.box.size]
+    multiplies = any(step.operations(rank, samples=1) for rank in range(len(step.given)))
+    return multiplies and len(set(parts)) > 1
+
+
+def _overlaps(distribution: Distribution) -> bool:
+    """Return whether several ranks have the same element, for some number of samples."""
+    parts = [part for part in distribution if part is not None and part.box.size]
+    return any(
+        one.box.intersect(other.box) and not (one.share and other.share and one.share != other.share)
+        for one, other in combinations(parts, 2)
+    )

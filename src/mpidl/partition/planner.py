@@ -1,4 +1,4 @@
-"""Which cut for each layer: a plan of the least time, by beam search over the network's graph."""
+"""The choice of a cut for each layer: the plan with the least time, by beam search over the network's graph."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
-from mpidl.partition.costs import Costs
-from mpidl.partition.holding import hold
+from mpidl.partition.costs import Basis, Costs, movement_seconds, work_seconds
+from mpidl.partition.cutting import balanced, cut_layer, hold
 from mpidl.partition.plan import Distribution, Part, Plan, Step
-from mpidl.partition.seconds import Basis, movement_seconds, work_seconds
-from mpidl.partition.stages import balanced
-from mpidl.partition.work import cut_layer
 
-#: Number of plans that the search goes on with after each layer.
+#: Number of plans that the search keeps after each layer.
 BEAM = 64
 
 
@@ -42,15 +39,15 @@ def make_plan(
     Parameters
     ----------
     layers, input_shape
-        See `Network`. A layer's `cut` is kept to.
+        As of a `Network`. A layer's `cut`, if any, determines its cut.
     partitions
         Number of ranks.
     batch
         Samples of a minibatch.
     stages
-        Into how many runs of consecutive layers the network is divided, each with its share of the ranks.
+        Number of runs of consecutive layers into which the network is divided, each with its share of the ranks.
     costs
-        What work and movement take, and a rank's memory.
+        Speeds, and a rank's memory.
     itemsize
         Bytes of an element.
     ranks_per_node
@@ -64,8 +61,8 @@ def make_plan(
     Raises
     ------
     UsageError
-        If a layer can't be cut as it says, the network has fewer layers than stages, the ranks can't be divided among
-        the stages, or a rank would need more memory than it has.
+        A layer doesn't have its `cut`, there are fewer layers than stages, the ranks can't be divided among the stages,
+        or a rank needs more memory than it has.
     """
     graph = Graph(layers, input_shape)
     basis = Basis(batch, Costs() if costs is None else costs, itemsize, ranks_per_node)
@@ -110,7 +107,7 @@ def _joined(graph: Graph, by_layer: Sequence[tuple[Step, ...]]) -> tuple[Step, .
 
 
 class _Choice:
-    """A layer that is cut in one way, with what this takes wherever its operands are.
+    """One cut of a layer, with its costs apart from the movement of operands.
 
     Attributes
     ----------
@@ -119,7 +116,6 @@ class _Choice:
     given
         The distribution of its outputs.
     seconds
-        What they take, without the movement of operands.
     memory
         Bytes on each rank.
     """
@@ -135,17 +131,7 @@ class _Choice:
 
 @dataclass(frozen=True)
 class _State:
-    """A beginning of a plan.
-
-    Attributes
-    ----------
-    seconds
-        What it takes.
-    memory
-        Bytes on each rank.
-    hows
-        How each layer so far is cut.
-    """
+    """A plan of the first layers: its seconds, bytes on each rank, and the name of each layer's cut."""
 
     seconds: float
     memory: np.ndarray
@@ -176,7 +162,7 @@ class _Search:
         return [choices[how] for choices, how in zip(self._choices, best.hows, strict=True)], self._outputs
 
     def _candidates(self, index: int) -> dict[str, _Choice]:
-        """Return the ways to cut a layer, in the order in which it has them."""
+        """Return a layer's cuts, in its own order."""
         layer, name = self._graph.layers[index], self._graph.names[index]
         ranks, shapes = self._ranks[index], self._graph.input_shapes(index)
         first = not any(self._graph.operands[index])
@@ -202,19 +188,19 @@ class _Search:
         choice, hows = self._choices[index][how], (*state.hows, how)
         seconds = state.seconds + choice.seconds
         for value in self._graph.operands[index]:
-            # The network's inputs are known to all ranks, and what another layer takes in the same way has moved.
+            # All ranks have the network's inputs, and values for another layer with the same distribution have moved.
             others = (layer for layer in range(index) if value in self._graph.operands[layer])
             if value and self._taken(index, hows, value) not in [self._taken(layer, hows, value) for layer in others]:
                 seconds += self._movement(index, hows, value)
         return _State(seconds, state.memory + choice.memory, hows)
 
     def _taken(self, index: int, hows: tuple[str, ...], value: int) -> Distribution:
-        """Return what a layer takes of a value."""
+        """Return the distribution in which a layer takes a value."""
         operand = self._graph.operands[index].index(value)
         return self._choices[index][hows[index]].steps[0].taken[operand]
 
     def _movement(self, index: int, hows: tuple[str, ...], value: int) -> float:
-        """Return the seconds in which a value gets to a layer."""
+        """Return the seconds to move a value to a layer."""
         key = value - 1, hows[value - 1], index, hows[index]
         if key not in self._movements:
             given = self._choices[value - 1][hows[value - 1]].given
@@ -222,7 +208,7 @@ class _Search:
         return self._movements[key]
 
     def _kept(self, index: int, states: Sequence[_State]) -> list[_State]:
-        """Return the states to go on with: of those that differ only in what nobody needs any more, two."""
+        """Return the states to keep: the fastest and the lightest of those that are the same for all later layers."""
         limit = inf if self._basis.costs.memory is None else self._basis.costs.memory
         fitting = [state for state in states if state.memory.max() <= limit]
         if not fitting:
@@ -233,7 +219,7 @@ class _Search:
                 "smaller minibatch"
             )
         later = {value for operands in self._graph.operands[index + 1 :] for value in operands} | {index + 1}
-        # Those that give what is needed later, and those that have taken it: what they have taken needn't move again.
+        # Layers whose values are needed later, and those that have taken such values, which needn't move again.
         live = [layer for layer in range(index + 1) if later & {layer + 1, *self._graph.operands[layer]} - {0}]
         fastest: dict[tuple[str, ...], _State] = {}
         lightest: dict[tuple[str, ...], _State] = {}

@@ -1,4 +1,4 @@
-"""What a rank does for batches of one size, in order."""
+"""The order of computations and messages of a rank, for batches of one size."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from mpidl.nn.workspaces import Pass
 from mpidl.parameters.box import Box, strides
 from mpidl.parameters.ranges import Range
 from mpidl.partition.exchange import Exchange, Memory
-from mpidl.partition.gradient_sums import GradientSums
 from mpidl.partition.group import Group
-from mpidl.partition.interior import interior
-from mpidl.partition.local import Local, Movement, Task
+from mpidl.partition.local import Local, Movement, Task, interior
 from mpidl.partition.plan import Plan, Step
-from mpidl.partition.tensors import Tensors
+from mpidl.partition.tensors import GradientSums, Tensors
 
 
 class Program:
     """A forward and a backward pass over a number of samples: layers, and exchanges between fixed arrays.
 
-    A value is sent as soon as it is there, and waited for where it is needed. What was sent may still be under way when
-    a pass ends, until `complete`.
+    A value is sent as soon as it is computed, and received where it is needed. Messages may be in flight when a pass
+    ends, until `complete`.
 
     Parameters
     ----------
@@ -44,7 +42,7 @@ class Program:
     xp
         NumPy or CuPy.
     memory : Memory
-        For messages; programs of the same slot may have the same, since only one is under way.
+        For messages; programs of the same slot share it, because only one of them runs at a time.
 
     Attributes
     ----------
@@ -67,7 +65,7 @@ class Program:
         self._samples, self._group, self._xp, self._memory = samples, group, xp, memory
         tasks = list(zip(local.tasks, work.calls, strict=True))
         arriving = (*local.arrivals, *(move for task in local.tasks for move in task.arrivals))
-        # What departs here, too, knows whether its gradient comes first.
+        # Departures override arrivals: they know whether their gradient comes first.
         moves = {move.tag: move for move in (*arriving, *(move for task in local.tasks for move in task.departures))}
         there = {tag: self._exchange(move) for tag, move in moves.items()}
         back = {tag: self._exchange(move, back=True) for tag, move in moves.items()}
@@ -80,7 +78,7 @@ class Program:
                 arriving = [there[move.tag] for move in task.arrivals]
                 found += [each.finish for each in tensors.gathers[task.step] if gathering]
                 if rows := self._interior(task, call):
-                    # Values of other ranks travel while the rows are computed that don't need them.
+                    # Rows that don't need the values of other ranks are computed while these travel.
                     (values,) = arriving
                     before, after = Range(0, rows.start), Range(rows.stop, call.outputs.shape[1])
                     found += [values.take_own, partial(call.forward_rows, rows), values.finish]
@@ -95,7 +93,7 @@ class Program:
 
         def backward(part: str, scattering: bool) -> list[Callable[[], Any]]:
             inputs, weights = part != "weights", part != "inputs"
-            # What arrives of gradients may lie where values were packed.
+            # Gradients may arrive in the memory where values were packed.
             found: list[Callable[[], Any]] = [each.complete for each in there.values() if inputs]
             found += [back[move.tag].start for move in local.arrivals if inputs]
             for task, call in reversed(tasks):
@@ -105,7 +103,7 @@ class Program:
                 ]
                 returning = [back[move.tag] for move in task.arrivals if inputs]
                 if part == "both" and len(call.outputs) and any(each.sends for each in returning):
-                    # What other ranks wait for travels while the weights' gradients are computed.
+                    # The gradients for other ranks travel while those of the weights are computed.
                     found += [call.backward_inputs, *(each.start for each in returning)]
                     compute, returning = call.backward_weights, []
                 if weights:
@@ -127,7 +125,7 @@ class Program:
         self._exchanges = [*there.values(), *back.values(), *answers]
 
     def _interior(self, task: Task, call: Call) -> Range | None:
-        """Return the rows that a task computes before its inputs arrive; None if it computes all at once."""
+        """Return the rows that a task computes before its inputs arrive; None if it computes all rows at once."""
         if len(task.arrivals) != 1 or self._xp is not np or not len(call.outputs):
             return None
         rows = interior(call.layer, task.arrivals[0].transfer(self._samples), self._group.rank)
@@ -145,7 +143,7 @@ class Program:
         return Exchange(transfer, group, xp, source, target, 2 * move.tag, self._memory)
 
     def _prepare(self, call: Call, task: Task, step: Step) -> int:
-        """Let a layer know where its outputs lie in those of the whole layer, and who shares its statistics.
+        """Set the position of a call's outputs within those of the whole layer, and the group for its statistics.
 
         Returns
         -------
@@ -162,7 +160,7 @@ class Program:
         return call.workspace.first
 
     def _sharers(self, step: Step, statistic: str) -> Group | None:
-        """Return the ranks with samples that have the same part of a layer's statistics; None if no other has."""
+        """Return the group of the ranks with samples and the same part of a layer's statistics; None for one rank."""
         own = step.tensors[self._group.rank][statistic]
         ranks = [
             rank
@@ -172,7 +170,7 @@ class Program:
         return self._group.subgroup(ranks) if len(ranks) > 1 else None
 
     def forward(self, training: bool, start: int = 0, first: bool = True) -> None:
-        """Compute the values; the calls have their parts of the inputs.
+        """Compute the values, after the inputs have been set.
 
         Parameters
         ----------
@@ -181,7 +179,7 @@ class Program:
         start : int
             The number of the first sample in its minibatch.
         first : bool
-            Whether parameters that ranks share are gathered; otherwise they are those of the pass before.
+            Whether to gather the parameters that ranks share, rather than to use those of the previous pass.
         """
         for call, origin in zip(self.work.calls, self._firsts, strict=True):
             workspace = call.workspace
@@ -192,36 +190,37 @@ class Program:
             each()
 
     def backward(self, share: float = 1.0, first: bool = True, last: bool = True) -> None:
-        """Compute the gradients from that with respect to the outputs; for the parameters see `GradientSums.begin`.
+        """Compute the gradients of a micro-batch from that of the outputs.
 
-        After the last pass of a minibatch, those of parameters that ranks share are summed over the ranks.
+        Those of parameters are added to `GradientSums`, and after the last micro-batch summed over the ranks that share
+        the parameters.
         """
         self._sums.begin(share, first)
         for each in self._backward[last]:
             each()
 
     def backward_inputs(self) -> None:
-        """Compute those of the values only, and send what other ranks need."""
+        """Compute only the gradients of the values, and send those that other ranks need."""
         for each in self._backward_inputs:
             each()
 
     def backward_weights(self, share: float, first: bool, last: bool) -> None:
-        """Compute those of the parameters, after `backward_inputs`; see `backward`."""
+        """Compute only the gradients of the parameters, after `backward_inputs`."""
         self._sums.begin(share, first)
         for each in self._backward_weights[last]:
             each()
 
     def complete(self) -> None:
-        """Wait until all that was sent is on its way, so that arrays may change."""
+        """Wait until all messages have been sent, so that arrays may change."""
         for each in self._complete:
             each()
 
     def answer(self) -> None:
-        """Bring the outputs to rank 0."""
+        """Send the outputs to rank 0."""
         for each in self._answer:
             each()
 
     def free(self) -> None:
-        """Give back what the exchanges need."""
+        """Free the exchanges."""
         for each in self._exchanges:
             each.free()

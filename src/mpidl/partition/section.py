@@ -1,4 +1,4 @@
-"""What a rank has and computes of a model of consecutive modules."""
+"""A stage of a model of consecutive modules: what its rank holds, computes and exchanges."""
 
 from __future__ import annotations
 
@@ -12,25 +12,99 @@ from mpidl.data.batch import Batch
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
-from mpidl.partition.between_stages import Receiver, Sender
-from mpidl.partition.group import Group
-from mpidl.partition.pipeline import MicroBatch, Pipeline
-from mpidl.partition.schedules.instructions import Backward, BackwardInputs, BackwardWeights, Forward
+from mpidl.partition.group import Group, Message
+from mpidl.partition.schedules import Backward, BackwardInputs, BackwardWeights, Forward, MicroBatch, Pipeline
 from mpidl.partition.sections import Sections
 
-#: Tags of values, gradients, outputs and figures; the shapes of the first ones have the next.
+#: Maximum number of axes of an array.
+AXES = 15
+
+
+class Sender:
+    """Sends arrays (n, *shape), all of one shape for a sample and of one dtype, to another rank.
+
+    Parameters
+    ----------
+    group : Group
+    to : int
+        The other rank.
+    tag : int
+        Tag of the arrays; the message with their shape has the next one.
+    """
+
+    def __init__(self, group: Group, to: int, tag: int) -> None:
+        self._group, self._to, self._tag = group, to, tag
+        self._shape: Message | None = None
+        self._messages: dict[tuple[int, int], tuple[np.ndarray, Message]] = {}
+
+    def send(self, array: np.ndarray, slot: int = 0) -> None:
+        """Begin to send a copy of an array, after the last one of this slot and length has been sent."""
+        if self._shape is None:
+            header = np.array([array.ndim, *array.shape, *[0] * (AXES - array.ndim)])
+            self._shape = self._group.send(self._to, header, self._tag + 1)
+            self._shape.start()
+        key = len(array), slot
+        if key not in self._messages:
+            memory = np.empty_like(array, order="C")
+            self._messages[key] = memory, self._group.send(self._to, memory, self._tag)
+        memory, message = self._messages[key]
+        message.wait()
+        np.copyto(memory, array)
+        message.start()
+
+    def free(self) -> None:
+        """Wait until everything has been sent, and free the messages."""
+        for message in (self._shape, *(message for _, message in self._messages.values())):
+            if message is not None:
+                message.wait()
+                message.free()
+
+
+class Receiver:
+    """Receives the arrays of a `Sender`, whose shape it learns from the first one."""
+
+    def __init__(self, group: Group, source: int, tag: int, dtype: Any) -> None:
+        self._group, self._source, self._tag, self._dtype = group, source, tag, dtype
+        self._shape: tuple[int, ...] | None = None
+        self._messages: dict[tuple[int, int], tuple[np.ndarray, Message]] = {}
+
+    def receive(self, samples: int, slot: int = 0) -> np.ndarray:
+        """Return the next array (samples, *shape), valid until the next one of this slot."""
+        if self._shape is None:
+            header = np.empty(AXES + 1, int)
+            message = self._group.receive(self._source, header, self._tag + 1)
+            message.start()
+            message.wait()
+            message.free()
+            self._shape = tuple(header[2 : 1 + header[0]].tolist())
+        key = samples, slot
+        if key not in self._messages:
+            memory = np.empty((samples, *self._shape), self._dtype)
+            self._messages[key] = memory, self._group.receive(self._source, memory, self._tag)
+        memory, message = self._messages[key]
+        message.start()
+        message.wait()
+        return memory
+
+    def free(self) -> None:
+        """Free the messages."""
+        for _, message in self._messages.values():
+            message.free()
+
+
+#: Tags of values, gradients, outputs and figures; the next ones are those of their shapes.
 VALUES, GRADIENTS, OUTPUTS, FIGURES = 0, 2, 4, 6
 
-#: Which gradients a way back is for.
+#: The gradients that a backward pass computes.
 Part = Literal["both", "inputs", "weights"]
 
 
 class Section(CompleteModel):
-    """What one rank of a replica has and computes of a model of consecutive modules: a stage.
+    """The stage of one rank of a replica, for a model of consecutive modules.
 
-    It has its own modules' parameters, receives the values of the stage before, and sends gradients back. As with
-    `CutNetwork`, losses, gradients and evaluations are work of all ranks of a group, which are given the same batches;
-    their inputs and targets are arrays whose first axis is that of the samples.
+    It has its own modules' parameters, receives values from the stage before, and sends gradients back. As with
+    `CutNetwork`, all ranks of a group compute losses, gradients and evaluations together, from the same batches, whose
+    inputs and targets are arrays with samples along the first axis.
 
     Parameters
     ----------
@@ -42,19 +116,18 @@ class Section(CompleteModel):
     schedule : str
         A name in `mpidl.partition.schedules.SCHEDULES`.
     micro_batches : int
-        Into how many micro-batches a minibatch is divided. A loss is a mean over its samples: that of a minibatch is
-        the mean over its micro-batches. What a module makes of several samples, as batch normalisation does, it makes
-        of those of a micro-batch.
+        Number of micro-batches in a minibatch. The loss is the mean over all samples; modules that depend on several
+        samples, such as batch normalisation, see those of a micro-batch.
 
     Attributes
     ----------
     slice : Range
-        What the rank holds of the whole vector.
+        The rank's part of the whole vector.
 
     Raises
     ------
     UsageError
-        If there is no such schedule, or no micro-batch.
+        The schedule is unknown, or there are no micro-batches.
     """
 
     def __init__(self, whole: CompleteModel, plan: Sections, rank: int, *, schedule: str, micro_batches: int) -> None:
@@ -67,26 +140,25 @@ class Section(CompleteModel):
         self._group: Group | None = None
         self._ends: dict[str, Any] = {}
 
-    # What a framework does with a stage.
+    # A framework's part.
 
     @abstractmethod
     def _begin(self, batch: Batch) -> None:
-        """Make ready for the gradient of a minibatch."""
+        """Prepare for the gradient of a minibatch."""
 
     @abstractmethod
     def _compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
-        """Return the stage's outputs (n, ...), and keep what the way back needs; the last stage needn't return them."""
+        """Return the stage's outputs (n, ...), optionally on the last stage, and keep what the backward pass needs."""
 
     @abstractmethod
     def _loss(self, targets: Any, own: MicroBatch) -> float:
-        """Return the mean loss of the outputs that the last stage has computed last, times `own.share`; keep it."""
+        """Return the mean loss of the last stage's newest outputs, times `own.share`, and keep it."""
 
     @abstractmethod
     def _back(self, gradient: np.ndarray | None, own: MicroBatch, part: Part) -> np.ndarray | None:
-        """Add to the gradient what a micro-batch gives, and return that with respect to the stage's inputs.
+        """Add a micro-batch's gradient to the sum, and return that of the stage's inputs (None on stage 0).
 
-        `gradient` is that with respect to the outputs: None on the last stage, and where `part` is "weights". Stage 0
-        returns None.
+        `gradient` is that of the outputs: None on the last stage, and where `part` is "weights".
         """
 
     @abstractmethod
@@ -95,17 +167,17 @@ class Section(CompleteModel):
 
     @abstractmethod
     def _test(self, inputs: Any) -> Any:
-        """Return the stage's outputs as the model is tested."""
+        """Return the stage's outputs in evaluation mode."""
 
     @abstractmethod
     def _host(self, outputs: Any) -> np.ndarray:
-        """Return such outputs as an array (n, ...) of the model's dtype."""
+        """Return the outputs of `_test` as an array (n, ...) of the model's dtype."""
 
     @abstractmethod
     def _judge(self, batch: Batch, outputs: Any) -> Evaluation:
-        """Return what `evaluate` does, from the last stage's outputs."""
+        """Evaluate the last stage's outputs."""
 
-    # What is the same for all.
+    # The part of all frameworks.
 
     def bind(self, group: Group) -> None:
         own = self._rank, self.plan.partitions
@@ -138,7 +210,7 @@ class Section(CompleteModel):
         return self._whole.accuracy_name(several_labels)
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """Return the mean loss over the batch, on all ranks, and the gradient of what the rank holds."""
+        """Return the mean loss over the batch, on all ranks, and the gradient of the rank's parameters."""
         group = self._bound()
         self._begin(batch)
         loss = 0.0
@@ -152,12 +224,10 @@ class Section(CompleteModel):
                     self._backward(own, "inputs")
                 case BackwardWeights():
                     self._back(None, own, "weights")
-        total = np.array([loss])
-        group.sum(total)
-        return float(total[0]), self._end()
+        return group.total(loss), self._end()
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """Return what the whole batch's is on rank 0; zeros, and no outputs, on others, so that a sum is right."""
+        """Return the whole batch's evaluation on rank 0, and zeros without outputs on other ranks."""
         outputs = self._through(batch)
         if self._last:
             loss, correct, _ = self._judge(batch, outputs)
@@ -171,11 +241,11 @@ class Section(CompleteModel):
         return Evaluation(loss, int(correct) if correct.is_integer() else correct, answer)
 
     def outputs(self, batch: Batch) -> Any:
-        """Return the outputs for the samples of a batch on rank 0, None on others; see `CompleteModel.outputs`."""
+        """Return the outputs for the samples of a batch on rank 0, and None on other ranks."""
         return self._answer(batch, self._through(batch))
 
     def _answer(self, batch: Batch, outputs: Any) -> np.ndarray | None:
-        """Bring the last stage's outputs to rank 0."""
+        """Send the last stage's outputs to rank 0, which returns them."""
         if self._last and self._first:
             return self._host(outputs)
         if self._last:
@@ -187,7 +257,7 @@ class Section(CompleteModel):
 
     def _bound(self) -> Group:
         if self._group is None:
-            raise RuntimeError("a section computes while it is bound to a group")
+            raise RuntimeError("a section computes only while it is bound to a group")
         return self._group
 
     def _forward(self, batch: Batch, own: MicroBatch) -> float:
@@ -209,7 +279,7 @@ class Section(CompleteModel):
         return found
 
     def _through(self, batch: Batch) -> Any:
-        """Pass a batch as a whole through the stages, and return what this one gives."""
+        """Pass an undivided batch through the stages, and return this one's outputs."""
         self._bound()
         inputs = batch.inputs if self._first else self._ends["values from"].receive(len(batch.inputs))
         outputs = self._test(inputs)
@@ -219,7 +289,7 @@ class Section(CompleteModel):
 
 
 def section_of(model: CompleteModel, plan: Sections, rank: int, *, schedule: str, micro_batches: int) -> Section:
-    """Return what a rank has and computes of a model that `sections_of` has cut; see `Section`."""
+    """Return a rank's section of a model that `sections_of` has cut."""
     make = import_module(model.by_stages).section
     found: Section = make(model, plan, rank, schedule=schedule, micro_batches=micro_batches)
     return found

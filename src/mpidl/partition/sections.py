@@ -13,7 +13,7 @@ from mpidl.errors import UsageError
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
-from mpidl.partition.stages import balanced
+from mpidl.partition.cutting import balanced
 
 
 class Module(NamedTuple):
@@ -23,7 +23,7 @@ class Module(NamedTuple):
     ----------
     trained, statistics : sequence of str
     cost : float, optional
-        What a sample takes of it, forward, in any unit; its number of trained parameters by default.
+        Cost of its forward pass per sample, in any unit; its number of trained parameters by default.
     """
 
     trained: Sequence[str]
@@ -33,7 +33,7 @@ class Module(NamedTuple):
 
 @dataclass(frozen=True)
 class Sections:
-    """How a model is cut, with the attributes that plans of networks (`Plan`) have.
+    """A plan of a model of consecutive modules, with the same attributes as a `Plan` of a network.
 
     Attributes
     ----------
@@ -42,9 +42,9 @@ class Sections:
     layout : Layout
         The tensors in the flat vector: first those of stage 0, then stage 1, ...
     slices : tuple of Range
-        What each stage's rank holds of the flat vector.
+        Each stage's part of the flat vector.
     statistics : tuple of Range
-        The ranges that rules leave alone.
+        The ranges that rules don't change.
     """
 
     runs: tuple[Range, ...]
@@ -59,7 +59,7 @@ class Sections:
 
     @property
     def stages(self) -> int:
-        """Number of stages: as many as ranks."""
+        """Number of stages: one per rank."""
         return len(self.runs)
 
 
@@ -71,24 +71,24 @@ def sections_of(model: CompleteModel, stages: int, costs: Sequence[float] | None
     model : CompleteModel
     stages : int
     costs : sequence of float, optional
-        What each of its modules takes, in any unit, such as measured seconds; by default, their numbers of parameters.
+        Cost of each module, in any unit, such as measured seconds; by default, their numbers of parameters.
 
     Raises
     ------
     UsageError
-        The model trains whole, or has too few modules with parameters.
+        The model can't be cut, or has too few modules with parameters.
     """
     if not model.by_stages:
         kind = "a user's own model" if model.own else type(model).__name__
-        raise UsageError(f"topology.stages: {stages}, but {kind} trains whole, expected 1")
+        raise UsageError(f"topology.stages: {stages}, but {kind} can't be cut, expected 1")
     found: Sections = import_module(model.by_stages).sections(model, stages, costs)
     return found
 
 
 def cut_into_sections(modules: Sequence[Module], shapes: dict[str, tuple[int, ...]], stages: int) -> Sections:
-    """Divide consecutive modules into stages, of which the most expensive one costs as little as can be.
+    """Divide consecutive modules into stages so that the most expensive stage costs as little as possible.
 
-    Each stage has something to train: modules without parameters go with the one before them.
+    Each stage has parameters: modules without parameters stay with the one before them.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def cut_into_sections(modules: Sequence[Module], shapes: dict[str, tuple[int, ..
     Raises
     ------
     UsageError
-        If there are fewer modules with parameters than stages.
+        There are fewer modules with parameters than stages.
     """
     costs = [sum(prod(shapes[name]) for name in each.trained) if each.cost is None else each.cost for each in modules]
     heads = [number for number, each in enumerate(modules) if each.trained]

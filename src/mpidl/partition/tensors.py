@@ -1,11 +1,13 @@
-"""The tensors that a rank computes with: parts of its vector, or gathered from those that hold them."""
+"""The tensors that a rank computes with, and the sums of their gradients over micro-batches."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
+from mpidl.nn.call import Call
 from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Slice
 from mpidl.partition.exchange import Exchange, Memory
@@ -24,11 +26,11 @@ class Tensor(NamedTuple):
     key : str
         The layer's name for it.
     held : list of Slice
-        What this rank holds.
+        The parts that this rank holds.
     box : Box or None
-        What its layer takes.
+        The part that its layer takes.
     transfer : Transfer
-        What moves between what all ranks hold and what they take.
+        From the parts that all ranks hold to those that they take.
     tag : int
     """
 
@@ -56,7 +58,7 @@ class Tensors:
     Attributes
     ----------
     parameters, gradients : list of dict of str to array
-        For each step, the tensors of the rank's layer: views of the vectors, or arrays of their own.
+        For each step, the tensors of the rank's layer: views of the vectors, or separate arrays.
     """
 
     def __init__(self, plan: Plan, rank: int, xp: Any, dtype: str, tag: int) -> None:
@@ -71,12 +73,12 @@ class Tensors:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays of their own."""
+        """Bytes of the separate arrays."""
         moved = [each.box for each, rests in zip(self._tensors, self._resting, strict=True) if not rests]
         return 2 * sum(box.size for box in moved if box is not None) * int(self._xp.dtype(self._dtype).itemsize)
 
     def bind(self, vector: Any, gradient: Any, group: Group) -> None:
-        """Take the tensors from a vector (size,) of what the rank holds, and let their gradients go to another."""
+        """Take the tensors from the rank's vector (size,), and return their gradients to another one."""
         self.free()
         for each, rests in zip(self._tensors, self._resting, strict=True):
             held = [self._views(vector, each), self._views(gradient, each)]
@@ -96,7 +98,7 @@ class Tensors:
             self.scatters[each.step].append(back)
 
     def free(self) -> None:
-        """Give back what the exchanges need."""
+        """Free the exchanges."""
         for step in (*self.gathers, *self.scatters):
             for each in step:
                 each.free()
@@ -119,3 +121,79 @@ def _tensors(plan: Plan, rank: int, tag: int) -> Iterator[Tensor]:
             transfer = Transfer(source, [tensors.get(key) for tensors in step.tensors])
             yield Tensor(index, key, held[rank], step.tensors[rank].get(key), transfer, tag)
             tag += 2
+
+
+class GradientSums:
+    """Sums of the gradients of micro-batches, one after another.
+
+    A layer writes the gradients of the first micro-batch into the sums, and those of the others into memory shared by
+    all layers.
+
+    Parameters
+    ----------
+    tensors : sequence of dict of str to Box
+        For each step of the plan, the boxes of the tensors that the rank's layer takes.
+    totals : sequence of dict of str to array
+        For each step, the arrays of the sums.
+    xp
+        NumPy or CuPy.
+    dtype : str
+    """
+
+    def __init__(
+        self, tensors: Sequence[dict[str, Box]], totals: Sequence[dict[str, Any]], xp: Any, dtype: str
+    ) -> None:
+        self._shapes = [{name: box.shape for name, box in own.items()} for own in tensors]
+        self._totals, self._xp, self._dtype = totals, xp, dtype
+        self._summands: list[dict[str, Any]] = []
+        self._share, self._first = 1.0, True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory for more than one micro-batch."""
+        return self._size * int(self._xp.dtype(self._dtype).itemsize)
+
+    @property
+    def _size(self) -> int:
+        return max((sum(map(prod, shapes.values())) for shapes in self._shapes), default=0)
+
+    def begin(self, share: float, first: bool) -> None:
+        """Begin a micro-batch.
+
+        Parameters
+        ----------
+        share : float
+            Its share of the minibatch's samples, by which the gradients of statistics are weighted. Those of parameters
+            already are: they are gradients of a part of the mean loss.
+        first : bool
+            Whether it is the first of a minibatch.
+        """
+        self._share, self._first = share, first
+
+    def add(self, step: int, call: Call, compute: Callable[[], None]) -> None:
+        """Add the gradients of a step's layer, which `compute` (a method of `call`) computes, to the sums."""
+        totals = self._totals[step]
+        if not len(call.outputs):
+            if self._first:
+                for total in totals.values():
+                    total.fill(0)
+            return
+        own = call.workspace.gradients = totals if self._first else self._summand(step)
+        compute()
+        if self._share != 1:
+            for name in call.layer.statistics:
+                own[name] *= self._share
+        if not self._first:
+            for name, total in totals.items():
+                total += own[name]
+
+    def _summand(self, step: int) -> dict[str, Any]:
+        if not self._summands:
+            memory = self._xp.empty(self._size, self._dtype)
+            for shapes in self._shapes:
+                start, own = 0, {}
+                for name, shape in shapes.items():
+                    own[name] = memory[start : start + prod(shape)].reshape(shape)
+                    start += prod(shape)
+                self._summands.append(own)
+        return self._summands[step]

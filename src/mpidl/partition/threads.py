@@ -22,7 +22,7 @@ class Broken(Exception):
 
 @dataclass
 class _Channel:
-    """Arrays on their way from one rank to another: the sender's own, which wait there until they are copied."""
+    """Arrays in flight from one rank to another: the sender's own, until they are copied."""
 
     arrays: deque[np.ndarray] = field(default_factory=deque)
     sent: int = 0
@@ -30,7 +30,7 @@ class _Channel:
 
 
 class _Common:
-    """What the ranks of a group share."""
+    """The shared state of the ranks of a group."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -42,7 +42,7 @@ class _Common:
         self.subgroups: dict[tuple[int, ...], _Common] = {}
 
     def fail(self) -> None:
-        """Let all ranks that wait, or will, raise `Broken`."""
+        """Have all ranks that wait, now or later, raise `Broken`."""
         with self.changed:
             self.failed = True
             self.changed.notify_all()
@@ -124,7 +124,7 @@ class ThreadGroup(Group):
             return self._common.channels.setdefault((source, to, tag), _Channel())
 
     def _together(self, value: Any, use: Callable[[list[Any]], Result]) -> Result:
-        """Return what `use` makes of what all ranks give."""
+        """Return `use` of the values of all ranks."""
         common = self._common
         common.given[self.rank] = value
         try:
@@ -137,19 +137,12 @@ class ThreadGroup(Group):
 
 
 def run(size: int, work: Callable[[Group], Result]) -> list[Result]:
-    """Return what `work` returns on each rank of a group of threads.
-
-    Parameters
-    ----------
-    size : int
-        Number of ranks.
-    work : callable
-        Is given the rank's group.
+    """Return what `work`, called with a rank's group, returns on each of `size` threads.
 
     Raises
     ------
     Exception
-        What the first rank has raised that failed. The others stop where they wait for it.
+        That of the first rank that failed. The others stop where they wait for it.
     """
     common = _Common(size)
     results: list[Any] = [None] * size

@@ -1,4 +1,4 @@
-"""What moves between the ranks of a replica: from what each has of an array to what each is to have."""
+"""Movements between two distributions of an array over the ranks of a replica."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from mpidl.parameters.box import Box
 
-#: What a rank has of an array: nothing, a box, or several boxes without common elements.
+#: A rank's part of an array: nothing, a box, or several boxes without common elements.
 Held = Box | None | tuple[Box, ...]
 
 
 class Summand(NamedTuple):
-    """What a rank receives from another, or from itself.
+    """A box that a rank receives from another, or from itself.
 
     Attributes
     ----------
     rank : int
-        Where it comes from.
+        The giver.
     box : Box
     copied, added : list of Box
-        The parts of the box of which nothing comes from lower ranks, and those that are added to what comes from them.
+        The parts of the box that no lower rank gives, and those that are added to the summands of lower ranks.
     """
 
     rank: int
@@ -34,26 +34,26 @@ class Summand(NamedTuple):
 
 
 class Transfer:
-    """A linear map between two distributions of an array over ranks: rank q is to have the elements t of its target.
+    """A linear map between two distributions of an array over ranks: rank q receives the elements t of its target.
 
     ``y_q[t]`` is the sum of ``x_p[t]`` over the ranks p whose source has the element t, in the order of the ranks; 0 if
-    there are none. So sources without common elements are copied and others are summed; an element that several targets
-    have goes to each. Halo exchange, all-gather, reduce-scatter, broadcast and redistribution are all transfers.
+    there are none. Sources without common elements are copied, others summed, and an element of several targets goes
+    to each. Halo exchange, all-gather, reduce-scatter, broadcast and redistribution are all transfers.
 
     Parameters
     ----------
     source, target : sequence of Box, None or tuple of Box
-        What each rank has, and is to have.
+        Each rank's part, before and after.
 
     Attributes
     ----------
     source, target : tuple of tuple of Box
-        The boxes of each rank that have elements.
+        The non-empty boxes of each rank.
 
     Raises
     ------
     ValueError
-        If the numbers of ranks differ.
+        The numbers of ranks differ.
 
     Examples
     --------
@@ -62,8 +62,8 @@ class Transfer:
     >>> from mpidl.parameters import Range
     >>> first, second, both = (Box((each,)) for each in (Range(0, 2), Range(2, 3), Range(0, 3)))
     >>> gather = Transfer([first, second], [both, both])
-    >>> gather.sends(0), gather.elements
-    ([(1, Box(ranges=(Range(start=0, stop=2),)))], 3)
+    >>> gather.sends(0)
+    [(1, Box(ranges=(Range(start=0, stop=2),)))]
     """
 
     def __init__(self, source: Sequence[Held], target: Sequence[Held]) -> None:
@@ -74,7 +74,7 @@ class Transfer:
 
     @property
     def adjoint(self) -> Transfer:
-        """The map back: what gradients with respect to the target do to become those with respect to the source."""
+        """The map from gradients with respect to the target to those with respect to the source."""
         return Transfer(self.target, self.source)
 
     @cached_property
@@ -96,11 +96,6 @@ class Transfer:
         np.fill_diagonal(found, 0)
         return found
 
-    @property
-    def elements(self) -> int:
-        """Number of elements that move between different ranks."""
-        return int(self.moved.sum())
-
     def sent(self, rank: int) -> int:
         """Return the number of elements that a rank sends to others."""
         return int(self.counts[rank].sum() - self.counts[rank, rank])
@@ -109,38 +104,19 @@ class Transfer:
         """Return the number of elements that a rank receives from others."""
         return int(self.counts[:, rank].sum() - self.counts[rank, rank])
 
-    @property
-    def empty(self) -> bool:
-        """Whether each rank is to have what it has, and nothing moves."""
-        return all(map(self.rests, range(len(self.source))))
-
     def rests(self, rank: int) -> bool:
-        """Return whether a rank is to have what it has, sends nothing and receives nothing."""
+        """Return whether a rank's part stays the same, and it sends and receives nothing."""
         return self.source[rank] == self.target[rank] and not self.sent(rank) and not self.received(rank)
 
     def sends(self, rank: int) -> list[tuple[int, Box]]:
-        """Return what a rank sends to others: to which rank, and what."""
+        """Return the ranks to which a rank sends boxes, and the boxes."""
         to = [other for other in np.flatnonzero(self.counts[rank]).tolist() if other != rank]
         return [(other, box) for other in to for box in self._common(rank, other)]
 
-    def receives(self, rank: int) -> list[tuple[int, Box]]:
-        """Return what a rank receives from others, in their order: from which rank, and what."""
-        others = [other for other in np.flatnonzero(self.counts[:, rank]).tolist() if other != rank]
-        return [(other, box) for other in others for box in self._common(other, rank)]
-
-    def own(self, rank: int) -> list[Box]:
-        """Return what a rank takes from itself."""
-        return self._common(rank, rank)
-
     def summands(self, rank: int) -> tuple[list[Summand], list[Box]]:
-        """Return all that a rank takes, its own part too, in the order of ranks; and what of its target nobody gives.
+        """Return all summands of a rank's target, its own included, in the order of ranks, and the boxes without any.
 
-        Returns
-        -------
-        list of Summand
-            Together, the copied parts and the boxes that nobody gives are the target, each element once.
-        list of Box
-            What nobody gives.
+        Together, the copied parts and the boxes without summands are the target, each element once.
         """
         missing, found = list(self.target[rank]), []
         for giver in np.flatnonzero(self.counts[:, rank]).tolist():

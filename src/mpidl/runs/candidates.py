@@ -13,9 +13,8 @@ from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.job.planning import basis_of, plan_model
 from mpidl.nn import Network
-from mpidl.partition.costs import Costs
+from mpidl.partition.costs import Costs, plan_seconds
 from mpidl.partition.plan import Plan
-from mpidl.partition.seconds import plan_seconds
 
 #: Micro-batches of a minibatch for each stage.
 MICRO_BATCHES = 4

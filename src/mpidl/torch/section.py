@@ -14,7 +14,7 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
 from mpidl.nn.adaptation import ModelError, telling
 from mpidl.nn.model import Evaluation
-from mpidl.partition.pipeline import MicroBatch
+from mpidl.partition.schedules import MicroBatch
 from mpidl.partition.section import Part, Section
 from mpidl.partition.sections import Module, Sections, cut_into_sections
 from mpidl.torch.model import TorchModel

@@ -10,9 +10,9 @@ from typing import Any
 
 import simpy
 
+from mpidl.partition.costs import Basis, plan_seconds
 from mpidl.partition.flow import Compute, Flow, Send, flows
 from mpidl.partition.plan import Plan
-from mpidl.partition.seconds import Basis, plan_seconds
 
 
 @dataclass(frozen=True)

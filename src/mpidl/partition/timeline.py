@@ -1,4 +1,4 @@
-"""When the stages of a pipeline do what, by durations alone."""
+"""When the stages of a pipeline do what, computed from durations alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mpidl.partition.schedules.instructions import (
+from mpidl.partition.schedules import (
     Backward,
     BackwardInputs,
     BackwardWeights,
@@ -19,7 +19,7 @@ from mpidl.partition.schedules.instructions import (
 
 
 class Durations(NamedTuple):
-    """Seconds of a stage for a micro-batch: forward, and back for its inputs' and for its weights' gradients."""
+    """Seconds of a stage for a micro-batch: forward, and for the gradients of its inputs and of its weights."""
 
     forward: float
     backward_inputs: float
@@ -50,29 +50,23 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """What each stage does in a minibatch, and when.
-
-    Attributes
-    ----------
-    events : tuple of tuple of Event
-        For each stage, in its order.
-    """
+    """The events of a minibatch on each stage, in order."""
 
     events: tuple[tuple[Event, ...], ...]
 
     @property
     def seconds(self) -> float:
-        """From the beginning of the first instruction to the end of the last."""
+        """Duration from the beginning of the first instruction to the end of the last."""
         return max(event.stop for stage in self.events for event in stage)
 
     @property
     def idle(self) -> tuple[float, ...]:
-        """The seconds in which each stage does nothing: the bubble."""
+        """The seconds for which each stage idles: its bubble."""
         return tuple(self.seconds - sum(event.stop - event.start for event in stage) for stage in self.events)
 
     @property
     def bubble(self) -> float:
-        """The share of the stages' time in which they do nothing."""
+        """The fraction of the stages' time for which they idle."""
         return sum(self.idle) / (len(self.events) * self.seconds)
 
     @property
@@ -82,9 +76,9 @@ class Timeline:
 
 
 def timeline(schedule: Schedule, micro_batches: int, durations: Sequence[Durations], transfer: float = 0.0) -> Timeline:
-    """Return when the stages of a pipeline do what.
+    """Return the timeline of the stages of a pipeline.
 
-    A stage does one thing at a time, in its own order, as soon as it has what it needs from its neighbours.
+    A stage carries out one instruction at a time, in order, as soon as its neighbours have sent what it needs.
 
     Parameters
     ----------
@@ -94,12 +88,12 @@ def timeline(schedule: Schedule, micro_batches: int, durations: Sequence[Duratio
     durations : sequence of Durations
         One for each stage.
     transfer : float
-        Seconds from one stage to the next, while both go on.
+        Seconds from one stage to the next, during which both can compute.
 
     Raises
     ------
     ValueError
-        If stages wait for each other for ever.
+        The schedule deadlocks.
     """
     stages = len(durations)
     orders = [list(schedule(stage, stages, micro_batches)) for stage in range(stages)]
@@ -123,12 +117,12 @@ def timeline(schedule: Schedule, micro_batches: int, durations: Sequence[Duratio
                 waiting = True
     for stage, order in enumerate(orders):
         if len(events[stage]) < len(order):
-            raise ValueError(f"stage {stage} of {stages} waits for ever before {order[len(events[stage])]}")
+            raise ValueError(f"stage {stage} of {stages} never reaches {order[len(events[stage])]}: a deadlock")
     return Timeline(tuple(map(tuple, events)))
 
 
 def _needs(stage: int, stages: int, instruction: Instruction) -> list[tuple[int, type[Instruction], int]]:
-    """Return the stages and instructions that must have ended before."""
+    """Return the stages and instructions that must end first."""
     number = instruction.micro_batch
     match instruction:
         case Forward():
@@ -141,5 +135,5 @@ def _needs(stage: int, stages: int, instruction: Instruction) -> list[tuple[int,
 
 
 def _part(instruction: Instruction) -> type[Instruction]:
-    """Return what others know an instruction by: they wait for the inputs' gradients only."""
+    """Return the part of an instruction for which others wait: of a `Backward`, only the inputs' gradients."""
     return BackwardInputs if isinstance(instruction, Backward) else type(instruction)
