@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--signals", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
-    parser.add_argument("--cases", type=int, help="the first so many of these")
+    parser.add_argument("--cases", type=int, help="number of cases, from the first (default: all)")
     parser.add_argument("--deterministic", action="store_true", help="compare the bits of deterministic runs")
     options = parse(parser, kills=1, signals=0, cases=1)
 

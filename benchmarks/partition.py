@@ -208,7 +208,7 @@ def machines(flops: float, latency: float) -> Costs:
 
 
 def predict(layers: list[Layer], shape: tuple[int, ...], ranks: int, costs: Costs) -> dict[str, Any]:
-    """Return the milliseconds of a minibatch on so many machines, and what the busiest of them sends."""
+    """Return the milliseconds of a minibatch on `ranks` machines, and the bytes that the busiest of them sends."""
     cut = as_in_the_paper(layers, shape, ranks)
     plan = make_plan(cut, shape, ranks, batch=BATCH, costs=costs, ranks_per_node=1)
     sent = [sum(each) for each in zip(*(movement.sent for movement in plan.traffic(BATCH)), strict=True)]

@@ -41,7 +41,7 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 def free_port() -> int:
-    """Return a TCP port of this host that nobody listens on."""
+    """Return a free TCP port of this host."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return int(listener.getsockname()[1])

@@ -1,7 +1,8 @@
 """Asynchronous training with a parameter server over PyTorch's RPC (TensorPipe), on the processes of this host.
 
 The pattern of PyTorch's parameter-server tutorials: a worker computes a gradient on its copy of the parameters and
-sends it in one call; the server applies it under a lock, whoever comes first, and answers with the new parameters.
+sends it in one call; the server applies gradients under a lock, in the order of their arrival, and answers with the
+new parameters.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@
 #flux: --time-limit=@limit
 #flux: --output=@directory/@name-{{id}}.log
 @options
-# @margin seconds before the time is up the run is told USR1: it saves, and ends with exit code 75. Then, or if a node or a
-# rank is lost, this script is queued again and goes on from the last checkpoint. 0 is done; 1 and 2 are errors that would
-# come again.
+# @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then, or if a node or a rank is
+# lost, this script is queued again and resumes from the last checkpoint. Exit code 0 means done; after 1 or 2 a retry would fail again.
 @setup
 run=${MPIDL_RUN:-@directory/@name-$(flux getattr jobid)}
 if [ -f "$run/config.toml" ]; then

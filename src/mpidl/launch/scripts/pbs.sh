@@ -7,12 +7,11 @@
 #PBS -j oe
 #PBS -o @directory/
 @options
-# @margin seconds before the time is up the run is told USR1: it saves, and ends with exit code 75. Then, or if a node or a
-# rank is lost, this script is queued again and goes on from the last checkpoint. 0 is done; 1 and 2 are errors that would
-# come again.
+# @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then, or if a node or a rank is
+# lost, this script is queued again and resumes from the last checkpoint. Exit code 0 means done; after 1 or 2 a retry would fail again.
 cd "$PBS_O_WORKDIR" || exit 1
 @setup
-# The ranks' hosts, for the launchers of Open MPI 5, of Open MPI 4, and of MPICH and Intel MPI.
+# Hosts of the ranks, for the launchers of Open MPI 5, Open MPI 4, and MPICH and Intel MPI.
 export PRTE_MCA_prte_default_hostfile=$PBS_NODEFILE OMPI_MCA_orte_default_hostfile=$PBS_NODEFILE
 export HYDRA_HOST_FILE=$PBS_NODEFILE
 

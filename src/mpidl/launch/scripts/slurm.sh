@@ -9,9 +9,8 @@
 #SBATCH --open-mode=append
 #SBATCH --output=@directory/@name-%j.log
 @options
-# @margin seconds before the time is up the run is told USR1: it saves, and ends with exit code 75. Then, or if a node or a
-# rank is lost, this job queues itself again and goes on from the last checkpoint. 0 is done; 1 and 2 are errors that would
-# come again.
+# @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then, or if a node or a rank is
+# lost, this job queues itself again and resumes from the last checkpoint. Exit code 0 means done; after 1 or 2 a retry would fail again.
 @setup
 run=@directory/@name-$SLURM_JOB_ID
 if [ -f "$run/config.toml" ]; then
@@ -21,7 +20,7 @@ else
 fi
 
 @train
-# srun also returns 0 for ranks that a node could not start.
+# srun returns 0 even if a node could not start its ranks.
 if [ "$code" -eq 0 ] && ! grep -qs '"interrupted": *false' "$run/summary.json"; then
     code=75
 fi
