@@ -47,16 +47,16 @@ def measure(transport: str, seconds: float) -> list[dict[str, Any]]:
     from mpi4py import MPI
 
     from mpidl.parameters.ranges import Range
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.topology.roles import Roles
     from mpidl.transport.capacity import Capacity
 
     comm = MPI.COMM_WORLD
     roles = Roles((1,), tuple((rank,) for rank in range(2, comm.size)))
-    shared = WindowTransport(comm, roles, Capacity([Range(0, 1000)], np.dtype(np.float32)), way=transport)
+    shared = Transport(comm, roles, Capacity([Range(0, 1000)], np.dtype(np.float32)), way=transport)
     number = comm.rank - 2
     cases = Cases(shared.worker(number)) if number >= 0 else None
-    look = shared.coordinator().look if comm.rank == 0 else lambda: None
+    look = shared.coordinator().posted.look if comm.rank == 0 else lambda: None
     shared.quiesce()
     rows = []
     for name in ("ticket", "look", "post"):
@@ -86,18 +86,18 @@ class Cases:
 
     def ticket(self) -> None:
         """Take a ticket."""
-        self._link.take_ticket()
+        self._link.tickets.take()
 
     def look(self) -> None:
         """Look at the coordinator's order."""
-        self._link.order()
+        self._link.orders.read()
 
     def post(self) -> None:
         """Post the status many times, and wait until it has arrived."""
         for _ in range(POSTS):
             self._status["samples"] += 1  # What is posted already is not posted again.
-            self._link.post(self._status)
-        self._link.order()
+            self._link.reports.post(self._status)
+        self._link.orders.read()
 
 
 def repeat(case: Callable[[], None], seconds: float) -> list[float]:

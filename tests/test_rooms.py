@@ -18,7 +18,7 @@ ROOMS = (
     *("shards", "storage"),
     "algorithms",
     *("transport", "rma"),
-    "engines",
+    *("engines", "relays"),
     *("config", "job", "report", "roles", "runs", "doctor"),
     *("cli", "__main__", "__init__"),
 )

@@ -15,16 +15,17 @@ class Link:
     def __init__(self, interval):
         self._interval, self.looks, self.numbers, self._seen = interval, 0, (0, 0), (0, 0)
         self._asked = None
+        self.orders = self.reports = self
 
     def interval(self, shortest):
         return self._interval * shortest / LOOK_EVERY
 
-    def recent_order(self):
+    def recent(self):
         self.looks += 1
         self._seen, self._asked = self._asked or self.numbers, self.numbers
         return Order(self._seen[0], 0, Phase.TRAIN)
 
-    def order(self):
+    def read(self):
         self._seen = self.numbers
         return Order(self._seen[0], 0, Phase.TRAIN)
 

@@ -19,7 +19,7 @@ SIZE, PUSHES = 1009, 13
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "topk:0.1"])
 def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
     from mpidl.engines.mpi.servers.through_servers import ThroughServers
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
     from mpidl.transport.protocol import Phase
@@ -38,7 +38,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
     random, pushed = np.random.default_rng(comm.rank), np.zeros(SIZE)
     windows = []
     for _ in range(3):
-        with WindowTransport(comm, roles, capacity, way=way) as transport:
+        with Transport(comm, roles, capacity, way=way) as transport:
             if server is not None:
                 server.bind(transport)
                 windows.append(shard.parameters)
@@ -57,14 +57,14 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
                 handler.unbind()
             else:
                 link = transport.coordinator()
-                link.set_phase(Phase.TRAIN)
+                link.orders.set_phase(Phase.TRAIN)
                 comm.Barrier()
                 backoff = link.backoff()
                 for rank in range(1 + len(roles.servers), comm.size):
                     while not comm.iprobe(rank):
                         backoff.pause()
                     comm.recv(source=rank)
-                link.set_phase(Phase.EXIT)
+                link.orders.set_phase(Phase.EXIT)
     residual = np.zeros(SIZE)
     if handler is not None and handler.feedback:
         residual = np.concatenate([each.residual for each in handler.feedback])
@@ -86,7 +86,7 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
     from mpidl.config import from_dict
     from mpidl.engines.totals import from_status
     from mpidl.job.build import build
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.roles.coordinator import Coordinator
     from mpidl.roles.server import Server
     from mpidl.roles.worker import Worker
@@ -110,29 +110,29 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
         """Free the run's transport, and look at what the roles show in another."""
         free_windows(transport)
         role = bound.pop()
-        role.bind(again := WindowTransport(comm, transport.roles, transport.capacity))
+        role.bind(again := Transport(comm, transport.roles, transport.capacity))
         again.quiesce()
         if comm.rank == 0:
             link = again.coordinator()
-            link.look()
-            after.append(from_status(0.0, link.workers, link.servers))
-            assert not after[0].batches or link._numbers.tolist()[1] == Phase.EXIT
+            link.posted.look()
+            after.append(from_status(0.0, link.posted.workers, link.posted.servers))
+            assert not after[0].batches or again.window.local("control").tolist()[1] == Phase.EXIT
         elif comm.rank in again.workers and again.roles.servers:
             vector = np.empty(again.shards[-1].stop, np.float32)
             link = again.worker(again.workers.index(comm.rank))
-            link.start_fetch(vector, np.zeros((len(again.shards), len(ShardClock)), np.int64))
-            link.finish_fetch()
+            link.fetches.start(vector, np.zeros((len(again.shards), len(ShardClock)), np.int64))
+            link.fetches.finish()
             after.append(vector)
         again.quiesce()
         role.unbind()
         free_windows(again)
 
-    bound, free_windows = [], WindowTransport.free
+    bound, free_windows = [], Transport.free
     with pytest.MonkeyPatch.context() as patch:
         for role in (Coordinator, Server, Worker):
             bind = role.bind
             patch.setattr(role, "bind", lambda self, to, bind=bind: (bound.append(self), bind(self, to))[1])
-        patch.setattr(WindowTransport, "free", free)
+        patch.setattr(Transport, "free", free)
         job = build(config)
         summary = run(config, lambda: job, comm)
     if comm.rank == 0:

@@ -29,7 +29,7 @@ FORMATS = ["bf16", "int8", "topk:0.3", "onebit"]
 def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_path, wire_fetch, way):
     """Whatever the timing: what a worker has is what its server thinks that it has, and comes to rest where it is."""
     from mpidl.engines.mpi.servers.through_servers import ThroughServers
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
     from mpidl.transport.protocol import Phase
@@ -48,7 +48,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
         together = comm.Create_group(comm.group.Incl([rank for replica in roles.replicas for rank in replica]))
     random, fetched = np.random.default_rng(comm.rank), np.full(SIZE, np.nan)
     for _ in range(2):
-        with WindowTransport(comm, roles, capacity, way=way) as transport:
+        with Transport(comm, roles, capacity, way=way) as transport:
             if server is not None:
                 server.bind(transport)
                 comm.Barrier()
@@ -71,14 +71,14 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
                 handler.unbind()
             else:
                 link = transport.coordinator()
-                link.set_phase(Phase.TRAIN)
+                link.orders.set_phase(Phase.TRAIN)
                 comm.Barrier()
                 backoff = link.backoff()
                 for rank in range(1 + len(roles.servers), comm.size):
                     while not comm.iprobe(rank):
                         backoff.pause()
                     comm.recv(source=rank)
-                link.set_phase(Phase.EXIT)
+                link.orders.set_phase(Phase.EXIT)
         has = [each.values for each in handler.copies] if handler is not None else None
         all_has = comm.allgather(has)
         if server is not None:
@@ -98,7 +98,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
 def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ahead):
     """In many chunks, of which a server applies some between two looks at what it is asked for."""
     from mpidl.engines.mpi.servers.through_servers import ThroughServers
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
     from mpidl.transport.protocol import Phase, ShardClock
@@ -106,7 +106,7 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
     roles, size, dtype = assign([0] * comm.size, servers=1), 20_009, np.dtype(np.float64)
     ranges, workers, wire = shards(size, 1, 1024), len(roles.replicas), parse(wire_fetch, "wire_fetch")
     capacity = Capacity(ranges, dtype, wire_fetch=wire, chunk_bytes=8192)
-    with WindowTransport(comm, roles, capacity, way="messages") as transport:
+    with Transport(comm, roles, capacity, way="messages") as transport:
         if comm.rank in roles.servers:
             shard = Shard(ranges[0], np.zeros(size), ScheduledRule(None), AddChange(), 1024)
             server = Server(0, {0: shard}, tmp_path, workers=workers)
@@ -141,14 +141,14 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
             handler.unbind()
         else:
             link = transport.coordinator()
-            link.set_phase(Phase.TRAIN)
+            link.orders.set_phase(Phase.TRAIN)
             comm.Barrier()
             backoff = link.backoff()
             for rank in range(2, comm.size):
                 while not comm.iprobe(rank):
                     backoff.pause()
                 comm.recv(source=rank)
-            link.set_phase(Phase.EXIT)
+            link.orders.set_phase(Phase.EXIT)
 
 
 def run(comm, problem, algorithm, tmp_path, **options):

@@ -6,7 +6,7 @@ import pytest
 from test_relays import CHUNK, SIZE, Pusher, give_order, play, saved
 
 from mpidl.parameters import Range, shards, within
-from mpidl.roles.left_out import EARLY, LATE
+from mpidl.relays.residuals import EARLY, LATE
 from mpidl.wire import WithStatistics, encoded_bytes, parse
 
 way = pytest.fixture(params=["windows", "mixed", "messages"])(lambda request: request.param)
@@ -27,13 +27,13 @@ class Summing(Pusher):
         self.pushes += 1
         vector = self._random.integers(-9999, 9999, SIZE).astype(float)
         self.sum += vector
-        self.link.begin_push(self._clocks[:, 0].tolist(), (self.pushes, self.pushes))
-        self.until(lambda: self.link.send_push(vector))
+        self.link.pushes.begin(self._clocks[:, 0].tolist(), (self.pushes, self.pushes))
+        self.until(lambda: self.link.pushes.send(vector))
 
     def fetch(self):
-        self.until(self.link.applied)
-        self.link.start_fetch(self._vector, self._clocks)
-        self.link.finish_fetch()
+        self.until(self.link.pushes.applied)
+        self.link.fetches.start(self._vector, self._clocks)
+        self.link.fetches.finish()
 
 
 def check_end(comm, found, wire):
@@ -41,10 +41,10 @@ def check_end(comm, found, wire):
     pushed = comm.allreduce(found.sum if isinstance(found, Summing) else np.zeros(SIZE))
     servers = vector_of_servers(comm, found)
     if comm.rank == 0:
-        left_out = np.concatenate([each.residual for each in found._left_out.feedback[EARLY]])
+        left_out = np.concatenate([each.residual for each in found._residuals.feedback[EARLY]])
         assert left_out.any()
         assert not any(left_out[slice(*part)].any() for part in STATISTICS)
-        assert not any(each.residual.any() for each in found._left_out.feedback[LATE])
+        assert not any(each.residual.any() for each in found._residuals.feedback[LATE])
         check_all_there(servers + left_out, pushed, wire)
 
 
@@ -52,7 +52,7 @@ def wait_for_files(pusher, coordinator, order, servers):
     reported = []
 
     def complete():
-        reported.extend(each for each in coordinator.saved() if each.order == order)
+        reported.extend(each for each in coordinator.posted.saved() if each.order == order)
         return sum(len(each.shards) for each in reported) == servers and any(each.relay == 0 for each in reported)
 
     pusher.until(complete)

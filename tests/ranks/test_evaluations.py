@@ -19,11 +19,11 @@ pytestmark = pytest.mark.mpi(min_size=3)
 
 @pytest.fixture
 def transport(comm):
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.transport.capacity import Capacity
 
     capacity = Capacity(shards(SIZE, 1), np.dtype(np.float64), units=PORTIONS)
-    with WindowTransport(comm, assign([0] * comm.size, servers=1), capacity) as transport:
+    with Transport(comm, assign([0] * comm.size, servers=1), capacity) as transport:
         yield transport
         comm.Barrier()
 
@@ -33,9 +33,12 @@ class StandingStill:
 
     def __init__(self, link, verbs, comm):
         self._link, self._verbs, self._comm = link, list(verbs), comm
+        self.tickets, self.evaluation = (Part(getattr(link, name), self, name) for name in ("tickets", "evaluation"))
 
     def __getattr__(self, name):
-        verb = getattr(self._link, name)
+        return getattr(self._link, name)
+
+    def do(self, verb, name):
         if [name] != self._verbs[:1]:
             return verb
 
@@ -47,6 +50,16 @@ class StandingStill:
             return answer
 
         return then_stand_still
+
+
+class Part:
+    """A part of the link."""
+
+    def __init__(self, part, link, name):
+        self._part, self._link, self._name = part, link, name
+
+    def __getattr__(self, name):
+        return self._link.do(getattr(self._part, name), f"{self._name}.{name}")
 
 
 def next_units(transport, comm, verbs, count):
@@ -65,15 +78,15 @@ def next_units(transport, comm, verbs, count):
     return [worker.actions[NextUnit](NextUnit()) for _ in range(count)]
 
 
-@pytest.mark.parametrize("verbs", [["take_ticket"], ["read_notice", "take_ticket"]])
+@pytest.mark.parametrize("verbs", [["tickets.take"], ["evaluation.read", "tickets.take"]])
 def test_a_ticket_of_an_evaluation_that_is_over_is_let_go(comm, transport, verbs):
     last = 1 + len(verbs)
     if comm.rank == COORDINATOR:
         link = transport.coordinator()
-        link.show_evaluation(1, [Segment("gradient", 0, PORTIONS)])
+        link.evaluation.show(1, [Segment("gradient", 0, PORTIONS)])
         for number in range(2, last + 1):
             comm.recv(source=LATE)
-            link.show_evaluation(number, [Segment("gradient", 2, 4)])
+            link.evaluation.show(number, [Segment("gradient", 2, 4)])
             comm.send(None, LATE)
     elif comm.rank == LATE:
         units = next_units(transport, comm, verbs, 2)
@@ -83,13 +96,13 @@ def test_a_ticket_of_an_evaluation_that_is_over_is_let_go(comm, transport, verbs
 def test_a_worker_that_finds_no_unit_waits_for_the_next_evaluation(comm, transport):
     if comm.rank == COORDINATOR:
         link = transport.coordinator()
-        link.show_evaluation(1, [Segment("gradient", 0, 2)])
-        while link.units_taken(1) < 2:
-            link.look()
+        link.evaluation.show(1, [Segment("gradient", 0, 2)])
+        while link.evaluation.units_taken(1) < 2:
+            link.posted.look()
         time.sleep(0.1)
         # The only unit, one ticket in vain, and one more when it is told of the evaluation that it knows.
-        assert link.units_taken(1) <= 3
-        link.show_evaluation(2, [Segment("gradient", 2, 2)])
+        assert link.evaluation.units_taken(1) <= 3
+        link.evaluation.show(2, [Segment("gradient", 2, 2)])
     elif comm.rank == LATE:
         units = next_units(transport, comm, [], 2)
         assert [(unit.evaluation, unit.number) for unit in units] == [(1, 0), (2, 0)]
@@ -98,20 +111,24 @@ def test_a_worker_that_finds_no_unit_waits_for_the_next_evaluation(comm, transpo
 def test_a_late_worker_leaves_the_next_evaluation_its_backups(comm, transport):
     if comm.rank == COORDINATOR:
         link = transport.coordinator()
-        link.show_evaluation(1, [Segment("gradient", 0, 2)])
+        link.evaluation.show(1, [Segment("gradient", 0, 2)])
         comm.send(None, LATE)
         comm.recv(source=LATE)
-        link.show_evaluation(2, [Segment("gradient", 2, 2)])
+        link.evaluation.show(2, [Segment("gradient", 2, 2)])
         comm.send(None, LATE)
         comm.recv(source=LATE)
-        assert link.copies_taken(2) == 1
+        assert link.evaluation.copies_taken(2) == 1
     elif comm.rank == LATE:
         link = transport.worker(0)
         comm.recv(source=COORDINATOR)
-        link.take_ticket()  # Another worker has the only unit.
-        (unit,) = next_units(transport, comm, ["read_done"], 1)
+        link.tickets.take()  # Another worker has the only unit.
+        (unit,) = next_units(transport, comm, ["evaluation.read_done"], 1)
         assert (unit.evaluation, unit.number) == (1, 0)
-        assert [link.take_copy(2, 0), link.take_copy(2, 0), link.take_copy(1, 0)] == [True, False, False]
+        assert [link.evaluation.take_copy(2, 0), link.evaluation.take_copy(2, 0), link.evaluation.take_copy(1, 0)] == [
+            True,
+            False,
+            False,
+        ]
         comm.send(None, COORDINATOR)
 
 
@@ -123,7 +140,7 @@ def test_an_answer_that_has_arrived_is_not_slept_on(comm, transport):
     if comm.rank == COORDINATOR:
         link, backoff = transport.coordinator(), Backoff(transport.comm, transport.window, transport.doorbells, longest)
         for call in range(calls):
-            link.call(call)
+            link.calls.call(call)
             slept = 0
             while (answers := link.answers()) is None:
                 slept += backoff.pause()
@@ -132,7 +149,7 @@ def test_an_answer_that_has_arrived_is_not_slept_on(comm, transport):
         link, backoff = transport.server(0), Backoff(transport.comm, transport.window, transport.doorbells, longest)
         for call in range(calls):
             slept = 0
-            while (found := link.next_call()) is None:
+            while (found := link.calls.next()) is None:
                 slept += backoff.pause()
             assert (found, slept) == (call, 0)
-            link.answer(found)
+            link.calls.answer(found)

@@ -20,7 +20,7 @@ SIZE, CHUNK = 4000, 100
 def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm, shared_path):
     """Worker 0 stands still after the first chunks of its second push; all others mark the order and push on."""
     from mpidl.engines.mpi.servers.through_servers import ThroughServers
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.storage.position import ReplicaPosition
     from mpidl.transport.capacity import Capacity
@@ -30,25 +30,25 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
     ranges, workers = shards(SIZE, 1), len(roles.replicas)
     capacity = Capacity(ranges, np.dtype(np.float64), chunk_bytes=8 * CHUNK)
     first_of_all = 2
-    with WindowTransport(comm, roles, capacity) as transport:
+    with Transport(comm, roles, capacity) as transport:
         if comm.rank == 0:
             link = transport.coordinator()
-            link.set_phase(Phase.TRAIN)
+            link.orders.set_phase(Phase.TRAIN)
             comm.Barrier()
             comm.recv(source=first_of_all, tag=6)
-            link.order_save(1, 0)
+            link.orders.save(1, 0)
             for rank in range(first_of_all + 1, comm.size):
                 # Each has marked the order, and its pushes since have been applied.
                 comm.recv(source=rank, tag=7)
-            reported = link.saved()
+            reported = link.posted.saved()
             comm.send(None, first_of_all, tag=8)
             while not any(saved.shards for saved in reported):
-                reported += link.saved()
+                reported += link.posted.saved()
                 time.sleep(1e-3)
             assert {worker for saved in reported for worker in saved.replicas} == set(range(workers))
             for rank in range(first_of_all, comm.size):
                 comm.recv(source=rank, tag=9)
-            link.set_phase(Phase.EXIT)
+            link.orders.set_phase(Phase.EXIT)
         elif comm.rank in roles.servers:
             shard = Shard(ranges[0], np.zeros(SIZE), ScheduledRule(None), AddChange(), CHUNK)
             server = Server(0, {0: shard}, shared_path, workers=workers)
@@ -66,24 +66,24 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
             comm.Barrier()
             handler.actions[Push](push)
             if number == 0:
-                link.begin_push([0], (-1, -1))
-                (outbox,) = link._outboxes._all
+                link.pushes.begin([0], (-1, -1))
+                (outbox,) = link.pushes._all
                 while not outbox.write(push.vector):  # a group of chunks
-                    link.applied()
-                link._outboxes._publish([outbox])
+                    link.pushes.applied()
+                link.pushes._publish([outbox])
                 assert not outbox.delivered
                 comm.send(None, 0, tag=6)
                 comm.recv(source=0, tag=8)
-                while not link.send_push(push.vector):
+                while not link.pushes.send(push.vector):
                     time.sleep(1e-3)
-            while link.order().number == 0:
+            while link.orders.read().number == 0:
                 time.sleep(1e-3)
-            while not link.mark(1):
+            while not link.pushes.mark(1):
                 time.sleep(1e-3)
-            link.report_saved(Saved(1, replicas={number: ReplicaPosition(batches=0, samples=0)}))
+            link.reports.saved(Saved(1, replicas={number: ReplicaPosition(batches=0, samples=0)}))
             for _ in range(1 if number == 0 else 2):
                 handler.actions[Push](push)
-            while not link.applied():
+            while not link.pushes.applied():
                 time.sleep(1e-3)
             if number:
                 comm.send(None, 0, tag=7)

@@ -63,18 +63,18 @@ class Pusher:
     def push(self):
         self.pushes += 1
         self._vector[:] = self.pushes * float(BASE) ** self.number
-        self.link.begin_push(self._clocks[:, CLOCK].tolist(), (self.pushes, self.pushes))
-        self.until(lambda: self.link.send_push(self._vector))
+        self.link.pushes.begin(self._clocks[:, CLOCK].tolist(), (self.pushes, self.pushes))
+        self.until(lambda: self.link.pushes.send(self._vector))
         self._vector[:] = np.nan  # What has been sent may change.
 
     def fetch(self):
         """Fetch, and check that all own pushes are there, and of the others whole ones, no fewer than before."""
-        self.until(self.link.applied)
+        self.until(self.link.pushes.applied)
         before = self._clocks.copy()
-        self.link.start_fetch(self._vector, self._clocks)
-        self.link.finish_fetch()
+        self.link.fetches.start(self._vector, self._clocks)
+        self.link.fetches.finish()
         assert (self._clocks >= before).all()
-        assert self.link.order().number >= self._clocks[:, CUT].max()
+        assert self.link.orders.read().number >= self._clocks[:, CUT].max()
         rest = self._vector.copy()
         for worker in range(len(self._has)):
             rest, digit = np.divmod(rest, BASE)
@@ -86,8 +86,8 @@ class Pusher:
 
     def mark(self, order):
         """Mark an order when it has come."""
-        self.until(lambda: self.link.order().number >= order)
-        self.until(lambda: self.link.mark(order))
+        self.until(lambda: self.link.orders.read().number >= order)
+        self.until(lambda: self.link.pushes.mark(order))
 
     def meet(self, comm):
         self.until(comm.Ibarrier().Test)
@@ -110,9 +110,10 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
 
     Rank 0 is the relay, the last ones are servers on another node, and rank 1 is also the coordinator.
     """
-    from mpidl.rma.transport import WindowTransport
-    from mpidl.roles.left_out import LeftOut
-    from mpidl.roles.relay import Relay
+    from mpidl.relays.residuals import RelayResiduals
+    from mpidl.relays.role import Relay
+    from mpidl.relays.routes import routes
+    from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
     from mpidl.transport.protocol import Phase, State
@@ -131,7 +132,7 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
     among = comm.Split(comm.rank in workers)
     found, dtype = None, np.dtype(np.float64)
     capacity = Capacity(ranges, dtype, chunk_bytes=8 * CHUNK, held=held, slices=slices, **formats)
-    with WindowTransport(comm, roles, capacity, way=way) as opened:
+    with Transport(comm, roles, capacity, way=way, routes=routes(roles, capacity)) as opened:
         if late:
             opened.window = Late(opened.window, comm.rank)
         if comm.rank == 0:
@@ -141,8 +142,8 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
                     Differences(capacity.wire_fetch, vector[slice(*part)], statistics=within(capacity.statistics, part))
                     for part in ranges
                 ]
-            left_out = LeftOut(0, path / "checkpoints", capacity.wire, ranges, dtype, capacity.statistics)
-            found = relay = Relay(0, vector, np.zeros(len(ranges), np.int64), left_out, copies)
+            residuals = RelayResiduals(0, path / "checkpoints", capacity.wire, ranges, dtype, capacity.statistics)
+            found = relay = Relay(0, vector, np.zeros(len(ranges), np.int64), residuals, copies)
             relay.bind(opened)
             opened.quiesce()
             relay.serve()
@@ -164,18 +165,20 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
             opened.quiesce()
             found = pusher(opened, comm.rank - 1, servers)
             act(found, among, coordinator)
-            found.until(found.link.applied)
-            found.until(found.link.end_pushes)
+            found.until(found.link.pushes.applied)
+            found.until(found.link.pushes.end)
             if coordinator is not None:
-                states = coordinator.servers["state"], coordinator.relays["state"]
-                found.until(lambda: coordinator.look() or all((state == State.TRAINED).all() for state in states))
-                coordinator.set_phase(Phase.EXIT)
+                states = coordinator.posted.servers["state"], coordinator.posted.others["state"]
+                found.until(
+                    lambda: coordinator.posted.look() or all((state == State.TRAINED).all() for state in states)
+                )
+                coordinator.orders.set_phase(Phase.EXIT)
         opened.quiesce()
         if comm.rank == 1:
             # What nobody receives may come to another communicator, once this one is freed.
             until = time.monotonic() + 0.02
-            found.until(lambda: coordinator.saved() or time.monotonic() > until)
-            found.until(lambda: not coordinator.saved())
+            found.until(lambda: coordinator.posted.saved() or time.monotonic() > until)
+            found.until(lambda: not coordinator.posted.saved())
     among.Free()
     return roles, found
 
@@ -246,7 +249,7 @@ def saved(path, order, ranges):
 def give_order(coordinator, order):
     """Order a checkpoint, if this rank has the coordinator's link."""
     if coordinator is not None:
-        coordinator.order_save(order, 0)
+        coordinator.orders.save(order, 0)
 
 
 @pytest.mark.parametrize("orders", [(1, 2, 3), (5,)])
@@ -291,7 +294,7 @@ def test_a_checkpoint_has_what_was_pushed_before_the_marks_and_nobody_waits_for_
                 reported = []
                 pusher.until(
                     lambda order=order, reported=reported: (
-                        reported.extend(coordinator.saved())
+                        reported.extend(coordinator.posted.saved())
                         or sum(len(each.shards) for each in reported if each.order == order) == servers
                     )
                 )
@@ -308,7 +311,7 @@ def test_a_worker_that_ends_early_holds_up_no_checkpoint(comm, shared_path, way,
             pusher.push()
         leaves = pusher.number == 0 and among.size > 1
         if leaves:
-            pusher.until(pusher.link.end_pushes)
+            pusher.until(pusher.link.pushes.end)
         else:
             pusher.mark(1)
         counts = among.allgather(pusher.pushes)
@@ -318,7 +321,9 @@ def test_a_worker_that_ends_early_holds_up_no_checkpoint(comm, shared_path, way,
         if coordinator is not None:
             reported = []
             pusher.until(
-                lambda: reported.extend(coordinator.saved()) or sum(len(each.shards) for each in reported) == servers
+                lambda: (
+                    reported.extend(coordinator.posted.saved()) or sum(len(each.shards) for each in reported) == servers
+                )
             )
             expected = sum(triangle(each) * float(BASE) ** worker for worker, each in enumerate(counts))
             assert (saved(shared_path, 1, range(servers)) == expected).all()
@@ -337,15 +342,15 @@ def test_workers_see_a_cut_no_sooner_than_its_order(comm, shared_path, way, serv
     def act(pusher, among, coordinator):
         if coordinator is None:
             return
-        pusher.until(lambda: pusher.link.mark(1))
+        pusher.until(lambda: pusher.link.pushes.mark(1))
         pusher.push()
         until = time.monotonic() + 0.2
-        pusher.until(lambda: pusher.link.applied() or time.monotonic() > until)
-        assert not pusher.link.applied()
+        pusher.until(lambda: pusher.link.pushes.applied() or time.monotonic() > until)
+        assert not pusher.link.pushes.applied()
         status = np.zeros(1, WORKER_STATUS)
         status["samples"] = 5
-        pusher.link.post(status)
-        pusher.until(lambda: coordinator.look() or coordinator.workers["samples"][0] == 5)
+        pusher.link.reports.post(status)
+        pusher.until(lambda: coordinator.posted.look() or coordinator.posted.workers["samples"][0] == 5)
         give_order(coordinator, 1)
         pusher.fetch()
         assert (pusher._clocks[:servers, CUT] == 1).all()

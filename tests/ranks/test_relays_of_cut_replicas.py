@@ -35,7 +35,7 @@ def test_a_checkpoint_has_whole_pushes_of_both_ranks_though_these_come_apart(com
                 files = []
                 pusher.until(
                     lambda files=files, order=order: (
-                        files.extend(coordinator.saved())
+                        files.extend(coordinator.posted.saved())
                         or sum(len(each.shards) for each in files if each.order == order) == 2
                     )
                 )

@@ -144,7 +144,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
         # Whole chunks of the last shard that are final, last first; each is applied soon, if there is a slot for it.
         final = [top.start + first for first in reversed(range(0, top.size, chunk)) if top.start + first >= start]
         while final and all(applied):
-            link.fetch_present(now)
+            link.fetches.read_present(now)
             changed = now[final[:slots]] != model.parameters[final[:slots]]
             if changed.all() or time.monotonic() > until:
                 applied.append(bool(changed.all() and (start == 0 or now[0] == model.parameters[0])))

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 def opened(comm, way="windows"):
     """Return a transport whose first rank coordinates, and the others work."""
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.topology.roles import assign
     from mpidl.transport.capacity import Capacity
 
     shards = [Range(number, number + 1) for number in range(comm.size - 1)]
-    return WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32), way=way)
+    return Transport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32), way=way)
 
 
 @pytest.fixture(params=["windows", "messages", "mixed"])
@@ -43,17 +43,17 @@ def test_no_clock_is_more_than_the_bound_ahead(comm, transport, bound):
     if comm.rank > 0:
         link, backoff = transport.worker(comm.rank - 1), transport.backoff()
         random = np.random.default_rng(comm.rank)
-        link.set_clock(0)
+        link.clocks.show(0)
         transport.peers.Barrier()
         for clock in range(1, 41 + 7 * comm.rank):
             if random.random() < 0.2:
                 time.sleep(0.002 * (comm.rank + 1))
-            link.set_clock(clock)
-            while not link.all_reached(clock - bound):
+            link.clocks.show(clock)
+            while not link.clocks.all_reached(clock - bound):
                 backoff.pause()
             assert clocks(transport).min() >= clock - bound
-        link.set_clock(STOPPED)
-        while not link.all_reached(STOPPED):
+        link.clocks.show(STOPPED)
+        while not link.clocks.all_reached(STOPPED):
             backoff.pause()
         assert (clocks(transport) == STOPPED).all()
     transport.quiesce()
@@ -73,8 +73,8 @@ def test_who_waits_for_clocks_at_another_node_does_not_ask_again_and_again(comm,
             transport.peers.Barrier()
             if comm.rank == 1:
                 time.sleep(0.1)
-            link.set_clock(1)
-            while not link.all_reached(1):
+            link.clocks.show(1)
+            while not link.clocks.all_reached(1):
                 backoff.pause()
             transport.peers.Barrier()
         transport.quiesce()
@@ -83,22 +83,22 @@ def test_who_waits_for_clocks_at_another_node_does_not_ask_again_and_again(comm,
 
 
 def test_clocks_that_were_seen_to_be_far_enough_are_not_read_again(comm, monkeypatch):
-    from mpidl.rma.worker import WindowWorkerLink
+    from mpidl.rma.tickets import Clocks
 
     reads = []
-    slowest = WindowWorkerLink._slowest
-    monkeypatch.setattr(WindowWorkerLink, "_slowest", lambda self: (reads.append(None), slowest(self))[1])
+    slowest = Clocks._slowest
+    monkeypatch.setattr(Clocks, "_slowest", lambda self: (reads.append(None), slowest(self))[1])
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
     with opened(comm, "mixed") as transport:
         if comm.rank > 0:
             link, backoff = transport.worker(comm.rank - 1), transport.backoff()
-            link.set_clock(10)
-            while not link.all_reached(10):
+            link.clocks.show(10)
+            while not link.clocks.all_reached(10):
                 backoff.pause()
             reads.clear()
-            assert all(link.all_reached(clock) for clock in range(-3, 11))
+            assert all(link.clocks.all_reached(clock) for clock in range(-3, 11))
             assert not reads
-            assert not link.all_reached(11)
+            assert not link.clocks.all_reached(11)
             assert len(reads) == 1
         transport.quiesce()
 
@@ -112,8 +112,8 @@ def test_the_slowest_replica_wakes_those_that_wait_for_it(comm):
             for clock in range(1, 4):
                 if comm.rank == 1:
                     time.sleep(0.05)
-                link.set_clock(clock)
-                while not link.all_reached(clock):
+                link.clocks.show(clock)
+                while not link.clocks.all_reached(clock):
                     slept += backoff.pause()
             assert slept == 0
         comm.Barrier()

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.mpi(min_size=3)
 @pytest.fixture(params=["windows", "messages", "mixed"])
 def transport(request, comm, monkeypatch):
     """Return a transport with one server."""
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.topology.roles import assign
     from mpidl.transport.capacity import Capacity
 
     if request.param == "mixed":
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
     capacity = Capacity(shards(11, 1), np.dtype(np.float64), units=4)
-    with WindowTransport(comm, assign([0] * comm.size, servers=1), capacity, way=request.param) as found:
+    with Transport(comm, assign([0] * comm.size, servers=1), capacity, way=request.param) as found:
         yield found
         found.quiesce()
 
@@ -71,13 +71,13 @@ def test_who_waits_for_updates_of_all_shards_asks_each_server_once(comm, transpo
         link, backoff = transport.worker(comm.rank - 2), transport.backoff()
         found = np.zeros((1, len(ShardClock)), np.int64)
         for clock in clocks:
-            while not link.all_newer(found):
+            while not link.fetches.all_newer(found):
                 backoff.pause()
-            link.start_fetch(np.empty(11), found)
-            link.finish_fetch()
+            link.fetches.start(np.empty(11), found)
+            link.fetches.finish()
             assert found[0, ShardClock.CLOCK] == clock
             comm.send(None, SERVER)
-        assert not link.all_newer(found)
+        assert not link.fetches.all_newer(found)
     transport.quiesce()
     if comm.rank == SERVER:
         # To be answered, and to read clock and parameters; to wait without an answer, and to quiesce.
@@ -88,18 +88,18 @@ def test_who_waits_for_the_coordinator_is_told_each_time_it_shows_something(comm
     shown = [(1, 0, 0), (2, 0, 0), (2, 1, 0), (3, 1, 0), (3, 1, 1)]
     if comm.rank == COORDINATOR:
         link = transport.coordinator()
-        one, two, three = (partial(link.show_evaluation, number, [Segment("gradient", 0, 2)]) for number in (1, 2, 3))
-        show(comm, transport, [one, two, partial(link.show_test, 1), three, link.show_over])
+        one, two, three = (partial(link.evaluation.show, number, [Segment("gradient", 0, 2)]) for number in (1, 2, 3))
+        show(comm, transport, [one, two, partial(link.evaluation.show_test, 1), three, link.evaluation.show_over])
     elif comm.rank != SERVER:
         link, backoff = transport.worker(comm.rank - 2), transport.backoff()
         notice = np.zeros(NOTICE, np.int64)
         for each in shown:
-            while not link.notice_changed():
+            while not link.evaluation.changed():
                 backoff.pause()
-            link.read_notice(notice)
+            link.evaluation.read(notice)
             assert tuple(notice[[Notice.NUMBER, Notice.TEST, Notice.OVER]]) == each
             comm.send(None, COORDINATOR)
-        assert not link.notice_changed()
+        assert not link.evaluation.changed()
     transport.quiesce()
     if comm.rank == COORDINATOR:
         assert all(asked[rank] <= 2 * len(shown) + 5 for rank in transport.workers)

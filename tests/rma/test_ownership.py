@@ -48,20 +48,20 @@ def test_freed_memory_and_doorbells_raise(comm):
 
 
 def test_a_freed_transport_raises(comm):
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.topology.roles import Roles
     from mpidl.transport.capacity import Capacity
 
     roles = Roles((), tuple((rank,) for rank in range(comm.size)))
     shards = [Range(rank, rank + 1) for rank in range(comm.size)]
-    with WindowTransport(comm, roles, Capacity(shards, np.float32)) as transport:
+    with Transport(comm, roles, Capacity(shards, np.float32)) as transport:
         link = transport.worker(comm.rank)
         coordinator = transport.coordinator() if comm.rank == 0 else None
         comm.Barrier()
     with pytest.raises(RuntimeError, match="freed"):
         transport.backoff().pause()
     with pytest.raises(RuntimeError, match="freed"):
-        link.set_clock(1)
+        link.clocks.show(1)
     if coordinator is not None:
         with pytest.raises(RuntimeError, match="freed"):
-            coordinator.look()
+            coordinator.posted.look()

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 
 def make(comm, way="windows"):
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.topology.roles import assign
     from mpidl.transport.capacity import Capacity
 
     shards = [Range(number, number + 1) for number in range(comm.size - 1)]
-    return WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32, sums=4), way=way)
+    return Transport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32, sums=4), way=way)
 
 
 class Torn:
@@ -55,13 +55,13 @@ def test_a_state_is_never_seen_before_what_it_announces(comm, order):
         if comm.rank == 0:
             link, seen = transport.coordinator(), set()
             while comm.recv(source=1):
-                link.look()
-                row = link.workers[0]
+                link.posted.look()
+                row = link.posted.workers[0]
                 if row["state"] == State.TRAINED:
                     assert (row["samples"], row["last_push"]) == (100, 7.5)
                 if row["tests"]:
                     assert row["tested_samples"] >= 10 * row["tests"]
-                    assert (link.sums[0] >= row["tested_samples"] / 4).all()
+                    assert (link.posted.sums[0] >= row["tested_samples"] / 4).all()
                 if row["state"] == State.DONE:
                     assert row["tested_samples"] == 30
                 seen.add((int(row["state"]), int(row["tests"]), int(row["tested_samples"])))
@@ -70,15 +70,17 @@ def test_a_state_is_never_seen_before_what_it_announces(comm, order):
             assert {(State.TRAINED, 0, 0), (*trained, 10), (*trained, 20), (*done, 30)} <= seen
         elif comm.rank == 1:
             link = transport.worker(0)
-            link._window = Torn(link._window, ORDERS[order], lambda: (comm.send(True, 0), comm.recv(source=0)))
+            link.reports._window = Torn(
+                link.reports._window, ORDERS[order], lambda: (comm.send(True, 0), comm.recv(source=0))
+            )
             status = np.zeros(1, WORKER_STATUS)
             status["state"], status["samples"], status["last_push"] = State.TRAINED, 100, 7.5
-            link.post(status)
+            link.reports.post(status)
             for samples in 10, 20, 30:
-                link.post_sums(np.full((2, 2), samples / 4))
+                link.reports.post_sums(np.full((2, 2), samples / 4))
                 status["tests"], status["tested_samples"] = 1, samples
                 status["state"] = State.DONE if samples == 30 else State.TRAINED
-                link.post(status)
+                link.reports.post(status)
             comm.send(False, 0)
         comm.Barrier()
 
@@ -105,81 +107,84 @@ def test_a_recent_order_is_what_was_asked_for_before_and_waits_for_no_answer(com
     with make(comm, way) as transport:
         link = transport.coordinator() if comm.rank == 0 else transport.worker(comm.rank - 1)
         if comm.rank > 0:
-            assert link.recent_order()[:2] == (0, 0)
+            assert link.orders.recent()[:2] == (0, 0)
         transport.quiesce()
         for number, last in [(1, 0), (2, 5), (3, 0)]:
             if comm.rank == 0:
-                link.order_save(number, last)
-                link.show_taken(7 * number)
+                link.orders.save(number, last)
+                link.tickets.show_taken(7 * number)
                 comm.Barrier()
                 for worker in range(1, comm.size):
                     comm.recv(source=worker)  # This rank answers nothing meanwhile.
             else:
                 comm.Barrier()
                 before = [(0, 0), (1, 0), (2, 5)][number - 1]
-                assert link.recent_order()[:2] == before
-                assert link.taken() == 7 * before[0]
+                assert link.orders.recent()[:2] == before
+                assert link.orders.taken() == 7 * before[0]
                 comm.send(None, 0)
             transport.quiesce()
             if comm.rank > 0:
-                assert link.taken() == 7 * before[0]
-                assert number < 3 or link.order()[:2] == (3, 0)
+                assert link.orders.taken() == 7 * before[0]
+                assert number < 3 or link.orders.read()[:2] == (3, 0)
             transport.quiesce()
 
 
 def make_relayed(comm, way, turned=False):
     """Rank 0 is a relay, the last is the server, all others are workers, and rank 1 is the coordinator, too."""
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.relays.routes import routes
+    from mpidl.rma.transport import Transport
     from mpidl.topology.roles import Relay, Roles
     from mpidl.transport.capacity import Capacity
 
     workers = tuple(range(1, comm.size - 1))
     relays = (Relay(0, workers[::-1] if turned else workers),)
     roles = Roles((comm.size - 1,), tuple((rank,) for rank in workers), coordinator=1, relays=relays)
-    return WindowTransport(comm, roles, Capacity([Range(0, 1)], np.float32, sums=4), way=way)
+    capacity = Capacity([Range(0, 1)], np.float32, sums=4)
+    return Transport(comm, roles, capacity, way=way, routes=routes(roles, capacity))
 
 
 @pytest.mark.mpi(min_size=4)
 @pytest.mark.parametrize("way", ["windows", "messages"])
 def test_a_relay_posts_what_its_workers_post_and_never_announces_what_is_not_final(comm, way):
     """The workers but the coordinator's go on posting while the relay reads and the coordinator looks."""
+    from mpidl.relays.link import RelayLink
     from mpidl.transport.protocol import WORKER_STATUS, Phase, State
 
     posts = 200
     with make_relayed(comm, way) as transport:
         if comm.rank == 1:
             link, backoff, seen = transport.coordinator(), transport.backoff(), set()
-            while not (link.workers["state"][1:] == State.DONE).all():
+            while not (link.posted.workers["state"][1:] == State.DONE).all():
                 backoff.pause()
-                link.look()
-                for row, sums in zip(link.workers[1:].copy(), link.sums[1:].copy(), strict=True):
+                link.posted.look()
+                for row, sums in zip(link.posted.workers[1:].copy(), link.posted.sums[1:].copy(), strict=True):
                     assert row["tested_samples"] >= row["tests"]
                     # Read after the row, and may be of a later post.
                     assert (sums >= row["tested_samples"]).all()
                     seen.add(int(row["tests"]))
             assert len(seen) > 2
-            assert link.workers["samples"].tolist() == [0] + [posts] * (comm.size - 3)
-            assert link.sums[1:].tolist() == [[posts + rank] * 4 for rank in range(2, comm.size - 1)]
-            assert link.relays["pushes"] == [7]
-            link.set_phase(Phase.EXIT)
+            assert link.posted.workers["samples"].tolist() == [0] + [posts] * (comm.size - 3)
+            assert link.posted.sums[1:].tolist() == [[posts + rank] * 4 for rank in range(2, comm.size - 1)]
+            assert link.posted.others["pushes"] == [7]
+            link.orders.set_phase(Phase.EXIT)
         elif comm.rank in (0, comm.size - 1):
             relay = comm.rank == 0
-            link, backoff = transport.relay(0) if relay else transport.server(0), transport.backoff()
+            link, backoff = RelayLink(transport, 0) if relay else transport.server(0), transport.backoff()
             status = np.zeros(1, WORKER_STATUS)
             status["pushes"] = 7
-            while link.order().phase != Phase.EXIT:
+            while link.orders.read().phase != Phase.EXIT:
                 if relay:
-                    link.post(status)
+                    link.reports.post(status)
                 backoff.pause()
         else:
             link, status = transport.worker(comm.rank - 1), np.zeros(1, WORKER_STATUS)
             for post in range(1, posts + 1):
-                link.post_sums(np.full((2, 2), float(post + comm.rank)))
+                link.reports.post_sums(np.full((2, 2), float(post + comm.rank)))
                 status["samples"] = status["tested_samples"] = status["tests"] = post
                 status["state"] = State.DONE if post == posts else State.WORKING
-                link.post(status)
+                link.reports.post(status)
                 time.sleep(1e-3)
-            while link.order().phase != Phase.EXIT:
+            while link.orders.read().phase != Phase.EXIT:
                 time.sleep(1e-3)
 
 
@@ -201,92 +206,96 @@ class ReadBackwards:
 
 @pytest.mark.mpi(min_size=3)
 def test_a_relay_announces_nothing_that_was_posted_while_it_read(comm):
+    from mpidl.relays.link import RelayLink
     from mpidl.transport.protocol import WORKER_STATUS, State
 
     with make_relayed(comm, "windows") as transport:
         if comm.rank == 0:
-            link = transport.relay(0)
+            link = RelayLink(transport, 0)
 
             def post(row):
                 row["samples"], row["state"] = 100, State.DONE
 
-            link._statuses = ReadBackwards(link._statuses, post)
-            link.post(np.zeros(1, WORKER_STATUS))
+            link.reports._statuses = ReadBackwards(link.reports._statuses, post)
+            link.reports.post(np.zeros(1, WORKER_STATUS))
         transport.quiesce()
         if comm.rank == 1:
             link = transport.coordinator()
-            link.look()
-            assert link.workers[["samples", "state"]][0].tolist() == (0, 0)
+            link.posted.look()
+            assert link.posted.workers[["samples", "state"]][0].tolist() == (0, 0)
         comm.Barrier()
         if comm.rank == 0:
-            link.post(np.zeros(1, WORKER_STATUS))
+            link.reports.post(np.zeros(1, WORKER_STATUS))
         transport.quiesce()
         if comm.rank == 1:
-            link.look()
-            assert link.workers[["samples", "state"]][0].tolist() == (100, State.DONE)
+            link.posted.look()
+            assert link.posted.workers[["samples", "state"]][0].tolist() == (100, State.DONE)
 
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_relay_posts_the_status_of_each_of_its_workers_at_its_place(comm, turned):
+    from mpidl.relays.link import RelayLink
     from mpidl.transport.protocol import WORKER_STATUS
 
     with make_relayed(comm, "windows", turned) as transport:
         if 0 < comm.rank < comm.size - 1:
             link, status = transport.worker(comm.rank - 1), np.zeros(1, WORKER_STATUS)
             status["samples"] = 100 + comm.rank
-            link.post_sums(np.full((2, 2), float(comm.rank)))
-            link.post(status)
+            link.reports.post_sums(np.full((2, 2), float(comm.rank)))
+            link.reports.post(status)
         transport.quiesce()
         if comm.rank == 0:
-            transport.relay(0).post(np.zeros(1, WORKER_STATUS))
+            RelayLink(transport, 0).reports.post(np.zeros(1, WORKER_STATUS))
         transport.quiesce()
         if comm.rank == 1:
             link = transport.coordinator()
-            link.look()
-            assert link.workers["samples"].tolist() == [100 + rank for rank in range(1, comm.size - 1)]
-            assert link.sums.tolist() == [[rank] * 4 for rank in range(1, comm.size - 1)]
+            link.posted.look()
+            assert link.posted.workers["samples"].tolist() == [100 + rank for rank in range(1, comm.size - 1)]
+            assert link.posted.sums.tolist() == [[rank] * 4 for rank in range(1, comm.size - 1)]
 
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("way", ["windows", "messages"])
 def test_a_relay_has_for_its_workers_what_the_coordinator_has_ordered(comm, way):
+    from mpidl.relays.link import RelayLink
     from mpidl.transport.protocol import Order, Phase
 
     workers, told = comm.size - 2, 0
     with make_relayed(comm, way) as transport:
         coordinator = transport.coordinator() if comm.rank == 1 else None
         links = [transport.worker(comm.rank - 1)] if 0 < comm.rank <= workers else []
-        links += [transport.relay(0)] if comm.rank == 0 else []
+        links += [RelayLink(transport, 0)] if comm.rank == 0 else []
         for number, (last, phase, taken) in enumerate([(0, Phase.TRAIN, 3), (2, Phase.EVALUATE, 16), (2, 2, 17)], 1):
             # Relays are not told of each ticket.
             told = taken if taken - told >= 4 * workers else told
             if coordinator is not None:
-                coordinator.show_taken(taken)
-                coordinator.order_save(number, last)
-                coordinator.set_phase(phase)
+                coordinator.tickets.show_taken(taken)
+                coordinator.orders.save(number, last)
+                coordinator.orders.set_phase(phase)
             transport.quiesce()
             for link in links:
-                assert link.order() == Order(number, last, phase)
+                assert link.orders.read() == Order(number, last, phase)
             if 0 < comm.rank <= workers:
-                assert links[0].taken() == told
+                assert links[0].orders.taken() == told
             transport.quiesce()
 
 
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 0.02), (20, 0.02), (21, 0.021), (1000, 1.0)])
-def test_many_workers_post_and_look_more_rarely(comm, monkeypatch, workers, seconds):
+def test_many_workers_post_and_look_more_rarely(comm, workers, seconds):
+    from mpidl.rma.reports import Reports
+
     with make(comm) as transport:
-        if comm.rank == 1:
-            monkeypatch.setattr(transport, "workers", range(workers))
-            link = transport.worker(0)
-            assert link.interval(0.02) == seconds
+        assert Reports(transport, "workers", 0, reporting=workers).interval(0.02) == seconds
 
 
 @pytest.mark.mpi(min_size=3)
 def test_relays_and_workers_without_one_share_the_coordinator(comm, monkeypatch):
-    monkeypatch.setattr("mpidl.rma.link.REQUESTS", 10)
+    from mpidl.relays.link import RelayLink
+
+    monkeypatch.setattr("mpidl.rma.reports.REQUESTS", 10)
     with make_relayed(comm, "windows") as transport:
         if comm.rank == 0:
-            assert transport.relay(0).interval(0.02) == 1 / 10
+            assert RelayLink(transport, 0).reports.interval(0.02) == 1 / 10
         elif comm.rank < comm.size - 1:
-            assert transport.worker(comm.rank - 1).interval(0.02) == (comm.size - 2) / 10
+            assert transport.worker(comm.rank - 1).reports.interval(0.02) == (comm.size - 2) / 10

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.mpi(min_size=2)
 @pytest.fixture(params=["windows", "messages", "mixed"])
 def transport(request, comm, monkeypatch):
     """A transport whose first rank coordinates, and the others work; with "mixed", on nodes of two ranks."""
-    from mpidl.rma.transport import WindowTransport
+    from mpidl.rma.transport import Transport
     from mpidl.topology.roles import assign
     from mpidl.transport.capacity import Capacity
 
     if request.param == "mixed":
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
     shards = [Range(number, number + 1) for number in range(comm.size - 1)]
-    with WindowTransport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32), way=request.param) as opened:
+    with Transport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32), way=request.param) as opened:
         yield opened
 
 
@@ -35,11 +35,11 @@ def test_each_ticket_is_taken_once(comm, transport):
         link, random = transport.worker(comm.rank - 1), np.random.default_rng(comm.rank)
         for _ in range(100):
             if random.random() < 0.5:
-                assert link.ask_for_ticket() == travels(transport, comm.rank)
+                assert link.tickets.ask() == travels(transport, comm.rank)
                 time.sleep(random.exponential(1e-4))
-                link.order()
-                link.tickets_taken()
-            taken.append(link.take_ticket())
+                link.orders.read()
+                link.tickets.taken()
+            taken.append(link.tickets.take())
         assert taken == sorted(taken)
     transport.quiesce()
     everywhere = [ticket for each in comm.allgather(taken) for ticket in each]
@@ -53,10 +53,10 @@ def test_asking_waits_for_nothing(comm, transport):
             comm.recv(source=rank)
     else:
         link = transport.worker(comm.rank - 1)
-        asked = link.ask_for_ticket()
+        asked = link.tickets.ask()
         comm.send(None, 0)
     transport.quiesce()
     if comm.rank > 0 and asked:
         # It is here already: nobody answers now either.
-        assert 0 <= link.take_ticket() < comm.size - 1
+        assert 0 <= link.tickets.take() < comm.size - 1
     comm.Barrier()

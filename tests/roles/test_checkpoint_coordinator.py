@@ -14,15 +14,17 @@ from mpidl.transport.protocol import NO_MORE, Saved
 SHARDS, REPLICAS = 2, 2
 
 
-class Link:
-    def __init__(self):
-        self.orders, self.reports = [], []
-
-    def order_save(self, number, last):
-        self.orders.append((number, last))
+class Orders(list):
+    def save(self, number, last):
+        self.append((number, last))
 
     def decide_round(self, number):
         pass
+
+
+class Link:
+    def __init__(self):
+        self.orders, self.reports, self.posted = Orders(), [], self
 
     def saved(self):
         reports, self.reports = self.reports, []

@@ -35,7 +35,7 @@ class Rank:
 
     def __init__(self, clock, pushes, until):
         self._clock, self._pushes, self._until = clock, pushes, until
-        self.inbox = self
+        self.inbox = self.orders = self.reports = self
         self.parameters = np.zeros(1)
         self.slept, self.shown, self.woken = [], [], []
 
@@ -45,7 +45,7 @@ class Rank:
     def backoff(self):
         return self
 
-    def order(self):
+    def read(self):
         phase = Phase.TRAIN if self._clock.now < self._until else Phase.EXIT
         return Order(number=0, last=0, phase=phase)
 

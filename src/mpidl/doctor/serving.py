@@ -16,7 +16,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.rma.backoff import POLLING_SLEEP
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.ownership import Owner
-from mpidl.rma.transport import WindowTransport
+from mpidl.rma.transport import Transport
 from mpidl.roles.server import Server
 from mpidl.rules import Adagrad
 from mpidl.shards.policies import ApplyAtOnce, Policy
@@ -61,9 +61,9 @@ class ServerAndWorker(Owner):
         range = Range(0, size)
         capacity = Capacity([range], np.dtype(np.float32), chunk_bytes=chunk_bytes)
         if way == "messages":
-            self._transport = WindowTransport(comm, roles, capacity, way=way)
+            self._transport = Transport(comm, roles, capacity, way=way)
         else:
-            self._transport = WindowTransport(comm, roles, capacity, way)
+            self._transport = Transport(comm, roles, capacity, way)
         if comm.rank == ORIGIN:
             self._link, self._coordinator = self._transport.worker(0), self._transport.coordinator()
             self._backoff, self._clocks = self._link.backoff(), np.zeros((1, len(ShardClock)), np.int64)
@@ -87,10 +87,10 @@ class ServerAndWorker(Owner):
 
     def work(self, action: Callable[[], None]) -> None:
         """On the worker: act while the server serves, then let it stop."""
-        self._coordinator.set_phase(Phase.TRAIN)
+        self._coordinator.orders.set_phase(Phase.TRAIN)
         self._transport.quiesce()
         action()
-        self._coordinator.set_phase(Phase.EXIT)
+        self._coordinator.orders.set_phase(Phase.EXIT)
         self._transport.quiesce()
 
     def idle(self, seconds: float) -> None:
@@ -101,17 +101,17 @@ class ServerAndWorker(Owner):
 
     def fetch(self, parameters: np.ndarray) -> None:
         """On the worker: bring the parameters, as the engine does."""
-        self._link.start_fetch(parameters, self._clocks)
-        self._link.finish_fetch()
+        self._link.fetches.start(parameters, self._clocks)
+        self._link.fetches.finish()
 
     def push(self, gradient: np.ndarray) -> None:
         """On the worker: deliver a push, as the engine does; the gradient stays as it is until it is applied."""
-        self._link.begin_push(self._clocks[:, ShardClock.CLOCK].tolist(), (-1, -1), zero_copy=True)
-        self._wait(lambda: self._link.send_push(gradient))
+        self._link.pushes.begin(self._clocks[:, ShardClock.CLOCK].tolist(), (-1, -1), zero_copy=True)
+        self._wait(lambda: self._link.pushes.send(gradient))
 
     def wait_applied(self) -> None:
         """On the worker: wait until the server has applied all that was pushed."""
-        self._wait(self._link.applied)
+        self._wait(self._link.pushes.applied)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         if not ready():

@@ -1,4 +1,4 @@
-"""The coordinator's link over windows."""
+"""The coordinator's link to all other ranks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,91 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.algorithms.coordinator_requests import Segment
+from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Caller
 from mpidl.rma.counters import Counter
-from mpidl.rma.link import WindowLink
+from mpidl.rma.evaluation import ShownEvaluation
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ROUNDS, TICKETS, Control, Notice, Phase, Saved, Tag
+from mpidl.transport.protocol import ROUNDS, Control, Phase, Saved, Tag
 
-#: Portions that a worker takes, in the mean, before relays are told that all tickets up to then have been taken.
+#: Mean number of portions that a worker takes before other ranks get the number of tickets that have been taken.
 TOLD_AFTER = 4
 
 
-class WindowCoordinatorLink(WindowLink):
-    """See `mpidl.transport.interface.coordinator.CoordinatorLink`.
+class Posted:
+    """What other ranks have reported.
+
+    Parameters
+    ----------
+    shared : SharedState
+
+    Attributes
+    ----------
+    workers, servers, others : structured array
+        The status last posted by each worker, by the holder of each shard, and by each other rank that pushes, of
+        `protocol.WORKER_STATUS` and `SERVER_STATUS`; up to date after `look`.
+    sums : array (workers, sums) of float64
+        The sums over its part of an evaluation that each worker posted last; up to date after `look`.
+    """
+
+    def __init__(self, shared: SharedState) -> None:
+        window = shared.window
+        self._window, self._comm = window, shared.comm
+        self._numbers = window.local("control")
+        self.workers, self.servers, self.others = (window.local(name) for name in ("workers", "servers", "others"))
+        self.sums = window.local("sums").reshape(len(shared.workers), -1)
+        self._evaluations, self._evaluated = window.local("evaluations"), window.local("evaluated")
+        self._seen = np.zeros(len(self._evaluated), bool)
+
+    def look(self) -> None:
+        """Make what other ranks have posted visible."""
+        self._window.sync()
+
+    def evaluations(self) -> Iterator[tuple[int, Any]]:
+        """Yield the evaluations posted since the last call: the epoch, from 1, and its record."""
+        for index in np.flatnonzero((self._evaluated != 0) & ~self._seen):
+            self._seen[index] = True
+            yield int(index) + 1, self._evaluations[index]
+
+    def signals(self) -> int:
+        """Return the number of ranks that a signal asked to stop."""
+        return int(self._numbers[Control.SIGNALS])
+
+    def saved(self) -> list[Saved]:
+        """Return the reports of parts of checkpoints on disk since the last call."""
+        found: list[Saved] = []
+        status = MPI.Status()
+        while self._comm.iprobe(MPI.ANY_SOURCE, Tag.SAVED, status):
+            found.append(self._comm.recv(source=status.source, tag=Tag.SAVED))
+        return found
+
+
+class _Numbers:
+    """The numbers of `Control`, which this rank shows to workers and writes to other ranks."""
+
+    def __init__(self, shared: SharedState) -> None:
+        self._window, self._doorbells = shared.window, shared.doorbells
+        self._numbers = shared.window.local("control")
+
+    def show(self, element: Control, value: int) -> None:
+        self._numbers[element] = value
+        self._window.sync()
+
+    def write(self, ranks: Sequence[int], *elements: Control) -> None:
+        """Write some of the numbers to other ranks, one after the other."""
+        for element in elements:
+            for rank in ranks:
+                self._window.put(self._numbers[element : element + 1], rank, "control", element)
+            for rank in ranks:
+                self._window.fence(rank)
+
+    def wake(self, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            self._doorbells.ring(rank)
+
+
+class IssuedTickets:
+    """The coordinator's access to the counter of tickets.
 
     Parameters
     ----------
@@ -28,121 +100,83 @@ class WindowCoordinatorLink(WindowLink):
     """
 
     def __init__(self, shared: SharedState) -> None:
-        super().__init__(shared)
-        window = self._window
-        self._numbers = window.local("control")
-        self.workers, self.servers = window.local("workers"), window.local("servers")
-        self.relays = window.local("relays")
-        self.holders = len(shared.roles.servers)
-        self.sums = window.local("sums").reshape(len(shared.workers), -1)
-        self._evaluations, self._evaluated = window.local("evaluations"), window.local("evaluated")
-        self._seen = np.zeros(len(self._evaluated), bool)
-        self._tickets = self._control(Control.TICKETS)
-        # Who is told of orders, and which number of tickets relays have been told of.
-        self._relays = [relay.rank for relay in shared.roles.relays]
-        self._told, self._taken_told = [*shared.roles.servers, *self._relays], 0
-        self._caller = Caller(shared.comm, shared.roles.servers, self._doorbells)
-        if shared.capacity.units:
-            self._notice, self._copies = window.local("notice"), window.local("copies")
+        self._counter = Counter(shared.window, shared.roles.coordinator, "control", Control.TICKETS)
+        self._numbers, self._others = _Numbers(shared), shared.roles.others
+        self._written, self._every = 0, TOLD_AFTER * len(shared.workers)
 
-    def look(self) -> None:
-        self._window.sync()
-
-    def evaluations(self) -> Iterator[tuple[int, Any]]:
-        for index in np.flatnonzero((self._evaluated != 0) & ~self._seen):
-            self._seen[index] = True
-            yield int(index) + 1, self._evaluations[index]
-
-    def signals(self) -> int:
-        return int(self._numbers[Control.SIGNALS])
-
-    def tickets_taken(self) -> int:
-        return self._tickets.read()
+    def taken(self) -> int:
+        """Return the number of tickets that have been taken."""
+        return self._counter.read()
 
     def show_taken(self, taken: int) -> None:
-        self._numbers[Control.TAKEN] = taken
-        if self._relays and taken - self._taken_told >= TOLD_AFTER * len(self._shared.workers):
-            self._taken_told = taken
-            self._tell(self._relays, Control.TAKEN)
+        """Show workers that all tickets below a number have been taken."""
+        self._numbers.show(Control.TAKEN, taken)
+        if self._others and taken - self._written >= self._every:
+            self._written = taken
+            self._numbers.write(self._others, Control.TAKEN)
 
-    def set_tickets(self, taken: int) -> int:
-        return self._tickets.swap(taken)
+    def set(self, taken: int) -> int:
+        """Continue the tickets from a number, and return the number before."""
+        return self._counter.swap(taken)
 
-    def order_save(self, number: int, last: int) -> None:
-        self._numbers[Control.LAST] = last
-        self._window.sync()
-        self._numbers[Control.ORDER] = number
-        self._window.sync()
-        self._tell(self._told, Control.LAST)
-        self._tell(self._told, Control.ORDER)
-        self._wake(self._told)
+
+class GivenOrders:
+    """The coordinator's orders to all other ranks.
+
+    Parameters
+    ----------
+    shared : SharedState
+    """
+
+    def __init__(self, shared: SharedState) -> None:
+        self._begun = Counter(shared.window, shared.roles.coordinator, "control", Control.BEGUN)
+        self._numbers, self._followers = _Numbers(shared), [*shared.roles.servers, *shared.roles.others]
+
+    def save(self, number: int, last: int) -> None:
+        """Order a checkpoint; orders are numbered from 1, and all ranks stop after order `last` unless that is 0."""
+        self._numbers.show(Control.LAST, last)
+        self._numbers.show(Control.ORDER, number)
+        self._numbers.write(self._followers, Control.LAST, Control.ORDER)
+        self._numbers.wake(self._followers)
 
     def decide_round(self, number: int) -> None:
-        # Whoever begins a round from now on sees the order; whoever had begun one before is counted here.
-        pushes = self._control(Control.BEGUN).fetch_add(0)
-        self._numbers[Control.ROUND] = number * ROUNDS + pushes
-        self._window.sync()
-
-    def saved(self) -> list[Saved]:
-        found: list[Saved] = []
-        status = MPI.Status()
-        while self._shared.comm.iprobe(MPI.ANY_SOURCE, Tag.SAVED, status):
-            found.append(self._shared.comm.recv(source=status.source, tag=Tag.SAVED))
-        return found
+        """Decide how many pushes of each worker are in the checkpoint of an order, where pushes come in rounds."""
+        # Workers that begin a round from now on see the order; those that had begun one before are counted here.
+        self._numbers.show(Control.ROUND, number * ROUNDS + self._begun.fetch_add(0))
 
     def set_phase(self, phase: Phase) -> None:
-        self._numbers[Control.PHASE] = phase
-        self._window.sync()
-        self._tell(self._told, Control.PHASE)
-        self._wake(self._told)
+        """Tell all ranks what to do once they have no more portions."""
+        self._numbers.show(Control.PHASE, phase)
+        self._numbers.write(self._followers, Control.PHASE)
+        self._numbers.wake(self._followers)
 
-    def _tell(self, ranks: Sequence[int], element: Control) -> None:
-        """Write one of the numbers to other ranks."""
-        for rank in ranks:
-            self._window.put(self._numbers[element : element + 1], rank, "control", element)
-        for rank in ranks:
-            self._window.fence(rank)
 
-    def _wake(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            self._doorbells.ring(rank)
+class CoordinatorLink:
+    """The coordinator's link.
 
-    # A coordinator's evaluations.
+    Parameters
+    ----------
+    shared : SharedState
 
-    def call(self, message: Any) -> None:
-        self._caller.call(message)
+    Attributes
+    ----------
+    posted : Posted
+    tickets : IssuedTickets
+    orders : GivenOrders
+    calls : Caller
+        Calls on the servers.
+    evaluation : ShownEvaluation
+        An evaluation that the coordinator drives.
+    holders : int
+        Number of servers.
+    """
 
-    def answers(self) -> list[Any] | None:
-        return self._caller.answers()
+    def __init__(self, shared: SharedState) -> None:
+        self._shared, self.holders = shared, len(shared.roles.servers)
+        self.posted, self.tickets, self.orders = Posted(shared), IssuedTickets(shared), GivenOrders(shared)
+        self.calls = Caller(shared.comm, shared.roles.servers, shared.doorbells)
+        self.evaluation = ShownEvaluation(shared)
 
-    def notices(self) -> list[tuple[int, Any]]:
-        return self._caller.notices()
-
-    def show_evaluation(self, number: int, segments: Sequence[Segment]) -> None:
-        self._notice[Notice.SEGMENTS] = len(segments)
-        places = [place for segment in segments for place in (segment.first, segment.count)]
-        self._notice[len(Notice) : len(Notice) + len(places)] = places
-        # A worker that still holds a ticket of the last evaluation reads the notice until it is that of its ticket.
-        self._tickets.swap(number * TICKETS)
-        self._show(Notice.NUMBER, number)
-
-    def units_taken(self, number: int) -> int:
-        return self._tickets.read() - number * TICKETS
-
-    def copies_taken(self, number: int) -> int:
-        return int(np.count_nonzero(self._copies == number))
-
-    def show_test(self, number: int) -> None:
-        Counter(self._window, self._coordinator, "notice", Notice.PIECE).swap(number * TICKETS)
-        self._show(Notice.TEST, number)
-
-    def show_over(self) -> None:
-        self._show(Notice.OVER, 1)
-
-    def _show(self, element: Notice, value: int) -> None:
-        """Write one number of the notice, and wake the workers."""
-        self._notice[element] = value
-        self._window.sync()
-        self._notice[Notice.NEWS] += 1
-        self._window.sync()
-        self._wake(self._shared.workers)
+    def backoff(self, longest: float | None = None) -> Backoff:
+        """Return a back-off that sleeps up to `longest` seconds where every rank can wake this one."""
+        return self._shared.backoff(longest)

@@ -1,4 +1,4 @@
-"""A server's ends of the mailboxes, and a relay's: see `mpidl.rma.mailboxes`."""
+"""A server's ends of the mailboxes: see `mpidl.rma.mailboxes`."""
 
 from __future__ import annotations
 
@@ -134,8 +134,14 @@ class Inbox:
         self.acknowledge(worker)
 
 
-class RelayInbox(Inbox):
-    """A relay's end: what it has released, servers have not applied yet; see `Inbox` for the parameters."""
+class ForwardingInbox(Inbox):
+    """The end of a rank that takes chunks out before others apply them.
+
+    Parameters
+    ----------
+    window, geometry, ranks, doorbells, shard
+        As of `Inbox`.
+    """
 
     def __init__(
         self, window: RemoteMemory, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
@@ -144,7 +150,7 @@ class RelayInbox(Inbox):
         self._applied = window.local(names(shard).applied)
 
     def show_applied(self, worker: int, count: int) -> None:
-        """Show `worker` how many of its chunks the servers have applied, and wake it."""
+        """Show `worker` the number of its chunks that have been applied, and wake it."""
         self._window.sync()
         self._applied[worker] = count
         self._doorbells.ring(self._ranks[worker])

@@ -10,8 +10,8 @@ A push travels from its last chunk to its first, as back-propagation computes a 
 their last slot to their first: chunks that are neighbours in the vector are neighbours in the ring, and one transfer
 brings several.
 
-A relay consumes chunks that servers apply later. Its mailboxes have a third counter, `applied`: the chunks that
-servers have applied.
+A rank may take chunks that servers apply later. Its mailboxes have a third counter, `applied`: the chunks that servers
+have applied.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def names(shard: int) -> Names:
     return Names(*(f"{name}/{shard}" for name in Names._fields))
 
 
-def regions(geometry: MailboxGeometry, shard: int = 0, relayed: bool = False) -> dict[str, tuple[Any, int]]:
-    """Return the window regions of the rings of shard number `shard`, in a server's window or in a relay's."""
+def regions(geometry: MailboxGeometry, shard: int = 0, applied_later: bool = False) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the rings of shard number `shard`; `applied_later` adds the third counter."""
     slots, name = geometry.workers * geometry.slots, names(shard)
     return {
-        **({name.applied: (np.int64, geometry.workers)} if relayed else {}),
+        **({name.applied: (np.int64, geometry.workers)} if applied_later else {}),
         name.published: (np.int64, geometry.workers),
         name.consumed: (np.int64, geometry.workers),
         name.headers: (np.int64, slots * HEADER),

@@ -30,8 +30,8 @@ class Outbox:
         travel as they are.
     shard : int
         The shard's number.
-    relayed : bool
-        Whether the ring is a relay's, who says when servers have applied what it has consumed.
+    applied_later : bool
+        Whether the chunks that the rank of the ring consumes are applied by others, later.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Outbox:
         geometry: MailboxGeometry,
         feedback: ErrorFeedback | None = None,
         shard: int = 0,
-        relayed: bool = False,
+        applied_later: bool = False,
     ) -> None:
         self._names = names(shard)
         self._window, self.server, self._worker = window, server, worker
@@ -59,8 +59,8 @@ class Outbox:
         self._stride = geometry.stride(feedback is not None)
         self._published = np.zeros(1, np.int64)
         self._consumed = np.zeros(1, np.int64)
-        self._applied = np.zeros(1, np.int64) if relayed else self._consumed
-        self._applied_name = self._names.applied if relayed else self._names.consumed
+        self._applied = np.zeros(1, np.int64) if applied_later else self._consumed
+        self._applied_name = self._names.applied if applied_later else self._names.consumed
         self._group = min(GROUP, max(1, window.piece(server) // geometry.slot))
         self._headers = np.zeros((self._group, HEADER), np.int64)
         self._encoded = np.empty(self._group * geometry.slot if feedback is not None else 0, np.uint8)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.protocol import ShardClock
-
-
-class Holder(NamedTuple):
-    """Where a shard is read: the rank that shows it, and the shard's number."""
-
-    rank: int
-    shard: int
+from mpidl.transport.routes import Holder
 
 
 def regions(shard: int) -> tuple[str, str]:
@@ -49,6 +43,7 @@ class ShardReader:
                 self._window.get(clocks[number], rank, self._regions[number][1])
 
     def all_newer(self, clocks: np.ndarray) -> bool:
+        """Return whether all shards have been updated since these clocks were read; call it until it returns True."""
         if not self._awaited:
             known = clocks[:, ShardClock.CLOCK].tolist()
             self._awaited = [

@@ -1,84 +1,85 @@
-"""A server's link over windows."""
+"""A server's link: to the workers and to the coordinator."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from mpidl.parameters.ranges import within
+from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Callee
 from mpidl.rma.differences import DifferenceAnswers
+from mpidl.rma.evaluation import Accrued
 from mpidl.rma.inboxes import Inbox
-from mpidl.rma.link import WindowLink
+from mpidl.rma.orders import OwnOrders
+from mpidl.rma.reports import Reports
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import Order, ShardClock
+from mpidl.transport.protocol import ShardClock
 
 #: Plain integers, which index arrays faster than an enumeration's.
-CLOCK, CUT = (int(number) for number in ShardClock)
+CLOCK, CUT = int(ShardClock.CLOCK), int(ShardClock.CUT)
 
 
-class WindowServerLink(WindowLink):
-    """See `mpidl.transport.interface.server.ServerLink`.
+class ServerLink:
+    """A server's link for one of its shards.
+
+    Reports, clock, inbox and parameters are the shard's; everything else is the same for all shards of the server.
 
     Parameters
     ----------
     shared : SharedState
     number : int
         The shard's number.
+
+    Attributes
+    ----------
+    orders : OwnOrders
+    reports : Reports
+    calls : Callee
+        The coordinator's calls.
+    units : Accrued
+        The units of the coordinator's evaluation.
+    parameters : array
+        Memory in which workers fetch the shard.
+    inbox : Inbox
+    crowded : bool
+        Whether the ranks of this node outnumber the cores that they may run on.
     """
 
     def __init__(self, shared: SharedState, number: int) -> None:
-        super().__init__(shared)
-        self._number = number
-        self.parameters = self._window.local(f"parameters/{number}")
-        partition = next(own for own in range(shared.partitions) if number in shared.capacity.of_partition(own))
-        pushers, fetchers = shared.roles.pushers(partition), shared.roles.fetchers(partition)
-        geometry = shared.geometries[number]
-        self.inbox = Inbox(self._window, geometry, pushers, self._doorbells, number)
-        capacity, self._differences = shared.capacity, None
+        self._shared, self.crowded, window = shared, shared.crowded, shared.window
+        self.orders, self.reports = OwnOrders(shared), Reports(shared, "servers", number)
+        self.calls = Callee(shared.comm, shared.roles.coordinator, shared.doorbells)
+        self.units = Accrued(shared)
+        self.parameters: np.ndarray = window.local(f"parameters/{number}")
+        self._clock = window.local(f"clock/{number}")
+        capacity, roles = shared.capacity, shared.roles
+        partition = next(own for own in range(shared.partitions) if number in capacity.of_partition(own))
+        self.inbox = Inbox(window, shared.geometries[number], roles.pushers(partition), shared.doorbells, number)
+        self._differences = None
         if capacity.wire_fetch is not None:
             self._differences = DifferenceAnswers(
-                self._window, self.parameters, capacity.wire_fetch, fetchers, self._doorbells, number,
+                window, self.parameters, capacity.wire_fetch, roles.fetchers(partition), shared.doorbells, number,
                 self.inbox.pending, within(capacity.statistics, capacity.shards[number]),
             )  # fmt: skip
-        self._clock, self._told = self._window.local(f"clock/{number}"), self._window.local("control")
-        self._done = self._window.local("done") if shared.capacity.units else np.zeros(0, np.uint8)
-        self._callee = Callee(shared.comm, self._coordinator, self._doorbells)
 
-    def order(self) -> Order:
-        return Order.of(self._told)
-
-    def post(self, status: np.ndarray, wake: bool = False) -> None:
-        self._post("servers", self._number, status, wake)
+    def backoff(self) -> Backoff:
+        """Return a back-off for this rank."""
+        return self._shared.backoff()
 
     def show_clock(self, clock: int) -> None:
+        """Show workers the number of updates that have been applied."""
         self._clock[CLOCK] = clock
 
     def show_cut(self, order: int) -> None:
+        """Show workers that pushes from now on may not be in the checkpoint of an order."""
         self._clock[CUT] = order
-        self._window.sync()
+        self._shared.window.sync()
 
     def answer_fetches(self) -> bool:
+        """Answer the workers that have asked for differences; return whether there was one."""
         return self._differences is not None and self._differences.answer()
 
     def wake_workers(self) -> None:
+        """Wake all workers, which may be waiting for an update."""
         for rank in self._shared.workers:
-            self._doorbells.ring(rank)
-
-    def next_call(self) -> Any | None:
-        return self._callee.next()
-
-    def answer(self, message: Any) -> None:
-        self._callee.answer(message)
-
-    def notify(self, message: Any) -> None:
-        self._callee.notify(message)
-
-    def expect_units(self, count: int) -> None:
-        self._done[:count] = 0
-        self._window.sync()
-
-    def show_done(self, unit: int) -> None:
-        self._done[unit] = 1
-        self._window.sync()
+            self._shared.doorbells.ring(rank)

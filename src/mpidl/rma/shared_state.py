@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpidl.parameters.ranges import Range
 from mpidl.rma import differences, mailboxes
 from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff
 from mpidl.rma.doorbells import Doorbells
@@ -21,7 +22,7 @@ from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
-from mpidl.topology.roles import Relay, Roles
+from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
 from mpidl.transport.protocol import (
     NOTICE,
@@ -33,6 +34,8 @@ from mpidl.transport.protocol import (
     ShardClock,
     evaluation,
 )
+from mpidl.transport.routes import Routes
+from mpidl.wire import ErrorFeedback
 
 #: Seconds that a rank spins before it sleeps, if it has a core of its own.
 SPIN = 50e-6
@@ -53,18 +56,24 @@ class SharedState(Owner):
         See `Window`.
     way : {"windows", "messages", "mixed", "auto"}
         How ranks reach each other's memory; see `mpidl.config.topology.TopologySection`.
+    routes : Routes, optional
+        Which ranks workers push to, fetch from and report to; by default the servers and the coordinator.
 
     Attributes
     ----------
+    rank, size : int
     comm : MPI.Intracomm
     window : RemoteMemory
     doorbells : Doorbells
+    routes : Routes
     peers : MPI.Intracomm or None
         On a worker of a job without servers: the workers with the same partition of their replicas.
     geometries : list of MailboxGeometry
         The mailboxes of each shard, at its server.
     workers : list of int
-        See `Transport`.
+        Rank of each worker: those of the first replica in the order of its partitions, then those of the next, ...
+    crowded : bool
+        Whether the ranks of this node outnumber the cores that they may run on.
     replicas, partitions : int
         Number of replicas, and of ranks of each.
     """
@@ -77,21 +86,20 @@ class SharedState(Owner):
         allocation: str | None = None,
         staging: Staging | None = None,
         way: str = "windows",
+        routes: Routes | None = None,
     ) -> None:
         allocation = allocation_chosen() if allocation is None else allocation
         self.comm: Any = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size, self.roles, self.capacity = comm.rank, comm.size, roles, capacity
-        self.workers = [rank for replica in roles.replicas for rank in replica]
+        self.routes = Routes(roles, capacity) if routes is None else routes
+        self.workers, self.geometries = self.routes.workers, self.routes.geometries
         self.replicas, self.partitions = len(roles.replicas), len(roles.replicas[0])
-        rings = len(roles.pushers())
-        self.geometries = [capacity.mailboxes(number, rings) for number in range(len(capacity.shards))]
-        self._relay = next((relay for relay in roles.relays if relay.rank == self.rank), None)
         self.doorbells = Doorbells(self.comm)
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
-        self._serves = self.rank in (roles.coordinator, *roles.servers) or self._relay is not None
+        self._serves = self.rank in (roles.coordinator, *roles.servers, *roles.others)
         self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
         self._shared: list[SharedVectors] = []
@@ -106,8 +114,8 @@ class SharedState(Owner):
     def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
         if way == "windows" or (way != "messages" and self.doorbells.alone):
             return Window(self.comm, self._regions(), allocation, staging)
-        asked_by = None if self._relay is None else {self.roles.coordinator, *self._relay.workers}
-        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging, asked_by)
+        askers = self.routes.askers(self.rank)
+        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging, askers)
 
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:
@@ -126,7 +134,7 @@ class SharedState(Owner):
                 "clocks": (np.int64, self.replicas),
                 "workers": (WORKER_STATUS, len(self.workers)),
                 "servers": (SERVER_STATUS, len(capacity.shards)),
-                "relays": (WORKER_STATUS, len(self.roles.relays)),
+                "others": (WORKER_STATUS, len(self.roles.others)),
                 "sums": (np.float64, len(self.workers) * capacity.sums),
                 "evaluations": (evaluation(capacity.figures), capacity.evaluations),
                 "evaluated": (np.int64, capacity.evaluations),
@@ -144,49 +152,49 @@ class SharedState(Owner):
                     fetchers, part = len(self.roles.fetchers()), capacity.shards[shard]
                     regions |= differences.regions(fetchers, part, capacity.dtype, wire, shard, capacity.statistics)
             return regions
-        if self._relay is not None:
-            return self._regions_of_relay(self._relay)
-        return {}
-
-    def _regions_of_relay(self, relay: Relay) -> dict[str, tuple[Any, int]]:
-        """Return what a relay offers to its workers: what a server would that had all shards, and the coordinator."""
-        count = len(relay.workers)
-        found: dict[str, tuple[Any, int]] = {
-            "control": (np.int64, len(Control)),
-            "workers": (WORKER_STATUS, count),
-            "sums": (np.float64, count * self.capacity.sums),
-        }
-        for number, geometry in enumerate(self.capacity.relay_mailboxes(relay)):
-            found |= {
-                f"parameters/{number}": (self.capacity.dtype, self.capacity.shards[number].size),
-                f"clock/{number}": (np.int64, len(ShardClock)),
-                **mailboxes.regions(geometry, number, relayed=True),
-            }
-        return found
+        return self.routes.regions(self.rank)
 
     @property
-    def shards(self) -> Sequence[Any]:
+    def shards(self) -> Sequence[Range]:
+        """What each server holds or, without servers, each worker."""
         return self.capacity.shards
 
     @property
     def chunks(self) -> list[int]:
+        """Elements of a chunk, for each shard."""
         return [geometry.chunk for geometry in self.geometries]
 
     @property
     def shared_vectors(self) -> list[np.ndarray]:
+        """The vectors that this node's workers share, if they do."""
         return list(self._shared[0].vectors) if self._shared else []
 
     @property
     def shared_rows(self) -> np.ndarray:
+        """The rows that these workers share; see `protocol.Row`."""
         return np.array(0) if not self._shared else self._shared[1].vectors
 
+    def encodes(self, rank: int) -> bool:
+        """Return whether what travels between a server and this rank is encoded, where anything is."""
+        return self.capacity.within_nodes or not self.doorbells.near(rank)
+
+    def encoder(self, rank: int, feedback: ErrorFeedback | None) -> ErrorFeedback | None:
+        """Return what encodes pushes to a server. What an encoding has left out before is still to be pushed."""
+        whole = feedback is None or not (self.encodes(rank) or feedback.wire.rows > 1 or feedback.residual.any())
+        return None if whole else feedback
+
     def backoff(self, longest: float | None = None) -> Backoff:
+        """Return a back-off for this rank that sleeps up to `longest` seconds where every rank can wake it."""
         sleep = POLLING_SLEEP
         if self._direct:
             sleep = RUNG_SLEEP if longest is None else longest
         return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def quiesce(self) -> None:
+        """Wait for all ranks, serving them, until all that any of them has written has arrived; collective.
+
+        A rank that others reach does so before it waits for them in any other way.
+        """
         self.window.quiesce()
 
     def free(self) -> None:

@@ -10,9 +10,8 @@ from mpi4py import MPI
 from mpidl.launch.shared_memory import SHARED_MEMORY, check_free
 from mpidl.rma import differences
 from mpidl.rma.nodes import neighbours
-from mpidl.rma.windows import allocation_chosen
-from mpidl.topology.roles import Roles
-from mpidl.transport.capacity import Capacity
+from mpidl.rma.windows import allocation_chosen, place
+from mpidl.transport.routes import Routes
 
 #: Bytes for counters, status, and what MPI keeps beside a window.
 SMALL = 1 << 18
@@ -20,12 +19,12 @@ SMALL = 1 << 18
 MARGIN = 1.05
 
 
-def check_window_space(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, way: str = "windows") -> None:
+def check_window_space(comm: MPI.Intracomm, routes: Routes, way: str = "windows") -> None:
     """Check that window memory fits into each node's shared memory; collective.
 
     Parameters
     ----------
-    comm, roles, capacity, way
+    comm, routes, way
         See `mpidl.rma.shared_state.SharedState`.
 
     Raises
@@ -34,7 +33,7 @@ def check_window_space(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, wa
         It doesn't, on this rank's node. MPI libraries are killed by SIGBUS on writing to memory that is not there.
     """
     node = neighbours(comm)
-    needed, alone = node.allreduce(_needed(comm.rank, roles, capacity, way)), node.size == 1
+    needed, alone = node.allreduce(_needed(comm.rank, routes, way)), node.size == 1
     node.Free()
     if alone:
         return  # MPI then takes private memory
@@ -46,14 +45,13 @@ def check_window_space(comm: MPI.Intracomm, roles: Roles, capacity: Capacity, wa
     check_free(directory, int(needed * MARGIN), "memory of the windows", remedy)
 
 
-def _needed(rank: int, roles: Roles, capacity: Capacity, way: str) -> int:
+def _needed(rank: int, routes: Routes, way: str) -> int:
     """Return the bytes of shared memory that a rank takes."""
+    roles, capacity = routes.roles, routes.capacity
     itemsize, rings = np.dtype(capacity.dtype).itemsize, len(roles.pushers())
     needed = SMALL
-    for relay in roles.relays if way != "messages" and allocation_chosen() == "allocate" else ():
-        if relay.rank == rank:
-            needed += capacity.shards[-1].stop * itemsize
-            needed += sum(each.nbytes for each in capacity.relay_mailboxes(relay))
+    if rank in roles.others and way != "messages" and allocation_chosen() == "allocate":
+        needed += place(routes.regions(rank))[1]
     if rank in roles.servers and way != "messages" and allocation_chosen() == "allocate":
         for number in capacity.held_by(roles.servers.index(rank)):
             shard = capacity.shards[number]

@@ -1,32 +1,33 @@
-"""The transport over MPI windows."""
+"""The transport: what the ranks of a job share, and the link of each role."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpidl.rma.coordinator import WindowCoordinatorLink
-from mpidl.rma.relay import WindowRelayLink
-from mpidl.rma.server import WindowServerLink
+from mpidl.rma.coordinator import CoordinatorLink
+from mpidl.rma.server import ServerLink
 from mpidl.rma.shared_state import SharedState
-from mpidl.rma.worker import WindowWorkerLink
+from mpidl.rma.worker import WorkerLink
 from mpidl.wire import Differences, ErrorFeedback
 
 
-class WindowTransport(SharedState):
-    """A `mpidl.transport.interface.transport.Transport` over MPI windows; see `SharedState` for its parameters."""
+class Transport(SharedState):
+    """What the ranks of a job share; see `SharedState` for its parameters.
+
+    Creation and `free` are collective; it is a context manager. Roles and engines take their links from it and keep
+    their own state elsewhere, so that they can be bound to another transport.
+    """
 
     def worker(
         self, number: int, feedback: Sequence[ErrorFeedback] = (), copies: Sequence[Differences] = ()
-    ) -> WindowWorkerLink:
-        return WindowWorkerLink(self, number, feedback, copies)
+    ) -> WorkerLink:
+        """Return the link of worker `number`; see `WorkerLink` for the parameters."""
+        return WorkerLink(self, number, feedback, copies)
 
-    def server(self, number: int) -> WindowServerLink:
-        return WindowServerLink(self, number)
+    def server(self, number: int) -> ServerLink:
+        """Return the link of shard `number`, on the server that holds it."""
+        return ServerLink(self, number)
 
-    def relay(
-        self, number: int, feedback: Sequence[Sequence[ErrorFeedback]] = (), copies: Sequence[Differences] = ()
-    ) -> WindowRelayLink:
-        return WindowRelayLink(self, number, feedback, copies)
-
-    def coordinator(self) -> WindowCoordinatorLink:
-        return WindowCoordinatorLink(self)
+    def coordinator(self) -> CoordinatorLink:
+        """Return the coordinator's link."""
+        return CoordinatorLink(self)

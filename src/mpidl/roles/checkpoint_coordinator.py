@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from mpidl.job.checkpoints import complete_checkpoint
 from mpidl.job.job import Job
+from mpidl.rma.coordinator import CoordinatorLink
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import BackgroundTask
-from mpidl.transport.interface.coordinator import CoordinatorLink
 from mpidl.transport.protocol import NO_MORE, Saved
 
 
@@ -107,14 +107,14 @@ class CheckpointCoordinator:
         self._show()
 
     def _show(self) -> None:
-        self._link.order_save(self._order, self._last)
-        self._link.decide_round(self._order)
+        self._link.orders.save(self._order, self._last)
+        self._link.orders.decide_round(self._order)
 
     def completed(self) -> Position | None:
         """Collect what has been reported; return the position of a checkpoint that has just been completed."""
         if self._checkpoint is None:
             return None
-        for saved in self._link.saved():
+        for saved in self._link.posted.saved():
             if saved.order == self._order:
                 self._checkpoint.add(saved, self._end)
         if not self._completing.active:

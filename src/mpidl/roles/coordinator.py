@@ -16,11 +16,11 @@ from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import RankError
 from mpidl.job.job import Job
 from mpidl.report.reporter import Reporter
+from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
 from mpidl.roles.events import Diverged, Looked, Saved, Started, Trained
 from mpidl.roles.instructions import Fail, Save, Test
 from mpidl.roles.run_control import RunControl
-from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import NO_MORE, Phase, State
 
 #: Seconds between two looks at the other ranks' status.
@@ -61,8 +61,8 @@ class Coordinator:
         self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.size
         self._roles, self._workers = transport.roles, transport.workers
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
-        self._link.set_tickets(NO_MORE if self._stopped else self._tickets)
-        self._link.set_phase(self._phase)
+        self._link.tickets.set(NO_MORE if self._stopped else self._tickets)
+        self._link.orders.set_phase(self._phase)
         self._checkpoints.bind(self._link)
         if self._sandblaster is not None:
             self._sandblaster.bind(self._link)
@@ -75,7 +75,7 @@ class Coordinator:
         """Keep what only the transport's memory holds, which is about to be freed."""
         if self._control.summary is None:
             self._look()
-        self._tickets = self._link.tickets_taken()
+        self._tickets = self._link.tickets.taken()
 
     def interrupt(self) -> None:
         """Stop the run as soon as the batches in work are done."""
@@ -105,19 +105,20 @@ class Coordinator:
             totals = self._look()
             self._complete_checkpoint()
             self._control.tell(Looked(totals))
-            states = [each["state"] for each in (self._link.workers, self._link.servers, self._link.relays)]
+            posted = self._link.posted
+            states = [each["state"] for each in (posted.workers, posted.servers, posted.others)]
             if all((state >= State.TRAINED).all() for state in states):
                 return self._look()
             self._pause(LOOK_EVERY if steps is None else 0.0)
 
     def _look(self) -> Totals:
         """Report the totals, and the evaluations since the last look."""
-        self._link.look()
+        self._link.posted.look()
         if not self._checkpoints.active:
             # Workers must know of all tickets taken since an order, until they have obeyed it.
-            self._link.show_taken(self._tickets_taken())
+            self._link.tickets.show_taken(self._tickets_taken())
         totals = self._totals()
-        for epoch, result in self._link.evaluations():
+        for epoch, result in self._link.posted.evaluations():
             then = replace(totals, now=float(result["time"]))
             values = zip(self._job.figures.names, result["values"].tolist(), strict=True)
             self._control.evaluated(then, {f"{self._split}_{name}": value for name, value in values}, epoch)
@@ -126,13 +127,13 @@ class Coordinator:
         return totals
 
     def _totals(self) -> Totals:
-        link = self._link
-        return from_status(time.time(), link.workers, link.servers, self._partitions, link.relays)
+        posted = self._link.posted
+        return from_status(time.time(), posted.workers, posted.servers, self._partitions, posted.others)
 
     def _look_for_divergence(self) -> None:
         """Report the workers whose loss is not finite; they wait for the end of the run."""
-        for worker in np.flatnonzero(self._link.workers["diverged"]).tolist():
-            row = self._link.workers[worker]
+        for worker in np.flatnonzero(self._link.posted.workers["diverged"]).tolist():
+            row = self._link.posted.workers[worker]
             self._control.tell(Diverged(worker, int(row["diverged"]) - 1, float(row["loss"])))
 
     def _pause(self, seconds: float) -> None:
@@ -142,7 +143,7 @@ class Coordinator:
             self._backoff.pause()
 
     def _tickets_taken(self) -> int:
-        return self._tickets if self._stopped else self._link.tickets_taken()
+        return self._tickets if self._stopped else self._link.tickets.taken()
 
     def _complete_checkpoint(self) -> None:
         """Go on with the checkpoint that has been ordered."""
@@ -153,7 +154,7 @@ class Coordinator:
     # What the run's control asks.
 
     def signalled(self) -> bool:
-        return self._interrupted or bool(self._link.signals())
+        return self._interrupted or bool(self._link.posted.signals())
 
     def save(self, save: Save) -> None:
         seconds = self._job.position.seconds + self._totals().seconds
@@ -163,17 +164,17 @@ class Coordinator:
         """Hand out no more portions; an iteration of an algorithm's coordinator is completed first."""
         self._stopped = True
         if self._sandblaster is None:
-            self._tickets = self._link.set_tickets(NO_MORE)
+            self._tickets = self._link.tickets.set(NO_MORE)
             self._checkpoints.stop(self._tickets)
 
     def test(self, test: Test) -> None:
         if not test.final:
             return  # After an iteration, `SandblasterCoordinator` has it done.
         self._set_phase(Phase.EVALUATE)
-        while not (self._link.workers["state"] == State.DONE).all():
+        while not (self._link.posted.workers["state"] == State.DONE).all():
             self._backoff.pause()
-            self._link.look()
-        values = self._values(np.ones(len(self._link.workers), bool), list(self._job.evaluated))
+            self._link.posted.look()
+        values = self._values(np.ones(len(self._link.posted.workers), bool), list(self._job.evaluated))
         self._control.evaluated(self._control.trained, values, final=True)
 
     def fail(self, fail: Fail) -> NoReturn:
@@ -196,12 +197,12 @@ class Coordinator:
 
     def _values(self, workers: np.ndarray, splits: Sequence[str]) -> Mapping[str, float]:
         """Return the figures of splits, of which each of the chosen workers has posted the sums over a part."""
-        sums = self._link.sums[workers].sum(axis=0).reshape(len(self._job.evaluated), -1)
+        sums = self._link.posted.sums[workers].sum(axis=0).reshape(len(self._job.evaluated), -1)
         return self._job.values(dict(zip(splits, sums, strict=False)))
 
     def _set_phase(self, phase: Phase) -> None:
         self._phase = phase
-        self._link.set_phase(phase)
+        self._link.orders.set_phase(phase)
 
     # What Sandblaster's coordinator asks.
 
@@ -210,8 +211,8 @@ class Coordinator:
         return self._stopped, Test in done, self._checkpoints.number if Save in done else 0
 
     def tested(self, number: int) -> bool:
-        took_part = self._link.workers["tests"] == number
-        if self._link.workers["tested_samples"][took_part].sum() < self._job.evaluated[self._split].samples:
+        took_part = self._link.posted.workers["tests"] == number
+        if self._link.posted.workers["tested_samples"][took_part].sum() < self._job.evaluated[self._split].samples:
             return False
         values, totals = self._values(took_part, [self._split]), self._look()
         self._control.evaluated(totals, values)

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from mpidl.report.recorder import record_event
+from mpidl.rma.server import ServerLink
+from mpidl.rma.transport import Transport
 from mpidl.roles.instructions import dropped
 from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import Shard
@@ -15,8 +17,6 @@ from mpidl.shards.snapshot import Snapshot
 from mpidl.shards.state import PushHeader
 from mpidl.storage.files import scratch
 from mpidl.storage.writer import BackgroundTask, save_shard
-from mpidl.transport.interface.server import ServerLink
-from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import END, MARK, Message, Order, Saved, State
 from mpidl.transport.status import ShardStatus
 
@@ -92,7 +92,7 @@ class ServedShard:
 
     def post(self, wake: bool = False) -> None:
         """Post the shard's status."""
-        self.link.post(self.status.taken(), wake)
+        self.link.reports.post(self.status.taken(), wake)
 
     def _free_round(self) -> bool:
         """Apply a group of chunks of each worker that has any; return whether there was one."""
@@ -191,4 +191,4 @@ class ServedShard:
             state = shard.on_host()
             self._writing.begin(partial(save_shard, directory, self.number, shard.range, state, self._finite))
         if self._writing.ended():
-            self.link.report_saved(Saved(self.order, shards=[self.number]))
+            self.link.reports.saved(Saved(self.order, shards=[self.number]))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mpidl.engines.mpi.sandblaster.server import SandblasterServer
 from mpidl.engines.mpi.waiting import timer
+from mpidl.rma.transport import Transport
 from mpidl.roles.served import ServedShard
 from mpidl.shards.shard import Shard
-from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import Phase, State
 
 #: Seconds between two posts of a server's status.
@@ -92,7 +92,7 @@ class Server:
         for status in statuses:
             status["state"] = max(State.WORKING, status["state"])
         started = self._timer()
-        while (order := self._link.order()).phase != Phase.EXIT:
+        while (order := self._link.orders.read()).phase != Phase.EXIT:
             now = time.perf_counter()
             worked = False
             for each in served:
@@ -104,7 +104,7 @@ class Server:
                 worked |= self._sandblaster.obey()
             if self._interrupted:
                 self._interrupted = False
-                self._link.signal()
+                self._link.reports.signal()
             if worked:
                 seconds = self._timer() - started
                 for status in statuses:

@@ -30,8 +30,8 @@ from mpidl.job.training import training_of
 from mpidl.metrics.figures import Figures
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Held, Range, split
+from mpidl.rma.transport import Transport
 from mpidl.shards.shard import CHUNK_BYTES, Shard
-from mpidl.transport.interface.transport import Transport
 from mpidl.transport.protocol import NO_MORE, TICKETS, Phase, State, evaluation
 
 #: Seconds between two looks at the coordinator's order after training, if workers are few.
@@ -55,14 +55,14 @@ class Worker:
         All shards, and who holds them.
     group : MpiGroup, optional
         The ranks of the replica, if there are several.
-    relayed : bool
-        Whether a relay encodes what this worker exchanges with the servers.
+    direct : bool
+        Whether this worker pushes to the servers themselves; see `mpidl.transport.routes.Route`.
     """
 
     def __init__(
-        self, job: Job, number: int, held: list[Held], group: MpiGroup | None = None, relayed: bool = False
+        self, job: Job, number: int, held: list[Held], group: MpiGroup | None = None, direct: bool = True
     ) -> None:
-        self._job, self._number, self._replicas, self._relayed = job, number, job.replicas, relayed
+        self._job, self._number, self._replicas, self._direct = job, number, job.replicas, direct
         self._lead = Lead() if group is None else GroupLead(group)
         self._interrupted = self._reported = False
         own = [(place, each) for place, each in enumerate(held) if each.partition == self._lead.partition]
@@ -106,11 +106,10 @@ class Worker:
         job, algorithm = self._job, self._job.algorithm
         shards = [each.range.shift(-job.slice.start) for _, each in held]
         if algorithm.exchange is Exchange.SERVERS:
-            encodings = (None, None) if self._relayed else (algorithm.encoding(), algorithm.fetch_encoding())
+            encodings = (algorithm.encoding(), algorithm.fetch_encoding()) if self._direct else (None, None)
             return ThroughServers(
                 shards, job.dtype, *encodings, pattern=algorithm.pattern(self._replicas),
-                # A relay would wait for a push that has begun.
-                model=None if self._relayed else job.model,
+                model=job.model if self._direct else None,
                 in_rounds=job.config.run.deterministic, statistics=own_statistics(job),
             )  # fmt: skip
         if algorithm.coordinated:
@@ -145,7 +144,7 @@ class Worker:
         number = self._number * self._lead.partitions + self._lead.partition
         self._link = transport.worker(number, self._handler.feedback, self._handler.copies)
         self._engine.bind(self._link)
-        self._link.post(self._engine.status.row)
+        self._link.reports.post(self._engine.status.row)
 
     def unbind(self) -> None:
         """Let go of the transport's memory, which is about to be freed."""
@@ -170,13 +169,13 @@ class Worker:
 
     def ask_for_ticket(self) -> bool:
         """Begin to take a ticket; see `WorkerLink.ask_for_ticket`."""
-        return not self._job.config.run.deterministic and self._link.ask_for_ticket()
+        return not self._job.config.run.deterministic and self._link.tickets.ask()
 
     def take_ticket(self) -> int:
         """Take a ticket for a portion: the next one or, in a deterministic run, the next of this worker's own."""
         if not self._job.config.run.deterministic:
-            return self._link.take_ticket()
-        return max(next(self._own_tickets), self._link.tickets_taken())
+            return self._link.tickets.take()
+        return max(next(self._own_tickets), self._link.tickets.taken())
 
     def between_batches(self) -> None:
         """Report a signal."""
@@ -190,10 +189,10 @@ class Worker:
         if not self._job.config.run.terminate_on_nan or self._job.algorithm.coordinated:
             return
         self._engine.status.figures["diverged"] = 1 + self._engine.state.portion
-        self._link.post(self._engine.status.row, wake=True)
+        self._link.reports.post(self._engine.status.row, wake=True)
         while True:
-            self._link.order()
-            time.sleep(self._link.interval(LOOK_EVERY))
+            self._link.orders.read()
+            time.sleep(self._link.reports.interval(LOOK_EVERY))
 
     def delay(self, seconds: float) -> float:
         """Return how long to sleep after a gradient that took so many seconds."""
@@ -204,7 +203,7 @@ class Worker:
         if isinstance(self._handler, ByReduction | ByFragments):
             self._handler.epoch_over = epoch
             return
-        self._link.post(self._engine.status.row)
+        self._link.reports.post(self._engine.status.row)
         model = self._job.model
         with self._evaluating() as at:
             own = None if isinstance(self._handler, InMemory) else model.parameters.copy()
@@ -217,7 +216,7 @@ class Worker:
     def _report_interruption(self) -> None:
         if self._interrupted and not self._reported:
             self._reported = True
-            self._link.signal()
+            self._link.reports.signal()
 
     # Evaluation.
 
@@ -243,7 +242,7 @@ class Worker:
 
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
         """Evaluate this worker's part of the data, as all do at this moment."""
-        self._link.post(self._engine.status.row)
+        self._link.reports.post(self._engine.status.row)
         model, part = self._job.model, split(self._split.samples, self._replicas)[self._number]
         with self._evaluating() as at:
             own = None
@@ -264,7 +263,7 @@ class Worker:
         values = list(self._job.figures.values(sums).values())
         result = np.zeros(1, evaluation(len(values)))
         result["time"], result["values"] = at, values
-        self._link.post_evaluation(epoch, result)
+        self._link.reports.post_evaluation(epoch, result)
 
     def _evaluate_pieces(self) -> int:
         """Evaluate pieces of the data, as many as others leave; see `SandblasterWorker`."""
@@ -272,7 +271,7 @@ class Worker:
         pieces = split(self._split.samples, PIECES * self._replicas)
         while True:
             # The tickets may be of the next evaluation already, when this worker comes late.
-            number, piece = self._lead.share(lambda: divmod(self._link.take_piece(), TICKETS))
+            number, piece = self._lead.share(lambda: divmod(self._link.evaluation.take_piece(), TICKETS))
             if piece >= len(pieces):
                 return number
             if number != taken:
@@ -284,9 +283,9 @@ class Worker:
             sums[0] += self._evaluate(self._split, part)
             if not self._lead.leads:
                 continue
-            self._link.post_sums(sums)
+            self._link.reports.post_sums(sums)
             status.figures["tested_samples"] += part.size
-            self._link.post(status.row, wake=True)
+            self._link.reports.post(status.row, wake=True)
 
     def _evaluate_part(self) -> None:
         """Evaluate this worker's part of all splits at the final parameters."""
@@ -295,9 +294,9 @@ class Worker:
         for row, each in zip(sums, self._job.evaluated.values(), strict=True):
             row[:] = self._evaluate(each, split(each.samples, self._replicas)[self._number])
         if self._lead.leads:
-            self._link.post_sums(sums)
+            self._link.reports.post_sums(sums)
         status.figures["state"] = State.DONE
-        self._link.post(status.row, wake=True)
+        self._link.reports.post(status.row, wake=True)
 
     def _sums(self) -> np.ndarray:
         """Return memory for the sums over this worker's part of each split."""
@@ -307,14 +306,14 @@ class Worker:
         """Evaluate this worker's part of the data when the coordinator says so, and stay until it says to exit."""
         done = Phase.TRAIN
         while done != Phase.EXIT:
-            order = self._link.order()
+            order = self._link.orders.read()
             if not self._job.algorithm.coordinated:
                 self._engine.participant.obey_at_the_end(order)
             self._report_interruption()
             if order.phase == Phase.EVALUATE and done != Phase.EVALUATE:
                 self._evaluate_part()
             elif order.phase == done:
-                time.sleep(self._link.interval(LOOK_EVERY))
+                time.sleep(self._link.reports.interval(LOOK_EVERY))
             done = Phase(order.phase)
         if self._engine.status.figures["state"] != State.DONE:
             # A signal has stopped the run: the parameters are what its checkpoint holds.

@@ -18,9 +18,10 @@ from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import LayerSummary
 from mpidl.parameters import Range, split, within
 from mpidl.partition.plan import Plan
+from mpidl.relays.routes import relay_mailboxes
 from mpidl.report.text import quantity, size, table
 from mpidl.topology.roles import Roles, assign
-from mpidl.transport.mailbox_geometry import MailboxGeometry, of_relay
+from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.wire import encoded_bytes
 
 #: Operations of a gradient per operation of the forward pass: the backward pass takes as many again for the gradient
@@ -190,7 +191,7 @@ def _memory_of_relay(job: Job, shards: Sequence[Range], replicas: int) -> dict[s
     With a wire format, it also keeps what its two rings at the servers have left out.
     """
     held = 2 * job.layout.size * job.dtype.itemsize
-    exchange = held + sum(each.nbytes for each in of_relay(shards, replicas, job.dtype)) + _answers(job, shards)
+    exchange = held + sum(each.nbytes for each in relay_mailboxes(shards, replicas, job.dtype)) + _answers(job, shards)
     exchange += 0 if job.algorithm.encoding() is None else held
     return {**dict.fromkeys(PARTS, 0), "parameters": held, "exchange": exchange}
 

@@ -18,18 +18,18 @@ from mpidl.job.place import place
 from mpidl.job.rehearsal import learn_outputs, rehearse_encodings, rehearse_shard
 from mpidl.job.restoring import residual_of_relay
 from mpidl.parameters import Held, within
+from mpidl.relays.residuals import RelayResiduals
+from mpidl.relays.role import Relay
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.rma.staging import Staging, is_direct
+from mpidl.rma.transport import Transport
 from mpidl.roles.coordinator import Coordinator
-from mpidl.roles.left_out import LeftOut
-from mpidl.roles.relay import Relay
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Roles
-from mpidl.transport.interface.transport import Transport
 from mpidl.wire import Differences
 
 T = TypeVar("T")
@@ -135,8 +135,9 @@ class RankRole:
             self._work = lambda: _interruptible(relay.serve, relay.interrupt)
         elif rank in transport.workers:
             rehearse_shard(job)
-            number, relayed = transport.workers.index(rank) // len(job.slices), roles.relay_of(rank) is not None
-            role = worker = Worker(job, number, self._held, self._group, relayed)
+            place = transport.workers.index(rank)
+            direct = transport.routes.of(place).direct
+            role = worker = Worker(job, place // len(job.slices), self._held, self._group, direct)
             self._shards = list(worker.shards)
             self._work = lambda: _interruptible(worker.run, worker.interrupt)
         else:
@@ -152,15 +153,15 @@ class RankRole:
         clocks = [fill_parameters(job, part, parameters[slice(*part)]) for part in shards]
         rehearse_encodings(job)
         wire, wire_fetch = job.algorithm.encoding(), job.algorithm.fetch_encoding()
-        left_out, copies = LeftOut(number, job.checkpoints, wire, shards, job.dtype, job.statistics), []
+        residuals, copies = RelayResiduals(number, job.checkpoints, wire, shards, job.dtype, job.statistics), []
         if wire is not None:
-            left_out.load(residual_of_relay(job, number, len(self._roles.relays)))
+            residuals.load(residual_of_relay(job, number, len(self._roles.relays)))
         if wire_fetch is not None:
             copies = [
                 Differences(wire_fetch, parameters[slice(*part)], statistics=within(job.statistics, part))
                 for part in shards
             ]
-        return Relay(number, parameters, np.array(clocks), left_out, copies, job.statistics)
+        return Relay(number, parameters, np.array(clocks), residuals, copies, job.statistics)
 
     def _make_server(self, number: int, transport: Transport) -> Server:
         job, xp = self._job, np if self._place is None else self._place.xp

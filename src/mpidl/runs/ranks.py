@@ -28,12 +28,13 @@ from mpidl.launch import marks
 from mpidl.parameters import Held
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
+from mpidl.relays.routes import routes
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.report.results import warn_unchanged
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.shared_samples import SharedSamples
 from mpidl.rma.shm_space import check_window_space
-from mpidl.rma.transport import WindowTransport
+from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same, together
 from mpidl.runs.common_values import agree_on_initial_values, share_trained
 from mpidl.runs.rank_role import RankRole
@@ -99,10 +100,11 @@ def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dic
     choose_wire(comm, roles, job, nodes)
     job.know_outputs(comm.allreduce(role.outputs, op=MPI.MAX))
     capacity = _capacity(job, held)
-    _agree(comm, roles, lambda: check_window_space(comm, roles, capacity, config.topology.transport))
+    paths = routes(roles, capacity)
+    _agree(comm, roles, lambda: check_window_space(comm, paths, config.topology.transport))
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
-        transport = WindowTransport(comm, roles, capacity, staging=role.staging, way=config.topology.transport)
+        transport = Transport(comm, roles, capacity, staging=role.staging, way=config.topology.transport, routes=paths)
     try:
         _agree(comm, roles, lambda: role.prepare(transport), in_groups=partitions > 1, before=transport.quiesce)
     except MpidlError:

@@ -80,7 +80,7 @@ class Roles:
     def pushers(self, partition: int = 0) -> list[int]:
         """Return the rank that writes into each ring of mailboxes of a shard of a partition.
 
-        These are the workers that have no relay, then the relays, then the relays again: see `mpidl.roles.relay`.
+        These are the workers that have no relay, then the relays, then the relays again: see `mpidl.relays.role`.
         """
         workers = [replica[partition] for replica in self.replicas]
         relayed = {worker for relay in self.relays for worker in relay.workers}
@@ -90,6 +90,11 @@ class Roles:
         """Return the ranks that fetch a shard of a partition, as `pushers` does, but each once."""
         pushers = self.pushers(partition)
         return pushers[: len(pushers) - len(self.relays)]
+
+    @property
+    def others(self) -> list[int]:
+        """The ranks that push and fetch without being workers. They follow the coordinator's orders as servers do."""
+        return [relay.rank for relay in self.relays]
 
     def place(self, rank: int) -> str:
         """Return where a rank is, ``" on node7"``; nothing if all are there."""

@@ -9,8 +9,7 @@ from typing import Any
 from mpidl.parameters.ranges import Range
 from mpidl.parameters.shards import Held
 from mpidl.shards.shard import CHUNK_BYTES
-from mpidl.topology.roles import Relay
-from mpidl.transport.mailbox_geometry import MailboxGeometry, of_relay
+from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.wire import Wire
 
 
@@ -78,11 +77,6 @@ class Capacity:
     def of_partition(self, partition: int) -> list[int]:
         """Return the numbers of the shards that make up a partition's slice, in its order."""
         return [number for number, each in enumerate(self._held) if each.partition == partition]
-
-    def relay_mailboxes(self, relay: Relay) -> list[MailboxGeometry]:
-        """Return the mailboxes that a relay has for each shard."""
-        replicas = len(relay.workers) // max(1, len(self.slices))
-        return of_relay(self.shards, replicas, self.dtype, self.chunk_bytes)
 
     def origin(self, partition: int) -> int:
         """Return where a partition's slice begins."""

@@ -81,11 +81,3 @@ class MailboxGeometry(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of all rings with their counters, two for each worker, and a header for each slot."""
         return self.workers * ((2 + self.slots * len(Header)) * np.dtype(np.int64).itemsize + self.ring)
-
-
-def of_relay(
-    shards: Sequence[Range], replicas: int, dtype: Any, chunk_bytes: int = CHUNK_BYTES
-) -> list[MailboxGeometry]:
-    """Return the mailboxes that a relay of so many replicas has for each shard: together as large as a server's."""
-    room = MAILBOX_BYTES // len(shards)
-    return [MailboxGeometry.of(shard, replicas, dtype, chunk_bytes=chunk_bytes, room=room) for shard in shards]

@@ -15,8 +15,8 @@ from mpidl.algorithms.requests import FinishReduction, StartReduction
 from mpidl.engines.mpi.fragment import Fragment
 from mpidl.engines.mpi.request_handler import Part, RequestHandler
 from mpidl.rma.progress import ProgressThread
+from mpidl.rma.worker import WorkerLink
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Meeting, Order, Phase, State
 from mpidl.transport.status import ShardStatus
 
@@ -82,7 +82,7 @@ class ByFragments(RequestHandler):
         parameters[:] = self._latest
         numbers = np.zeros(2, np.int64)
         if self._peers.rank == 0:
-            numbers[:] = self.lead.share(self._link.order)[:2]
+            numbers[:] = self.lead.share(self._link.orders.read)[:2]
         self._peers.Bcast(numbers)
         self._order = self._announced = Order(int(numbers[0]), int(numbers[1]), Phase.TRAIN)
         self._copy(self._order.number)
@@ -109,7 +109,7 @@ class ByFragments(RequestHandler):
 
     def post(self) -> None:
         for number, status in enumerate(self._statuses):
-            self._link.post_shard(status.taken(), shard=number)
+            self._link.reports.post_shard(status.taken(), shard=number)
 
     def end_pushes(self) -> None:
         """See `RequestHandler.end_pushes`: a replica that was stopped leaves reductions, which all workers complete."""
@@ -117,7 +117,7 @@ class ByFragments(RequestHandler):
             self._complete_first()
         for number, status in enumerate(self._statuses):
             status.figures["state"] = State.TRAINED
-            self._link.post_shard(status.taken(), wake=True, shard=number)
+            self._link.reports.post_shard(status.taken(), wake=True, shard=number)
 
     def _start(self, request: StartReduction) -> None:
         fragment = self._fragments[request.part]
@@ -127,7 +127,7 @@ class ByFragments(RequestHandler):
         if self._peers.rank == 0:
             if self._announced == self._order:
                 # The one before has been obeyed: the shards' copies are free.
-                number, last, _ = self.lead.share(self._link.order)
+                number, last, _ = self.lead.share(self._link.orders.read)
                 self._announced = Order(number, last, Phase.TRAIN)
             fragment.says[[Meeting.ORDER, Meeting.LAST]] = self._announced[:2]
         with self._lock:

@@ -13,10 +13,10 @@ from mpidl.engines.mpi.own_shard import OwnShard
 from mpidl.engines.mpi.request_handler import Part
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
+from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
 from mpidl.shards.snapshot import Snapshot
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Meeting, Order, Phase
 
 #: Parts of the fastest replica's speed that ranks of a replica share as integers.
@@ -125,7 +125,7 @@ class ByReduction(OwnShard):
         self._says[:] = gives, self.epoch_over, 0, 0, self.unpushed.portion, 0, 0
         self._says.view(np.float64)[[Meeting.WEIGHT, Meeting.SECONDS]] = weight, self._mean_seconds()
         if self._peers.rank == 0:
-            self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.order)[:2]
+            self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.orders.read)[:2]
         with self._waiting():
             self._peers.Allgather(self._says, self._all)
         self._order = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)

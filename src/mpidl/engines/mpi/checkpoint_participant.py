@@ -12,10 +12,10 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.loader import Loader
 from mpidl.engines.mpi.request_handler import Part, RequestHandler
 from mpidl.parameters.ranges import Range
+from mpidl.rma.worker import WorkerLink
 from mpidl.storage.files import replica_file, scratch
 from mpidl.storage.position import ReplicaPosition
 from mpidl.storage.writer import BackgroundTask, save_shard, write_file
-from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, Phase, Saved
 
 #: Seconds between two looks for an order, if workers are few.
@@ -80,7 +80,7 @@ class CheckpointParticipant:
 
     def bind(self, link: WorkerLink, wait: Callable[[Callable[[], bool]], None]) -> None:
         """Reach the other ranks by `link` from now on; `wait` waits until something is true."""
-        self._link, self._wait, self._look_every = link, wait, link.interval(LOOK_EVERY)
+        self._link, self._wait, self._look_every = link, wait, link.reports.interval(LOOK_EVERY)
 
     def took(self, ticket: int) -> None:
         """Note a ticket taken by the lead, unless portions are taken in turn: their number then suffices."""
@@ -113,7 +113,7 @@ class CheckpointParticipant:
             The order was the last.
         """
         if self._writing.ended():
-            self._link.report_saved(self._report)
+            self._link.reports.saved(self._report)
         self.obey(self._lead.share(self._look))
 
     def obey(self, order: Sequence[int]) -> None:
@@ -131,21 +131,21 @@ class CheckpointParticipant:
         now = time.perf_counter()
         if now - self._looked >= self._look_every:
             self._looked = now
-            self._take_in(self._link.recent_order())
+            self._take_in(self._link.orders.recent())
         elif not self._handler.together:
             return ()
         return self._to_obey()
 
     def _look_now(self) -> Sequence[int]:
         """Return an order if there is one to obey, and wait for the coordinator to say so."""
-        self._take_in(self._link.order())
+        self._take_in(self._link.orders.read())
         return self._to_obey()
 
     def _take_in(self, told: Order) -> None:
         self._told = told
         if told.number <= self._marked:
             # Read together with the order: a ticket that is forgotten here has been taken before any later order.
-            taken = self._link.taken()
+            taken = self._link.orders.taken()
             self._recent = [ticket for ticket in self._recent if ticket >= taken]
 
     def _to_obey(self) -> Sequence[int]:
@@ -162,7 +162,7 @@ class CheckpointParticipant:
         if order.number > self._marked:
             self._obey(order.number, ended=True)
         if self._writing.ended():
-            self._link.report_saved(self._report)
+            self._link.reports.saved(self._report)
 
     def _obey(self, order: int, ended: bool) -> None:
         if not ended:
@@ -184,7 +184,7 @@ class CheckpointParticipant:
         self._report = Saved(order, list(part.shards), replicas, files, part.taken, partition)
         if not files and not part.shards:
             if part.replicas:
-                self._link.report_saved(self._report)
+                self._link.reports.saved(self._report)
             return
         actions = [
             partial(save_shard, directory, number, *shard, self._finite) for number, shard in part.shards.items()

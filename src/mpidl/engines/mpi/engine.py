@@ -20,7 +20,7 @@ from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stop
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.nn.model import Model
-from mpidl.transport.interface.worker import WorkerLink
+from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
 
 #: Seconds between two posts of a worker's status, if workers are few.
@@ -107,11 +107,11 @@ class MpiEngine:
     def bind(self, link: WorkerLink) -> None:
         """Reach the other ranks by `link` from now on."""
         self._link, self._waiting = link, Waiting(link, self.status)
-        self._timer, self._post_every = timer(link.crowded), link.interval(POST_EVERY)
+        self._timer, self._post_every = timer(link.crowded), link.reports.interval(POST_EVERY)
         self.handler.lead.bind(link, self.status)
         self.handler.bind(link)
         self.participant.bind(link, self._waiting.until)
-        link.set_clock(self.participant.clock)
+        link.clocks.show(self.participant.clock)
 
     def run(self, replica: Replica) -> None:
         """Carry out what a replica asks for until it ends or is to stop, and all that it pushed has been applied."""
@@ -135,9 +135,9 @@ class MpiEngine:
         """Tell the other ranks that this replica is done."""
         self.handler.end_pushes()
         if self.handler.lead.leads:
-            self._link.set_clock(STOPPED)
+            self._link.clocks.show(STOPPED)
         self.status.figures["state"] = State.TRAINED
-        self._link.post(self.status.row, wake=True)
+        self._link.reports.post(self.status.row, wake=True)
 
     def _next_batch(self, request: NextBatch) -> Minibatch | None:
         self._hooks.between_batches()
@@ -145,7 +145,7 @@ class MpiEngine:
         now = time.perf_counter()
         if now - self._posted > self._post_every:
             self._posted = now
-            self._link.post(self.status.row)
+            self._link.reports.post(self.status.row)
             self.handler.post()
         self.handler.progress()
         with self.handler.changing:
@@ -208,7 +208,7 @@ class MpiEngine:
         def over() -> bool:
             # What the replica keeps is complete as long as it waits.
             self.participant.look()
-            (found,) = self.handler.lead.share(lambda: (self._link.tickets_taken(),))
+            (found,) = self.handler.lead.share(lambda: (self._link.tickets.taken(),))
             return found >= taken
 
         self._waiting.until(over)
@@ -219,5 +219,5 @@ class MpiEngine:
         # The pushes of all ranks of the replica have been applied; what they do next waits for their lead.
         self.handler.lead.largest(0)
         if self.handler.lead.leads:
-            self._link.set_clock(self.participant.clock)
-            self._waiting.until(lambda: self._link.all_reached(self.participant.clock - request.bound))
+            self._link.clocks.show(self.participant.clock)
+            self._waiting.until(lambda: self._link.clocks.all_reached(self.participant.clock - request.bound))

@@ -13,10 +13,10 @@ from mpidl.engines.mpi.own_shard import OwnShard
 from mpidl.engines.mpi.request_handler import Part
 from mpidl.nn.model import Model
 from mpidl.parameters.ranges import Range
+from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import ShardState
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Row
 
 #: Seconds that a worker waits, with the gate closed, for others to end what they are changing, before it opens it.
@@ -56,8 +56,8 @@ class InMemory(OwnShard):
     def bind(self, link: WorkerLink) -> None:
         """See `RequestHandler.bind`: this worker's part of the vectors moves into the shared memory."""
         super().bind(link)
-        self._gate, self._rows = link.shared_rows[0], link.shared_rows[1:]
-        shared = dict(zip(self.shard.vectors, link.shared_vectors, strict=True))
+        self._gate, self._rows = link.shared.rows[0], link.shared.rows[1:]
+        shared = dict(zip(self.shard.vectors, link.shared.vectors, strict=True))
         self.shard.bind({name: vector[slice(*self.shard.range)] for name, vector in shared.items()})
         if self._row is not None:
             self._rows[self._number] = self._row
@@ -90,7 +90,7 @@ class InMemory(OwnShard):
         row = self._rows[self._number]
         while True:
             row[Row.CHANGING] = 1
-            self._link.fence()
+            self._link.shared.sync()
             if not self._gate[0]:
                 return
             row[Row.CHANGING] = 0
@@ -103,19 +103,19 @@ class InMemory(OwnShard):
         row[Row.BATCHES], row[Row.SAMPLES] = position.batches, position.samples
         row[Row.PLACES], row[Row.TICKETS] = len(position.working), position.tickets
         row[NUMBERS : NUMBERS + 2 * len(position.working)] = [number for place in position.working for number in place]
-        self._link.fence()
+        self._link.shared.sync()
         row[Row.CHANGING] = 0
 
     def cut(self, order: int, number: int, position: ReplicaPosition) -> Part | None:
         """See `RequestHandler.cut`: the first worker that obeys takes the copy, with the positions of all."""
-        if not self._link.take_order(order):
+        if not self._link.shared.take_order(order):
             return Part({})
         now = time.perf_counter()
         if now - self._tried < RETRY_EVERY:
             return None
         self._tried = now
         self._gate[0] = 1
-        self._link.fence()
+        self._link.shared.sync()
         try:
             while self._rows[:, Row.CHANGING].any():
                 if time.perf_counter() - now > PATIENCE:
@@ -126,7 +126,7 @@ class InMemory(OwnShard):
 
     def _copy(self) -> Part:
         """Return all parameters and positions; nobody changes them."""
-        taken = self._link.tickets_taken()
+        taken = self._link.tickets.taken()
         for name, vector in self._whole.saved_vectors().items():
             if name not in self._copies:
                 self._copies[name] = np.empty_like(vector)

@@ -22,8 +22,8 @@ class OwnShard(RequestHandler):
         self._shard_status = ShardStatus(shard)
 
     def post(self) -> None:
-        self._link.post_shard(self._shard_status.taken())
+        self._link.reports.post_shard(self._shard_status.taken())
 
     def end_pushes(self) -> None:
         self._shard_status.figures["state"] = State.TRAINED
-        self._link.post_shard(self._shard_status.taken(), wake=True)
+        self._link.reports.post_shard(self._shard_status.taken(), wake=True)

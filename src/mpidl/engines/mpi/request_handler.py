@@ -12,9 +12,9 @@ import numpy as np
 from mpidl.engines.mpi.lead import Lead
 from mpidl.engines.mpi.unpushed import UnpushedBatches
 from mpidl.parameters.ranges import Range
+from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import WORKER_STATUS, Order
 from mpidl.transport.status import Status
 from mpidl.wire import Differences, ErrorFeedback

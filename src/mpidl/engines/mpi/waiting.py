@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mpidl.transport.interface.link import Link
+from mpidl.rma.worker import WorkerLink
 from mpidl.transport.status import Status
 
 
@@ -14,13 +14,13 @@ class Waiting:
 
     Parameters
     ----------
-    link : Link
+    link : WorkerLink
     status : Status
     longest : float, optional
         Longest sleep in seconds, where nobody rings this rank.
     """
 
-    def __init__(self, link: Link, status: Status, longest: float | None = None) -> None:
+    def __init__(self, link: WorkerLink, status: Status, longest: float | None = None) -> None:
         self._backoff, self._status = link.backoff(longest), status
 
     def until(self, ready: Callable[[], bool]) -> None:

@@ -47,7 +47,7 @@ class Sum(PushInFlight):
 
 
 class VirtualRelay(Exchanger):
-    """Exchanges with the servers for replicas of its node; see `mpidl.roles.relay.Relay`.
+    """Exchanges with the servers for replicas of its node; see `mpidl.relays.role.Relay`.
 
     The arithmetic of a push is done when it leaves its replica; the sum waits until all pushes in it have arrived.
 

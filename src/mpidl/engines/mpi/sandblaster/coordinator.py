@@ -13,7 +13,7 @@ from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteratio
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.units import cut_units, segment_sums
 from mpidl.data.schedule import Portions
-from mpidl.transport.interface.coordinator import CoordinatorLink
+from mpidl.rma.coordinator import CoordinatorLink
 from mpidl.transport.protocol import Begin, Complete, Obeyed
 
 #: Makes progress whenever it is resumed, and yields while it waits for other ranks.
@@ -69,11 +69,11 @@ class SandblasterCoordinator:
         """Reach the other ranks by `link` from now on; workers take the units of the present evaluation again."""
         self._link, self._servers = link, link.holders
         if self._evaluation:
-            link.show_evaluation(self._evaluation, self._segments)
+            link.evaluation.show(self._evaluation, self._segments)
         if self._tests:
-            link.show_test(self._tests)
+            link.evaluation.show_test(self._tests)
         if self._over:
-            link.show_over()
+            link.evaluation.show_over()
 
     def steps(self) -> Steps:
         """Return the whole of the training."""
@@ -83,7 +83,7 @@ class SandblasterCoordinator:
         }  # fmt: skip
         yield from drive(coordinator, actions)
         self._over = True
-        self._link.show_over()
+        self._link.evaluation.show_over()
 
     def _operate(self, request: Operate) -> Steps:
         started = time.perf_counter()
@@ -94,8 +94,8 @@ class SandblasterCoordinator:
     def _call(self, message: Any) -> Steps:
         """Tell all servers something, and return their answers."""
         self._messages += 2 * self._servers
-        self._link.call(message)
-        while (answers := self._link.answers()) is None:
+        self._link.calls.call(message)
+        while (answers := self._link.calls.answers()) is None:
             yield
         return answers
 
@@ -103,14 +103,14 @@ class SandblasterCoordinator:
         units = cut_units(request.segments, self._algorithm.unit)
         yield from self._call(Begin(self._evaluation + 1, request.segments, self._algorithm.unit))
         self._evaluation, self._segments = self._evaluation + 1, request.segments
-        self._link.show_evaluation(self._evaluation, self._segments)
+        self._link.evaluation.show(self._evaluation, self._segments)
         complete: dict[int, Complete] = {}
         handed_out = time.perf_counter()
         while len(complete) < self._servers:
-            for number, notice in self._link.notices():
+            for number, notice in self._link.calls.notices():
                 if notice.evaluation == self._evaluation:
                     complete[number] = notice
-            if self._link.units_taken(self._evaluation) < len(units):
+            if self._link.evaluation.units_taken(self._evaluation) < len(units):
                 handed_out = time.perf_counter()
             yield
         self._messages += len(complete)
@@ -118,7 +118,7 @@ class SandblasterCoordinator:
         sums = segment_sums(request.segments, units, first.losses, first.weights, self._portions)
         portions = sum(len(unit.portions) for unit in units)
         waiting = time.perf_counter() - handed_out
-        backups = self._link.copies_taken(self._evaluation)
+        backups = self._link.evaluation.copies_taken(self._evaluation)
         return Evaluation(*sums, portions, backups, first.won, waiting)
 
     def _iterate(self, request: Iteration) -> Steps:
@@ -129,9 +129,9 @@ class SandblasterCoordinator:
             yield
         if test:
             self._tests += 1
-            self._link.show_test(self._tests)
+            self._link.evaluation.show_test(self._tests)
             while not self._hooks.tested(self._tests):
-                self._link.look()
+                self._link.posted.look()
                 yield
             stop = self._hooks.stopped()
         return stop

@@ -9,10 +9,10 @@ import numpy as np
 
 from mpidl.algorithms.coordinator_requests import Operate
 from mpidl.algorithms.units import cut_units, targets
+from mpidl.rma.server import ServerLink
 from mpidl.shards.operations import PARAMETERS, Dot
 from mpidl.shards.shard import Shard
 from mpidl.shards.vectors import Accrual, Vectors
-from mpidl.transport.interface.server import ServerLink
 from mpidl.transport.protocol import COPY, TICKETS, Begin, Complete, Message, Obeyed
 
 
@@ -38,28 +38,28 @@ class SandblasterServer:
     def bind(self, link: ServerLink) -> None:
         """Reach the other ranks by `link` from now on."""
         self._link = link
-        link.expect_units(self._units)
+        link.units.expect(self._units)
         for unit in filter(self._has, range(self._units)):
-            link.show_done(unit)
+            link.units.show(unit)
 
     def obey(self) -> bool:
         """Carry out the coordinator's next call; return whether there was one."""
-        match self._link.next_call():
+        match self._link.calls.next():
             case Operate(operations):
                 results = [vectors.carry_out(operations) for vectors in self._vectors.values()]
                 if any(not isinstance(each, Dot) and each.target == PARAMETERS for each in operations):
                     for shard in self._shards.values():
                         shard.publish()
-                self._link.answer([fsum(parts) for parts in zip(*results, strict=True)])
+                self._link.calls.answer([fsum(parts) for parts in zip(*results, strict=True)])
             case Begin(evaluation, segments, unit):
                 units = cut_units(segments, unit)
                 for accrual in self._accruals.values():
                     accrual.begin(evaluation, *targets(segments, units))
                 self._units, self._won = len(units), 0
-                self._link.expect_units(len(units))
-                self._link.answer(None)
+                self._link.units.expect(len(units))
+                self._link.calls.answer(None)
             case Obeyed():
-                self._link.answer(self._obeyed())
+                self._link.calls.answer(self._obeyed())
             case _:
                 return False
         return True
@@ -76,9 +76,9 @@ class SandblasterServer:
         if not accrual.add_chunk(evaluation, unit, message.chunk, values, loss, weight) or not self._has(unit):
             return
         self._won += copy
-        self._link.show_done(unit)
+        self._link.units.show(unit)
         if all(each.complete == self._units for each in self._accruals.values()):
-            self._link.notify(Complete(accrual.evaluation, accrual.losses, accrual.weights, self._won))
+            self._link.calls.notify(Complete(accrual.evaluation, accrual.losses, accrual.weights, self._won))
 
     def _has(self, unit: int) -> bool:
         """Return whether all shards have accrued a unit."""

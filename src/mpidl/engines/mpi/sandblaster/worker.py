@@ -15,7 +15,7 @@ from mpidl.algorithms.units import UnitData, cut_units, minibatches
 from mpidl.data.schedule import Portions
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
 from mpidl.parameters.ranges import Range
-from mpidl.transport.interface.worker import WorkerLink
+from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import COPY, NOTICE, TICKETS, Notice
 
 #: What the lead of a replica tells its other ranks where the test data are to be evaluated.
@@ -70,7 +70,7 @@ class SandblasterWorker(ThroughServers):
 
     def _next_unit(self, request: NextUnit) -> Unit | None:
         self._loss = self._weight = 0.0
-        self._link.post(self.status.row)
+        self._link.reports.post(self.status.row)
         started = time.perf_counter()
         while found := self.lead.share(self._find):
             if found == TEST:
@@ -95,7 +95,7 @@ class SandblasterWorker(ThroughServers):
             a unit, whether it is a copy, and the first portion and the count of each segment.
         """
         while True:
-            self._link.read_notice(self._notice)
+            self._link.evaluation.read(self._notice)
             if self._notice[Notice.OVER]:
                 return ()
             if self._notice[Notice.TEST] != self._tested:
@@ -107,14 +107,14 @@ class SandblasterWorker(ThroughServers):
 
     def _has_news(self) -> bool:
         """Return whether there is something new to do; if not, do what a worker does between two looks."""
-        if self._link.notice_changed():
+        if self._link.evaluation.changed():
             return True
         self._between()
         return False
 
     def _take(self) -> int | None:
         """Return a unit that nobody has taken; if there is none, and backups are on, a copy of an outstanding one."""
-        evaluation, ticket = divmod(self._link.take_ticket(), TICKETS)
+        evaluation, ticket = divmod(self._link.tickets.take(), TICKETS)
         if evaluation != self._known and not self._begin(evaluation):
             return None
         self._copy = ticket >= len(self._units)
@@ -127,9 +127,9 @@ class SandblasterWorker(ThroughServers):
         """Cut the units of an evaluation; return False if it is over, since this worker stood still for so long."""
         while self._notice[Notice.NUMBER] < evaluation:
             self._backoff.progress()
-            self._link.read_notice(self._notice)
+            self._link.evaluation.read(self._notice)
         # The number says that the segments are there: they are read after it.
-        self._link.read_notice(self._notice)
+        self._link.evaluation.read(self._notice)
         if self._notice[Notice.NUMBER] > evaluation:
             return False
         count = int(self._notice[Notice.SEGMENTS])
@@ -145,9 +145,9 @@ class SandblasterWorker(ThroughServers):
         self._units = cut_units(segments, self._algorithm.unit)
 
     def _take_copy(self) -> int | None:
-        self._link.read_done(self._done)
+        self._link.evaluation.read_done(self._done)
         for unit in np.flatnonzero(self._done[: len(self._units)] == 0).tolist():
-            if unit not in self._taken and self._link.take_copy(self._known, unit):
+            if unit not in self._taken and self._link.evaluation.take_copy(self._known, unit):
                 self._taken.add(unit)
                 return int(unit)
         return None

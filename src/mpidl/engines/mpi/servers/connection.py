@@ -1,4 +1,4 @@
-"""A worker's connection to the servers, or to its relay: the steps of which every exchange consists."""
+"""A worker's connection to the servers: the steps of which every exchange consists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpidl.device import from_host
 from mpidl.engines.mpi.unpushed import UnpushedBatches
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.parameters.ranges import Range
-from mpidl.transport.interface.worker import WorkerLink
+from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import ShardClock
 from mpidl.transport.status import Status
 from mpidl.wire import Differences
@@ -79,23 +79,22 @@ class Connection:
         """Start fetching all shards into a vector, except some."""
         started = self._timer()
         # A clock read before the parameters never makes them look fresher than they are.
-        self.link.start_fetch(parameters, clocks, without)
+        self.link.fetches.start(parameters, clocks, without)
         self._status.figures["fetching_seconds"] += self._timer() - started
 
     def finish_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
         """Let a fetch that was started arrive; its clocks are those of the last fetch from now on."""
-        figures, before = self._status.figures, self.link.bytes_fetched
-        if self.link.encoded:
-            self.wait(self.link.take_differences)
+        figures, before = self._status.figures, self.link.fetches.bytes
+        if self.link.fetches.encoded:
+            self.wait(self.link.fetches.take_differences)
         started = self._timer()
-        self.link.finish_fetch()
-        # A relay counts the bytes that travel between nodes.
-        if not self.link.relayed:
-            figures["bytes_fetched"] += self.link.bytes_fetched - before
+        self.link.fetches.finish()
+        if self.link.direct:
+            figures["bytes_fetched"] += self.link.fetches.bytes - before
         for number, part in enumerate(self._parts):
-            if number in self.link.encoded:
+            if number in self.link.fetches.encoded:
                 from_host(self._copies[number].values, parameters[part])
-            elif not self.link.relayed:
+            elif self.link.direct:
                 figures["bytes_fetched"] += parameters[part].nbytes
         figures["fetching_seconds"] += self._timer() - started
         self._arriving(max(clocks[:, ShardClock.CUT].tolist(), default=0))
@@ -104,7 +103,7 @@ class Connection:
     def start_behind_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
         """Start fetching into a vector behind the last push; return the shards whose servers answer such a fetch."""
         started = self._timer()
-        self._behind = self.link.follow_push(parameters, clocks)
+        self._behind = self.link.fetches.follow(parameters, clocks)
         self._status.figures["fetching_seconds"] += self._timer() - started
         return self._behind
 
@@ -113,13 +112,13 @@ class Connection:
         behind, self._behind = self._behind, ()
         if behind:
             started = self._timer()
-            self.link.finish_following()
+            self.link.fetches.finish_following()
             self._status.figures["fetching_seconds"] += self._timer() - started
         return behind
 
     def count_behind_push(self, parameters: Any, behind: Sequence[int]) -> None:
         """Count the bytes of shards that were fetched behind a push into a vector."""
-        parts = (self._parts[number] for number in behind if number not in self.link.encoded)
+        parts = (self._parts[number] for number in behind if number not in self.link.fetches.encoded)
         self._status.figures["bytes_behind"] += sum(parameters[part].nbytes for part in parts)
 
     # Pushes.
@@ -132,13 +131,13 @@ class Connection:
 
     def begin(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int], zero_copy: bool = False) -> None:
         """Begin a push with what goes into its headers: a clock for each server, and two numbers."""
-        self._begun, self._pushed_before = vector, self.link.bytes_pushed
-        self.link.begin_push(clocks, portions, zero_copy)
+        self._begun, self._pushed_before = vector, self.link.pushes.bytes
+        self.link.pushes.begin(clocks, portions, zero_copy)
 
     def send(self, vector: Any, start: int = 0) -> bool:
         """Send the chunks from element `start` on as far as there is room; return whether all of the push is sent."""
         started = self._timer()
-        delivered = self.link.send_push(vector, start)
+        delivered = self.link.pushes.send(vector, start)
         self._status.figures["pushing_seconds"] += self._timer() - started
         return delivered
 
@@ -148,5 +147,5 @@ class Connection:
         self.wait(lambda: self.send(vector))
         self._begun = None
         figures["pushes"] += 1
-        figures["bytes_pushed"] += 0 if self.link.relayed else self.link.bytes_pushed - self._pushed_before
+        figures["bytes_pushed"] += self.link.pushes.bytes - self._pushed_before if self.link.direct else 0
         figures["last_push"] = time.time()

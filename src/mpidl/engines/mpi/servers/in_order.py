@@ -25,9 +25,9 @@ class InOrder:
         """Carry out a `Fetch`."""
         connection, link = self._connection, self._connection.link
         behind = connection.finish_behind_push()
-        connection.wait(link.applied)
+        connection.wait(link.pushes.applied)
         if newer:
-            connection.wait(lambda: link.all_newer(connection.fetched))
+            connection.wait(lambda: link.fetches.all_newer(connection.fetched))
         connection.start_fetch(parameters, self._clocks, behind)
         connection.finish_fetch(parameters, self._clocks)
         connection.count_behind_push(parameters, behind)

@@ -18,8 +18,8 @@ from mpidl.engines.mpi.servers.prefetching import Prefetching, PrefetchingBehind
 from mpidl.engines.mpi.servers.wait_free import WaitFreePush
 from mpidl.nn.model import PlacedModel
 from mpidl.parameters.ranges import Range, within
+from mpidl.rma.worker import WorkerLink
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.interface.worker import WorkerLink
 from mpidl.transport.protocol import Order, ShardClock
 from mpidl.wire import Differences, ErrorFeedback, Wire
 
@@ -83,7 +83,7 @@ class ThroughServers(RequestHandler):
         self.connection.bind(link)
         pattern = self._pattern
         # Rounds are the same wherever ranks are.
-        behind = pattern.fetches_next and not self.together and link.can_follow
+        behind = pattern.fetches_next and not self.together and link.fetches.can_follow
         if pattern.prefetches:
             self._exchange: InOrder = (PrefetchingBehindPush if behind else Prefetching)(self.connection)
         else:
@@ -93,12 +93,12 @@ class ThroughServers(RequestHandler):
 
     def unbind(self) -> None:
         """Let a fetch that has begun arrive before, unless it is encoded."""
-        self._link.finish_fetch()
+        self._link.fetches.finish()
         if self._wait_free is not None:
             self._wait_free.end()
 
     def applied(self) -> bool:
-        return self._link.applied()
+        return self._link.pushes.applied()
 
     # Checkpoints.
 
@@ -112,11 +112,11 @@ class ThroughServers(RequestHandler):
         return order if order.number == marked or pushes == decided else order._replace(number=marked)
 
     def _begin_round(self, pushes: int) -> bool:
-        self._round = self._link.begin_round(pushes)
+        self._round = self._link.orders.begin_round(pushes)
         return self._round[1] is not None
 
     def mark(self, order: int) -> bool:
-        return self._link.mark(order)
+        return self._link.pushes.mark(order)
 
     def last_fetched(self) -> list[list[int]]:
         fetched: list[list[int]] = self.connection.fetched.tolist()
@@ -149,10 +149,10 @@ class ThroughServers(RequestHandler):
     def fetch(self, parameters: np.ndarray) -> None:
         self.connection.finish_behind_push()
         self.connection.wait(self.applied)
-        self._link.fetch_present(parameters)
+        self._link.fetches.read_present(parameters)
 
     def end_pushes(self) -> None:
-        self.connection.wait(self._link.end_pushes)
+        self.connection.wait(self._link.pushes.end)
 
     def _fetch(self, request: Fetch) -> None:
         figures = self.status.figures

@@ -1,4 +1,4 @@
-"""Gathering what the workers of a node push: their sum, made of whole pushes."""
+"""PushAggregator what the workers of a node push: their sum, made of whole pushes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.engines.patience import Patience
 from mpidl.parameters.ranges import Range
-from mpidl.transport.interface.relay import RelayInbox
+from mpidl.rma.inboxes import ForwardingInbox
 from mpidl.transport.protocol import Message
 
 #: Chunks of one worker that are taken before the next worker's turn.
@@ -40,14 +40,14 @@ class Gathered(NamedTuple):
     taken: dict[int, list[int]]
 
 
-class Gathering:
+class PushAggregator:
     """Adds up whole pushes as their chunks arrive.
 
     A replica that is cut counts as one worker: of each push, its ranks write the parts of their own shards.
 
     Parameters
     ----------
-    inboxes : sequence of RelayInbox
+    inboxes : sequence of ForwardingInbox
         The workers' mailboxes for each shard.
     shards : sequence of Range
     chunks : sequence of int
@@ -73,9 +73,15 @@ class Gathering:
     """
 
     def __init__(
-        self, inboxes: Sequence[RelayInbox], shards: Sequence[Range], chunks: Sequence[int], dtype: Any, workers: int,
-        clock: Callable[[], float], statistics: Sequence[Range] = (),
-    ) -> None:  # fmt: skip
+        self,
+        inboxes: Sequence[ForwardingInbox],
+        shards: Sequence[Range],
+        chunks: Sequence[int],
+        dtype: Any,
+        workers: int,
+        clock: Callable[[], float],
+        statistics: Sequence[Range] = (),
+    ) -> None:
         self._statistics = [slice(*each) for each in statistics]
         self._inboxes, self._shards, self._chunks, self._clock = inboxes, shards, chunks, clock
         self._vectors = [np.empty(shards[-1].stop, dtype) for _ in range(2)]
@@ -117,7 +123,7 @@ class Gathering:
                 worked |= self._take_group(shard, inbox, worker)
         return worked
 
-    def _take_group(self, shard: int, inbox: RelayInbox, worker: int) -> bool:
+    def _take_group(self, shard: int, inbox: ForwardingInbox, worker: int) -> bool:
         taken = 0
         while taken < GROUP and inbox.pending(worker):
             message = inbox.head(worker)

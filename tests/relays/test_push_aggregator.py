@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpidl.parameters import Range
-from mpidl.roles.gathering import Gathering
+from mpidl.relays.push_aggregator import PushAggregator
 from mpidl.transport.protocol import Message
 
 SHARDS, STATISTICS = [Range(0, 7), Range(7, 12)], [Range(5, 9)]
@@ -45,7 +45,7 @@ def test_pushes_are_added_up_and_their_changes_of_statistics_averaged():
         ])
         for shard in SHARDS
     ]  # fmt: skip
-    gathering = Gathering(inboxes, SHARDS, [7, 5], np.float64, 3, lambda: 0.0, STATISTICS)
+    gathering = PushAggregator(inboxes, SHARDS, [7, 5], np.float64, 3, lambda: 0.0, STATISTICS)
     while gathering.take():
         pass
     expected = pushes.sum(axis=0)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from mpidl.parameters.ranges import Range, within
+from mpidl.rma.reports import Reports
 from mpidl.storage.files import relay_file, scratch
 from mpidl.storage.writer import BackgroundTask, write_file
-from mpidl.transport.interface.link import FollowerLink
 from mpidl.transport.protocol import Saved
 from mpidl.wire import ErrorFeedback, Wire
 
@@ -20,7 +20,7 @@ from mpidl.wire import ErrorFeedback, Wire
 EARLY, LATE = 0, 1
 
 
-class LeftOut:
+class RelayResiduals:
     """The residuals of a relay's two rings.
 
     The late ring has left out nothing when the relay marks an order there, because `join` has given that to the early
@@ -72,17 +72,17 @@ class LeftOut:
             early.residual += late.residual
             late.residual[:] = 0
 
-    def save(self, order: int, link: FollowerLink) -> None:
+    def save(self, order: int, reports: Reports) -> None:
         """Write what the early ring has left out; a file that is still being written is of no use any more."""
         self.order, self._writing = order, BackgroundTask()
         if not self.feedback:
-            link.report_saved(Saved(order, relay=self._number))
+            reports.saved(Saved(order, relay=self._number))
             return
         path = scratch(self._checkpoints, order) / relay_file(self._number)
         residual = np.concatenate([each.residual for each in self.feedback[EARLY]])
         self._writing.begin(partial(write_file, path, {}, {"residual": residual}))
 
-    def report(self, link: FollowerLink) -> None:
+    def report(self, reports: Reports) -> None:
         """Tell the coordinator when the file is on disk."""
         if self._writing.ended():
-            link.report_saved(Saved(self.order, files=[relay_file(self._number)], relay=self._number))
+            reports.saved(Saved(self.order, files=[relay_file(self._number)], relay=self._number))

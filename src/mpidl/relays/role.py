@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from mpidl.parameters.ranges import Range
-from mpidl.roles.gathering import Gathering
-from mpidl.roles.left_out import EARLY, LATE, LeftOut
-from mpidl.transport.interface.transport import Transport
+from mpidl.relays.link import RelayLink
+from mpidl.relays.push_aggregator import PushAggregator
+from mpidl.relays.residuals import EARLY, LATE, RelayResiduals
+from mpidl.rma.transport import Transport
 from mpidl.transport.protocol import END, WORKER_STATUS, Message, Phase, ShardClock, State
 from mpidl.transport.status import Status
 from mpidl.wire import Differences
@@ -44,7 +45,7 @@ class Relay:
         The first parameters.
     clocks : array (shards,) of int
         The shards' first clocks.
-    left_out : LeftOut
+    residuals : RelayResiduals
         What its encodings leave out.
     copies : sequence of Differences
         For each shard, if fetches are encoded; parts of the parameters.
@@ -57,12 +58,12 @@ class Relay:
         number: int,
         parameters: np.ndarray,
         clocks: np.ndarray,
-        left_out: LeftOut,
+        residuals: RelayResiduals,
         copies: Sequence[Differences] = (),
         statistics: Sequence[Range] = (),
     ) -> None:
         self._number, self._parameters, self._statistics = number, parameters, statistics
-        self._left_out, self._copies = left_out, copies
+        self._residuals, self._copies = residuals, copies
         self._clocks = np.zeros((len(clocks), len(ShardClock)), np.int64)
         self._clocks[:, ShardClock.CLOCK] = clocks
         self._order, self._cutting, self._ended = 0, False, False
@@ -72,14 +73,14 @@ class Relay:
 
     def bind(self, transport: Transport) -> None:
         """Relay between the ranks of a transport."""
-        self._link = link = transport.relay(self._number, self._left_out.feedback, self._copies)
-        self._backoff, self._post_every = link.backoff(), link.interval(POST_EVERY)
-        self._gathering = Gathering(
+        self._link = link = RelayLink(transport, self._number, self._residuals.feedback, self._copies)
+        self._backoff, self._post_every = link.backoff(), link.reports.interval(POST_EVERY)
+        self._aggregator = PushAggregator(
             link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.replicas, time.perf_counter,
             self._statistics,
         )  # fmt: skip
         link.show(self._parameters, self._clocks)
-        link.post(self.status.row)
+        link.reports.post(self.status.row)
 
     def interrupt(self) -> None:
         """Tell the coordinator that a signal asked to stop."""
@@ -89,12 +90,12 @@ class Relay:
         """Exchange until no worker pushes any more, and stay until the coordinator says to exit."""
         self.status.figures["state"] = State.WORKING
         self._until(self._advance, worked=self._take_messages)
-        self._post_every = self._link.interval(POST_LAST_EVERY)
-        while (order := self._link.order()).phase != Phase.EXIT:
+        self._post_every = self._link.reports.interval(POST_LAST_EVERY)
+        while (order := self._link.orders.read()).phase != Phase.EXIT:
             self._report_interruption()
-            if order.number > self._left_out.order:
-                self._left_out.save(order.number, self._link)
-            self._left_out.report(self._link)
+            if order.number > self._residuals.order:
+                self._residuals.save(order.number, self._link.reports)
+            self._residuals.report(self._link.reports)
             self._post_now_and_then(State.TRAINED)
             self._backoff.pause()
 
@@ -103,7 +104,7 @@ class Relay:
         while not ready():
             self._report_interruption()
             self._post_now_and_then(State.WORKING)
-            if self._gathering.take() | worked():
+            if self._aggregator.take() | worked():
                 self._backoff.reset()
                 self._backoff.progress()
             else:
@@ -111,18 +112,18 @@ class Relay:
 
     def _advance(self) -> bool:
         """Exchange if it is time to; return whether nothing is left to do."""
-        gathering = self._gathering
-        self._left_out.report(self._link)
-        if not gathering.empty:
+        aggregator = self._aggregator
+        self._residuals.report(self._link.reports)
+        if not aggregator.empty:
             # A checkpoint waits for the workers that have not marked it, and late pushes wait for early ones.
-            gathering.closing = gathering.closing or self._cutting or not gathering.worth_waiting
-            if gathering.closing and gathering.whole:
+            aggregator.closing = aggregator.closing or self._cutting or not aggregator.worth_waiting
+            if aggregator.closing and aggregator.whole:
                 self._exchange()
         return self._ended
 
     def _exchange(self) -> None:
-        gathering, link, figures = self._gathering, self._link, self.status.figures
-        started, gathered = time.perf_counter(), gathering.swap()
+        aggregator, link, figures = self._aggregator, self._link, self.status.figures
+        started, gathered = time.perf_counter(), aggregator.swap()
         ring = link.rings[LATE if gathered.late else EARLY]
         before = ring.bytes
         ring.begin(gathered.fetched, gathered.portions)
@@ -136,24 +137,24 @@ class Relay:
         figures["fetches"] += 1
         figures["bytes_fetched"] += link.bytes_fetched - before
         # Workers that see a cut look for its order, which the coordinator may tell this relay later than others.
-        self._until(lambda: link.order().number >= self._clocks[:, ShardClock.CUT].max())
+        self._until(lambda: link.orders.read().number >= self._clocks[:, ShardClock.CUT].max())
         link.show(self._parameters, self._clocks)
-        gathering.show_applied(gathered, time.perf_counter() - started)
+        aggregator.show_applied(gathered, time.perf_counter() - started)
 
     def _take_messages(self) -> bool:
         """Act on the marks and ends that workers have written; return whether there was one."""
         found = False
-        while (message := self._gathering.next_message()) is not None:
+        while (message := self._aggregator.next_message()) is not None:
             found = True
             self._take_message(message)
-        gathering = self._gathering
-        if self._cutting and gathering.active <= gathering.marked and (gathering.empty or gathering.late):
+        aggregator = self._aggregator
+        if self._cutting and aggregator.active <= aggregator.marked and (aggregator.empty or aggregator.late):
             self._until(lambda: self._link.rings[EARLY].mark(self._order))
-            self._left_out.save(self._order, self._link)
-            self._left_out.join()
-            self._cutting = gathering.late = False
-            gathering.marked.clear()
-        if not gathering.active and gathering.empty and not self._ended:
+            self._residuals.save(self._order, self._link.reports)
+            self._residuals.join()
+            self._cutting = aggregator.late = False
+            aggregator.marked.clear()
+        if not aggregator.active and aggregator.empty and not self._ended:
             self._post(State.WORKING)
             for ring in self._link.rings:
                 self._until(ring.end)
@@ -161,19 +162,19 @@ class Relay:
         return found
 
     def _take_message(self, message: Message) -> None:
-        gathering, worker = self._gathering, message.worker
+        aggregator, worker = self._aggregator, message.worker
         if message.chunk == END:
-            gathering.active.discard(worker)
-            gathering.patience.leaves(worker)
+            aggregator.active.discard(worker)
+            aggregator.patience.leaves(worker)
         elif message.portions[0] > self._order:
             # What has been gathered so far is before this order. An earlier one that is not complete is given up.
-            self._order, self._cutting, gathering.late = message.portions[0], True, False
-            gathering.marked.clear()
-            gathering.marked.add(worker)
-            self._left_out.join()
+            self._order, self._cutting, aggregator.late = message.portions[0], True, False
+            aggregator.marked.clear()
+            aggregator.marked.add(worker)
+            self._residuals.join()
             self._until(lambda: self._link.rings[LATE].mark(self._order))
         elif message.portions[0] == self._order:
-            gathering.marked.add(worker)
+            aggregator.marked.add(worker)
 
     def _post_now_and_then(self, state: State) -> None:
         if time.perf_counter() - self._posted > self._post_every:
@@ -182,9 +183,9 @@ class Relay:
     def _post(self, state: State) -> None:
         self._posted = time.perf_counter()
         self.status.figures["state"] = state
-        self._link.post(self.status.row)
+        self._link.reports.post(self.status.row)
 
     def _report_interruption(self) -> None:
         if self._interrupted:
             self._interrupted = False
-            self._link.signal()
+            self._link.reports.signal()

@@ -1,0 +1,85 @@
+"""The routes of a job with relays: their workers see a relay where others see servers and the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpidl.parameters.ranges import Range
+from mpidl.rma import mailboxes
+from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.topology.roles import Relay, Roles
+from mpidl.transport.capacity import Capacity
+from mpidl.transport.mailbox_geometry import MAILBOX_BYTES, MailboxGeometry
+from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
+from mpidl.transport.routes import Holder, Route, Routes
+
+
+def relay_mailboxes(
+    shards: Sequence[Range], replicas: int, dtype: Any, chunk_bytes: int = CHUNK_BYTES
+) -> list[MailboxGeometry]:
+    """Return the mailboxes of a relay for each shard; together they are as large as those of one server."""
+    room = MAILBOX_BYTES // len(shards)
+    return [MailboxGeometry.of(shard, replicas, dtype, chunk_bytes=chunk_bytes, room=room) for shard in shards]
+
+
+class RelayedRoutes(Routes):
+    """Routes in which some workers push to a relay of their node.
+
+    Parameters
+    ----------
+    roles : Roles
+    capacity : Capacity
+    """
+
+    def __init__(self, roles: Roles, capacity: Capacity) -> None:
+        super().__init__(roles, capacity)
+        self._relays = {relay.rank: relay for relay in roles.relays}
+
+    def of(self, worker: int) -> Route:
+        rank, partitions = self.workers[worker], len(self.roles.replicas[0])
+        partition, relay = worker % partitions, self.roles.relay_of(rank)
+        if relay is None:
+            return super().of(worker)
+        shards, geometries, row = (
+            self.capacity.of_partition(partition),
+            self.mailboxes(relay),
+            relay.workers.index(rank),
+        )
+        holders = [Holder(relay.rank, shard) for shard in shards]
+        boxes = [geometries[shard] for shard in shards]
+        return Route(holders, boxes, row // partitions, relay.rank, row, len(relay.workers), direct=False)
+
+    def mailboxes(self, relay: Relay) -> list[MailboxGeometry]:
+        """Return the mailboxes of a relay for each shard."""
+        capacity, replicas = self.capacity, len(relay.workers) // len(self.roles.replicas[0])
+        return relay_mailboxes(capacity.shards, replicas, capacity.dtype, capacity.chunk_bytes)
+
+    def regions(self, rank: int) -> dict[str, tuple[Any, int]]:
+        """Return what a relay offers to its workers: the regions of a server with all shards, and the coordinator's."""
+        relay = self._relays.get(rank)
+        if relay is None:
+            return {}
+        found: dict[str, tuple[Any, int]] = {
+            "control": (np.int64, len(Control)),
+            "workers": (WORKER_STATUS, len(relay.workers)),
+            "sums": (np.float64, len(relay.workers) * self.capacity.sums),
+        }
+        for number, geometry in enumerate(self.mailboxes(relay)):
+            found |= {
+                f"parameters/{number}": (self.capacity.dtype, self.capacity.shards[number].size),
+                f"clock/{number}": (np.int64, len(ShardClock)),
+                **mailboxes.regions(geometry, number, applied_later=True),
+            }
+        return found
+
+    def askers(self, rank: int) -> set[int] | None:
+        relay = self._relays.get(rank)
+        return None if relay is None else {self.roles.coordinator, *relay.workers}
+
+
+def routes(roles: Roles, capacity: Capacity) -> Routes:
+    """Return the routes of a job, which may have relays."""
+    return RelayedRoutes(roles, capacity) if roles.relays else Routes(roles, capacity)

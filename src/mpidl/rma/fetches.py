@@ -1,0 +1,132 @@
+"""A worker's fetches: of the shards of its slice and their clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpidl.rma.differences import DifferenceFetch, take_answers
+from mpidl.rma.outboxes import Outboxes
+from mpidl.rma.reading import ShardReader, regions
+from mpidl.rma.verbs import RemoteMemory
+from mpidl.transport.protocol import ShardClock
+from mpidl.transport.routes import Holder, Route
+
+
+class Fetches:
+    """Reads parameters and clocks from where a worker's route leads.
+
+    Parameters
+    ----------
+    window : RemoteMemory
+    route : Route
+    servers : sequence of Holder
+        The servers themselves, for each shard of the slice.
+    parts : sequence of slice
+        Where each shard lies in the slice.
+    pushes : Outboxes
+        A fetch also asks how far earlier pushes have come.
+    differences : dict of int to DifferenceFetch
+        For each shard whose fetches are encoded, by its number in the slice.
+    """
+
+    def __init__(
+        self,
+        window: RemoteMemory,
+        route: Route,
+        servers: Sequence[Holder],
+        parts: Sequence[slice],
+        pushes: Outboxes,
+        differences: Mapping[int, DifferenceFetch],
+    ) -> None:
+        self._window, self._holders, self._parts = window, route.holders, parts
+        self._pushes, self._differences = pushes, differences
+        self._reader = ShardReader(window, route.holders, parts)
+        self._servers_reader = ShardReader(window, servers, parts)
+        follows = [
+            number for number, (rank, _) in enumerate(route.holders) if window.supports_deferred_get(rank)
+        ]  # fmt: skip
+        self._can_be_followed = follows if route.direct else []
+        self._followed: list[int] = []
+        self._before = np.zeros((0, len(ShardClock)), np.int64)
+        self._after = np.zeros((len(parts), len(ShardClock)), np.int64)
+
+    @property
+    def encoded(self) -> Collection[int]:
+        """Numbers of the shards, from 0, whose fetches are encoded."""
+        return self._differences.keys()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of values that have arrived as differences."""
+        return sum(each.bytes for each in self._differences.values())
+
+    def all_newer(self, clocks: np.ndarray) -> bool:
+        """Return whether all shards have been updated since their `clocks` were read.
+
+        Call it with the same clocks until it returns True.
+        """
+        return self._reader.all_newer(clocks)
+
+    def start(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
+        """Start reading all shards but some into a vector, and before each its `protocol.ShardClock` into `clocks`.
+
+        `clocks` is an int64 array (shards, len(ShardClock)). Shards that are `encoded` are not read: their servers are
+        asked for differences.
+        """
+        self._reader.start_clocks(clocks, without)
+        self._pushes.start_asking()
+        self._reader.start(parameters, {*without, *self._differences})
+        for number, fetch in self._differences.items():
+            if number not in without:
+                fetch.ask()
+
+    def take_differences(self) -> bool:
+        """Update this worker's copies of encoded shards with the answers so far; return whether all have come."""
+        return take_answers(self._window, self._differences.values())
+
+    def finish(self) -> None:
+        """Wait until a started fetch has arrived."""
+        self._reader.finish()
+
+    def read_present(self, parameters: Any) -> None:
+        """Read all shards from the servers themselves, as they are now and not encoded, and wait for them."""
+        self._servers_reader.start(parameters)
+        self._servers_reader.finish()
+
+    @property
+    def can_follow(self) -> bool:
+        """Whether there is a server that supports `follow`."""
+        return bool(self._can_be_followed)
+
+    def follow(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
+        """Start a fetch behind the push that was sent last, of each part as soon as the push has been applied to it.
+
+        Returns the numbers of the shards whose servers support that. Where fetches are encoded, the parameters are left
+        alone, and the servers asked for differences.
+        """
+        self._before, self._followed = clocks, list(self._can_be_followed)
+        for number in self._followed:
+            encoded, shard = number in self._differences, self._holders[number].shard
+            part = None if encoded else parameters[self._parts[number]]
+            self._pushes[number].follow(part, clocks[number], self._after[number], regions(shard))
+            if encoded:
+                self._differences[number].ask()
+        return self._followed
+
+    def finish_following(self) -> None:
+        """Wait until what `follow` started has arrived.
+
+        The push itself is in the parameters, and counts in their clocks, as one update.
+        """
+        followed, before = self._followed, self._before
+        for number in followed:
+            self._window.flush(self._holders[number].rank)
+            self._pushes[number].followed()
+        # The push ended after the first reading, or both readings have it.
+        after = self._after[followed]
+        clock, cut = ShardClock.CLOCK, ShardClock.CUT
+        before[followed, clock] = np.minimum(before[followed, clock] + 1, after[:, clock])
+        before[followed, cut] = after[:, cut]

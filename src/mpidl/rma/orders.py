@@ -1,0 +1,80 @@
+"""The coordinator's orders, as the ranks that follow them read them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mpidl.rma.counters import Counter
+from mpidl.rma.shared_state import SharedState
+from mpidl.transport.protocol import ROUNDS, Control, Order
+
+
+class OwnOrders:
+    """Orders in the memory of this rank, where the coordinator writes them.
+
+    Parameters
+    ----------
+    shared : SharedState
+    """
+
+    def __init__(self, shared: SharedState) -> None:
+        self._numbers = shared.window.local("control")
+
+    def read(self) -> Order:
+        """Return what the coordinator has ordered."""
+        return Order.of(self._numbers)
+
+
+class Orders:
+    """Orders in the memory of another rank: of the coordinator, or of a rank that has them from it.
+
+    Parameters
+    ----------
+    shared : SharedState
+    rank : int
+        The rank that shows them.
+    """
+
+    def __init__(self, shared: SharedState, rank: int) -> None:
+        self._window, self._rank = shared.window, rank
+        self._numbers, self._coming = np.zeros((2, len(Control)), np.int64)
+        self._asked = False
+        self._begun = Counter(shared.window, shared.roles.coordinator, "control", Control.BEGUN)
+
+    def read(self) -> Order:
+        """Return what the coordinator has ordered."""
+        self._window.get(self._numbers, self._rank, "control")
+        self._window.flush(self._rank)
+        return Order.of(self._numbers)
+
+    def recent(self) -> Order:
+        """Return the order as of the previous call, and ask again without waiting for the answer.
+
+        The first call waits, and returns the present order.
+        """
+        if self._asked:
+            self._window.flush(self._rank)
+            self._numbers[:] = self._coming
+        else:
+            self.read()
+        self._window.get(self._coming, self._rank, "control")
+        self._asked = True
+        return Order.of(self._numbers)
+
+    def taken(self) -> int:
+        """Return a number below which all tickets had been taken when the order was given that was returned last."""
+        return int(self._numbers[Control.TAKEN])
+
+    def begin_round(self, pushes: int) -> tuple[Order, int | None]:
+        """Announce the number of pushes that this worker may make before it reads an order again.
+
+        Returns
+        -------
+        order : Order
+        pushes : int or None
+            Number of each worker's pushes in that order's checkpoint; None while that is not decided.
+        """
+        self._begun.raise_to(pushes)
+        order = self.read()
+        decided, pushes = divmod(int(self._numbers[Control.ROUND]), ROUNDS)
+        return order, pushes if decided == order.number else None

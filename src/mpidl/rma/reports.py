@@ -1,0 +1,163 @@
+"""What ranks report to the coordinator: status, results of evaluations, files on disk, signals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from mpidl.rma.counters import Counter
+from mpidl.rma.shared_state import SharedState
+from mpidl.transport.protocol import ANNOUNCING, REQUESTS, Control, Saved, Tag
+
+
+class Reports:
+    """The reports of one rank.
+
+    Parameters
+    ----------
+    shared : SharedState
+    region : str
+        The region of status that this rank has a row of.
+    row : int
+    rank : int, optional
+        The rank that takes the status; by default the coordinator.
+    reporting : int, optional
+        Number of ranks that report there.
+    """
+
+    def __init__(
+        self, shared: SharedState, region: str, row: int, rank: int | None = None, reporting: int | None = None
+    ) -> None:
+        self._window, self._doorbells, self._comm = shared.window, shared.doorbells, shared.comm
+        self._coordinator, self._region, self._row = shared.roles.coordinator, region, row
+        self._rank = self._coordinator if rank is None else rank
+        self._reporting = shared.routes.reporting if reporting is None else reporting
+        self._posted: dict[tuple[str, int], np.ndarray] = {}
+
+    def signal(self) -> None:
+        """Tell the coordinator that a signal asked this rank to stop."""
+        Counter(self._window, self._coordinator, "control", Control.SIGNALS).fetch_add()
+
+    def saved(self, saved: Saved) -> None:
+        """Tell the coordinator that a part of a checkpoint is on disk."""
+        self._comm.send(saved, self._coordinator, Tag.SAVED)
+        self._doorbells.ring(self._coordinator)
+
+    def interval(self, shortest: float) -> float:
+        """Return the seconds between two posts, or two looks at orders: `shortest`, or more with many workers.
+
+        The rank that takes them gets at most `mpidl.transport.protocol.REQUESTS` of each kind a second.
+        """
+        return max(shortest, self._reporting / REQUESTS)
+
+    def post(self, status: np.ndarray, wake: bool = False) -> None:
+        """Post this rank's status, shape (1,); `wake` makes the rank that takes it look at once."""
+        self._post_rows(self._region, self._row, status, wake)
+
+    def _post_rows(self, region: str, first: int, status: np.ndarray, wake: bool = False) -> None:
+        """Post rows of status from row `first` on, if they have changed."""
+        posted = self._posted.get((region, first))
+        if posted is None:
+            posted = self._posted[region, first] = np.zeros_like(status)
+        if status.tobytes() != posted.tobytes():
+            self._write(region, first, status, posted)
+        if wake:
+            self._doorbells.ring(self._rank)
+
+    def _write(self, region: str, first: int, status: np.ndarray, posted: np.ndarray) -> None:
+        """Write status over what was posted before: the fields that announce others, after these."""
+        fields = status.dtype.names or ()
+        names = [name for name in ANNOUNCING if name in fields and (status[name] != posted[name]).any()]
+        before = [posted[name].copy() for name in names]
+        posted[:] = status
+        for name, values in zip(names, before, strict=True):
+            posted[name] = values
+        self._put(self._rank, region, first, posted)
+        for name in names:
+            posted[name] = status[name]
+            self._put(self._rank, region, first, posted)
+
+    def _put(self, rank: int, region: str, first: int, values: np.ndarray) -> None:
+        """Write values into a region of `rank`; they may change afterwards."""
+        self._window.put(values, rank, region, first)
+        self._window.fence(rank)
+
+
+class ForwardedReports(Reports):
+    """The reports of a rank that forwards what workers report to it: their status and their sums.
+
+    Parameters
+    ----------
+    shared : SharedState
+    region, row
+        See `Reports`.
+    workers : sequence of int
+        The worker number of each row of status in this rank's memory.
+    """
+
+    def __init__(self, shared: SharedState, region: str, row: int, workers: Sequence[int]) -> None:
+        super().__init__(shared, region, row)
+        self._statuses, self._sums = shared.window.local("workers"), shared.window.local("sums")
+        self._runs, self._width, self._forwarded = runs(workers), shared.capacity.sums, b""
+
+    def post(self, status: np.ndarray, wake: bool = False) -> None:
+        self._forward()
+        super().post(status, wake)
+
+    def _forward(self) -> None:
+        """Post what the workers have posted, if it has changed."""
+        # What announces other fields is read before these, and what is announced last is read first.
+        announcing = {name: self._statuses[name].copy() for name in reversed(ANNOUNCING)}
+        self._window.sync()
+        statuses, sums = self._statuses.copy(), self._sums.copy()
+        for name, values in announcing.items():
+            statuses[name] = values
+        written = statuses.tobytes() + sums.tobytes()
+        if written == self._forwarded:
+            return
+        self._forwarded, width = written, self._width
+        for own, first in self._runs:
+            self._put(self._coordinator, "sums", first * width, sums[own.start * width : own.stop * width])
+            self._post_rows("workers", first, statuses[own])
+
+
+def runs(numbers: Sequence[int]) -> list[tuple[slice, int]]:
+    """Return where runs of consecutive numbers are, and the first number of each."""
+    starts = [place for place, each in enumerate(numbers) if place == 0 or each != numbers[place - 1] + 1]
+    return [(slice(start, stop), numbers[start]) for start, stop in pairwise([*starts, len(numbers)])]
+
+
+class WorkerReports(Reports):
+    """The reports of a worker.
+
+    Parameters
+    ----------
+    shared : SharedState
+    row, rank, reporting
+        Where its status goes; see `Reports`.
+    shards : sequence of int
+        Numbers of the shards that this worker itself holds, in a job without servers.
+    """
+
+    def __init__(self, shared: SharedState, row: int, rank: int, reporting: int, shards: Sequence[int]) -> None:
+        super().__init__(shared, "workers", row, rank, reporting)
+        self._shards = shards
+
+    def post_shard(self, status: np.ndarray, wake: bool = False, shard: int = 0) -> None:
+        """Post the status of one of the shards that this worker holds, by default the first."""
+        self._post_rows("servers", self._shards[shard], status, wake)
+
+    def post_sums(self, sums: np.ndarray) -> None:
+        """Post the sums over this worker's part of an evaluation, with as many elements as the transport has room for.
+
+        A status that is posted afterwards may announce them.
+        """
+        self._put(self._rank, "sums", self._row * sums.size, sums.reshape(-1))
+
+    def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
+        """Post an evaluation after `epoch` (from 1), shape (1,) of `protocol.evaluation`."""
+        self._put(self._coordinator, "evaluations", epoch - 1, result)
+        self._put(self._coordinator, "evaluated", epoch - 1, np.ones(1, np.int64))
+        self._doorbells.ring(self._coordinator)

@@ -1,0 +1,97 @@
+"""Tickets for portions of the data, and the clocks of replicas: counters in the coordinator's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mpidl.rma.counters import Counter
+from mpidl.rma.shared_state import SharedState
+from mpidl.transport.protocol import Control
+
+
+class Tickets:
+    """A worker's access to the counter of tickets.
+
+    Parameters
+    ----------
+    shared : SharedState
+    """
+
+    def __init__(self, shared: SharedState) -> None:
+        self._window, self._coordinator = shared.window, shared.roles.coordinator
+        self._counter = self._new_counter()
+        # The request for a ticket that is under way.
+        self._asked: Counter | None = None
+
+    def _new_counter(self) -> Counter:
+        return Counter(self._window, self._coordinator, "control", Control.TICKETS)
+
+    def ask(self) -> bool:
+        """Ask for a ticket if that takes a message, and return whether it does; `take` must follow."""
+        if not self._window.supports_deferred_get(self._coordinator):
+            return False
+        self._asked = self._new_counter()
+        self._asked.start_add()
+        return True
+
+    def take(self) -> int:
+        """Take the next ticket for a portion, or the one that was asked for; no other worker gets the same."""
+        asked, self._asked = self._asked, None
+        return self._counter.fetch_add() if asked is None else asked.finish()
+
+    def taken(self) -> int:
+        """Return the number of tickets taken so far."""
+        return self._counter.read()
+
+
+class Clocks:
+    """A replica's view of all replicas' clocks.
+
+    Parameters
+    ----------
+    shared : SharedState
+    replica : int
+        The number of the worker's replica.
+    """
+
+    def __init__(self, shared: SharedState, replica: int) -> None:
+        self._window, self._doorbells, self._workers = shared.window, shared.doorbells, shared.workers
+        self._coordinator, self._replica = shared.roles.coordinator, replica
+        self._own = np.zeros(1, np.int64)
+        # The clocks as they were read last. They only grow.
+        self._clocks = np.zeros(shared.replicas, np.int64)
+        # Tells whether the replica that was the slowest has come as far as this one waits for.
+        self._slower: Callable[[], bool] | None = None
+
+    def show(self, clock: int) -> None:
+        """Show the other replicas this replica's clock, and wake them if it was the slowest."""
+        before = int(self._own[0])
+        self._own[0] = clock
+        self._window.put(self._own, self._coordinator, "clocks", self._replica)
+        self._window.fence(self._coordinator)
+        # A coordinator of another node answers this node's workers when they need not wait any more.
+        if self._window.supports_deferred_get(self._coordinator) or self._slowest() <= before:
+            return
+        for rank in self._workers:
+            self._doorbells.ring(rank)
+        if not self._doorbells.alone:
+            # It is to answer the workers of other nodes.
+            self._doorbells.ring(self._coordinator)
+
+    def all_reached(self, clock: int) -> bool:
+        """Return whether no replica's clock is less; call it with the same clock until it returns True."""
+        while self._clocks.min() < clock:
+            if self._slower is not None and not self._slower():
+                return False
+            self._slower = None
+            if self._slowest() < clock:
+                slowest = int(self._clocks.argmin())
+                self._slower = self._window.watch(self._coordinator, "clocks", slowest, clock)
+        return True
+
+    def _slowest(self) -> int:
+        self._window.get(self._clocks, self._coordinator, "clocks")
+        self._window.flush(self._coordinator)
+        return int(self._clocks.min())
