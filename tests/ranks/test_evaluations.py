@@ -142,7 +142,7 @@ def test_an_answer_that_has_arrived_is_not_slept_on(comm, transport):
         for call in range(calls):
             link.calls.call(call)
             slept = 0
-            while (answers := link.answers()) is None:
+            while (answers := link.calls.answers()) is None:
                 slept += backoff.pause()
             assert (answers, slept) == ([call], 0)
     elif comm.rank == SERVER:

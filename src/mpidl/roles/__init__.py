@@ -1,1 +1,1 @@
-"""Coordinator, server, relay and worker as processes."""
+"""Coordinator, server and worker as processes."""
