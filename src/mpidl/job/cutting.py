@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mpidl.job.job import Job
 from mpidl.job.planning import plan_model
 from mpidl.nn import Network
+from mpidl.nn.capabilities import Staged
 from mpidl.partition.group import Group
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.plan import Plan, rounded_otherwise
@@ -37,7 +38,7 @@ def cut(job: Job, partitions: int) -> Plan | Sections:
         The model can't be cut like this.
     """
     stages = job.config.topology.stages
-    if job.original.by_stages and stages == partitions:
+    if isinstance(job.original, Staged) and stages == partitions:
         sections = sections_of(job.original, stages)
         job.lay_out(sections.layout, sections.slices)
         runs = ", ".join(f"{run.start}-{run.stop - 1}" if run.size > 1 else f"{run.start}" for run in sections.runs)

@@ -6,6 +6,7 @@ from mpidl.config.measured import Measured
 from mpidl.engines.virtual.times import Constant, Jitter, Times
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
+from mpidl.nn.capabilities import summaries
 from mpidl.partition.costs import Costs
 
 #: Bytes of gradient per second that a server applies, and deviation of the duration of gradients: where not measured.
@@ -67,7 +68,7 @@ def gradient_seconds(job: Job, costs: Costs) -> float:
     UsageError
         It isn't known how many operations the model takes.
     """
-    layers = job.original.summaries()
+    layers = summaries(job.original)
     if layers is None or not any(layer.operations for layer in layers):
         raise UsageError("virtual.compute: missing, expected the seconds of a gradient: this model's aren't known")
     return costs.gradient(layers, job.config.data.batch, job.dtype.itemsize)

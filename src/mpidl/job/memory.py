@@ -6,6 +6,7 @@ import os
 
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
+from mpidl.nn.capabilities import activation_bytes
 
 #: Bytes of what an engine keeps for a replica beside its parameters.
 REPLICA = 10_000
@@ -30,7 +31,7 @@ def check_memory(job: Job, vectors: float, replicas: int) -> None:
     train, batch = job.dataset.train.samples, job.config.data.batch
     parts = {
         f"{job.layout.size:,} parameters": int(vectors * job.layout.size) * job.dtype.itemsize + replicas * REPLICA,
-        f"batches of {batch:,}": (job.original.activation_bytes(min(batch, train)) or 0),
+        f"batches of {batch:,}": (activation_bytes(job.original, min(batch, train)) or 0),
         f"{train:,} samples": 8 * train,  # their order in an epoch
     }
     needed, present = sum(parts.values()), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

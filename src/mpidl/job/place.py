@@ -8,6 +8,7 @@ from mpidl.device import Device, choose
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.job.slices import own_segments
+from mpidl.nn.capabilities import Movable
 from mpidl.nn.groups import Penalised
 from mpidl.nn.ondevice import Mirrored, OnDevice
 
@@ -44,7 +45,7 @@ def place(job: Job, number: int = 0, mirrored: bool = True) -> Device | None:
 
 def _placed(job: Job, number: int, mirrored: bool) -> Device | None:
     kind = job.config.device.kind
-    if not job.original.movable:
+    if not isinstance(job.original, Movable):
         if kind == "cuda":
             raise UsageError(
                 "device.kind: 'cuda' is for [[model.layer]] and PyTorch modules; a model of your own computes "

@@ -6,6 +6,7 @@ from mpidl.engines.virtual.cut import Cut
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.nn import Network
+from mpidl.nn.capabilities import Staged
 from mpidl.partition.costs import Basis, Costs, plan_seconds
 from mpidl.partition.plan import Plan
 from mpidl.partition.planner import make_plan
@@ -21,7 +22,7 @@ def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:
     """
     network, batch = job.original, job.config.data.batch
     if not isinstance(network, Network):
-        if network.by_stages:
+        if isinstance(network, Staged):
             raise UsageError(
                 f"topology.stages: {stages}, but a stage of a model that isn't made of layers is one rank, "
                 f"expected {partitions} as topology.partitions"

@@ -17,7 +17,7 @@ from mpidl.parameters.resharding import moves
 class Model(Protocol):
     """A flat vector of parameters, and the loss and gradient of a batch.
 
-    `Network` implements it, and so can an object of the user's own. Three more members are optional:
+    `Network` implements it, and so can a user's own object. Three more members are optional:
 
     ``layout : Layout``
         Names and shapes of the tensors in the vector, for checkpoints. Without it, the vector is one tensor named
@@ -25,19 +25,18 @@ class Model(Protocol):
     ``statistics : sequence of Range``
         Ranges of the vector that hold statistics, such as running means. Rules subtract their gradient as it is.
     ``evaluate(batch) -> tuple[float, int | float] or tuple[float, int | float, array]``
-        Sum of the losses over the batch's samples and number of correct predictions, for test loss and accuracy, and,
-        for the metrics of ``run.metrics``, its outputs (n, ...). The number is NaN where it has no meaning
-        (regression). A model that computes otherwise when it is tested than
-        when it is trained (dropout) needs it. Without it, the test loss is that of `loss_and_gradient`, and there is
-        no accuracy.
+        Sum of the losses over the batch's samples and number of correct predictions, for test loss and accuracy, and
+        the outputs (n, ...), for the metrics of ``run.metrics``. The number is NaN where it has no meaning
+        (regression). Models with dropout and the like need it. By default, the test loss is that of
+        `loss_and_gradient`, and there is no accuracy.
 
-    Before the training begins, each worker calls both methods once, on the first batch, to check what they return.
+    Before training, each worker calls both methods once, on the first batch, to check their results.
 
     Attributes
     ----------
     parameters : array (size,), float32 or float64
-        Contiguous; holds the initial values. Engines write into it, and where memory is shared they replace it by
-        another vector: compute with ``self.parameters`` each time, and keep no copy.
+        Contiguous; holds the initial values. Engines write into it, and where memory is shared they replace it:
+        use ``self.parameters`` each time, and keep no copy.
 
     Examples
     --------
@@ -85,12 +84,12 @@ class Module(Protocol):
 
 
 class Evaluation(NamedTuple):
-    """What a model makes of a batch that it isn't trained on.
+    """The result of evaluating a batch.
 
     Attributes
     ----------
     loss : float
-        Mean loss times what the batch counts, which is its number of samples if nothing else is said.
+        Mean loss times the weight of the batch, by default its number of samples.
     correct : int or float
         Number of correct predictions; NaN where it has no meaning.
     outputs : array (n, ...), or None
@@ -114,29 +113,8 @@ class PlacedModel(Model, Protocol):
         ...
 
 
-class LayerSummary(NamedTuple):
-    """What a plan says about a layer.
-
-    Attributes
-    ----------
-    name, type : str
-    shape : tuple of int
-        Shape of the outputs for one sample.
-    parameters : int
-        Number of parameters.
-    operations : int
-        Floating-point operations of the forward pass for one sample.
-    """
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    parameters: int
-    operations: int
-
-
 class CompleteModel:
-    """A model on the host with all that the package asks of one. `mpidl.nn.adapt` makes it of any `Model`.
+    """A model on the host with the full interface; `mpidl.nn.adapt` makes one of any `Model`.
 
     Subclasses set the attributes without a default and implement `Model` and `evaluate`.
 
@@ -153,14 +131,9 @@ class CompleteModel:
     takes_integers : bool
         Whether the model takes integer inputs as they are, such as ids; else it takes floats.
     own : bool
-        Whether it is made of a user's own code, which may go wrong in any way; `rehearse` then finds out.
-    movable : bool
-        Whether `on` makes the model for another device. False for models that compute where they like.
+        Whether it runs a user's own code, which `rehearse` tries before training.
     aliases : mapping of str to str
         Other names of tensors of the layout, such as those of tied weights: the name in the layout for each.
-    by_stages : str
-        The module of the package whose functions ``sections`` and ``section`` cut the model into stages; see
-        `mpidl.partition.sections`. Empty for models that train whole, and for those that layers cut.
     """
 
     parameters: Any
@@ -169,9 +142,7 @@ class CompleteModel:
     statistics: Sequence[Range] = ()
     takes_integers: bool = False
     own: bool = False
-    movable: bool = False
     aliases: Mapping[str, str] = MappingProxyType({})
-    by_stages: str = ""
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         raise NotImplementedError
@@ -180,12 +151,12 @@ class CompleteModel:
         raise NotImplementedError
 
     def outputs(self, batch: Batch) -> Any:
-        """Return what the model gives for the samples of a batch, whose targets may be None.
+        """Return the outputs for the samples of a batch, whose targets may be None.
 
         Returns
         -------
         array (n, ...) or None
-            In host memory; the next call may overwrite it. None if the model doesn't tell.
+            In host memory; the next call may overwrite it. None if they are unknown.
         """
         return self.evaluate(batch).outputs
 
@@ -197,27 +168,20 @@ class CompleteModel:
         return {}
 
     def load_constants(self, constants: Mapping[str, np.ndarray]) -> None:
-        """Take the values of all `constants`, and copy them."""
+        """Copy the values of all `constants` into the model."""
 
     def buffers(self) -> Mapping[str, np.ndarray]:
-        """Return what each replica counts by itself, by name, such as the batches seen; checkpoints hold it.
+        """Return the state that each replica keeps for itself, by name, such as counters; checkpoints hold it.
 
         Gradients change it, evaluation does not.
         """
         return {}
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """Take the values of all `buffers`, and copy them."""
+        """Copy the values of all `buffers` into the model."""
 
     def freeze(self, names: Sequence[str]) -> None:
-        """Note that the tensors of these names in the layout, and no others, are never changed.
-
-        Their gradient doesn't matter, and need not be computed.
-        """
-
-    def on(self, xp: Any) -> CompleteModel:
-        """Return the same model for the arrays of `xp`, NumPy or CuPy, without parameters yet; only if `movable`."""
-        raise NotImplementedError
+        """Freeze the tensors of these names in the layout, and no others; their gradient need not be computed."""
 
     def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
         """Return the initial values of the parameters [start, stop), shape (whole.size,), in host memory.
@@ -237,31 +201,17 @@ class CompleteModel:
         return values
 
     def rehearse(self, batch: Batch) -> None:
-        """Compute the loss and the gradient of a batch, and evaluate it, if that may go wrong; change no buffers.
+        """Try the gradient and the evaluation of a batch, if they may fail; change no buffers.
 
         Raises
         ------
         UsageError
-            It does.
+            They failed.
         """
-
-    def finish(self) -> None:
-        """Leave the user's own object as it is to be when training is over; the vector has the trained values."""
 
     def check_data(self, input_shape: Sequence[int] | None, classes: int | None) -> None:
-        """Raise UsageError if the model takes other inputs, or tells apart another number of classes than the data has.
-
-        None, for a shape that is unknown and for data without classes, fits any.
-        """
+        """Raise UsageError if inputs or the number of classes don't fit; None, if unknown, fits any."""
 
     def accuracy_name(self, several_labels: bool) -> str:
-        """Return what the share of correct samples is called; `several_labels` if targets are rows of floats."""
+        """Return the name of the share of correct samples; `several_labels` if targets are rows of floats."""
         return "accuracy"
-
-    def activation_bytes(self, samples: int) -> int | None:
-        """Return the bytes that a batch of so many samples needs besides the vectors; None if unknown."""
-        return None
-
-    def summaries(self) -> list[LayerSummary] | None:
-        """Return what a plan says about each layer; None if unknown, otherwise `activation_bytes` is known too."""
-        return None

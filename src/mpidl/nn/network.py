@@ -11,11 +11,12 @@ import numpy as np
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, quoted
 from mpidl.nn import kernels
+from mpidl.nn.capabilities import LayerSummary
 from mpidl.nn.graph import Graph
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
-from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary
+from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.nn.regularisation import Regularisation
 from mpidl.nn.tensors import Tensors
 from mpidl.nn.wait_free import TakeFinal
@@ -62,8 +63,6 @@ class Network(CompleteModel):
         If there is no layer, two layers have the same name, a layer can't take its inputs, or the dtype is
         unknown.
     """
-
-    movable = True
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.device import pinned
+from mpidl.nn.capabilities import Movable
 from mpidl.nn.model import CompleteModel, Evaluation
 
 
@@ -21,7 +22,7 @@ class OnDevice:
     Parameters
     ----------
     model : CompleteModel
-        The model on the host, which must be movable; its parameters are the initial values.
+        The model on the host, which must be `Movable`; its parameters are the initial values.
     xp
         CuPy.
 
@@ -32,6 +33,7 @@ class OnDevice:
     """
 
     def __init__(self, model: CompleteModel, xp: Any) -> None:
+        assert isinstance(model, Movable)
         self._xp, self._host, self._device = xp, model, model.on(xp)
         self._device.parameters = xp.asarray(model.parameters)
         self._inputs, self._targets = _Staging(xp), _Staging(xp)
@@ -78,7 +80,7 @@ class Mirrored(OnDevice):
     Parameters
     ----------
     model : CompleteModel
-        The model on the host, which must be movable. Its parameters are moved to pinned memory and shared with this
+        The model on the host, which must be `Movable`. Its parameters are moved to pinned memory and shared with this
         one.
     xp
         CuPy.

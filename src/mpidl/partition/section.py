@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mpidl.data.batch import Batch
+from mpidl.nn.capabilities import Staged
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
@@ -290,6 +291,7 @@ class Section(CompleteModel):
 
 def section_of(model: CompleteModel, plan: Sections, rank: int, *, schedule: str, micro_batches: int) -> Section:
     """Return a rank's section of a model that `sections_of` has cut."""
+    assert isinstance(model, Staged)
     make = import_module(model.by_stages).section
     found: Section = make(model, plan, rank, schedule=schedule, micro_batches=micro_batches)
     return found

@@ -10,6 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from mpidl.errors import UsageError
+from mpidl.nn.capabilities import Staged
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
@@ -78,7 +79,7 @@ def sections_of(model: CompleteModel, stages: int, costs: Sequence[float] | None
     UsageError
         The model can't be cut, or has too few modules with parameters.
     """
-    if not model.by_stages:
+    if not isinstance(model, Staged):
         kind = "a user's own model" if model.own else type(model).__name__
         raise UsageError(f"topology.stages: {stages}, but {kind} can't be cut, expected 1")
     found: Sections = import_module(model.by_stages).sections(model, stages, costs)

@@ -14,8 +14,8 @@ from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.job.planning import plan_model
 from mpidl.job.slices import shards_of
+from mpidl.nn.capabilities import LayerSummary, activation_bytes, summaries
 from mpidl.nn.evaluation import BATCH
-from mpidl.nn.model import LayerSummary
 from mpidl.parameters import Range, split, within
 from mpidl.partition.plan import Plan
 from mpidl.relays.routes import relay_mailboxes
@@ -95,13 +95,13 @@ def of_model(job: Job) -> dict[str, Any]:
         "gradient_bytes": nbytes,
         "state_bytes": nbytes * len(job.states),
         "layers": None,
-        "activation_bytes": job.original.activation_bytes(batch),
+        "activation_bytes": activation_bytes(job.original, batch),
         "operations": None,
     }
-    summaries = job.original.summaries()
-    if summaries is not None:
-        result["layers"] = [_layer(summary, job.dtype.itemsize) for summary in summaries]
-        result["operations"] = sum(summary.operations for summary in summaries)
+    layers = summaries(job.original)
+    if layers is not None:
+        result["layers"] = [_layer(layer, job.dtype.itemsize) for layer in layers]
+        result["operations"] = sum(layer.operations for layer in layers)
     return result
 
 
@@ -177,7 +177,7 @@ def _parts(job: Job, cut: Plan | None) -> list[_Part]:
     """Return what each rank of a replica has of the model."""
     samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
     if cut is None:
-        return [_Part(job.layout.size, job.original.activation_bytes(samples) or 0)]
+        return [_Part(job.layout.size, activation_bytes(job.original, samples) or 0)]
     # What a plan counts includes the vectors.
     return [
         _Part(own, max(0, elements - 2 * own) * job.dtype.itemsize)

@@ -14,6 +14,7 @@ from mpidl.config.sections import DataSection
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.job import Job
+from mpidl.nn.capabilities import summaries
 from mpidl.report.text import duration, quantity, table
 from mpidl.runs.plan import of_cuts, of_model, of_ranks, plan
 from mpidl.runs.search import KEYS, Search, speed
@@ -74,7 +75,7 @@ def _unpredictable(job: Job, ranks: int) -> str | None:
         return f"the steps of {job.algorithm.name} depend on what it finds"
     if ranks > MOST:
         return f"there are more than {MOST} ranks"
-    section, layers = job.config.virtual, job.original.summaries()
+    section, layers = job.config.virtual, summaries(job.original)
     if section.compute is None and section.calibration is None and not any(each.operations for each in layers or ()):
         return "nobody knows the operations of this model; give the seconds of its gradient as virtual.compute"
     return None

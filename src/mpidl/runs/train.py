@@ -19,6 +19,7 @@ from mpidl.job.restoring import restore
 from mpidl.launch import environment
 from mpidl.launch.output import tell_once
 from mpidl.launch.signals import held
+from mpidl.nn.capabilities import Wrapper
 from mpidl.nn.model import Model, Module
 from mpidl.rules import Rule
 from mpidl.runs.agreement import together
@@ -119,7 +120,8 @@ def train(
             # Nothing was left to train.
             restore(make(replace(resolved, model=replace(resolved.model, initial=None)), None), latest(run))
         for job in jobs:
-            job.original.finish()
+            if isinstance(job.original, Wrapper):
+                job.original.finish()
     return summary
 
 

@@ -72,7 +72,7 @@ class TorchModel(CompleteModel):
     8
     """
 
-    own = movable = True
+    own = True
     by_stages = "mpidl.torch.section"
 
     def __init__(
@@ -233,7 +233,7 @@ class TorchModel(CompleteModel):
         _load(self._placed._vector.counters, buffers)
 
     def finish(self) -> None:
-        """See `CompleteModel.finish`: the module has the statistics of the vector."""
+        """Give the module the statistics of the vector."""
         self._vector.load_statistics()
         _load(self._vector.counters, self.buffers())
         self.freeze(())
