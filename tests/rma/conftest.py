@@ -1,5 +1,6 @@
 """The ways in which ranks reach each other's memory, for all tests of this directory that ask for one."""
 
+import numpy as np
 import pytest
 from ways import WAYS
 
@@ -22,3 +23,20 @@ def one_node(comm):
     node.Free()
     if several:
         pytest.skip("ranks on several nodes")
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """Return the requests that this rank sends from now on: the rank, and the operation."""
+    from mpidl.rma.requests import Operation, Tag
+    from mpidl.rma.sends import Sends
+
+    found, start = [], Sends.start
+
+    def note(self, values, rank, tag, *lent):
+        if tag == Tag.REQUEST:
+            found.append((rank, Operation(int(values[:8].view(np.int64)[0]))))
+        start(self, values, rank, tag, *lent)
+
+    monkeypatch.setattr(Sends, "start", note)
+    return found

@@ -6,11 +6,21 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from mpidl.rma.progress import ProgressThread
+
 pytestmark = [
     pytest.mark.mpi(min_size=3),
     pytest.mark.skipif(MPI.Query_thread() != MPI.THREAD_MULTIPLE, reason="there is no thread"),
 ]
 COUNT = 1 << 20
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Return the steps of the threads that are made from now on."""
+    found, make = [], ProgressThread.__init__
+    monkeypatch.setattr(ProgressThread, "__init__", lambda self, step: (found.append(step), make(self, step))[1])
+    return found
 
 
 @pytest.fixture
@@ -58,7 +68,7 @@ def test_long_values_leave_while_a_rank_computes_though_it_has_waited_for_anothe
 def test_nobody_wakes_the_thread_where_nothing_is_left_to_do(comm, window, monkeypatch):
     if comm.rank == 2:
         woken = []
-        monkeypatch.setattr(window._thread, "wake", lambda: woken.append(None))
+        monkeypatch.setattr(ProgressThread, "wake", lambda self: woken.append(None))
         value = np.zeros(1, np.int64)
         for rank in (0, 1, 0):
             window.put(np.ones(1), rank, "values")
@@ -71,19 +81,20 @@ def test_nobody_wakes_the_thread_where_nothing_is_left_to_do(comm, window, monke
     window.quiesce()
 
 
-def test_the_thread_rests_as_long_as_its_rank_attends_to_messages_itself(comm, window, monkeypatch):
+def test_the_thread_rests_as_long_as_its_rank_attends_to_messages_itself(comm, steps, window, monkeypatch):
     if comm.rank == 2:
         woken = []
-        monkeypatch.setattr(window._thread, "wake", lambda: woken.append(None))
+        monkeypatch.setattr(ProgressThread, "wake", lambda self: woken.append(None))
         with window.attended():
             window.put(np.ones(COUNT), 0, "values")
             with window.attended():
                 window.put(np.ones(COUNT), 0, "values")
             assert not woken
-            assert not window._advance(), "the thread ends its steps"
-        assert bool(woken) == bool(window._sends), "some MPIs have sent all"
+            assert not steps[0](), "the thread ends its steps"
+        assert bool(woken) == steps[0](), "some MPIs have sent all"
         monkeypatch.undo()
-        window._wake()
+        with window.attended():
+            pass  # The thread is woken behind it.
     window.quiesce()
     if comm.rank == 0:
         assert window.local("values").all()

@@ -162,8 +162,9 @@ def test_ranks_that_wait_for_each_other_serve_each_other(comm, way):
                 assert (values == rank).all()
 
 
-def test_a_counter_waits_for_long_data_that_are_late(comm):
+def test_a_counter_waits_for_long_data_that_are_late(comm, monkeypatch):
     from mpidl.rma.requests import Tag
+    from mpidl.rma.sends import Sends
 
     shapes = {"data": (np.int64, 9001), "count": (np.int64, 1)}
     memory = opened(comm, shapes if comm.rank == 0 else {}, "messages")
@@ -179,8 +180,15 @@ def test_a_counter_waits_for_long_data_that_are_late(comm):
             memory.serve()
         assert (data == 7).all()
     elif comm.rank == 1:
-        start, held = memory._sends.start, []
-        memory._sends.start = lambda *message: held.append(message) if message[2] == Tag.DATA else start(*message)
+        start, held = Sends.start, []
+
+        def hold_data(self, values, rank, tag, *lent):
+            if tag == Tag.DATA:
+                held.append((self, values, rank, tag, *lent))
+            else:
+                start(self, values, rank, tag, *lent)
+
+        monkeypatch.setattr(Sends, "start", hold_data)
         values, one = np.full(9001, 7), np.ones(1, np.int64)
         memory.put(values, 0, "data")
         memory.fence(0)

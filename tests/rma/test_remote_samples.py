@@ -39,12 +39,17 @@ def nodes(comm):
     return [ranks[:1], *(ranks[start : start + 2] for start in range(1, comm.size, 2))]
 
 
+def starts_of(samples, comm, nodes):
+    """Return where each node's samples begin, and where the last ones end."""
+    return np.array([*(part(samples, 1, ranks[0], comm.size).start for ranks in nodes), samples])
+
+
 @pytest.fixture
 def remote(comm, nodes):
     """What reaches the samples of three splits, of which each node has the parts of its ranks."""
     parts = []
     for number, samples in enumerate(SAMPLES):
-        starts = np.array([*(part(samples, 1, ranks[0], comm.size).start for ranks in nodes), samples])
+        starts = starts_of(samples, comm, nodes)
         (own,) = [slice(*starts[place : place + 2]) for place, ranks in enumerate(nodes) if comm.rank in ranks]
         inputs, targets = arrays(number)
         parts.append(Part(inputs[own].copy(), targets[own].copy(), starts))
@@ -121,7 +126,7 @@ def test_memory_for_batches_is_used_again(comm, remote, nodes):
         of_batch = 10 * (3 * 5 * 2 + 2 * 4)
         random = np.random.default_rng(comm.rank)
         (own,) = [place for place, ranks in enumerate(nodes) if comm.rank in ranks]
-        starts, taken, coming = remote._parts[0].starts, 0, None
+        starts, taken, coming = starts_of(101, comm, nodes), 0, None
         for _ in range(30):
             indices = random.integers(0, 101, 10)
             following = remote.store(0).ask(indices)
