@@ -1,7 +1,6 @@
 """Jobs of one mpirun on two hosts, which reach each other by network alone."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hosts import until
-from jobs_on_hosts import EPOCHS, SAMPLES, counts, last_step, rank_of, summary
+from jobs_on_hosts import EPOCHS, SAMPLES, counts, rank_of, summary
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -55,24 +54,3 @@ def test_a_rank_that_is_killed_on_the_other_host_is_named_with_it(train, countin
     assert job.returncode == 1
     assert told.splitlines()[-1] == "mpidl: rank 3 (worker 1) on node2 was killed by SIGKILL"
     assert told.count("killed") == 1
-
-
-@pytest.mark.long
-def test_a_resumed_run_keeps_the_wire_formats_that_were_chosen(train, counting, tmp_path):
-    run = tmp_path / "runs" / "counting"
-    auto = ("--set", "algorithm.wire=auto", "--set", "algorithm.wire_fetch=auto")
-    job = train(counting, *auto, "--set", "debug.gradient_seconds=0.1")
-    until(lambda: last_step(run) > 0 and rank_of(3, tmp_path))
-    os.kill(rank_of(3, tmp_path), signal.SIGKILL)
-    _, told = job.communicate(timeout=30)
-    assert job.returncode == 1
-    (chosen,) = re.findall(r"wire = (\w+), wire_fetch = (\w+)", told)
-    resolved = (run / "config.toml").read_text()
-    assert [chosen] == re.findall(r'^wire = "(\w+)"\nwire_fetch = "(\w+)"$', resolved, re.MULTILINE)
-    job = train("--resume", "runs/counting", "--set", "debug.gradient_seconds=0")
-    _, told = job.communicate(timeout=60)
-    assert job.returncode == 0, told
-    assert "wire" not in told
-    kept = (run / "config.toml").read_text()
-    assert [chosen] == re.findall(r'^wire = "(\w+)"\nwire_fetch = "(\w+)"$', kept, re.MULTILINE)
-    assert summary(run)["samples"] == EPOCHS * SAMPLES

@@ -271,5 +271,5 @@ def test_what_a_relay_can_not_add_up(algorithm, sections, text):
 
 @pytest.mark.parametrize("name", ["downpour", "ssp", "easgd", "eamsgd", "aeasgd", "agn"])
 def test_algorithms_that_relays_go_with(name):
-    algorithm = {"name": name, "wire": "auto", "wire_fetch": "int8"}
+    algorithm = {"name": name, "wire": "bf16", "wire_fetch": "int8"}
     assert from_dict({**minimal(), "algorithm": algorithm, "topology": {"relay": True}}).topology.relay

@@ -23,20 +23,20 @@ def test_a_probe_keeps_what_it_puts_until_it_has_left(pair, monkeypatch, way):
     from mpidl.rma.probes import WindowProbe
     from mpidl.rma.windows import Window
 
-    put, order, leaving, lost = Window.put, Window.order, [], []
+    put, fence, leaving, lost = Window.put, Window.fence, [], []
 
     def watched_put(self, values, *place, **options):
         put(self, values, *place, **options)
         leaving.append(weakref.ref(values))
 
-    def watched_order(self, rank):
+    def watched_fence(self, rank):
         lost.extend(values for values in leaving if values() is None)
-        order(self, rank)
+        fence(self, rank)
         leaving.clear()
 
     if pair is not None:
         monkeypatch.setattr(Window, "put", watched_put)
-        monkeypatch.setattr(Window, "order", watched_order)
+        monkeypatch.setattr(Window, "fence", watched_fence)
         with WindowProbe(pair.comm, 5, way) as probe:
             probe.overtakes(3)
         assert not lost
@@ -73,6 +73,17 @@ def test_values_that_change_on_their_way(pair, monkeypatch, wrong, way):
     if pair is not None:
         monkeypatch.setattr(kind, wrong, spoil)
         assert windows.memory(pair, way).verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(("bandwidth", "remedy"), [(1e12, 'leave algorithm.wire = "fp32"'), (1e6, "`mpidl plan`")])
+def test_formats_shorten_exchanges_where_the_network_is_slow(pair, monkeypatch, bandwidth, remedy):
+    from mpidl.doctor import ranks, windows
+
+    if pair is not None:
+        monkeypatch.setattr(windows, "sends", lambda pair: (0.0, bandwidth))
+        finding = ranks.wire_formats(pair)
+        assert all(f" as {name}" in finding.found for name in ("fp32", "bf16", "int8", "onebit"))
+        assert remedy in finding.remedy
 
 
 def test_an_error_of_the_origin_reaches_the_target(pair):

@@ -124,7 +124,7 @@ def test_each_sample_is_trained_on_once_in_an_epoch(comm, shared_path, data, mon
 
 
 @pytest.mark.mpi(min_size=4)
-@pytest.mark.parametrize("algorithm", [mpidl.Sync(), mpidl.Downpour(wire="auto")], ids=["sync", "downpour"])
+@pytest.mark.parametrize("algorithm", [mpidl.Sync(), mpidl.Downpour(wire="bf16")], ids=["sync", "downpour"])
 def test_a_worker_that_is_late_gets_its_samples(comm, shared_path, data, monkeypatch, algorithm):
     """Whatever the others wait in, their threads answer."""
 

@@ -259,6 +259,25 @@ def test_relays_are_not_compared_where_there_can_be_none():
     assert not any("relay" in line for line in propose(config(virtual=SLOW), 16)["why"])
 
 
+@pytest.mark.parametrize(
+    ("bandwidth", "algorithm", "expected"),
+    [
+        (1e9, {}, "fp32"),
+        (2e8, {}, "bf16"),
+        (1e8, {}, "int8"),
+        (1e7, {}, "onebit"),
+        (1e7, {"wire": "bf16"}, None),
+        (1e7, {"name": "sync"}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_least_lossy_wire_format_with_short_exchanges_is_recommended(bandwidth, algorithm, expected):
+    virtual = {"compute": 0.02} | ({} if bandwidth is None else {"bandwidth": bandwidth})
+    lines = [line for line in propose(config(virtual=virtual, algorithm=algorithm), 3)["why"] if "wire" in line]
+    assert [line.split('"')[1] for line in lines] == [expected] * (expected is not None)
+    assert [" would give " in line for line in lines] == [expected != "fp32"] * len(lines)
+
+
 def test_what_the_fullest_card_carries(monkeypatch):
     monkeypatch.setattr(prediction, "STEPS", (200, 200))
     # The server is on the second node. Its workers there pass no card; the one of the first node sends and receives.

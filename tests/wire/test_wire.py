@@ -173,9 +173,14 @@ def test_a_format_has_the_name_that_it_was_parsed_from(name):
     "text", ["", "fp16", "topk", "topk:", "topk:0", "topk:1.5", "topk:2", "topk:nan", "bf16:2", "factors"]
 )
 def test_what_is_no_format_is_an_error_in_one_line(text):
-    expected = "expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, 'onebit', or 'auto'"
+    expected = "expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'"
     with pytest.raises(UsageError, match=f"^{re.escape(f'wire: {text!r}, {expected}')}$"):
         parse(text)
+
+
+def test_a_format_is_no_longer_chosen_by_itself():
+    with pytest.raises(UsageError, match=r"^wire: 'auto' is gone, `mpidl plan CONFIG --ranks N` recommends a format$"):
+        parse("auto")
 
 
 def test_vectors_as_they_are_need_no_format():

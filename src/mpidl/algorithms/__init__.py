@@ -3,7 +3,7 @@
 from mpidl.algorithms.adag import Adag
 from mpidl.algorithms.aeasgd import Aeasgd
 from mpidl.algorithms.agn import Agn
-from mpidl.algorithms.algorithm import AUTO, Algorithm, Exchange
+from mpidl.algorithms.algorithm import Algorithm, Exchange
 from mpidl.algorithms.averaging import Averaging
 from mpidl.algorithms.backup_sync import BackupSync
 from mpidl.algorithms.dcasgd import Dcasgd
@@ -29,7 +29,6 @@ ALGORITHMS["adag_window"] = Agn
 
 __all__ = [
     "ALGORITHMS",
-    "AUTO",
     "Adag",
     "Aeasgd",
     "Agn",

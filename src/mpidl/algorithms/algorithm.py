@@ -22,10 +22,6 @@ Replica = Generator[Request, Any, None]
 Coordinator = Generator[CoordinatorRequest, Any, None]
 
 
-#: The wire format that is chosen when a run begins.
-AUTO = "auto"
-
-
 class Exchange(Enum):
     """How replicas exchange parameters, and so which requests they make."""
 
@@ -81,13 +77,12 @@ class Algorithm(Checked):
     ----------
     wire : str
         How pushes travel: "fp32" (as they are), "bf16", "int8", "topk:FRACTION" or "onebit"; see `mpidl.wire`.
-        "auto": a format that is chosen when the run begins, by the speed of the network.
     wire_fetch : str
         How fetches travel: the same formats. All but "fp32" encode the difference between a shard and what the worker
         has of it.
     wire_within_nodes : bool
         Whether ranks of one node also encode what they exchange, though parameters travel fastest there as they are.
-        "auto" turns it off. In a deterministic run they always do.
+        In a deterministic run they always do.
     max_staleness : int, optional
         Drop pushes that are staler; their portions are logged.
 
@@ -118,7 +113,7 @@ class Algorithm(Checked):
         """Raise UsageError for settings out of bounds, or that don't go together."""
         super().__post_init__()
         wires = {key: getattr(self, key) for key in ("wire", "wire_fetch")}
-        encoded = [key for key, wire in wires.items() if wire == AUTO or parse(wire, key) is not None]
+        encoded = [key for key, wire in wires.items() if parse(wire, key) is not None]
         if self.exchange is not Exchange.SERVERS and (encoded or self.max_staleness is not None):
             key = (*encoded, "max_staleness")[0]
             without = "without fetches" if key == "wire_fetch" else "without pushes"
@@ -183,12 +178,12 @@ class Algorithm(Checked):
 
     def encoding(self) -> Wire | None:
         """Return how pushes are encoded, or None where they travel as they are."""
-        encoding = None if self.wire == AUTO else parse(self.wire)
+        encoding = parse(self.wire)
         return WithOrigin(encoding) if self.policy(1).compares else encoding
 
     def fetch_encoding(self) -> Wire | None:
         """Return how fetches are encoded, or None where they travel as they are."""
-        return None if self.wire_fetch == AUTO else parse(self.wire_fetch, "wire_fetch")
+        return parse(self.wire_fetch, "wire_fetch")
 
     def vectors(self) -> tuple[str, ...]:
         """Return the names of the vectors that every shard keeps beside the parameters and its rule's state."""

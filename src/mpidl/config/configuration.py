@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mpidl import schema
-from mpidl.algorithms import ALGORITHMS, AUTO, Algorithm, Exchange
+from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
 from mpidl.config import toml
 from mpidl.config.combinations import check_partitions, check_relay
 from mpidl.config.earlier import modernise
@@ -184,9 +184,6 @@ def from_dict(
         **{name: schema.convert(values.get(name, {}), cls, name) for name, cls in SECTIONS.items()},
     )
     config.algorithm.check(config.run.deterministic, config.rule)
-    for key in ("wire", "wire_fetch"):
-        if config.run.deterministic and getattr(config.algorithm, key) == AUTO:
-            raise UsageError(f"algorithm.{key}: 'auto' is chosen by timing, which rules out run.deterministic = true")
     if config.algorithm.streamed and any(death.returns is not None for death in config.virtual.death):
         raise UsageError(
             f"virtual.death: a replica that returns can't take part in a run of {algorithm.name} with fragments or "

@@ -7,16 +7,22 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from mpi4py import MPI
 
 from mpidl.doctor import library, machine, serving, windows
 from mpidl.doctor.examination import Examination, Finding
 from mpidl.doctor.measuring import Measuring
-from mpidl.doctor.pair import Pair
+from mpidl.doctor.pair import Pair, typical
+from mpidl.report.text import duration
 from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
+from mpidl.wire import FORMATS, parse
+from mpidl.wire.differences import CHUNK
 
 #: The way that isn't a window.
 MESSAGES = "messages"
+#: How many times as long an exchange must be to count as longer.
+SHORTER = 1.1
 #: Seconds between two tests, by the ranks that take no part, for the end.
 LOOK_EVERY = 0.01
 
@@ -50,6 +56,8 @@ def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> in
         examination.heading("server")
         examination.check("  doorbells", partial(serving.doorbells, pair), needed=False)
         examination.check("  idle", partial(serving.idle_server, pair, used))
+    if not pair.one_node:
+        examination.check("wire formats", partial(wire_formats, pair), needed=False)
     examination.check("transport", partial(transport, sound, allocated, pair.one_node))
     if save is not None and sound[used]:
         examination.heading("measured")
@@ -79,6 +87,35 @@ def places(pair: Pair) -> Finding:
     ranks = pair.comm.allgather(MPI.COMM_WORLD.rank)
     on = ", ".join(f"{rank} on {host}" for rank, host in zip(ranks, hosts, strict=True))
     return Finding(f"{on} of {MPI.COMM_WORLD.size}: {'one node' if pair.one_node else 'two nodes'}")
+
+
+def wire_formats(pair: Pair) -> Finding:
+    """Find how long an exchange takes in each wire format, encoding included, and which formats shorten it."""
+    _, bandwidth = windows.sends(pair)
+    took = pair.measure(lambda: {name: exchange_seconds(name, bandwidth) for name in FORMATS})
+    each = ", ".join(f"{duration(seconds)} as {name}" for name, seconds in took.items())
+    found = f"a push and a fetch of 1M parameters take {each}"
+    if took["fp32"] <= SHORTER * min(took.values()):
+        return Finding(found, remedy='no format shortens them: leave algorithm.wire = "fp32"')
+    return Finding(
+        found,
+        remedy="algorithm.wire and wire_fetch: the first of these with which exchanges are shorter than gradients; "
+        "`mpidl plan` recommends it for a job",
+    )
+
+
+def exchange_seconds(name: str, bandwidth: float) -> float:
+    """Return the seconds of a push and a fetch of 10^6 parameters of float32 at `bandwidth` bytes per second."""
+    wire, values = parse(name), np.random.default_rng(0).normal(size=CHUNK).astype(np.float32)
+    if wire is None:
+        return 2 * 4e6 / bandwidth
+    data, residual, decoded = np.empty(wire.size(CHUNK, values.dtype), np.uint8), np.zeros_like(values), values.copy()
+    wire.encode(values, residual, data)
+    wire.decode(data, decoded)
+    encoding = typical(lambda: wire.encode(values, residual, data), 5)
+    decoding = typical(lambda: wire.decode(data, decoded), 5)
+    # Of a fetch, the server adds to its copy what it has encoded, as the worker does.
+    return (2 * data.nbytes / bandwidth + 2 * encoding + 3 * decoding) * 1e6 / CHUNK
 
 
 def transport(sound: dict[str, bool], allocated: str, one_node: bool) -> Finding:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.algorithms import Algorithm
 from mpidl.config import Config
 from mpidl.data import CachedSplit, Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.data.schedule import Schedule
@@ -224,10 +222,6 @@ class Job:
         """
         source = self.original.initial if self._initial is None else self._initial.read
         return source(range, self.layout)
-
-    def choose(self, algorithm: Algorithm) -> None:
-        """Take an algorithm in which what the configuration leaves open has been chosen."""
-        self.algorithm, self.config = algorithm, replace(self.config, algorithm=algorithm)
 
     def rehearse(self) -> None:
         """Let the user's own model compute the first batch, so that what is wrong with it is told before the training.

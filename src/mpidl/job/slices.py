@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from mpidl.algorithms import AUTO
 from mpidl.job.job import Job
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
 from mpidl.rules.segments import Segment
-from mpidl.wire import BLOCK
 
 
 def shards_of(job: Job, holders: int) -> list[Range]:
@@ -38,8 +36,6 @@ def held_shards(job: Job, servers: int) -> list[Held]:
 def _block(job: Job) -> int:
     """Return the number of elements of which a shard has whole multiples: a block of what is sent."""
     encodings = (job.algorithm.encoding(), job.algorithm.fetch_encoding())
-    if AUTO in (job.algorithm.wire, job.algorithm.wire_fetch):
-        return BLOCK
     return max(1 if encoding is None else encoding.block for encoding in encodings)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms import Exchange
+from mpidl.algorithms import Algorithm, Exchange
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, FinishReduction, Gradient, NextBatch, Push, Reduce, Speed
 from mpidl.data.batch import Batch
@@ -52,8 +52,8 @@ class Prediction:
     load: float
 
 
-def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
-    """Predict the speed of a job on so many servers and replicas.
+def predict(job: Job, servers: int, replicas: int, times: Times, algorithm: Algorithm | None = None) -> Prediction:
+    """Predict the speed of a job.
 
     The vectors of the virtual cluster have a few elements, and its links so much less bandwidth: all takes as long as
     with those of the job, and needs none of their memory.
@@ -67,13 +67,16 @@ def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
     replicas : int
     times : Times
         Durations of the job.
+    algorithm : Algorithm, optional
+        In place of the job's.
     """
-    count = 1 if job.algorithm.exchange is Exchange.SHARED_MEMORY else servers or replicas
-    encoded = job.algorithm.encoding() or job.algorithm.fetch_encoding()
-    fragments = job.algorithm.streamed
+    algorithm = algorithm or job.algorithm
+    count = 1 if algorithm.exchange is Exchange.SHARED_MEMORY else servers or replicas
+    encoded = algorithm.encoding() or algorithm.fetch_encoding()
+    fragments = algorithm.streamed
     model = _Nothing(count * (MANY if encoded else FEW) * max(1, fragments))
     scale = job.layout.size * job.dtype.itemsize / model.parameters.nbytes
-    (low, high), period = STEPS, 4 * exchanges_every(job)
+    (low, high), period = STEPS, 4 * exchanges_every(algorithm)
     each = max(low, min(high, MESSAGES * period // (4 * replicas * count)))
     steps = replicas * -(-each // period) * period
     schedule = Schedule(Portions(1, 1, 1, 0), steps=steps)
@@ -82,13 +85,13 @@ def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
     parts = split(whole.size, fragments) if fragments else [whole]
     engine = VirtualEngine(
         Training(
-            job.algorithm,
+            algorithm,
             model,
             _NoData(),
             schedule,
             fragments=parts if fragments else (),
         ),
-        [_shard(job, each.range, replicas) for each in held_by_replicas([whole], count, [parts])],
+        [_shard(job, algorithm, each.range, replicas) for each in held_by_replicas([whole], count, [parts])],
         replicas,
         time=VirtualTime(_scaled(times, scale), job.config.run.seed),
         hooks=Hooks(on_batch=lambda: taken.append(engine.now)),
@@ -106,10 +109,10 @@ def predict(job: Job, servers: int, replicas: int, times: Times) -> Prediction:
     )
 
 
-def exchanges_every(job: Job) -> int:
-    """Return after how many gradients a replica exchanges parameters again."""
+def exchanges_every(algorithm: Algorithm) -> int:
+    """Return the number of gradients of a replica from one exchange of parameters to the next."""
     parameters = np.zeros(1, np.float32)
-    replica = job.algorithm.replica(0, parameters, 2, ReplicaState())
+    replica = algorithm.replica(0, parameters, 2, ReplicaState())
     gradients, every = 0, 1
     reply: Any = None
     for _ in range(REQUESTS):
@@ -148,11 +151,11 @@ class _NoData(Split):
         return self._batch
 
 
-def _shard(job: Job, range: Range, replicas: int) -> Shard:
+def _shard(job: Job, algorithm: Algorithm, range: Range, replicas: int) -> Shard:
     parameters = np.zeros(range.size, np.float32)
-    state = {name: np.zeros_like(parameters) for name in job.algorithm.vectors()}
+    state = {name: np.zeros_like(parameters) for name in algorithm.vectors()}
     rule = ScheduledRule(None if job.rule is None else Sgd())
-    return Shard(range, parameters, rule, job.algorithm.shard_policy(replicas), range.size, state=state)
+    return Shard(range, parameters, rule, algorithm.shard_policy(replicas), range.size, state=state)
 
 
 def _scaled(times: Times, scale: float) -> Times:

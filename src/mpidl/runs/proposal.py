@@ -8,6 +8,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from mpidl.algorithms import Exchange
 from mpidl.config import Config, toml
 from mpidl.config.combinations import check_relay
 from mpidl.config.sections import DataSection
@@ -17,12 +18,15 @@ from mpidl.job.job import Job
 from mpidl.nn.capabilities import summaries
 from mpidl.report.text import duration, quantity, table
 from mpidl.runs.plan import of_cuts, of_model, of_ranks, plan
-from mpidl.runs.search import KEYS, Search, speed
+from mpidl.runs.search import BETTER, KEYS, Search, speed
+from mpidl.wire import FORMATS
 
 #: The most ranks for which a speed is predicted.
 MOST = 1024
 #: Tickets for portions that a coordinator hands out to other nodes in a second; see ``benchmarks/coordinator.py``.
 TICKETS = 5000
+#: Part of a step that exchanges may take to count as short.
+SHORT = 0.2
 
 
 def propose(config: Config, ranks: int) -> dict[str, Any]:
@@ -77,7 +81,7 @@ def _unpredictable(job: Job, ranks: int) -> str | None:
         return f"there are more than {MOST} ranks"
     section, layers = job.config.virtual, summaries(job.original)
     if section.compute is None and section.calibration is None and not any(each.operations for each in layers or ()):
-        return "nobody knows the operations of this model; give the seconds of its gradient as virtual.compute"
+        return "the operations of this model are unknown; give the seconds of its gradient as virtual.compute"
     return None
 
 
@@ -102,6 +106,7 @@ def _why(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
         yield from _tickets(best["samples_per_second"], job.config.data)
     yield from _compared(search, best)
     yield from _with_relays_or_without(search, job, best)
+    yield from _wire_format(search, job, best)
 
 
 def _tickets(samples_per_second: float, data: DataSection) -> Iterator[str]:
@@ -144,6 +149,31 @@ def _with_relays_or_without(search: Search, job: Job, best: Mapping[str, Any]) -
         relay = not config.topology.relay
         other = search.topology(best["servers"], cut, relay)
         yield f"topology.relay = {str(relay).lower()} would give {_against(other, best)}"
+
+
+def _wire_format(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line that recommends the least lossy wire format with which exchanges are short, else the fastest."""
+    algorithm = job.algorithm
+    if not best["load"] or algorithm.exchange is not Exchange.SERVERS:
+        return
+    if {algorithm.wire, algorithm.wire_fetch} != {"fp32"}:
+        return
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in FORMATS:
+        found[name] = best if name == "fp32" else search.encoded(best, name)
+        if _exchanging(found[name]) <= SHORT:
+            break
+    else:
+        fastest = max(map(speed, found.values()))
+        name = next(name for name, each in found.items() if BETTER * speed(each) >= fastest)
+    gain = "" if name == "fp32" else f" would give {_against(found[name], best)}"
+    share = 100 * _exchanging(found[name])
+    yield f'wire format: "{name}" (algorithm.wire and wire_fetch){gain}; exchanges take {share:.0f} % of a step'
+
+
+def _exchanging(topology: Mapping[str, Any]) -> float:
+    """Return the part of a step that isn't the gradient."""
+    return 1 - float(topology["gradient_seconds"]) / float(topology["step_seconds"])
 
 
 def _against(one: Mapping[str, Any], best: Mapping[str, Any]) -> str:

@@ -38,7 +38,6 @@ from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same, together
 from mpidl.runs.common_values import agree_on_initial_values, share_trained
 from mpidl.runs.rank_role import RankRole
-from mpidl.runs.wire_choice import choose_wire
 from mpidl.topology.roles import Roles, assign, check_number
 from mpidl.transport.capacity import Capacity
 
@@ -97,7 +96,6 @@ def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dic
     role = RankRole(comm, roles, job, held, group)
     _agree(comm, roles, lambda: role.choose_device(nodes))
     _agree(comm, roles, role.rehearse, in_groups=partitions > 1)
-    choose_wire(comm, roles, job, nodes)
     job.know_outputs(comm.allreduce(role.outputs, op=MPI.MAX))
     capacity = _capacity(job, held)
     paths = routes(roles, capacity)

@@ -123,13 +123,24 @@ class Search:
         job, ranks, relay = self._job, self._ranks, self._job.config.topology.relay if relay is None else relay
         described = of_ranks(job, self.nodes, servers, cut.plan, relay)
         replicas = len(self.roles(servers, cut, relay).replicas)
-        times = replace(self.times(servers, replicas), cut=cut.virtual, relay=relay, ranks=ranks)
+        times = self._times_of(servers, replicas, cut, relay)
         largest = max(sum(rank["memory"].values()) for rank in described["roles"])
         node = self._measured.node
         needed = described["memory_bytes"] if times.cores is not None else largest * min(ranks, times.ranks_per_node)
         topology = dict(zip(KEYS, (servers, replicas, cut.partitions, cut.stages, cut.micro_batches), strict=True))
         fits = {"memory": largest, "fits": node is None or needed <= node.memory, "gradient_seconds": cut.seconds}
         return topology | fits | asdict(predict(job, servers, replicas, times))
+
+    def encoded(self, topology: Mapping[str, Any], wire: str) -> dict[str, Any]:
+        """Predict a topology whose pushes and fetches travel in a wire format."""
+        servers, replicas, partitions, stages = (topology[key] for key in KEYS[:4])
+        algorithm = replace(self._job.algorithm, wire=wire, wire_fetch=wire)
+        cut, relay = self.candidates.known[partitions, stages], self._job.config.topology.relay
+        times = self._times_of(servers, replicas, cut, relay)
+        return {**topology, **asdict(predict(self._job, servers, replicas, times, algorithm))}
+
+    def _times_of(self, servers: int, replicas: int, cut: Candidate, relay: bool) -> Times:
+        return replace(self.times(servers, replicas), cut=cut.virtual, relay=relay, ranks=self._ranks)
 
     def roles(self, servers: int, cut: Candidate, relay: bool) -> Roles:
         """Return which rank is what."""

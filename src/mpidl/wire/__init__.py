@@ -3,7 +3,7 @@
 from mpidl.wire.bf16 import Bf16
 from mpidl.wire.differences import Differences, encoded_bytes
 from mpidl.wire.feedback import ErrorFeedback
-from mpidl.wire.formats import parse
+from mpidl.wire.formats import FORMATS, parse
 from mpidl.wire.int8 import Int8
 from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
@@ -13,6 +13,7 @@ from mpidl.wire.with_statistics import WithStatistics
 
 __all__ = [
     "BLOCK",
+    "FORMATS",
     "Bf16",
     "Differences",
     "ErrorFeedback",

@@ -9,6 +9,9 @@ from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
 from mpidl.wire.wire import Wire
 
+#: Formats from the least to the most lossy. "topk:FRACTION" loses less than "onebit", but takes several times as long.
+FORMATS = ("fp32", "bf16", "int8", "onebit")
+
 
 def parse(text: str, key: str = "wire") -> Wire | None:
     """Return the wire format that `key` names, or None where values travel as they are: "fp32".
@@ -18,6 +21,8 @@ def parse(text: str, key: str = "wire") -> Wire | None:
     UsageError
         If there is no such format.
     """
+    if text == "auto":
+        raise UsageError(f"{key}: 'auto' is gone, `mpidl plan CONFIG --ranks N` recommends a format")
     name, _, argument = text.partition(":")
     if text == "fp32":
         return None
@@ -35,6 +40,5 @@ def parse(text: str, key: str = "wire") -> Wire | None:
         if 0 < fraction <= 1:
             return TopK(fraction, text)
     raise UsageError(
-        f"{key}: {quoted(text)}, expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, "
-        "'onebit', or 'auto'"
+        f"{key}: {quoted(text)}, expected 'fp32', 'bf16', 'int8', 'topk:FRACTION' with 0 < FRACTION <= 1, or 'onebit'"
     )
