@@ -177,7 +177,7 @@ DEFAULTS = {
 @pytest.mark.parametrize("name", sorted({cls.name for cls in ALGORITHMS.values()}))
 def test_defaults(name):
     algorithm = ALGORITHMS[name]()
-    shared = {"wire": "fp32", "wire_fetch": "fp32", "wire_within_nodes": True, "max_staleness": None}
+    shared = {"wire": "fp32", "wire_fetch": "fp32", "max_staleness": None}
     assert dataclasses.asdict(algorithm) == DEFAULTS[name] | shared
 
 

@@ -38,6 +38,7 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path):
 
 def test_removed_keys_that_had_no_effect_on_training_are_ignored():
     assert from_dict(sections(run={"record": True, "seed": 2})) == from_dict(sections(run={"seed": 2}))
+    assert from_dict(sections(algorithm={"wire_within_nodes": False})) == from_dict(sections())
 
 
 @pytest.mark.parametrize(

@@ -137,14 +137,15 @@ class Case:
         return self.algorithm.get("name") not in ("agn", "dynsgd", "averaging")
 
     def environment(self, directory: Path, replicas: int) -> dict[str, str]:
-        """Return what the model reads."""
+        """Return what the model reads, and how many ranks a node has: pushes and fetches are encoded between nodes."""
+        encoded = bool(self.algorithm.keys() & {"wire", "wire_fetch"})
         return {
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
             "COUNTING_PADDING": str(self.padding),
             "COUNTING_MOVES": str(int(self.moves)),
             "COUNTING_SECONDS": str(self.pace * max(1, replicas)),
             "COUNTING_STARTED": str(directory / "started"),
-            **({"MPIDL_RANKS_PER_NODE": "4"} if self.relays else {}),
+            **({"MPIDL_RANKS_PER_NODE": "4" if self.relays else "1"} if self.relays or encoded else {}),
         }
 
 

@@ -154,10 +154,11 @@ def test_a_stage_without_parameters_does_not_train_by_reduction(comm, shared_pat
         trained(comm, configured(shared_path, "cut", **cut))
 
 
-def test_a_run_that_is_resumed_goes_on_as_an_unbroken_one(comm, shared_path):
+def test_a_run_that_is_resumed_goes_on_as_an_unbroken_one(comm, shared_path, monkeypatch):
     """With what the wire format has left out, of which each rank keeps its slice."""
     if comm.size != 4:
         pytest.skip("takes 4 ranks")
+    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
     algorithm = {"name": "downpour", "n_push": 4, "n_fetch": 4, "rate": 0.05, "wire": "bf16"}
     cut = {"topology": {"partitions": 2}, "algorithm": algorithm}
     trained(comm, configured(shared_path, "unbroken", **cut))

@@ -160,7 +160,8 @@ def run(comm, problem, algorithm, tmp_path, **options):
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("algorithm", [Downpour(), Downpour(overlap=True), Ssp(1), Easgd()])
-def test_training_ends_with_all_pushes_whatever_fetches_leave_out(comm, tmp_path, tally, algorithm):
+def test_training_ends_with_all_pushes_whatever_fetches_leave_out(comm, tmp_path, tally, monkeypatch, algorithm):
+    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
     algorithm = replace(algorithm, wire_fetch="onebit")
     model, split = tally()
     summary = run(comm, (model, split), algorithm, tmp_path)

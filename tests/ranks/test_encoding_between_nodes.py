@@ -16,7 +16,7 @@ def test_only_what_leaves_a_node_is_encoded(comm, shared_path, least_squares, mo
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", str(comm.size - 1))
     model, split = least_squares()
     dataset = Dataset("test", (1,), None, split, split)
-    algorithm = Downpour(wire="bf16", wire_fetch="bf16", wire_within_nodes=False)
+    algorithm = Downpour(wire="bf16", wire_fetch="bf16")
     debug = {"gradient_seconds": 0.01}  # Both workers have their share.
     summary = mpidl.train(
         model, dataset, algorithm=algorithm, rule=Sgd(0.05), epochs=3, batch=8, dir=str(shared_path),
@@ -32,7 +32,7 @@ def test_a_worker_on_its_servers_node_has_the_bits_of_one_that_encodes_nothing(c
     if comm.size > 3:
         pytest.skip("takes 3 ranks")
     found = []
-    for algorithm in (Downpour(), Downpour(wire="onebit", wire_fetch="onebit", wire_within_nodes=False)):
+    for algorithm in (Downpour(), Downpour(wire="onebit", wire_fetch="onebit")):
         model, split = least_squares()
         dataset = Dataset("test", (1,), None, split, split)
         options = {"rule": Sgd(0.05), "epochs": 2, "batch": 8, "dir": str(shared_path)}

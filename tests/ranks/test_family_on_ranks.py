@@ -129,7 +129,8 @@ def test_hogwild_loses_no_update_where_workers_write_elements_of_their_own(comm,
 
 
 @pytest.mark.parametrize("wire", ["bf16", "topk:1", "topk:0.5", "onebit"])
-def test_pushes_travel_in_every_format(comm, tmp_path, tally, wire):
+def test_pushes_travel_in_every_format(comm, tmp_path, tally, monkeypatch, wire):
+    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
     model, split = tally()
     summary = run(comm, (model, split), Downpour(wire=wire), tmp_path)
     sizes = {"bf16": 32, "topk:1": 13 * 12 + 4, "topk:0.5": 7 * 12 + 4, "onebit": 16 + 8}

@@ -42,7 +42,8 @@ def test_one_worker_trains_a_network_as_one_process_does_bit_for_bit(mpidl, digi
     runs = {}
     for name, ranks in (("alone", ()), ("on-ranks", ("-n", servers + 2, "--set", f"topology.servers={servers}"))):
         options = ("--set", f"run.name={name}", "--set", f"server.rule={rule}")
-        done = mpidl("train", digits, *ranks, *options, *encoded)
+        nodes = {"MPIDL_RANKS_PER_NODE": "1"} if encoded else {}
+        done = mpidl("train", digits, *ranks, *options, *encoded, **nodes)
         assert done.returncode == 0, done.stderr
         runs[name] = trained(tmp_path, name)
     expected, found = runs["alone"], runs["on-ranks"]

@@ -80,9 +80,6 @@ class Algorithm(Checked):
     wire_fetch : str
         How fetches travel: the same formats. All but "fp32" encode the difference between a shard and what the worker
         has of it.
-    wire_within_nodes : bool
-        Whether ranks of one node also encode what they exchange, though parameters travel fastest there as they are.
-        In a deterministic run they always do.
     max_staleness : int, optional
         Drop pushes that are staler; their portions are logged.
 
@@ -106,7 +103,6 @@ class Algorithm(Checked):
 
     wire: str = "fp32"
     wire_fetch: str = "fp32"
-    wire_within_nodes: bool = True
     max_staleness: Annotated[int, Meta(ge=0)] | None = None
 
     def __post_init__(self) -> None:

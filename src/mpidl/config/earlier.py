@@ -19,7 +19,7 @@ RETIRED = {
 }
 
 #: Removed keys that had no effect on training.
-IGNORED = [("run", "record")]
+IGNORED = [("run", "record"), ("algorithm", "wire_within_nodes")]
 
 
 def modernise(values: Mapping[str, Any]) -> dict[str, Any]:

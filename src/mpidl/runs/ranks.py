@@ -145,7 +145,7 @@ def _capacity(job: Job, held: list[Held]) -> Capacity:
         job.dtype,
         wire=job.algorithm.encoding(),
         wire_fetch=job.algorithm.fetch_encoding(),
-        within_nodes=job.algorithm.wire_within_nodes or job.config.run.deterministic,
+        within_nodes=job.config.run.deterministic,
         evaluations=max(1, job.schedule.epochs),
         figures=len(job.figures.names),
         sums=len(job.evaluated) * job.figures.size,

@@ -26,7 +26,7 @@ class Capacity:
     wire, wire_fetch : Wire, optional
         How pushes, and how fetches are encoded.
     within_nodes : bool
-        Whether they are encoded between ranks of one node, too.
+        Whether they are encoded between ranks of one node, too, as in deterministic runs.
     evaluations : int
         Number of epochs that can be evaluated.
     figures : int
