@@ -43,12 +43,12 @@ class Array(np.ndarray):
         if out:
             options["out"] = tuple(map(_plain, out))
         result = getattr(ufunc, method)(*map(_plain, inputs), **options)
-        return out[0] if out else _on_device(result)
+        return out[0] if out else on_device(result)
 
     def __array_function__(self, function, types, arguments, options):
         self._check([*arguments, options.get("out")])
         plain = {name: _plain(value) for name, value in options.items()}
-        return _on_device(function(*map(_plain, arguments), **plain))
+        return on_device(function(*map(_plain, arguments), **plain))
 
     def __setitem__(self, where, value):
         self._check([value])
@@ -96,7 +96,7 @@ def _plain(values):
     return values.view(np.ndarray) if isinstance(values, Array) else values
 
 
-def _on_device(result):
+def on_device(result):
     return result.view(Array) if isinstance(result, np.ndarray) else result
 
 
@@ -299,4 +299,4 @@ class _Fake(ModuleType):
         member = getattr(np, name)
         if isinstance(member, type) or not callable(member):
             return member
-        return lambda *arguments, **options: _on_device(member(*arguments, **options))
+        return lambda *arguments, **options: on_device(member(*arguments, **options))

@@ -32,7 +32,7 @@ def configuration(path, name, **more):
 @pytest.fixture
 def compiled(monkeypatch):
     """What is compiled, or loaded from Numba's cache, from now on; as if nothing of a shard or of relu had been."""
-    rule._compiled.cache_clear()
+    rule.compiled.cache_clear()
     wire.compiled.cache_clear()
     for each in (elementwise.relu, elementwise.backprop_relu):
         (loop,) = (cell.cell_contents for cell in each.__closure__)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpidl.errors import UsageError
-from mpidl.launch.command import _find
+from mpidl.launch.command import find_mpiexec
 from mpidl.launch.mpiexec import launch
 from mpidl.launch.signals import STOPPING
 from mpidl.report.screen import Screen
@@ -23,7 +23,7 @@ import os, signal, sys
 from pathlib import Path
 from mpidl.launch import command, mpiexec
 from mpidl.report.screen import Screen
-command._find = lambda: Path(sys.argv[1])
+command.find_mpiexec = lambda: Path(sys.argv[1])
 mpiexec.START_PATIENCE = float(sys.argv[2])
 exec(sys.argv[3])
 code = mpiexec.launch(3, sys.argv[5:], Screen())
@@ -314,6 +314,6 @@ def test_the_launcher_beside_this_python_comes_first(monkeypatch, tmp_path):
         launcher.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "other"))
-    assert _find() == tmp_path / "own" / "mpirun"
+    assert find_mpiexec() == tmp_path / "own" / "mpirun"
     (tmp_path / "own" / "mpirun").unlink()
-    assert _find() == tmp_path / "other" / "mpirun"
+    assert find_mpiexec() == tmp_path / "other" / "mpirun"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -62,13 +63,21 @@ def rank(memory, bare_environment):
         process.stdout.close()
 
 
+def lives(process):
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
 def kill(process):
     """Kill a rank and its launcher at once."""
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         until = time.monotonic() + 10
-        while any(map(shared_memory._lives, process.identities)) and time.monotonic() < until:
+        while any(lives(number) for number, _ in process.identities) and time.monotonic() < until:
             time.sleep(0.01)
 
 
@@ -145,8 +154,11 @@ def test_what_nobody_noted_stays(rank, memory, tmp_path):
     assert (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("node", [["another boot", os.stat("/proc/self/ns/pid").st_ino], [shared_memory._node()[0], 1]])
-def test_notes_of_another_node_or_container_stay(memory, node):
+@pytest.mark.parametrize("other", ["boot", "container"])
+def test_notes_of_another_node_or_container_stay(memory, other):
+    shared_memory.note()
+    boot, container = json.loads((memory / f"mpidl.{os.getuid()}.{os.getpid()}").read_text())["node"]
+    node = ["another boot", container] if other == "boot" else [boot, 1]
     note = memory / f"mpidl.{os.getuid()}.77"
     note.write_text(
         json.dumps({"node": node, "processes": [[2**22 + 1, 1]], "files": {}, "jobs": [], "directories": []})

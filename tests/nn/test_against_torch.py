@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from layer_cases import Alone
 
+from layer_cases import Alone
 from mpidl.nn import (
     BatchNormalisation,
     Conv2d,

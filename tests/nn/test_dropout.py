@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from layer_cases import Alone
 
+from layer_cases import Alone
 from mpidl.data import Batch
-from mpidl.nn import Dense, Dropout, Network, kernels
-from mpidl.nn.kernels.cpu.dropout import DRAWS, _draw
+from mpidl.nn import Dropout, Flatten, MeanSquaredError, Network, kernels
+from mpidl.nn.kernels.cpu.dropout import DRAWS, draw
 from mpidl.parameters import Box, Range, strides
 
 
@@ -38,7 +38,7 @@ def test_numbers_are_those_of_philox():
         (2**64 - 1, [2**32 - 1] * 4, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
         (0x85A308D3243F6A88, [0xA4093822, 0x299F31D0, 0x13198A2E, 0x03707344], "d16cfe09 94fdcceb 5001e420 24126ea1"),
     ):
-        _draw(np.array(key, np.uint64), np.uint64(counter), draws)
+        draw(np.array(key, np.uint64), np.uint64(counter), draws)
         assert " ".join(f"{draw:08x}" for draw in draws) == expected
 
 
@@ -84,15 +84,21 @@ def test_rows_longer_than_what_is_drawn_at_a_time():
 
 
 def test_a_layer_draws_by_its_place_in_the_uncut_layer():
-    network = Network([Dropout(0.5, name="drop"), Dense(2)], (6, 4), seed=3)
-    inputs = np.ones((5, 6, 4), np.float32)
-    outputs = [network._forward(Batch(inputs, None, number), training=True).values[1].copy() for number in (0, 0, 1)]
+    outputs = []
+
+    class Watching(MeanSquaredError):
+        def loss_and_gradient(self, xp, found, *arguments):
+            outputs.append(found.reshape(5, 6, 4).copy())
+            return super().loss_and_gradient(xp, found, *arguments)
+
+    network = Network([Flatten(), Dropout(0.5)], (6, 4), seed=3, loss=Watching())
+    inputs, targets = np.ones((5, 6, 4), np.float32), np.zeros((5, 24), np.float32)
+    for number in (0, 0, 1):
+        network.loss_and_gradient(Batch(inputs, targets, number))
     np.testing.assert_array_equal(outputs[0], outputs[1])
     assert not np.array_equal(outputs[0], outputs[2])
-    # Rows 2 to 5 of samples 3 and 4, as another rank has them.
-    work = network._passes.take(5).calls[0].workspace
-    key = np.random.SeedSequence([3, 0, 1]).generate_state(4).tolist()
-    assert work.key() == key
+    # Rows 2 to 5 of samples 3 and 4, as another rank has them: by the seed, the layer and the minibatch.
+    key = np.random.SeedSequence([3, 1, 1]).generate_state(4).tolist()
     part = Alone(Dropout(0.5), (3, 4), samples=2, dtype="float32")
     part.inputs[0][...] = 1
     part.work.key, part.work.first, part.work.strides = lambda: key, 3 * 24 + 2 * 4, (24, 4, 1)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from layer_cases import Alone
 
+from layer_cases import Alone
 from mpidl.config import from_dict
 from mpidl.data import ArraySplit, Dataset
 from mpidl.data.batch import Batch

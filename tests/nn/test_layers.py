@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+
 from layer_cases import CASES, Alone, name_of
 
 STEP = 1e-6

@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from layer_cases import CASES, Alone, name_of
 
 import fake_cupy
+from layer_cases import CASES, Alone, name_of
 from mpidl.data import Batch
 from mpidl.nn import BatchNormalisation, Conv2d, Dense, LocallyConnected2d, Network
 from mpidl.nn.kernels.cuda import normalisation, patches
@@ -82,8 +82,8 @@ def test_the_chain_rule_of_a_normalisation_makes_no_array_of_products(monkeypatc
     values, gradient, spread = cupy.zeros((5, 7)), cupy.zeros((5, 7)), cupy.zeros((5, 7))
     row, column = [cupy.zeros(7) for _ in range(5)], [cupy.zeros(5) for _ in range(2)]
     made = []
-    keep = fake_cupy._on_device
-    monkeypatch.setattr(fake_cupy, "_on_device", lambda result: (made.append(np.size(result)), keep(result))[1])
+    keep = fake_cupy.on_device
+    monkeypatch.setattr(fake_cupy, "on_device", lambda result: (made.append(np.size(result)), keep(result))[1])
     normalisation.backprop_scale_shift(values, *row[:2], gradient, *row[2:4])
     normalisation.backprop_rows(values, *column, row[0], gradient, *row[1:3], spread)
     assert max(made, default=0) < values.size

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from layer_cases import Alone
 
 import mpidl
+from layer_cases import Alone
 from mpidl.nn import BatchNormalisation, Dense, LayerNormalisation, Network
 from mpidl.nn.kernels import cpu
 

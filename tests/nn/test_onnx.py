@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from layer_cases import CASES, name_of
 
+from layer_cases import CASES, name_of
 from mpidl import UsageError
 from mpidl.nn import (
     Activation,

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from layer_cases import Alone
 
+from layer_cases import Alone
 from mpidl.errors import UsageError
 from mpidl.nn import AveragePool2d, L2Pool2d, MaxPool2d, from_config
 

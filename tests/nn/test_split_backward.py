@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from layer_cases import CASES, Alone, name_of
 
 layers = pytest.mark.parametrize("case", CASES, ids=name_of)

@@ -1,11 +1,13 @@
 """Values travel between ranks while the rows are computed that don't need them."""
 
 from dataclasses import dataclass
+from threading import get_ident
 
 import numpy as np
 import pytest
 
 from hand_plans import batch_for, box
+from layer_cases import Alone
 from mpidl.nn import Conv2d, Dense, LocallyConnected2d, MaxPool2d, Network
 from mpidl.nn.call import Call
 from mpidl.nn.layers.layer import Layer
@@ -44,12 +46,8 @@ def assert_same(layer, found, expected):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("layer", "shape"), APART)
 def test_rows_computed_apart_are_the_same_and_need_nothing_else(layer, shape, dtype):
-    network = Network([layer], shape, dtype=dtype, seed=3)
-    random, height = np.random.default_rng(1), shape[0]
-    inputs = random.normal(size=(5, *shape)).astype(dtype)
-    network.parameters[:] = random.normal(size=network.layout.size)
-    expected = network.predict(inputs)
-    (call,) = network._passes.take(5).calls
+    alone, height = Alone(layer, shape, samples=5, dtype=dtype, training=False), shape[0]
+    (inputs,), expected = alone.inputs, alone.forward().copy()
     apart = 0
     for start, stop in [(0, height - 2), (2, height), (2, height - 2), (3, height - 1), (5, 8), (0, 1)]:
         rows = layer.rows_from(Range(start, stop), shape)
@@ -59,28 +57,24 @@ def test_rows_computed_apart_are_the_same_and_need_nothing_else(layer, shape, dt
         apart += 1
         known = np.full_like(inputs, np.nan)
         known[:, start:stop] = inputs[:, start:stop]
-        call.inputs[0] = known
-        call.outputs.fill(np.nan)
-        call.forward_rows(rows)
+        alone.outputs.fill(np.nan)
+        layer.forward_rows(alone.work, known, alone.outputs, rows)
         known[:] = inputs
         for rest in (Range(0, rows.start), Range(rows.stop, len(expected[0]))):
             if rest.size:
-                call.forward_rows(rest)
-        call.end_rows()
-        assert_same(layer, call.outputs, expected)
+                layer.forward_rows(alone.work, known, alone.outputs, rest)
+        layer.end_rows(alone.work, alone.outputs)
+        assert_same(layer, alone.outputs, expected)
     assert apart >= 3
 
 
 @pytest.mark.parametrize(("size", "stride", "padding"), [(3, 1, 0), (3, 1, 1), (4, 3, 2), (1, 2, 0), (5, 2, 4)])
 def test_no_row_is_left_out_that_could_be_computed(size, stride, padding):
     height, layer = 23, LocallyConnected2d(1, size, stride=stride, padding=padding)
-    windows = layer._windows((height, height))
+    down = layer.output_shape((height, height))[0]
     for start in range(height):
         for stop in range(start + 1, height + 1):
-            under = [
-                range(max(0, y * stride - padding), min(height, y * stride - padding + size))
-                for y in range(windows.positions[0])
-            ]
+            under = [range(max(0, y * stride - padding), min(height, y * stride - padding + size)) for y in range(down)]
             possible = [y for y, rows in enumerate(under) if start <= rows.start and rows.stop <= stop]
             assert list(range(*layer.rows_from(Range(start, stop), (height, height)))) == possible
 
@@ -155,11 +149,11 @@ def test_a_rank_computes_before_it_waits_and_the_results_are_the_same(layers, sh
     told = {}
 
     def tell(call, rows):
-        told[id(call.workspace.gradients)].append("computes")
+        told[get_ident()].append("computes")
         call.layer.forward_rows(call.workspace, call.inputs[0], call.outputs, rows)
 
     def tell_the_end(call):
-        told[id(call.workspace.gradients)].append("ends")
+        told[get_ident()].append("ends")
         call.layer.end_rows(call.workspace, call.outputs)
 
     monkeypatch.setattr(Call, "forward_rows", tell)
@@ -168,7 +162,7 @@ def test_a_rank_computes_before_it_waits_and_the_results_are_the_same(layers, sh
     def compute(group):
         network = Network(layers, shape, seed=1)
         model, own = CutNetwork(network, plan, group.rank), []
-        told.update((id(gradients), own) for gradients in model._tensors.gradients)
+        told[get_ident()] = own
         model.bind(Telling(group, own))
         batch = batch_for(network, 5)
         outputs = model.predict(batch.inputs)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mpi(min_size=4)
     "algorithm", [Downpour(n_push=2, rate=0.01, wire="topk:0.1"), Easgd(), Hogwild(), Sandblaster(), Sync()]
 )
 def test_nothing_is_compiled_while_ranks_train(comm, shared_path, monkeypatch, algorithm):
-    rule._compiled.cache_clear()
+    rule.compiled.cache_clear()
     wire.compiled.cache_clear()
     names, at_start, add = [], [], Dispatcher.add_overload
 

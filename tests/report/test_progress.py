@@ -161,17 +161,23 @@ def test_no_line_of_a_log_wraps(figures, accuracy, evaluated, split):
 
 @given(st.lists(st.tuples(st.floats(0.001, 100), st.floats(1, 1e6)), min_size=1))
 def test_the_time_left_follows_the_rate(intervals):
-    progress = LogProgress(TITLE)
+    samples, lines = 10**10, []
+    progress = LogProgress(Title("runs/x", 1.0, samples))
+    progress.write = lines.append
+
+    def average(now, rate, last=False):
+        progress.update({"time": now, "epoch": 0.0, "samples_per_second": rate}, last=last)
+        hours, minutes, seconds = map(int, re.search(r"(\d+):(\d\d):(\d\d) left", lines[-1]).groups())
+        return samples / (3600 * hours + 60 * minutes + seconds)
+
     now = 0.0
     for seconds, rate in intervals:
         now += seconds
-        progress._average(report(time=now, samples_per_second=rate), last=False)
+        found = average(now, rate)
     rates = [rate for _, rate in intervals]
-    assert min(rates) * 0.999 <= progress._rate <= max(rates) * 1.001
-    progress._average(report(time=now + 1000, samples_per_second=5.0), last=False)
-    assert progress._rate == pytest.approx(5.0)
-    progress._average(report(time=now + 1000, samples_per_second=7.0), last=True)
-    assert progress._rate == 7.0
+    assert min(rates) * 0.999 <= found <= max(rates) * 1.001
+    assert average(now + 1000, 5.0) == pytest.approx(5.0)
+    assert average(now + 1000, 7.0, last=True) == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mpidl.parameters import Range, chunks
 from mpidl.rules import RULES, Adagrad, Adam, Adamw, Momentum, Nesterov, Rmsprop, Rule, Sgd
-from mpidl.rules.rule import _compiled
+from mpidl.rules.rule import compiled
 
 DTYPES = (np.float32, np.float64)
 
@@ -209,11 +209,11 @@ def test_a_second_process_compiles_nothing():
     code = """if True:
         import numpy as np
         from mpidl.rules import RULES
-        from mpidl.rules.rule import _compiled
+        from mpidl.rules.rule import compiled
         for rule in RULES.values():
             for dtype in ("float32", "float64"):
                 rule().warm(dtype)
-            stats = _compiled(rule, np.ndarray, False, False).stats
+            stats = compiled(rule, np.ndarray, False, False).stats
             print(rule.name, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
     """
     run(code)
@@ -229,7 +229,7 @@ def test_warm_is_what_the_first_update_needs():
         name = "other"
 
     Other().warm("float32")
-    dispatcher = _compiled(Other, np.ndarray, False, False)
+    dispatcher = compiled(Other, np.ndarray, False, False)
     before = len(dispatcher.signatures)
     Other().update(np.ones(7, np.float32), (), np.ones(7, np.float32), 1)
     assert len(dispatcher.signatures) == before == 1
@@ -247,7 +247,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch):
     w = np.ones(3)
     Uncached(0.5).update(w, (), np.ones(3), 1)
     assert w.tolist() == [0.5] * 3
-    assert not _compiled(Uncached, np.ndarray, False, False).stats.cache_path
+    assert not compiled(Uncached, np.ndarray, False, False).stats.cache_path
 
 
 @pytest.mark.parametrize("rule", RULES.values())

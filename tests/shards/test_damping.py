@@ -1,5 +1,7 @@
 """What stale pushes change of statistics."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -37,10 +39,16 @@ def test_a_stale_push_moves_statistics_less(policy, sign, staleness):
     assert np.array_equal(values, before)
 
 
-def test_damping_takes_no_more_memory_than_two_chunks():
-    shard, (values, _) = make(ApplyAtOnce()), push(3)
-    shard.receive_push(0, shard.clock - 3, values)
-    assert shard._damping._scratch.size == 2 * 8
+def test_damping_takes_memory_for_chunks_and_not_for_the_shard():
+    whole, values = Range(0, 400_000), np.ones(400_000)
+    rule = ScheduledRule(Sgd(RATE), statistics=[whole])
+    shard = Shard(whole, np.zeros(whole.size), rule, ApplyAtOnce(), 4_000, clock=7)
+    tracemalloc.start()
+    shard.receive_push(0, 4, values)
+    allocated = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.all(shard.parameters == -1 / 4)
+    assert allocated < 6 * 8 * 4_000
 
 
 def test_a_sparse_update_does_too():

@@ -85,7 +85,8 @@ def test_a_module_that_is_moved_goes_on_changing_statistics_and_counters(monkeyp
     def move(module, device):
         """Replace the buffers as a move to a GPU does."""
         for each in module.modules():
-            each._buffers.update({key: buffer.clone() for key, buffer in each._buffers.items()})
+            for key, buffer in list(each.named_buffers(recurse=False)):
+                setattr(each, key, buffer.clone())
         return module
 
     stays, given = (TorchModel(cnn(), "cross_entropy") for _ in range(2))

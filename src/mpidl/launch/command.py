@@ -14,7 +14,7 @@ from mpidl.errors import UsageError
 from mpidl.launch.environment import job, number
 from mpidl.launch.output import interject
 
-__all__ = ["command"]
+__all__ = ["command", "find_mpiexec"]
 
 ROOT_PERMISSIONS = tuple(
     f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")
@@ -35,7 +35,7 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     UsageError
         There is no mpirun.
     """
-    mpiexec = _find()
+    mpiexec = find_mpiexec()
     environment = {**os.environ, "PATH": f"{mpiexec.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     options: list[str] = []
     if _is_open_mpi(mpiexec, environment):
@@ -46,8 +46,14 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     return [str(mpiexec), "-n", str(ranks), *options, sys.executable, *arguments], environment
 
 
-def _find() -> Path:
-    """Return the path of mpiexec or mpirun: in the directory of this Python, else on PATH."""
+def find_mpiexec() -> Path:
+    """Return the path of mpiexec or mpirun: in the directory of this Python, else on PATH.
+
+    Raises
+    ------
+    UsageError
+        There is neither.
+    """
     # Intel's mpirun is a script that doesn't forward signals; its mpiexec does.
     own = Path(sys.executable).parent
     for directory in (str(own), None):

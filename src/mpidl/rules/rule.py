@@ -110,7 +110,7 @@ class Rule(Checked, ScalarForm):
                     f"{self.name}: {vector.dtype} vector of shape {vector.shape}, "
                     f"the parameters are {parameters.dtype} of shape {parameters.shape}"
                 )
-        apply = _compiled(type(self), type(parameters), sparse, decay != 0.0)  # type: ignore[arg-type]
+        apply = compiled(type(self), type(parameters), sparse, decay != 0.0)  # type: ignore[arg-type]
         coefficients = self.coefficients(step, self.rate if rate is None else rate)
         spared = [parameters[start:stop] - gradient[start:stop] for start, stop in sparing]
         apply(parameters, *state, gradient, *coefficients, *((decay,) if decay else ()))
@@ -126,7 +126,7 @@ class Rule(Checked, ScalarForm):
 
 
 @cache
-def _compiled(rule: type[Rule], array: type, sparse: bool, decaying: bool) -> Callable[..., None]:
+def compiled(rule: type[Rule], array: type, sparse: bool, decaying: bool) -> Callable[..., None]:
     """Return the function that applies a rule to vectors of this array type."""
     if not hasattr(array, "__cuda_array_interface__"):
         from mpidl.rules.cpu import loop

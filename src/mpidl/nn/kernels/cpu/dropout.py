@@ -66,7 +66,7 @@ def threshold_of(rate: float) -> int:
 
 
 @jit
-def _draw(key, group, draws):  # type: ignore[no-untyped-def]
+def draw(key, group, draws):  # type: ignore[no-untyped-def]
     """Overwrite `draws` with the numbers of the counters from `group` on."""
     for i in range(draws.size // 4):
         counter = np.uint64(group + i)
@@ -97,7 +97,7 @@ def _dropout(inputs, factors, outputs, threshold, scale, key, first, shape, dist
             count = min(DRAWS, length - start)
             skipped = (place + start) % 4
             draws = memory[: (skipped + count + 3) // 4 * 4]
-            _draw(key, (place + start) // 4, draws)
+            draw(key, (place + start) // 4, draws)
             at = row * length + start
             for i in range(count):
                 factor = kept if draws[skipped + i] >= least else zero
