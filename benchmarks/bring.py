@@ -2,9 +2,9 @@
 
     python benchmarks/bring.py [--rounds 5] [--only alone mlp resnet transformer]
 
-Both sides have the same module, data, batches and optimiser, one thread a process, and take turns. "alone" is the time
-of a step in one process, as a ratio to a bare loop's. The others compare samples/s of 2 workers and 1 server with
-those of DistributedDataParallel with 2 processes (gloo), on the same cores, with DiLoCo on 2 workers beside them.
+Both sides have the same module, data, batches and optimiser, one thread per process, and take turns. "alone" is the
+time of a step in one process, relative to a bare loop. The others compare samples/s of 2 workers and 1 server, and
+of DiLoCo on 2 workers, with those of DistributedDataParallel with 2 processes (gloo) on the same cores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from peers.common import HOST, free_port
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 SAMPLES, RATE = 4096, 0.01
-#: Batch, and steps of a run of all workers together.
+#: Samples of a batch, and steps of all workers together.
 CASES = {"mlp": (128, 400), "small": (128, 4000), "resnet": (32, 40), "transformer": (32, 60)}
 if harness.QUICK:
     CASES = {case: (batch, 4) for case, (batch, _) in CASES.items()}
@@ -113,7 +113,7 @@ def bare(case: str, optimizer: Callable[..., torch.optim.Optimizer], rank: int =
     done, started = 0, time.perf_counter()
     while done < steps // processes:
         for indices in torch.randperm(SAMPLES, generator=order).split(batch)[: steps // processes - done]:
-            if done == 1:  # what is done once isn't timed
+            if done == 1:  # initialisation isn't timed
                 started = time.perf_counter()
             stepper.zero_grad()
             found = loss(model(inputs[indices]), targets[indices])
@@ -174,7 +174,7 @@ def against_ddp(case: str, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the comparisons that were asked for, or all."""
+    """Run the comparisons."""
     parser = argparse.ArgumentParser(description="PyTorch modules trained by mpidl against plain PyTorch.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=COMPARISONS, default=COMPARISONS)

@@ -2,8 +2,8 @@
 
     python benchmarks/checkpoints.py
 
-Trains jobs/distbelief_speech.toml, DistBelief's speech network of 41,777,152 parameters, on 4 ranks, in turn with and
-without checkpoints. Then sends the launcher SIGTERM in the middle of training, so that the job saves and stops. Prints
+Trains jobs/distbelief_speech.toml, DistBelief's speech network of 41,777,152 parameters, on 4 ranks, alternately with
+and without checkpoints. Then sends the launcher SIGTERM during training, so that the job saves and stops. Prints
 tables, and writes them to results/checkpoints.json.
 """
 
@@ -57,7 +57,7 @@ def while_training(job: Job, options: argparse.Namespace) -> list[dict[str, Any]
                 events = (Path(run["run_dir"]) / "events.jsonl").read_text().splitlines()
             speeds[case].append(run["samples_per_second"])
             seconds[case] = run["seconds"]
-            # The first state and the last are saved in any case.
+            # The first and the last state are always saved.
             saved[case] = sum(json.loads(event)["event"] == "checkpoint" for event in events) - 2
             print(f"{case}: {speeds[case][-1]:.0f} samples/s", file=sys.stderr, flush=True)
     best = median(speeds["none"])
@@ -75,7 +75,7 @@ def while_training(job: Job, options: argparse.Namespace) -> list[dict[str, Any]
 
 
 def at_the_end(job: Job, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Stop jobs by SIGTERM in the middle of training; return a row for each."""
+    """Stop jobs by SIGTERM during training; return a row for each."""
     rows = []
     for number in range(options.rounds):
         with tempfile.TemporaryDirectory() as directory:
@@ -86,7 +86,7 @@ def at_the_end(job: Job, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def stop(job: Job, directory: Path, training: float) -> tuple[float, int, int]:
-    """Stop a job in the middle of training; return seconds to its end, exit code, and bytes of its last checkpoint."""
+    """Stop a job during training; return seconds to its end, exit code, and bytes of its last checkpoint."""
     path = directory / "job.toml"
     endless = {"name": "job", "dir": str(directory), "steps": 10**6, "report": 1.0}
     path.write_text(toml.dump(with_sections(job, run=endless, checkpoint={"every": 1e9})))

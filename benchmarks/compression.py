@@ -3,9 +3,9 @@
     pip install -r benchmarks/requirements.txt
     python benchmarks/compression.py
 
-Trains 784-1024-1024-10 on 5 ranks (two servers, two workers) for 10 epochs with each pair of formats in turn, of pushes
-and of fetches, all else at its default. Prints a table of test accuracy, bytes and samples/s, and writes it to
-results/compression.json. Between two runs of one format the accuracy differs by about 0.2 points.
+Trains 784-1024-1024-10 on 5 ranks (two servers, two workers) for 10 epochs with each pair of formats, of pushes and of
+fetches, and defaults otherwise. Prints a table of test accuracy, bytes and samples/s, and writes it to
+results/compression.json. The accuracy of a format varies by about 0.2 points between runs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How many tickets, posts and looks at orders the coordinator takes in a second, while all workers do nothing else.
+"""Tickets, posts and looks at orders per second of a coordinator whose workers do nothing else.
 
     python benchmarks/coordinator.py [--ranks 4] [--transport messages]
     mpirun --hostfile FILE -n 4 python benchmarks/coordinator.py
 
 Rank 0 is the coordinator and looks at the totals as it does in a run, rank 1 is an idle server, all others are workers.
-A ticket and a look wait for the answer. Posts do not, so that a look follows every 50 of them. Each worker asks for one
-thing at a time: with few workers the figures tell how soon an answer comes, and with many how much the coordinator can
-do. Prints a table, and writes it to results/coordinator.json.
+A ticket and a look wait for the answer. Posts do not, so that a look follows every 50 of them. Each worker has one
+request under way: with few workers the figures are latencies, with many the coordinator's throughput. Prints a table,
+and writes it to results/coordinator.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from harness import parse, save, start, table
 from mpidl.launch import environment
 
-#: Posts between two looks that wait until the coordinator has taken them.
+#: Posts before a look, which waits until the coordinator has taken them.
 POSTS = 50
 
 
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measure(transport: str, seconds: float) -> list[dict[str, Any]]:
-    """Return the table's rows; none on other ranks than the coordinator's."""
+    """Return the table's rows on the coordinator, and none on other ranks."""
     from mpi4py import MPI
 
     from mpidl.parameters.ranges import Range
@@ -77,7 +77,7 @@ def measure(transport: str, seconds: float) -> list[dict[str, Any]]:
 
 
 class Cases:
-    """What a worker asks the coordinator for."""
+    """A worker's requests to the coordinator."""
 
     def __init__(self, link: Any) -> None:
         from mpidl.transport.protocol import WORKER_STATUS
@@ -95,13 +95,13 @@ class Cases:
     def post(self) -> None:
         """Post the status many times, and wait until it has arrived."""
         for _ in range(POSTS):
-            self._status["samples"] += 1  # What is posted already is not posted again.
+            self._status["samples"] += 1  # An unchanged status is not posted.
             self._link.reports.post(self._status)
         self._link.orders.read()
 
 
 def repeat(case: Callable[[], None], seconds: float) -> list[float]:
-    """Do something again and again; return the seconds of each time."""
+    """Call `case` repeatedly for some seconds; return the duration of each call."""
     spent, end = [], time.perf_counter() + seconds
     while (started := time.perf_counter()) < end:
         case()
@@ -110,7 +110,7 @@ def repeat(case: Callable[[], None], seconds: float) -> list[float]:
 
 
 def wait(comm: Any, backoff: Any, look: Callable[[], None]) -> None:
-    """Wait until all ranks are here, as coordinator and servers wait in a run."""
+    """Wait for all ranks, as coordinator and servers wait in a run."""
     barrier = comm.Ibarrier()
     while not barrier.Test():
         look()

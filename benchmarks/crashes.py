@@ -3,16 +3,16 @@
     make crashes
     python benchmarks/crashes.py [--kills 100] [--signals 40] [--seed 0] [--only NAME] [--deterministic]
 
-A model whose parameter i is how often sample i was applied is trained by every algorithm that applies each gradient
-once, as it is; some models are so large that kills hit their checkpoints while they are written. SIGKILL hits all
-processes of a job at once; SIGINT, SIGTERM, SIGUSR1 or SIGHUP one rank or the launcher, while ranks start, train, save
-or end, and then again. The job is resumed, on another number of ranks and servers, until it ends. Each checkpoint is
-read, and its parameters are compared with the samples that it says it has.
+Parameter i of a model counts the applications of sample i. Every algorithm that applies each gradient once, unchanged,
+trains such models; some are so large that kills interrupt the writing of a checkpoint. SIGKILL hits all processes of a
+job at once; SIGINT, SIGTERM, SIGUSR1 or SIGHUP hits one rank or the launcher, once or twice, while ranks start, train,
+save or end. The job is resumed, on another number of ranks and servers, until it ends. The parameters of each
+checkpoint are compared with the samples that its index has.
 
-With --deterministic it trains a network on the digits instead, by every algorithm and with every wire format, once
-through and once with kills and stops, and compares the last checkpoints bit by bit.
+With --deterministic it trains a network on the digits instead, by every algorithm and with every wire format, without
+and with kills and stops, and compares the last checkpoints bit by bit.
 
-Prints what went wrong, and a table; writes it to results/crashes.json. The exit code is 1 if anything went wrong.
+Prints errors and a table, and writes it to results/crashes.json. The exit code is 1 if there are errors.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from counting import CASES
 from killing import strike_runs
 
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-#: Lines printed of what went wrong in a case.
+#: Lines printed of the errors of a case.
 SHOWN = 10
 
 
 def main() -> None:
-    """Strike all, print the table and save it."""
+    """Kill and stop all jobs, print the table and save it."""
     parser = argparse.ArgumentParser(description="Jobs that are killed or stopped at random moments, and resumed.")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--signals", type=int, default=40)
@@ -81,7 +81,7 @@ def counting(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def part(whole: int, number: int, parts: int) -> int:
-    """Return a part of a whole that is divided as evenly as can be."""
+    """Return a part of a whole that is divided as evenly as possible."""
     return (number + 1) * whole // parts - number * whole // parts
 
 
@@ -98,13 +98,13 @@ def deterministic(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def places() -> Iterator[Any]:
-    """Yield a function that makes empty directories, which are removed in the end."""
+    """Yield a function that makes empty directories, which are removed at the end."""
     with tempfile.TemporaryDirectory(prefix="crashes-") as directory:
         yield lambda: Path(tempfile.mkdtemp(dir=directory))
 
 
 def tell(name: str, good: bool, lines: list[str]) -> None:
-    """Say how a case went."""
+    """Print the outcome of a case."""
     shown = [f"  {line}" for line in lines[:SHOWN]] + ["  ..."] * (len(lines) > SHOWN)
     print("\n".join([f"{name}: {'good' if good else 'FAILED'}", *shown]), file=sys.stderr, flush=True)
 

@@ -5,8 +5,8 @@ Each trains 784-1024-1024-10 on Fashion-MNIST with two workers, batches of 128, 
     pip install -r benchmarks/requirements.txt
     python benchmarks/downpour.py
 
-All run in turn, round after round. Prints a table of samples/s and of the seconds until the test accuracy reached the
-target, and writes it to results/downpour.json with every run's figures. Seconds are of training alone.
+All run in turn, round after round. Prints a table of samples/s and of the seconds of training until the test accuracy
+reached the target, and writes it to results/downpour.json with the figures of every run.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def downpour(options: argparse.Namespace) -> Run:
 
 
 def peer(script: str, options: argparse.Namespace) -> Run:
-    """Train with one of PyTorch's ways."""
+    """Train with PyTorch."""
     settings = {
         "--data": options.data,
         "--workers": WORKERS,

@@ -1,11 +1,11 @@
-"""Every algorithm on Fashion-MNIST, on real ranks, from its default settings.
+"""Every algorithm on Fashion-MNIST, on real ranks, with default settings.
 
     pip install -r benchmarks/requirements.txt
     python benchmarks/family.py
 
-Trains 784-1024-1024-10 on 5 ranks for 10 epochs with each algorithm in turn; where it needs servers, two ranks are
-servers. Prints a table of test accuracy, samples/s, mean staleness and MB pushed, and writes it to results/family.json,
-the accuracy over time to results/family.png. Takes about a minute an algorithm.
+Trains 784-1024-1024-10 on 5 ranks for 10 epochs with each algorithm; two of the ranks are servers if it needs servers.
+Prints a table of test accuracy, samples/s, mean staleness and MB pushed, and writes it to results/family.json, the
+accuracy over time to results/family.png. Takes about a minute per algorithm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mpidl.algorithms import ALGORITHMS
 from training import add_data, curve, fashion, plot, train
 
 RANKS = 5
-#: What is run beside each algorithm under its own name.
+#: Further cases: variants of algorithms.
 VARIANTS: dict[str, dict[str, Any]] = {
     "easgd, synchronous": {"name": "easgd", "asynchronous": False},
     "diloco, asynchronous": {"name": "diloco", "asynchronous": True},
@@ -30,7 +30,7 @@ def main() -> None:
     """Run all, print the table, save it and draw the plot."""
     names = sorted({cls.name for cls in ALGORITHMS.values()})
     cases: dict[str, dict[str, Any]] = {name: {"name": name} for name in names} | VARIANTS
-    parser = argparse.ArgumentParser(description="Every algorithm on Fashion-MNIST, from its default settings.")
+    parser = argparse.ArgumentParser(description="Every algorithm on Fashion-MNIST, with default settings.")
     add_data(parser)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--only", nargs="*", choices=list(cases), help="some of the cases")

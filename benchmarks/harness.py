@@ -32,14 +32,14 @@ def parse(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
 
 
 def interleave(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Time the cases in turn, A B C A B C ..., so that a slow spell of the machine falls on all of them.
+    """Time the cases in turn, A B C A B C ..., so that a slow phase of the machine affects all of them.
 
     Parameters
     ----------
     cases
-        What to call, by name.
+        Functions by name.
     rounds
-        How often to call each.
+        Number of calls of each.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def interleave(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, l
 
 
 def require(*packages: str) -> None:
-    """End with a line that says what to install if packages are missing: before anything is measured, not after."""
+    """End with a line that says how to install missing packages, before anything is measured."""
     if missing := [each for each in packages if importlib.util.find_spec(each) is None]:
         sys.exit(f"not installed: {', '.join(missing)}, expected `pip install -r benchmarks/requirements.txt`")
 
@@ -84,7 +84,7 @@ def start(ranks: int, *arguments: str, **options: Any) -> subprocess.CompletedPr
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as text: a column for each key, numbers to the right, "-" where a row has none."""
+    """Return the rows as text: a column per key, numbers to the right, "-" for a missing value."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -100,7 +100,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def save(name: str, rows: list[dict[str, Any]]) -> Path:
-    """Write the rows, and what machine they are from, to ``results/NAME.json``; return its path."""
+    """Write the rows, with their machine, to ``results/NAME.json``; return its path."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     record = {"benchmark": name, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "machine": _machine(), "rows": rows}
@@ -109,7 +109,7 @@ def save(name: str, rows: list[dict[str, Any]]) -> Path:
 
 
 def save_hdf5(name: str, tables: dict[str, list[dict[str, Any]]]) -> Path:
-    """Write tables to ``results/NAME.h5``, a dataset for each column, NaN where there is no number; return its path."""
+    """Write tables to ``results/NAME.h5``, a dataset per column, NaN for a missing number; return its path."""
     path = RESULTS / f"{name}.h5"
     with h5py.File(path, "w") as file:
         for title, rows in tables.items():
@@ -122,7 +122,7 @@ def save_hdf5(name: str, tables: dict[str, list[dict[str, Any]]]) -> Path:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as text: three digits of a float, unless it has more before the point."""
+    """Return a value as text: a float with three digits, or more before the point."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -131,7 +131,7 @@ def _cell(value: Any) -> str:
 
 
 def _machine() -> dict[str, Any]:
-    """Return what is known of this machine's processor and Python."""
+    """Return the machine's processor and cores, and the version of Python."""
     processor = platform.processor()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

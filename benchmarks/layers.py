@@ -3,12 +3,12 @@
     pip install -r benchmarks/requirements.txt
     python benchmarks/layers.py [--device cuda] [--batch 64] [--only CASE ...]
 
-Each case takes turns with what a PyTorch user writes for it, in float32, gradients of inputs and parameters included;
-the step of the network has the loss too, and an update by SGD. Prints the medians in milliseconds and how many times as
-fast as PyTorch that is, and writes them to results/layers.json. Images are (height, width, channels).
-OPENBLAS_CORETYPE=Haswell, NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma and ONEDNN_MAX_CPU_ISA=AVX2 hold
-both to AVX2. On a GPU a timing is that of 20 steps, after which the host waits; PyTorch is kept from TF32, which mpidl
-doesn't use.
+Each case takes turns with the code of a PyTorch user, in float32, with gradients of inputs and parameters; the step of
+the network also has the loss and an update by SGD. Prints the medians in milliseconds and the speed-ups over PyTorch,
+and writes them to results/layers.json. Images are (height, width, channels).
+OPENBLAS_CORETYPE=Haswell, NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma and ONEDNN_MAX_CPU_ISA=AVX2 keep
+both to AVX2. On a GPU a timing is that of 20 steps, after which the host waits; PyTorch may not use TF32, as mpidl
+doesn't.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Step = Callable[[], None]
 
 
 class Setting(NamedTuple):
-    """Where our steps compute, NumPy's or CuPy's arrays, and the samples of a step."""
+    """The array module of our steps, NumPy or CuPy, and the samples of a step."""
 
     xp: Any
     batch: int
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def repeat(step: Step, times: int) -> None:
-    """Take some steps, and wait for the GPU if they are there."""
+    """Take some steps, and wait for the GPU if they run there."""
     for _ in range(times):
         step()
     if torch.get_default_device().type == "cuda":
@@ -97,7 +97,7 @@ def repeat(step: Step, times: int) -> None:
 
 
 def cases(at: Setting) -> dict[str, tuple[Callable[[], Step], dict[str, Callable[[], Step]]]]:
-    """Return, for each case, what makes our step and PyTorch's."""
+    """Return, for each case, functions that make our step and PyTorch's."""
     found: dict[str, tuple[Callable[[], Step], dict[str, Callable[[], Step]]]] = {}
     for inputs, units in ((784, 1024), (1024, 1024), (3136, 128)):
         found[f"dense {inputs}-{units}"] = (
@@ -157,7 +157,7 @@ def alone(at: Setting, of: Any, input_shape: Sequence[int]) -> Step:
 
 
 def differentiated(function: Callable[..., torch.Tensor], *variables: torch.Tensor) -> Step:
-    """Return what computes a function of some variables, and the gradients of all of them."""
+    """Return a step that computes a function of some variables, and the gradients of all of them."""
     for each in variables:
         each.requires_grad_()
     gradient = torch.randn_like(function(*variables))
@@ -190,7 +190,7 @@ def convolution(at: Setting, shape: Sequence[int], memory: torch.memory_format) 
 
 
 def locally_connected(at: Setting, shape: Sequence[int]) -> Step:
-    """Return what PyTorch users write for unshared weights."""
+    """Return PyTorch users' code for unshared weights."""
     height, width, depth, channels, size = shape
     positions = (height - size + 1) * (width - size + 1)
     return differentiated(

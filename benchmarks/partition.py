@@ -3,13 +3,13 @@
     python benchmarks/partition.py [--rounds 7] [--network local] [--ranks 2]
     python benchmarks/partition.py --predict
 
-Cuts networks over the ranks that it starts, and times forward and backward passes over a minibatch, whole on one rank
-and cut over all, in turn. In each round it also measures what `mpidl doctor --save` does, on the same ranks, and
-predicts both times from that alone. Medians count.
+Starts ranks, and times forward and backward passes of networks over a minibatch, alternately whole on one rank and cut
+over all. In each round it also measures the speeds of `mpidl doctor --save` on the same ranks, and predicts both times
+from these. Figures are medians.
 
 With --predict it starts no ranks: it predicts the time of a minibatch of DistBelief's networks on 1 to 128 machines,
-each layer cut as in the paper, and draws Figure 3 of Dean et al. 2012 (needs Matplotlib). The paper says that its
-machines used up to 20 cores for a model; what it doesn't say is assumed and printed.
+each layer cut as in the paper, and draws Figure 3 of Dean et al. 2012 (needs Matplotlib). According to the paper,
+machines used up to 20 cores for a model; other assumptions are printed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ JOBS = Path(__file__).parents[1] / "jobs"
 SPEECH, LARGEST = "speech: 42 million", "images: 1.7 thousand million"
 #: Ranks of the predicted curves.
 CURVE = (1, 2, 4, 8, 16, 32, 64, 81, 128)
-#: What the paper doesn't say: samples of a minibatch; operations per second of 20 cores, 7.5 Gflop/s each; links of 1
-#: Gbit/s, and seconds of a message. Then others, to see how much depends on these.
+#: Assumptions: samples of a minibatch; operations per second of 20 cores, 7.5 Gflop/s each; links of 1 Gbit/s, and
+#: seconds of a message. Then other values of these, to see their influence.
 BATCH = 100
 FLOPS, LINK, LATENCY = 150e9, 1.25e8, 200e-6
 OTHERS = ((100e9, 100e-6), (100e9, 200e-6), (150e9, 100e-6), (200e9, 100e-6), (200e9, 200e-6), (300e9, 100e-6))
@@ -126,7 +126,7 @@ class Case:
         assert np.isclose(self._cut.loss_and_gradient(self._batch)[0], comm.bcast(expected), rtol=1e-4)
 
     def rows(self, rounds: int) -> list[dict[str, Any]]:
-        """Return a line for the whole network and one for the cut one."""
+        """Return a row for the whole network and one for the cut one."""
         seconds: dict[str, list[float]] = {"whole": [], "cut": []}
         predicted: dict[str, list[float]] = {"whole": [], "cut": []}
         for _ in range(rounds):
@@ -168,7 +168,7 @@ class Case:
             time.sleep(1e-3)
 
     def _costs(self) -> Costs:
-        """Measure what the doctor does, on all ranks."""
+        """Measure the doctor's speeds, on all ranks."""
         from mpidl.doctor.gradients import speeds
         from mpidl.doctor.pair import Pair
         from mpidl.doctor.windows import sends
@@ -184,7 +184,7 @@ class Case:
 
 
 def curves() -> None:
-    """Predict the curves, print and draw them, and print what other machines would give."""
+    """Predict the curves, print and draw them, and print the predictions for other machines."""
     rows, lines = [], {}
     for name, (layers, shape) in of_the_paper().items():
         found = [predict(layers, shape, ranks, machines(FLOPS, LATENCY)) for ranks in CURVE]
@@ -201,7 +201,7 @@ def curves() -> None:
 
 
 def machines(flops: float, latency: float) -> Costs:
-    """Return the costs of machines with links of `LINK`; what has no products takes 50 operations an element."""
+    """Return the costs of machines with links of `LINK`; layers without products take 50 operations per element."""
     return Costs(
         flops=flops, elements=flops / 50, parameter_bandwidth=1e10, between_bandwidth=LINK, between_latency=latency
     )
@@ -221,7 +221,7 @@ def predict(layers: list[Layer], shape: tuple[int, ...], ranks: int, costs: Cost
 
 
 def others() -> list[dict[str, Any]]:
-    """Return on how many machines the speech network is fastest, and how fast the largest is on 81, on others."""
+    """Return, by other assumptions, the best number of machines for speech, and the largest network's speed-up."""
     rows = []
     networks = of_the_paper()
     (speech, sound), (images, pixels) = networks[SPEECH], networks[LARGEST]
@@ -262,7 +262,7 @@ def of_the_paper() -> dict[str, tuple[list[Layer], tuple[int, ...]]]:
 
 
 def as_in_the_paper(layers: list[Layer], shape: tuple[int, ...], ranks: int) -> list[Layer]:
-    """Return layers cut by tiles, dense ones by units; where an image is too small for that, the planner chooses."""
+    """Return layers cut by tiles, dense ones by units; the planner chooses the cut of an image that is too small."""
     graph, found = Graph(layers, shape), []
     for index, layer in enumerate(layers):
         cut = "units" if layer.type == "dense" else "tiles"
@@ -275,14 +275,14 @@ def as_in_the_paper(layers: list[Layer], shape: tuple[int, ...], ranks: int) -> 
 
 
 def plot(lines: dict[str, list[float]]) -> Path:
-    """Draw how many times as fast each network is on more machines; return the file."""
+    """Draw the speed-up of each network on more machines; return the file."""
     figure, axes = pyplot().subplots(figsize=(7, 4.5))
     for name, speedups in lines.items():
         axes.plot(CURVE, speedups, marker="o", label=name)
     axes.set_xscale("log", base=2)
     axes.set_xticks(CURVE, list(map(str, CURVE)))
     axes.set_xlabel("machines of a replica")
-    axes.set_ylabel("times as fast as one machine")
+    axes.set_ylabel("speed-up over one machine")
     axes.legend()
     axes.grid(alpha=0.3)
     figure.tight_layout()

@@ -1,10 +1,10 @@
-"""What a quorum costs and gains with one slow worker of three: rounds per second, changes dropped, accuracy.
+"""DiLoCo with a quorum and one slow worker of three: rounds per second, dropped changes, accuracy.
 
     pip install -r benchmarks/requirements.txt
     python benchmarks/quorum.py
 
 Trains 64-64-10 on the digits by DiLoCo with three workers, of which one takes three times as long for its gradients.
-Every gradient is made to last 50 ms by sleeping, so that the ranks' sharing of cores says little. Prints a table, and
+Every gradient takes 50 ms by sleeping, so that it makes little difference that ranks share cores. Prints a table, and
 writes it to results/quorum.json.
 """
 

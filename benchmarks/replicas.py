@@ -1,10 +1,10 @@
-"""Every asynchronous algorithm with more and more replicas, from its default settings, against Downpour with Adagrad.
+"""Every asynchronous algorithm with more and more replicas and default settings, against Downpour with Adagrad.
 
     python benchmarks/replicas.py [--replicas 2 4 8] [--only NAME ...]
 
-Trains 784-128-10 on Fashion-MNIST for 10 epochs, on virtual clusters whose gradients take 1 s, more or less. Prints a
-table of test accuracies, and of the points by which each algorithm's worst falls behind Downpour's with as many
-replicas; writes it to results/replicas.json.
+Trains 784-128-10 on Fashion-MNIST for 10 epochs, on virtual clusters whose gradients take about 1 s. Prints a table of
+test accuracies, and of the points by which each algorithm at most falls behind Downpour with as many replicas; writes
+it to results/replicas.json.
 """
 
 from __future__ import annotations

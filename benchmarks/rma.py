@@ -3,18 +3,18 @@
     python benchmarks/rma.py [--rounds 15]
     mpirun --hostfile FILE --map-by ppr:1:node -n 2 python benchmarks/rma.py
 
-Starts two ranks, if a launcher hasn't: a worker with one server, both as they are in a run, through windows on one node
-and by messages between two. All cases take turns within each round:
+Starts two ranks, unless a launcher has: a worker and a server, as in a run, through windows on one node and by messages
+between two. All cases take turns within each round:
 
 - memcpy: the worker copies a gradient that it has just written to another vector;
-- fetch: the worker brings the server's parameters into its vector;
-- push: the worker delivers a gradient that it has just written into the server's mailbox, which frees its slots unread;
-  between nodes the worker goes on while the gradient travels;
-- delivered: such a push until the server has the whole of it, as a send ends when its data have arrived;
-- applied: until the server has also applied it with Adagrad.
+- fetch: the worker fetches the server's parameters;
+- push: the worker writes such a gradient into the server's mailbox, which frees its slots unread; between nodes the
+  worker continues while the gradient travels;
+- delivered: such a push until the server has received all of it;
+- applied: such a push until the server has also applied it with Adagrad.
 
-A send and its receipt, before and after the rounds, have no other work beside them. Bandwidths count each byte once. An
-idle server's answer is timed from a chunk's delivery to its being applied.
+A send is timed before and after the rounds. Bandwidths count each byte once. The answer of an idle server is the time
+from a chunk's delivery to its application.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mpidl.launch import environment
 from mpidl.shards.policies import ApplyAtOnce, PushHeader
 
 SIZES = [1 << bits for bits in range(16, 27, 2)][: 1 if QUICK else None]
-#: Bytes that each case moves at least per round: short transfers are repeated.
+#: Least bytes that each case moves per round: short transfers are repeated.
 PER_ROUND = 4 << 20
 CASES = ("memcpy", "fetch", "push", "delivered", "applied")
 QUESTIONS = 200
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 class EveryThird(ApplyAtOnce):
-    """Apply every third push, that of the last case; of the others, only the slots are freed."""
+    """Apply every third push, that of the last case; free the slots of the others."""
 
     def apply_chunk(self, shard: Any, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         """Update the chunk's parameters, if the push is a third one."""
@@ -89,7 +89,7 @@ def transfer(pair: Any, size: int, rounds: int) -> dict[str, Any] | None:
 
 
 class Worker:
-    """The worker's vectors, and how long each case took on them."""
+    """The worker's vectors, and the timings of each case."""
 
     def __init__(self, served: Any, size: int) -> None:
         self._served, self._size = served, size

@@ -3,8 +3,8 @@
     make rubbish
     python benchmarks/rubbish.py [--cases 2000] [--ranks 60] [--seed 0] [--kinds values,keys,...]
 
-``--cases`` are run in this process by all commands, ``--ranks`` by ``mpidl train -n 3``. The files of those that end
-wrongly are kept, and told with what the command said. The exit code is 1 if there are any.
+All commands run ``--cases`` configurations in this process, ``mpidl train -n 3`` runs ``--ranks`` on ranks. The files
+of those that end wrongly are kept, and the command's output is printed. The exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from rubbish_outcomes import Outcome, attempt, judge
 RANKS_LIMIT, PATIENCE = 20.0, 20.0
 #: Characters shown of a line.
 WIDTH = 300
-#: Bytes of memory that a process may ask for: what takes more is told, and not tried.
+#: Bytes of memory that a process may allocate: more is an error of one line.
 MEMORY = 16 << 30
 
 
 def main() -> None:
-    """Run all cases, and tell which end wrongly."""
+    """Run all cases, and print those that end wrongly."""
     parser = argparse.ArgumentParser(description="Bad configurations at random.")
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--ranks", type=int, default=60)

@@ -2,10 +2,10 @@
 
     python benchmarks/rules.py [--device cuda] [--rounds 9]
 
-Bandwidth counts what is read and what is written: memcpy 8 bytes per element, Adagrad 20 (reads parameter, sum and
-gradient, writes parameter and sum). The shard of 64 Ki elements is in the cache, as a chunk of a push is when the
-server applies it; the one of 32 Mi elements isn't. PyTorch's figure is that of `optimizer.step()`: of Adagrad, or of
-Adam on a GPU, for which it has no fused Adagrad. There memcpy is CuPy's copy within the GPU's memory.
+Bandwidth counts bytes read and bytes written: memcpy 8 per element, Adagrad 20 (reads parameter, sum and gradient,
+writes parameter and sum). The shard of 64 Ki elements is in the cache, like a chunk of a push when the server applies
+it; the one of 32 Mi elements isn't. PyTorch's figure is that of `optimizer.step()`: of Adagrad, or of Adam on a GPU,
+for which it has no fused Adagrad. There memcpy is CuPy's copy within the GPU's memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ except ImportError:
 
 MEMCPY = "memcpy"
 TORCH = "PyTorch, fused"
-#: Elements of the shard, and how often it is updated in one timing.
+#: Elements of the shard, and updates in one timing.
 SIZES = {"64 Ki": (1 << 16, 2)} if QUICK else {"64 Ki": (1 << 16, 2048), "32 Mi": (1 << 25, 2)}
 REAL = np.dtype(np.float32)
 
@@ -75,8 +75,8 @@ def measure(xp: Any, name: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def cases_of(xp: Any, elements: int) -> dict[str, Callable[[], None]]:
-    """Return what is timed: each rule and memcpy on vectors that all share, PyTorch on its own."""
-    # A positive gradient, as then the states that one case leaves to the next are in every rule's range.
+    """Return the timed functions: each rule and memcpy on shared vectors, PyTorch on its own."""
+    # With positive gradients, the states that one case leaves to the next are valid for every rule.
     parameters, gradient = xp.asarray(np.random.default_rng(0).random((2, elements), REAL))
     states = xp.zeros((2, elements), REAL)
     cases: dict[str, Callable[[], None]] = {MEMCPY: partial(xp.copyto, states[0], gradient)}

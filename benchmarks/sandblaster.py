@@ -3,14 +3,14 @@
     pip install -r benchmarks/requirements.txt scipy
     python benchmarks/sandblaster.py [--only PART ...]
 
-Five parts, on Fashion-MNIST but for the virtual cluster and the module:
+Five parts, on Fashion-MNIST except for the module:
 
 - "logistic": multinomial logistic regression with L2 in float64, from zeros: evaluations to SciPy's objective.
 - "evaluation": seconds of an evaluation of 784-1024-1024-10, by SciPy on the same gradient code and with workers.
 - "slow": seconds of an evaluation with one of three workers ten times slower, with backups and without; and on a
   virtual cluster of 1000 replicas whose portions take exponential times.
 - "module": the physics-informed network of jobs/torch_burgers.toml, five seeds, with 3 workers: evaluations to the
-  objective of SciPy where it has converged, of which SciPy itself needs about half to come as near.
+  objective of SciPy's converged run; SciPy itself comes as near after about half of its evaluations.
 - "network": 784-1024-1024-10 to its best test accuracy, beside Downpour with Adagrad; over time and over passes.
 
 Prints a table for each and writes them to results/sandblaster-PART.json, the curves to results/sandblaster.png.
@@ -55,7 +55,7 @@ L2 = 1e-4
 
 
 def main() -> None:
-    """Run the parts that are asked for."""
+    """Run the requested parts."""
     parts = {"logistic": logistic, "evaluation": evaluation, "slow": slow, "module": module, "network": network}
     parser = argparse.ArgumentParser(description="Sandblaster L-BFGS.")
     add_data(parser)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def objective(model: Network, data: mpidl.Dataset, batch: int) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-    """Return the loss and gradient of all training data as SciPy takes them, batch by batch."""
+    """Return SciPy's objective: the loss and gradient of all training data, computed batch by batch."""
     portions = Portions(data.train.samples, batch, batch, seed=0)
     minibatches = [each for number in range(portions.per_epoch) for each in portions.minibatches(number)]
     total = np.empty(model.layout.size)
@@ -129,13 +129,13 @@ def first_below(records: list[dict[str, Any]], goal: float) -> tuple[int, dict[s
 
 
 def iterations(run: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what a run's records say of its iterations."""
+    """Return the iterations in a run's records."""
     each = (record["iteration"] for record in run["records"] if "iteration" in record)
     return list({iteration["number"]: iteration for iteration in each}.values())
 
 
 def evaluation(directory: Path) -> list[dict[str, Any]]:
-    """Return seconds of an evaluation, and what the coordinator and the network have to do with it."""
+    """Return seconds of an evaluation, with the shares of the coordinator and the network."""
     layers = [*(mpidl.Dense(units, activation="relu") for units in UNITS), mpidl.Dense(10)]
     model, data = Network(layers, (28, 28)), mpidl.data.Idx(str(directory)).open()
     serial = objective(model, data, 500)
@@ -184,7 +184,7 @@ def batch_job(directory: Path, units: tuple[int, ...], epochs: int, **sections: 
 
 
 def slow(directory: Path) -> list[dict[str, Any]]:
-    """Return seconds of an evaluation where replicas differ, over the ideal."""
+    """Return seconds of an evaluation with replicas of different speeds, over the ideal."""
     rows = []
     gradient, portion, factor = 0.2, 2000, 10.0
     ideal = 60000 / portion * gradient / (2 + 1 / factor)

@@ -4,18 +4,18 @@
     python benchmarks/scaling.py --workers 1 2 4 8
     sbatch jobs/scaling.sbatch                          the same as a job array, one point a task
 
-Trains 784-1024-1024-10 by Downpour on Fashion-MNIST, and DDP with as many processes as workers. In weak scaling each
-worker has minibatches of --batch samples; in strong scaling all workers together have. Efficiency is against the single
-worker, or process, of the same run. On several hosts --start says how ranks are started, such as
+Trains 784-1024-1024-10 by Downpour on Fashion-MNIST, and DDP with a process per worker. In weak scaling each worker has
+minibatches of --batch samples; in strong scaling the minibatches of all workers together have --batch samples.
+Efficiency is relative to a single worker, or process. On several hosts --start starts the ranks, such as
 
     --start 'srun --mpi=pmix --nodes={hosts} --ntasks={ranks}'    or    --start 'mpirun --hostfile FILE -n {ranks}'
 
-The prediction is that of a virtual cluster with the durations that a single worker has measured, on as many hosts with
-as many servers if that is a point, and goes on to 1000 workers. In strong scaling, gradients are those of a single
-worker with minibatches of the same size. A worker beside all its servers computes as the single one of one host does,
-since none of its messages pass a network. A step takes so much longer than its parts, and the network is so fast, that
-the predictions of a single worker on one host and on the most hosts are what was measured.
-Without --data it is a small network on the embedded digits, without DDP. Prints a table, and writes it to
+The prediction, up to 1000 workers, is that of a virtual cluster with the durations of a single worker, measured with
+the same numbers of hosts and servers if they are among the points. In strong scaling, gradients are those of a single
+worker with minibatches of the same size. A worker on the host of all its servers computes as fast as the single worker
+on one host, since none of its messages pass a network. The overhead of a step, and the bandwidth of the network, are
+fitted to the single workers on one host and on the most hosts.
+Without --data it trains a small network on the embedded digits, without DDP. Prints a table, and writes it to
 results/scaling.json, scaling.h5 and scaling.png.
 
 --point K only measures the K-th point, and keeps it in --points DIRECTORY; --gather makes the table of what is there.
@@ -72,11 +72,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="directory of the four Fashion-MNIST .gz files")
     for name in ("workers", "servers", "partitions", "hosts"):
         parser.add_argument(f"--{name}", type=int, nargs="+", default=[1, 2] if name == "workers" else [1])
-    parser.add_argument("--start", type=shlex.split, help="what starts {ranks} ranks on {hosts} hosts, if several")
+    parser.add_argument("--start", type=shlex.split, help="command that starts {ranks} ranks on {hosts} hosts")
     parser.add_argument("--batch", type=int, default=128, help="samples in a minibatch")
     parser.add_argument("--steps", type=int, default=230, help="gradients of a worker in a run")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each point")
-    parser.add_argument("--points", type=Path, help="directory that keeps what each point has measured")
+    parser.add_argument("--points", type=Path, help="directory for the measurements of the points")
     parser.add_argument("--point", type=int, metavar="K", help="measure this point only, from 0")
     parser.add_argument("--count", action="store_true", help="print the number of points")
     parser.add_argument("--gather", action="store_true", help="make the table of the points in --points")
@@ -87,12 +87,12 @@ def arguments() -> argparse.Namespace:
     if (options.gather or options.point is not None) and options.points is None:
         parser.error("--points: missing, expected a directory")
     if options.start is None and max(options.hosts) > 1:
-        parser.error("--start: missing, expected what starts ranks on several hosts")
+        parser.error("--start: missing, expected the command that starts ranks on several hosts")
     return options
 
 
 def points(options: argparse.Namespace) -> Iterator[Point]:
-    """Yield the points, those of one worker first: with them all others are compared."""
+    """Yield the points, first those of one worker, with which all others are compared."""
     kinds = [WEAK, STRONG] + [DDP_WEAK, DDP_STRONG] * (options.data is not None)
     found: dict[Point, None] = {}
     axes = (kinds, options.hosts, options.servers, options.partitions, options.workers)
@@ -109,7 +109,7 @@ def points(options: argparse.Namespace) -> Iterator[Point]:
 
 
 def measure(chosen: list[Point], options: argparse.Namespace, directory: Path) -> None:
-    """Run the points in turn, round after round, and write what each has measured into a file of its own."""
+    """Run the points in turn, round after round, and write the measurements of each into a file of its own."""
     runs: dict[Point, list[dict[str, Any]]] = {point: [] for point in chosen}
     alone: dict[Point, list[dict[str, Any]]] = {point: [] for point in chosen if point.scaling == STRONG}
     for _ in range(options.rounds):
@@ -126,12 +126,12 @@ def measure(chosen: list[Point], options: argparse.Namespace, directory: Path) -
 
 
 def start(point: Point, options: argparse.Namespace) -> list[str] | None:
-    """Return the words that start a point's ranks."""
+    """Return the command that starts a point's ranks."""
     return options.start and [word.format(hosts=point.hosts, ranks=point.ranks) for word in options.start]
 
 
 def run(point: Point, options: argparse.Namespace, directory: Path, batch: int | None = None) -> dict[str, Any]:
-    """Train on the point's ranks; return its speed, and where the time went."""
+    """Train on the point's ranks; return speed, shares of time and durations."""
     with tempfile.TemporaryDirectory(dir=directory) as own:
         summary = train(job(point, options, batch), point.ranks, Path(own), start(point, options))
     return {key: summary[key] for key in ("samples_per_second", "shares", "timing")}
@@ -199,7 +199,7 @@ def row(
 
 
 def label_of(point: Point, rows: list[dict[str, Any]]) -> str:
-    """Return what the plot calls a point's series: its scaling, and of what else the rows have several values."""
+    """Return the label of a point's series: its scaling, and its other numbers if the rows have several of them."""
     words = [point.scaling]
     for name in ("hosts",) if point.ddp else ("hosts", "servers", "partitions"):
         if len({each[name] for each in rows if point_of(each).ddp == point.ddp}) > 1:
@@ -209,7 +209,7 @@ def label_of(point: Point, rows: list[dict[str, Any]]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> Path:
-    """Draw samples/s and efficiency over workers; what is predicted is dashed, and said so."""
+    """Draw samples/s and efficiency over workers, predictions dashed and labelled."""
     figure, (speeds, efficiencies) = pyplot().subplots(1, 2, figsize=(13, 8), layout="constrained")
     colours = pyplot().get_cmap("tab20").colors
     for axes in (speeds, efficiencies):

@@ -1,4 +1,4 @@
-"""What benchmarks/scaling.py measures: points, their configurations and their records."""
+"""The points of benchmarks/scaling.py: configurations and records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STRONG, WEAK, DDP_STRONG, DDP_WEAK = "strong", "weak", "DDP, strong", "DDP, weak
 
 @dataclass(frozen=True)
 class Point:
-    """What is measured: `workers` are replicas, or processes of DDP."""
+    """A measurement; `workers` are replicas, or processes of DDP."""
 
     scaling: str
     hosts: int
@@ -24,7 +24,7 @@ class Point:
 
     @property
     def ddp(self) -> bool:
-        """Whether it is PyTorch's."""
+        """Whether it is one of PyTorch's DDP."""
         return self.scaling in (DDP_STRONG, DDP_WEAK)
 
     @property
@@ -38,7 +38,7 @@ class Point:
 
 
 def job(point: Point, options: argparse.Namespace, batch: int | None = None) -> Job:
-    """Return the configuration of a point, with its own minibatches or larger or smaller ones."""
+    """Return the configuration of a point, with `batch` samples in a minibatch if given."""
     sections = {
         "run": {"steps": options.steps * point.workers},
         "data": {"batch": batch or point.batch(options.batch)},

@@ -21,19 +21,19 @@ from training import with_sections
 
 #: Most workers of a server where more are predicted than were measured.
 FOR_A_SERVER = 20
-#: Bytes per second that a link between hosts has at least and at most, and how often what lies between is halved.
+#: Least and most bytes per second of a link between hosts, and steps of the bisection between them.
 LINKS, HALVINGS = (1e5, 1e12), 16
 
 
 class Fit(NamedTuple):
-    """What makes predictions of single workers what was measured.
+    """Parameters with which predictions of single workers are their measurements.
 
     Attributes
     ----------
     bandwidth : float
         Bytes per second between hosts.
     missing : float
-        Seconds of a step on one host that the durations lack.
+        Seconds of a step on one host that are not in the measured durations.
     """
 
     bandwidth: float
@@ -54,17 +54,17 @@ def predicted(
     Parameters
     ----------
     point
-        What to predict.
+        The point to predict.
     singles
-        The records of single workers. The one on as many hosts with as many servers says how long gradients and updates
-        take, or the one on the fewest.
+        The records of single workers. Durations come from the one with the same numbers of hosts and servers, or else
+        from the first.
     fit
     cores
         Number of cores that all ranks share; each has its own if None.
     alone
         Runs of a single worker with the point's minibatches, if these are others.
     seed
-        Decides the durations that are drawn.
+        Seed of the random durations.
     """
     base = next((each for each in singles if same_place(point, each)), singles[0])
     measured, gradients = timing(base["runs"]), timing(alone or base["runs"])
@@ -87,7 +87,7 @@ def predicted(
 
 
 def same_place(point: Point, record: dict[str, Any]) -> bool:
-    """Return whether a record is of as many hosts and servers."""
+    """Return whether a record has the same numbers of hosts and servers."""
     return (point.hosts, point.servers) == (record["hosts"], record["servers"])
 
 
@@ -97,7 +97,7 @@ def on_a_host(point: Point) -> int:
 
 
 def fitted(singles: list[dict[str, Any]], options: argparse.Namespace) -> Fit:
-    """Return what makes predictions right: on one host of the first single worker, between hosts of the last one."""
+    """Fit the overhead of a step to the first single worker, and the link between hosts to the last one."""
     record, missing = singles[0], 0.0
     if record["hosts"] == 1:
         speed = predicted(point_of(record), singles, options, Fit(float("inf"), 0.0), record["cores"])
@@ -106,9 +106,9 @@ def fitted(singles: list[dict[str, Any]], options: argparse.Namespace) -> Fit:
 
 
 def link(singles: list[dict[str, Any]], options: argparse.Namespace, missing: float) -> float:
-    """Return the bytes per second between hosts with which the last single worker is predicted to be as fast as it was.
+    """Return the bytes per second between hosts with which the prediction for the last single worker is right.
 
-    If it has no server on another host, those of its memory.
+    Without a server on another host, return those of its memory.
     """
     record = singles[-1]
     if not any(servers_elsewhere(point_of(record))):
@@ -122,7 +122,7 @@ def link(singles: list[dict[str, Any]], options: argparse.Namespace, missing: fl
 
 
 def servers_elsewhere(point: Point) -> list[int]:
-    """Return for each worker how many servers are on other hosts than its own."""
+    """Return, for each worker, the number of servers on other hosts than its own."""
     nodes = [rank // on_a_host(point) for rank in range(point.ranks)]
     roles = assign(nodes, point.servers, point.partitions)
     return [sum(nodes[server] != nodes[ranks[0]] for server in roles.servers) for ranks in roles.replicas]

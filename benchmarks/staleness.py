@@ -4,8 +4,8 @@
     python benchmarks/staleness.py
 
 Reproduces the contrast that Zhang, Gupta, Lian, Liu (2016), Staleness-aware async-SGD, show for CIFAR-10, with
-784-128-10 on Fashion-MNIST: lambda = 30 learners whose gradients take 1 s, more or less; n = 1, 15 and 30; plain SGD
-at a rate that is too high once staleness is large. Prints a table of test accuracy and measured staleness beside
+784-128-10 on Fashion-MNIST: lambda = 30 learners whose gradients take about 1 s; n = 1, 15 and 30; plain SGD at a rate
+that is too high for large staleness. Prints a table of test accuracy and measured staleness beside
 (lambda - 1) / c, and writes it to results/staleness.json, the accuracy over epochs to results/staleness.png.
 """
 

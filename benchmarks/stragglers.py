@@ -4,8 +4,8 @@
     python benchmarks/stragglers.py
 
 Trains 784-128-10 on Fashion-MNIST with three workers, of which one takes ten times as long for its gradients. Every
-gradient is made to last 40 ms by sleeping, so that the ranks' sharing of cores says nothing. The sum of the workers'
-speeds is measured: each kind of worker alone, by the same algorithm. Prints a table, and writes it to
+gradient takes 40 ms by sleeping, so that it makes no difference that ranks share cores. The sum of the workers' speeds
+is measured with each kind of worker alone, by the same algorithm. Prints a table, and writes it to
 results/stragglers.json.
 """
 
@@ -18,9 +18,9 @@ from typing import Any
 from harness import parse, save, table
 from training import add_data, fashion, train
 
-#: Seconds of a gradient, and how much slower the slow worker is.
+#: Seconds of a gradient, and the factor of the slow worker.
 GRADIENT, FACTOR = 0.04, 10.0
-#: Algorithms in which all wait for the slowest: fewer steps tell as much.
+#: Algorithms in which all workers wait for the slowest: fewer steps suffice.
 WAITING = ("ssp", "sync")
 CASES: dict[str, dict[str, Any]] = {
     "downpour": {"name": "downpour"},

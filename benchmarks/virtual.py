@@ -2,9 +2,9 @@
 
     python benchmarks/virtual.py
 
-Trains 784-128-10 by Downpour with 1000 virtual replicas on synthetic data of Fashion-MNIST's shape, and computes
-as many gradients of the same batches in a plain loop, in turn. Prints a table of milliseconds a gradient, and writes
-it to results/virtual.json. A first, uncounted run lets the machine provide the memory.
+Trains 784-128-10 by Downpour with 1000 virtual replicas on synthetic data of Fashion-MNIST's shape, and computes the
+gradients of the same batches in a plain loop, in turn. Prints a table of milliseconds per gradient, and writes it to
+results/virtual.json. A first run, to allocate the memory, doesn't count.
 """
 
 from __future__ import annotations

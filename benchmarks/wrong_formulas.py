@@ -25,7 +25,7 @@ PACKAGE = Path("src", "mpidl")
 
 
 class Wrong(NamedTuple):
-    """A file of the package, an expression in it, and what is wrong to write in its place."""
+    """A file of the package, an expression in it, and a wrong one in its place."""
 
     file: str
     right: str
@@ -162,7 +162,7 @@ FORMULAS = (
 
 
 def main() -> None:
-    """Try all formulas; name those that no test notices."""
+    """Try all formulas; print those that no test notices."""
     parser = argparse.ArgumentParser(description="Wrong formulas that the tests must notice.")
     parser.add_argument("--only", default="", help="files whose name has this in it")
     options = parse(parser, only="wire/onebit")
@@ -194,7 +194,7 @@ def noticed(formula: Wrong, tree: Path) -> bool:
 
 
 def rooms(file: str) -> list[list[str]]:
-    """Return the tests of a file's room, those first that are likeliest to notice."""
+    """Return the tests of a file's room, first those that are likeliest to notice."""
     room = Path(file).parts[0]
     named = f"tests/{room}/test_{Path(file).stem}.py"
     own = [[named]] if (ROOT / named).exists() else []

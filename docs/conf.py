@@ -1,4 +1,4 @@
-"""Sphinx's settings of the manual: `make docs`."""
+"""Settings of Sphinx for the manual: `make docs`."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ release = version = VERSION
 
 extensions = ["keys", "sphinx.ext.autodoc", "numpydoc"]
 exclude_patterns = ["_build"]
-# What docstrings have between single backticks: a link where Sphinx knows the name, else code.
+# Single backticks in docstrings are links if Sphinx knows the name, else code.
 default_role = "py:obj"
 # As in NumPy's manual, types are in the docstrings and not in the signatures.
 autodoc_typehints = "none"
@@ -29,12 +29,12 @@ html_copy_source = False
 
 
 def skip(app: Any, what: str, name: str, member: Any, skipped: bool, options: Any) -> bool | None:
-    """Leave out methods without a docstring of their own: what they inherit is described once."""
+    """Leave out methods that inherit their docstring: it is in the manual once."""
     return True if what == "class" and callable(member) and not getattr(member, "__doc__", None) else None
 
 
 def escape(app: Any, what: str, name: str, member: Any, options: Any, lines: list[str]) -> None:
-    """Keep docutils from reading more into a docstring than is there."""
+    """Keep docutils from taking text of a docstring for markup."""
     lines[:] = docstrings.escape("\n".join(lines)).split("\n")
 
 

@@ -1,4 +1,4 @@
-"""What the PyTorch peers share: the network, the data, the evaluation and the report.
+"""Shared by the PyTorch peers: the network, the data, the evaluation and the report.
 
 Importing it sets one thread a process, in the environment that spawned processes inherit.
 """
@@ -75,13 +75,13 @@ def network() -> nn.Sequential:
 
 
 def shard(samples: int, worker: int, workers: int, epoch: int) -> Tensor:
-    """Return this worker's samples of an epoch's permutation: shards are disjoint and equally long."""
+    """Return this worker's samples of an epoch's permutation: shards are disjoint and of equal length."""
     permutation = torch.randperm(samples, generator=torch.Generator().manual_seed(SEED + epoch))
     return permutation[: samples - samples % workers][worker::workers]
 
 
 def warm(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    """Run forward and backward once, so that what libraries do at first use is outside the clock."""
+    """Run forward and backward once, so that libraries initialise before the clock starts."""
     functional.cross_entropy(model(images), labels).backward()
     model.zero_grad()
 
@@ -98,7 +98,7 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 @dataclass
 class Report:
-    """The figures of a run; ``seconds`` is training alone, evaluation and start-up left out."""
+    """The figures of a run; ``seconds`` is the time of training, without evaluation and start-up."""
 
     name: str
     workers: int

@@ -1,6 +1,6 @@
 """Synchronous training with PyTorch's DistributedDataParallel over gloo.
 
-On processes of this host, or on those that ``mpirun`` or ``srun`` starts, with ``--rendezvous``.
+On processes of this host or, with ``--rendezvous``, on the processes of ``mpirun`` or ``srun``.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Server:
     def update(self, gradients: list[Tensor]) -> list[Tensor]:
         """Apply a worker's gradient and return the parameters.
 
-        They are sent from where they lie: another worker's update may run meanwhile, as on any asynchronous server.
+        They are sent without a copy: another worker's update may run meanwhile, as on any asynchronous server.
         """
         with self.lock:
             for parameter, gradient in zip(self.parameters, gradients, strict=True):

@@ -1,4 +1,4 @@
-"""What docstrings and annotations say of the keys that a configuration takes. Needs no Sphinx."""
+"""Descriptions of a configuration's keys, from docstrings and annotations. Needs no Sphinx."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Key:
 
 
 def keys(cls: type, leave_out: type | None = None) -> list[Key]:
-    """Return the keys of a dataclass in their order, without those that `leave_out`, a base class, has too."""
+    """Return the keys of a dataclass in their order, without those of the base class `leave_out`."""
     known = descriptions(cls)
     annotations = get_type_hints(cls, include_extras=True)
     base = {field.name for field in dataclasses.fields(leave_out)} if leave_out else set()
@@ -57,7 +57,7 @@ def keys(cls: type, leave_out: type | None = None) -> list[Key]:
 
 
 def subsections(cls: type) -> Iterator[tuple[str, type, bool]]:
-    """Yield name and class of each key of a dataclass that is a section of its own, and whether it may be repeated."""
+    """Yield name and class of each key that is a section itself, and whether it may be repeated."""
     for name, annotation in get_type_hints(cls).items():
         if is_dataclass(annotation):
             yield name, annotation, False
@@ -66,7 +66,7 @@ def subsections(cls: type) -> Iterator[tuple[str, type, bool]]:
 
 
 def descriptions(cls: type) -> dict[str, str]:
-    """Return the description of each key that the docstrings of a class and its bases have, on one line."""
+    """Return the description of each key in the docstrings of a class and its bases, on one line."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         for heading, body in sections(base):
@@ -76,7 +76,7 @@ def descriptions(cls: type) -> dict[str, str]:
 
 
 def prose(cls: type) -> str:
-    """Return a class's docstring as reStructuredText, without what it says of keys."""
+    """Return a class's docstring as reStructuredText, without its sections on keys."""
     parts = []
     for heading, body in sections(cls):
         if heading not in KEYS:
@@ -93,7 +93,7 @@ def sections(cls: type) -> Iterator[tuple[str, str]]:
 
 
 def escape(text: str) -> str:
-    """Return a docstring in which a shape (n, *shape), |x| and "S. Ioffe" are text, and no markup."""
+    """Return a docstring in which a shape (n, *shape), |x| and "S. Ioffe" are text, not markup."""
     text = re.sub(r"^(\s*[A-Z])\. ", r"\1\\. ", text, flags=re.MULTILINE)
     parts = re.split(r"(``.*?``)", text, flags=re.DOTALL)
     parts[::2] = [re.sub(r"((?<=, )\*|\|)(?=\w)", r"\\\1", part) for part in parts[::2]]

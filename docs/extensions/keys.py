@@ -1,4 +1,4 @@
-"""Directives that write the tables of a configuration's keys from its classes, so that the manual can't differ.
+"""Directives that generate the tables of a configuration's keys from its classes, so that the manual is up to date.
 
 ``.. keys:: PATH``
     What PATH names: a dataclass (``mpidl.data.Augmentation``), an item of a mapping (``mpidl.config.SECTIONS.run``),
@@ -25,7 +25,7 @@ from sphinx.util.docutils import SphinxDirective
 
 
 def resolve(path: str) -> Any:
-    """Return what a dotted path names: a module, then attributes or a mapping's items."""
+    """Return the object at a dotted path: a module, then attributes or a mapping's items."""
     first, *rest = path.split(".")
     found = import_module(first)
     for depth, name in enumerate(rest, start=2):
@@ -39,7 +39,7 @@ def resolve(path: str) -> Any:
 
 
 class Keys(SphinxDirective):
-    """See the module."""
+    """Tables of keys."""
 
     required_arguments = 1
     option_spec: ClassVar[dict[str, Any]] = {"leave-out": directives.unchanged}
@@ -59,7 +59,7 @@ class Keys(SphinxDirective):
 
 
 class Names(SphinxDirective):
-    """See the module."""
+    """A list of names."""
 
     required_arguments = 1
 
@@ -75,7 +75,7 @@ class Names(SphinxDirective):
 
 
 class Keywords(SphinxDirective):
-    """See the module."""
+    """A table of keywords."""
 
     required_arguments = 1
 

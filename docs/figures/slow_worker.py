@@ -3,8 +3,8 @@
     pip install matplotlib
     python docs/figures/slow_worker.py --data DIRECTORY
 
-Trains Fashion-MNIST from DIRECTORY five times as slow_worker.toml says, about six minutes in all. A run whose files
-are in runs/slow_worker already is only drawn.
+Trains Fashion-MNIST from DIRECTORY five times by slow_worker.toml, about six minutes in all. Runs that are already in
+runs/slow_worker are only drawn.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CURVES = {
 
 
 def train(case: str, data: Path) -> None:
-    """Train as one of the cases says, unless there is such a run."""
+    """Train one of the cases, unless there is such a run."""
     if (RUNS / case / "summary.json").exists():
         return
     ranks, settings = CASES[case]
@@ -59,7 +59,7 @@ def curve(run: Path) -> tuple[list[float], list[float]]:
 
 
 def main() -> None:
-    """Train what has not been trained yet, and draw."""
+    """Train the missing runs, and draw."""
     parser = argparse.ArgumentParser(description="Draw docs/figures/slow_worker.png.")
     parser.add_argument("--data", type=Path, required=True, help="directory of the four Fashion-MNIST .gz files")
     options = parser.parse_args()
