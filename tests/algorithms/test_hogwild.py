@@ -51,7 +51,7 @@ def test_hogwild_with_one_replica_is_serial_sgd(lab, least_squares):
 
 def test_staleness_of_hogwild_counts_the_updates_between_read_and_write(lab, tally):
     totals = lab.engine(tally(), Hogwild(), servers=1, replicas=5, epochs=80, times=Times(Exponential(1.0))).run()
-    assert totals.staleness_sum / totals.staleness.sum() == pytest.approx(4, rel=0.05)
+    assert totals.staleness.sum / totals.staleness.counts.sum() == pytest.approx(4, rel=0.05)
 
 
 def test_hogwild_touches_only_what_its_gradient_says(lab, tally):

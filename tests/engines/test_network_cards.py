@@ -13,9 +13,8 @@ from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
 from mpidl.engines.virtual import VirtualEngine, VirtualTime, network
-from mpidl.engines.virtual.fair_shares import fair_shares
 from mpidl.engines.virtual.machines import Machines
-from mpidl.engines.virtual.network import Network
+from mpidl.engines.virtual.network import Network, fair_shares
 from mpidl.engines.virtual.times import Constant, Exponential, Times
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
@@ -220,7 +219,7 @@ def test_a_fetch_ahead_goes_on_behind_its_push(least_squares, messages, stalenes
     times = Times(Constant(0.1), bandwidth=nbytes / 0.08, chunk=nbytes / 10, messages=messages)
     totals = engine(problem, Downpour(overlap=True), times, replicas=1).run()
     # What is fetched while a gradient is computed has the push before it or, without messages, not even that.
-    assert np.argmax(totals.staleness) == staleness
+    assert np.argmax(totals.staleness.counts) == staleness
     assert totals.trained_seconds == pytest.approx(totals.batches * 0.1, rel=0.05)
 
 

@@ -108,7 +108,7 @@ def test_no_update_is_lost(tally, schedule, n_fetch, n_push, overlap):
     totals = engine.run()
     assert np.array_equal(engine.parameters(), -model.total(101, 3))
     assert totals.samples == 3 * 101
-    assert int(totals.staleness.sum()) == 3 * totals.pushes
+    assert int(totals.staleness.counts.sum()) == 3 * totals.pushes
 
 
 @pytest.mark.parametrize("chunk", [8.0, 1e6])
@@ -142,7 +142,7 @@ def test_mean_staleness_is_one_less_than_the_number_of_workers(tally, replicas):
     engine = make_engine(*tally(), Downpour(), Sgd(1.0), servers=2, replicas=replicas, epochs=80, times=times)
     totals = engine.run()
     # The run's first pushes are fresher: that costs the mean less than replicas / pushes.
-    assert totals.staleness_sum / totals.staleness.sum() == pytest.approx(replicas - 1, rel=0.02)
+    assert totals.staleness.sum / totals.staleness.counts.sum() == pytest.approx(replicas - 1, rel=0.02)
 
 
 def test_overlap_adds_staleness_and_hides_latency(tally):
@@ -152,9 +152,9 @@ def test_overlap_adds_staleness_and_hides_latency(tally):
     # Three messages of 0.4 s a step, or none to wait for; the push in flight and the fetch ahead are two steps.
     assert plain.last_push == pytest.approx(39 * 2.2, abs=2)
     assert overlapped.last_push == pytest.approx(39, abs=2)
-    assert plain.staleness_max == 0
-    assert np.flatnonzero(overlapped.staleness).tolist() == [0, 1, 2]
-    assert overlapped.staleness[2] == 37
+    assert plain.staleness.max == 0
+    assert np.flatnonzero(overlapped.staleness.counts).tolist() == [0, 1, 2]
+    assert overlapped.staleness.counts[2] == 37
 
 
 def test_a_seed_decides_a_run_and_the_number_of_servers_does_not(least_squares):

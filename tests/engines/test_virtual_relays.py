@@ -90,7 +90,7 @@ def test_every_gradient_counts_once(tally, algorithm, servers, replicas, at, awa
     else:
         assert run.parameters() == pytest.approx(expected, rel=0.01)
     # To servers, a sum is one push.
-    assert totals.staleness.sum() <= totals.pushes * servers
+    assert totals.staleness.counts.sum() <= totals.pushes * servers
 
 
 def test_what_is_on_its_way_through_a_relay_counts_in_a_cut(tally):
@@ -115,7 +115,7 @@ def test_workers_of_one_speed_share_exchanges(tally, algorithm):
     run = engine(tally(samples=2000), algorithm, times, replicas=5)
     totals = run.run()
     # Three replicas push themselves, and two by one relay.
-    assert totals.staleness.sum() == pytest.approx(totals.pushes * 4 / 5, rel=0.05)
+    assert totals.staleness.counts.sum() == pytest.approx(totals.pushes * 4 / 5, rel=0.05)
 
 
 @pytest.mark.parametrize(("of_node", "far"), [(4, 2), (5, 3), (8, 6)])
@@ -152,7 +152,7 @@ def test_statistics_are_averaged(tally):
     deaths = tuple(Death(near, 0.5) for near in (2, 3, 4))
     times = two_nodes(compute=Constant(1.0), bandwidth=1e6, deaths=deaths)
     run = engine((model, split), Downpour(), times, replicas=5, statistics=[Range(0, 3)])
-    assert run.run().staleness.tolist()[:2] == [16, 0]
+    assert run.run().staleness.counts.tolist()[:2] == [16, 0]
     expected = -model.total(64, EPOCHS)
     assert np.array_equal(run.parameters(), np.where(np.arange(13) < 3, expected / 2, expected))
 

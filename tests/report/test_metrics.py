@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mpidl.config import from_dict, load
 from mpidl.errors import MpidlError, UsageError
 from mpidl.report.recorder import Recorder
-from mpidl.shards.staleness import staleness_statistics
+from mpidl.shards.staleness import Histogram
 
 
 def configuration(directory, name="name"):
@@ -130,7 +130,7 @@ def test_a_full_disk(tmp_path):
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(1, 40))
 def test_statistics_of_staleness(values, bins):
     counts = np.bincount(np.minimum(values, bins - 1), minlength=bins)
-    statistics = staleness_statistics(counts, sum(values), max(values))
+    statistics = Histogram(counts, sum(values), max(values)).statistics()
     assert statistics["mean"] == pytest.approx(np.mean(values))
     assert statistics["max"] == max(values)
     for name, fraction in (("p50", 0.5), ("p99", 0.99)):
@@ -139,7 +139,7 @@ def test_statistics_of_staleness(values, bins):
 
 
 def test_statistics_without_pushes():
-    assert staleness_statistics(np.zeros(8, np.int64), 0, 0) == {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}
+    assert Histogram().statistics() == {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}
 
 
 def test_a_run_that_does_not_begin_leaves_nothing_that_it_made(tmp_path):

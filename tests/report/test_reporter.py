@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from mpidl.config import from_dict
-from mpidl.engines.totals import Totals
+from mpidl.engines.totals import Spent, Totals
 from mpidl.job.build import build
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
@@ -46,7 +46,7 @@ def totals(seconds, epochs, loss):
         weight=epochs * SAMPLES,
         first_fetch=1000.0,
         last_push=now,
-        busy_seconds=[0.0],
+        spent=Spent(busy_seconds=[0.0]),
     )
 
 

@@ -1,13 +1,42 @@
-"""The running totals of a training run, over all of its ranks."""
+"""The running totals of a training run over all its ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from mpidl.shards.staleness import Histogram
 
-from mpidl.shards.staleness import BINS
+
+@dataclass
+class Spent:
+    """The time of a run's ranks, as they measure it.
+
+    Attributes
+    ----------
+    workers, replicas, relays : int
+        Number of workers and of replicas whose time was measured, and of relays.
+    computing_seconds, overhead_seconds, fetching_seconds, pushing_seconds : float
+        Total time of all replicas for gradients, for the other parts of a step (batches and their own arithmetic), for
+        copying parameters, and for copying pushes into mailboxes.
+    computing_squares : float
+        Sum of the squares of the gradients' durations, in seconds squared.
+    waiting_seconds : float
+        Time that a replica waited for servers; mean over the replicas.
+    busy_seconds : list of float
+        Time that the server of each shard has worked.
+    """
+
+    workers: int = 0
+    replicas: int = 0
+    relays: int = 0
+    computing_seconds: float = 0.0
+    overhead_seconds: float = 0.0
+    computing_squares: float = 0.0
+    fetching_seconds: float = 0.0
+    pushing_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    busy_seconds: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -17,37 +46,27 @@ class Totals:
     Attributes
     ----------
     now : float
-        Time at which they were taken, in seconds since the epoch.
+        Time of the totals, in seconds since the epoch.
     samples, batches : int
         Number of samples and of batches that all replicas have trained on.
     loss, weight : float
-        Sum of the batches' training losses, each times the batch's weight, and sum of these weights: where batches
-        have none of their own, sum of the samples' losses and number of samples.
+        Sum of the batches' training losses, each times the batch's weight, and sum of these weights; if batches have
+        no weights, sum of the samples' losses and number of samples.
     pushes, fetches, bytes_pushed, bytes_fetched : int
         Number of pushes and fetches of whole vectors by all replicas, and their bytes.
     bytes_behind : int
-        The part of the bytes fetched that came behind a push, while the rest of the push was on its way.
+        The bytes fetched right behind a push, while the rest of the push was under way.
     bytes_moved : int
         Bytes that ranks of the same replica have sent each other.
-    first_fetch, last_push : float
-        Time at which training began and ended, in seconds since the epoch; 0 if it has not.
-    evaluation_seconds, waiting_seconds : float
-        Time that a replica spent on the test data during training, and waiting for servers; means over the replicas.
-    busy_seconds : list of float
-        Time that the server of each shard has worked.
-    computing_seconds, overhead_seconds, fetching_seconds, pushing_seconds : float
-        Time that all replicas together spent on gradients, on the other parts of a step (batches and their own
-        arithmetic), on copying parameters, and on copying pushes into mailboxes.
-    computing_squares : float
-        Sum of the squares of the gradients' durations, in seconds squared.
     dropped : int
         Number of pushes that shards have dropped.
-    workers, replicas, relays : int
-        Number of workers and of replicas whose time was taken, and of relays.
-    staleness : array (BINS,) of int64
-        Number of pushes in each bin of `shards.staleness.Histogram`, over all shards.
-    staleness_sum, staleness_max : int
-        Sum and maximum of the staleness of all pushes.
+    first_fetch, last_push : float
+        Time at which training began and ended, in seconds since the epoch; 0 if it has not.
+    evaluation_seconds : float
+        Time that a replica spent on the test data during training; mean over the replicas.
+    staleness : Histogram
+        Staleness of the pushes to all shards.
+    spent : Spent
     """
 
     now: float
@@ -61,23 +80,12 @@ class Totals:
     bytes_fetched: int = 0
     bytes_behind: int = 0
     bytes_moved: int = 0
+    dropped: int = 0
     first_fetch: float = 0.0
     last_push: float = 0.0
     evaluation_seconds: float = 0.0
-    waiting_seconds: float = 0.0
-    computing_seconds: float = 0.0
-    overhead_seconds: float = 0.0
-    computing_squares: float = 0.0
-    fetching_seconds: float = 0.0
-    pushing_seconds: float = 0.0
-    dropped: int = 0
-    busy_seconds: list[float] = field(default_factory=list)
-    staleness: Any = field(default_factory=lambda: np.zeros(BINS, np.int64))
-    staleness_sum: int = 0
-    staleness_max: int = 0
-    workers: int = 0
-    replicas: int = 0
-    relays: int = 0
+    staleness: Histogram = field(default_factory=Histogram)
+    spent: Spent = field(default_factory=Spent)
 
     @property
     def seconds(self) -> float:
@@ -99,53 +107,54 @@ class Totals:
         dict
             "compute": mean seconds of a worker's step without fetches and pushes. "compute_deviation": standard
             deviation of a gradient's duration, relative to "compute". "service": mean seconds of a server's work on a
-            push. "bandwidth": bytes per second of pushes and of fetches that don't come behind one while it is on its
-            way, latency included; None if there were none.
+            push. "bandwidth": bytes per second of pushes, and of fetches other than those right behind a push, latency
+            included; None if there were none.
         """
-        if not self.batches or not self.computing_seconds or self.relays:
+        spent = self.spent
+        if not self.batches or not spent.computing_seconds or spent.relays:
             return {}
-        gradient = self.computing_seconds / self.batches
-        variance = max(0.0, self.computing_squares / self.batches - gradient * gradient)
-        mean = gradient + self.overhead_seconds / self.batches
-        moving = self.fetching_seconds + self.pushing_seconds
-        servers = max(1, len(self.busy_seconds))
+        gradient = spent.computing_seconds / self.batches
+        variance = max(0.0, spent.computing_squares / self.batches - gradient * gradient)
+        mean = gradient + spent.overhead_seconds / self.batches
+        moving = spent.fetching_seconds + spent.pushing_seconds
+        servers = max(1, len(spent.busy_seconds))
         return {
             "compute": mean,
             "compute_deviation": variance**0.5 / mean,
-            "service": sum(self.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
+            "service": sum(spent.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
             "bandwidth": (self.bytes_pushed + self.bytes_fetched - self.bytes_behind) / moving if moving else None,
         }
 
     def shares(self) -> dict[str, float]:
-        """Return what part of a worker's time went to what, so far; empty if nothing was measured.
+        """Return the fractions of a worker's time so far by activity; empty if nothing was measured.
 
         Returns
         -------
         dict
             "computing": gradients and the other parts of a step. "pushing" and "fetching": copying, and waiting for the
-            network to copy. "waiting": for servers and other workers, reductions included. "rest": all else; on a
-            node with more ranks than cores also the time in which others had the core. The sum is 1.
+            network to copy. "waiting": for servers and other workers, reductions included. "rest": everything else; on
+            a node with more ranks than cores also the time in which others had the core. The sum is 1.
         """
-        seconds = self.trained_seconds
-        if not self.computing_seconds or seconds <= 0:
+        seconds, spent = self.trained_seconds, self.spent
+        if not spent.computing_seconds or seconds <= 0:
             return {}
         parts = {
-            "computing": (self.computing_seconds + self.overhead_seconds) / self.replicas,
-            "pushing": self.pushing_seconds / self.workers,
-            "fetching": self.fetching_seconds / self.workers,
-            "waiting": self.waiting_seconds,
+            "computing": (spent.computing_seconds + spent.overhead_seconds) / spent.replicas,
+            "pushing": spent.pushing_seconds / spent.workers,
+            "fetching": spent.fetching_seconds / spent.workers,
+            "waiting": spent.waiting_seconds,
         }
         whole = max(seconds, sum(parts.values()))
         shares = {name: part / whole for name, part in parts.items()}
         return shares | {"rest": max(0.0, 1 - sum(shares.values()))}
 
 
-#: Totals that are sums over the workers, and those that are sums over the first ranks of the replicas.
-SUMS = ("bytes_pushed", "bytes_fetched", "bytes_behind", "bytes_moved", "fetching_seconds", "pushing_seconds")
-OF_LEADS = (
-    "samples", "batches", "loss", "weight", "pushes", "fetches", "computing_seconds", "overhead_seconds",
-    "computing_squares",
-)  # fmt: skip
+#: Sums over the workers, and sums over the first ranks of the replicas.
+SUMS = ("bytes_pushed", "bytes_fetched", "bytes_behind", "bytes_moved")
+OF_LEADS = ("samples", "batches", "loss", "weight", "pushes", "fetches")
+#: The same of `Spent`.
+SPENT_SUMS = ("fetching_seconds", "pushing_seconds")
+SPENT_OF_LEADS = ("computing_seconds", "overhead_seconds", "computing_squares")
 
 
 def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, relays: Any = None) -> Totals:
@@ -154,31 +163,37 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, rel
     Parameters
     ----------
     now : float
-        Time at which the totals are taken, in seconds since the epoch.
+        Time of the totals, in seconds since the epoch.
     workers, servers : structured arrays
-        One row for each worker and each shard; see `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
+        One row for each worker and each shard, of `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
     partitions : int
-        Number of workers of a replica, whose rows follow one another.
+        Number of workers of a replica, whose rows are consecutive.
     relays : structured array, optional
-        One row for each relay, of `WORKER_STATUS`: what is pushed and fetched for workers that count no bytes.
+        One row for each relay, of `WORKER_STATUS`: bytes of workers that count none themselves.
     """
     relayed = {name: 0 if relays is None else relays[name].sum().item() for name in ("bytes_pushed", "bytes_fetched")}
     leads = workers[::partitions]
     begun = workers["first_fetch"][workers["first_fetch"] > 0]
+    spent = Spent(
+        workers=len(workers),
+        replicas=len(leads),
+        relays=0 if relays is None else len(relays),
+        **{name: workers[name].sum().item() for name in SPENT_SUMS},
+        **{name: leads[name].sum().item() for name in SPENT_OF_LEADS},
+        waiting_seconds=float(workers["waiting_seconds"].mean()),
+        busy_seconds=servers["busy_seconds"].tolist(),
+    )
+    staleness = Histogram(
+        servers["staleness"].sum(axis=0), int(servers["staleness_sum"].sum()), int(servers["staleness_max"].max())
+    )
     return Totals(
         now=now,
         **{name: workers[name].sum().item() + relayed.get(name, 0) for name in SUMS},
         **{name: leads[name].sum().item() for name in OF_LEADS},
+        dropped=int(servers["dropped"].sum()),
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),
-        waiting_seconds=float(workers["waiting_seconds"].mean()),
-        dropped=int(servers["dropped"].sum()),
-        busy_seconds=servers["busy_seconds"].tolist(),
-        staleness=servers["staleness"].sum(axis=0),
-        staleness_sum=int(servers["staleness_sum"].sum()),
-        staleness_max=int(servers["staleness_max"].max()),
-        workers=len(workers),
-        replicas=len(leads),
-        relays=0 if relays is None else len(relays),
+        staleness=staleness,
+        spent=spent,
     )

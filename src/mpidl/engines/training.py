@@ -1,4 +1,4 @@
-"""The parts of a run that every engine in one process needs."""
+"""The parts of a run for an engine in one process."""
 
 from __future__ import annotations
 
@@ -29,15 +29,9 @@ class Training:
         The training data.
     schedule : Schedule
     rate_at : callable
-        Takes a portion's number and returns the factor of the replicas' own learning rates; see `ReplicaState`.
-    statistics : sequence of Range
-        Parameters that rules leave alone; see `ReplicaState`.
-    segments : sequence of Segment
-        Parameters that rules update in ways of their own; see `ReplicaState`.
-    buffers : callable
-        Returns what the model counts by itself; see `ReplicaState`.
-    fragments : sequence of Range
-        The parts of the vector that replicas reduce one after another; see `ReplicaState`.
+        Takes a portion's number and returns the factor of the replicas' own learning rates.
+    statistics, segments, buffers, fragments
+        As for `ReplicaState`.
     """
 
     algorithm: Algorithm
@@ -51,5 +45,5 @@ class Training:
     fragments: Sequence[Range] = ()
 
     def replica_state(self) -> ReplicaState:
-        """Return what one more replica keeps: nothing yet."""
+        """Return the initial state of another replica."""
         return ReplicaState(self.rate_at, self.statistics, self.segments, self.buffers, self.fragments)

@@ -6,7 +6,6 @@ from collections import deque
 from typing import Any
 
 from mpidl.engines.totals import Totals
-from mpidl.shards.staleness import staleness_statistics
 
 #: Shortest time in seconds over which rates are computed; ranks post their figures ten times a second.
 SHORTEST_SPAN = 0.3
@@ -37,7 +36,7 @@ class Rates:
         samples, seconds = totals.samples - before.samples, totals.seconds - before.seconds
         if seconds < SHORTEST_SPAN:
             return
-        load = _load(totals, seconds, sum(before.busy_seconds))
+        load = _load(totals, seconds, sum(before.spent.busy_seconds))
         self.values = {"samples_per_second": samples / seconds, "server_load": load}
         self._last = totals
 
@@ -55,14 +54,14 @@ class Rates:
 
 def _load(totals: Totals, seconds: float, before: float = 0.0) -> float:
     """Return the servers' mean load over the last `seconds`; they had worked for `before` seconds in total before."""
-    return min(1.0, (sum(totals.busy_seconds) - before) / len(totals.busy_seconds) / seconds)
+    return min(1.0, (sum(totals.spent.busy_seconds) - before) / len(totals.spent.busy_seconds) / seconds)
 
 
 def counts(totals: Totals) -> dict[str, Any]:
     """Return the items of a record and of the summary about a run's exchanges."""
     return {
-        "staleness": staleness_statistics(totals.staleness, totals.staleness_sum, totals.staleness_max),
-        "staleness_histogram": totals.staleness[: min(totals.staleness_max + 1, len(totals.staleness))].tolist(),
+        "staleness": totals.staleness.statistics(),
+        "staleness_histogram": totals.staleness.counts[: totals.staleness.max + 1].tolist(),
         "pushes": totals.pushes,
         "fetches": totals.fetches,
         "bytes_pushed": totals.bytes_pushed,

@@ -210,7 +210,7 @@ class Reporter:
             **self._rates.values,
             **counts(totals),
             **self._iteration,
-            "waiting": totals.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
+            "waiting": totals.spent.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
 
     def _measure(self, totals: Totals, mark: bool = True) -> None:

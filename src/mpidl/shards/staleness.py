@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -21,10 +21,19 @@ class Histogram:
         Exact sum and largest of all values.
     """
 
-    def __init__(self) -> None:
-        self.counts = np.zeros(BINS, np.int64)
-        self.sum = 0
-        self.max = 0
+    def __init__(self, counts: np.ndarray | None = None, sum: int = 0, max: int = 0) -> None:
+        self.counts = np.zeros(BINS, np.int64) if counts is None else counts
+        self.sum, self.max = sum, max
+
+    @classmethod
+    def total(cls, histograms: Iterable[Histogram]) -> Histogram:
+        """Return a histogram of the values in several."""
+        found = cls()
+        for each in histograms:
+            found.counts += each.counts
+            found.sum += each.sum
+            found.max = max(found.max, each.max)
+        return found
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the counts, their sum and maximum, of int64, as a part of `ShardState.state`."""
@@ -42,32 +51,21 @@ class Histogram:
         if staleness > self.max:
             self.max = staleness
 
+    def statistics(self) -> dict[str, float]:
+        """Return ``{"mean", "p50", "p99", "max"}``; all are 0 without pushes.
 
-def staleness_statistics(counts: Sequence[int], total: int, maximum: int) -> dict[str, float]:
-    """Return mean, p50, p99 and max of a histogram of staleness.
-
-    Parameters
-    ----------
-    counts : sequence or array of int
-        Those of a `Histogram`.
-    total, maximum : int
-        Exact sum and largest of all values.
-
-    Returns
-    -------
-    dict
-        ``{"mean", "p50", "p99", "max"}``. A percentile is the least value that at least that share of the pushes
-        doesn't exceed, or `maximum` in the last bin. All are 0 without pushes.
-    """
-    cumulative = np.cumsum(counts)
-    pushes = int(cumulative[-1])
-    if pushes == 0:
-        return {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}
-    p50, p99 = (int(np.searchsorted(100 * cumulative[:-1], percent * pushes)) for percent in (50, 99))
-    exact = len(counts) - 1
-    return {
-        "mean": int(total) / pushes,
-        "p50": p50 if p50 < exact else int(maximum),
-        "p99": p99 if p99 < exact else int(maximum),
-        "max": int(maximum),
-    }
+        A percentile is the least value that at least that share of the pushes doesn't exceed, or the maximum in the
+        last bin.
+        """
+        cumulative = np.cumsum(self.counts)
+        pushes = int(cumulative[-1])
+        if pushes == 0:
+            return {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}
+        p50, p99 = (int(np.searchsorted(100 * cumulative[:-1], percent * pushes)) for percent in (50, 99))
+        exact = len(self.counts) - 1
+        return {
+            "mean": self.sum / pushes,
+            "p50": p50 if p50 < exact else self.max,
+            "p99": p99 if p99 < exact else self.max,
+            "max": self.max,
+        }

@@ -1,4 +1,4 @@
-"""What the parts of the virtual engine share: the servers, the replicas, spare vectors and the totals."""
+"""The shared state of the virtual engine: replicas and their encodings, servers, spare vectors and totals."""
 
 from __future__ import annotations
 
@@ -15,15 +15,77 @@ from mpidl.data.batch import Minibatch
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Assignment
 from mpidl.engines.totals import Totals
-from mpidl.engines.virtual.exchanger import Exchanger
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.server import VirtualServer
 from mpidl.parameters.ranges import Range
 from mpidl.storage.position import ReplicaPosition
+from mpidl.wire import Differences, ErrorFeedback, Wire
+
+
+class Exchanger:
+    """A replica, or a relay, which pushes to the servers and fetches from them.
+
+    Parameters
+    ----------
+    number : int
+        Replicas are numbered first, then relays.
+
+    Attributes
+    ----------
+    fetched : list of int
+        The clock of each shard at the last fetch.
+    unapplied : list of simpy.Process
+        Deliveries of its pushes that may still be under way.
+    following : dict of int to simpy.Process
+        Fetches behind its last push, by the number of the server.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.fetched: list[int] = []
+        self.unapplied: list[simpy.Process] = []
+        self.following: dict[int, simpy.Process] = {}
+        self._feedback: list[ErrorFeedback] = []
+        self._residual: np.ndarray | None = None
+        self._copies: dict[VirtualServer, Differences] = {}
+        self._copy: np.ndarray | None = None
+
+    def encodings(self) -> dict[str, np.ndarray]:
+        """Return a copy of the encodings' state."""
+        # Before its first push, a resumed replica has its saved residual.
+        residual = np.concatenate([each.residual for each in self._feedback]) if self._feedback else self._residual
+        copies = list(self._copies.values())
+        begun = bool(copies) and all(each.begun for each in copies)
+        copy = np.concatenate([each.values for each in copies]) if begun else self._copy
+        kept = {"residual": residual, "copy": copy}
+        return {name: vector for name, vector in kept.items() if vector is not None}
+
+    def encode(self, wire: Wire, servers: list[VirtualServer], vector: np.ndarray, decoded: np.ndarray) -> int:
+        """Encode a vector, shape (size,) or (2, size), for all servers, decode it again, and return its bytes."""
+        if not self._feedback:
+            self._feedback = [
+                ErrorFeedback(wire, server.shard.range.size, vector.dtype, server.shard.statistics)
+                for server in servers
+            ]
+            for server, feedback in zip(servers, self._feedback, strict=True):
+                if self._residual is not None:
+                    feedback.residual[:] = self._residual[server.part]
+        return sum(
+            feedback.round_trip(vector[..., server.part], server.shard.pieces[0].size, decoded[..., server.part])
+            for server, feedback in zip(servers, self._feedback, strict=True)
+        )
+
+    def copy(self, wire: Wire, servers: list[VirtualServer], server: VirtualServer) -> Differences:
+        """Return its copy of a server's shard, for fetches encoded by `wire`."""
+        for each in () if self._copies else servers:
+            parameters, kept = each.shard.parameters, self._copy
+            values = np.empty_like(parameters) if kept is None else kept[each.part].astype(parameters.dtype)
+            self._copies[each] = Differences(wire, values, kept is not None, each.shard.statistics)
+        return self._copies[server]
 
 
 class VirtualReplica(Exchanger):
-    """The state of one replica; see `Exchanger`.
+    """The state of one replica.
 
     Parameters
     ----------
@@ -34,7 +96,6 @@ class VirtualReplica(Exchanger):
     loader : Loader
         Its supply of minibatches.
     state : ReplicaState
-        What it keeps.
 
     Attributes
     ----------
@@ -43,24 +104,24 @@ class VirtualReplica(Exchanger):
     process : simpy.Process
         Runs the replica.
     gradient : array or None
-        Where its last gradient is kept until it is pushed.
+        Its last gradient until it is pushed.
     spare : array or None
-        Where the fetch ahead arrives, if there is one.
+        Memory of the fetch ahead, if there is one.
     fetching : simpy.Event or None
         The fetch ahead.
     brought : bool
-        Whether the parameters have what the next fetch ahead is to copy.
+        Whether the parameters already have the values of the next fetch ahead.
     clock : float
         Steps done so far; infinite once it has ended.
     loss, weight : float
-        Sum of the batches' losses, each times the batch's weight, and sum of these weights so far; of the present unit
-        where a coordinator asks for units.
+        Sum of the batches' losses, each times the batch's weight, and sum of these weights so far; with a coordinator's
+        units, those of the current one.
     unpushed : list of Assignment
         Batches taken since the last push.
     computing : Assignment or None
-        The batch handed out last, until its gradient is there.
+        The batch whose gradient is being computed.
     computed : list of float
-        Durations of its gradients since `mean_seconds` was called last.
+        Durations of its gradients since the last call of `mean_seconds`.
     """
 
     def __init__(self, number: int, parameters: np.ndarray, loader: Loader, state: ReplicaState) -> None:
@@ -80,7 +141,7 @@ class VirtualReplica(Exchanger):
         self._tickets_before = 0
 
     def position(self, batches: int, samples: int) -> ReplicaPosition:
-        """Return where the replica is, which has computed so many batches and samples."""
+        """Return the position of the replica, which has computed `batches` batches and `samples` samples."""
         return ReplicaPosition(
             batches=batches,
             samples=samples,
@@ -94,11 +155,11 @@ class VirtualReplica(Exchanger):
         )
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """Return a copy of all vectors that the replica keeps."""
+        """Return a copy of all vectors of the replica's state."""
         return self.state.vectors() | self.encodings()
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray], in_turn: bool) -> None:
-        """Go on where another replica was, whose `vectors` these are; it has been given the portions in work."""
+        """Restore the position and `vectors` of another replica; the loader has its portions already."""
         self.state.load(vectors, position.counts, position.portion)
         self.clock = position.clock
         self.fetched = [clocks[0] for clocks in position.fetched]
@@ -107,7 +168,7 @@ class VirtualReplica(Exchanger):
         self._residual, self._copy = vectors.get("residual"), vectors.get("copy")
 
     def next_batch(self) -> Minibatch | None:
-        """Return the next batch, or None if there is none, and note that its gradient is not pushed yet."""
+        """Return the next batch, or None if there is none, and count it as not pushed yet."""
         batch = self.loader.next()
         current = self.loader.current
         if current is not None:
@@ -118,7 +179,7 @@ class VirtualReplica(Exchanger):
         return batch
 
     def pushed(self, rest: int = 0) -> tuple[int, int]:
-        """Note a push of all batches but the last `rest`; return the first and the last portion computed on before."""
+        """Count all batches except the last `rest` as pushed; return the first and the last portion before that."""
         portions = (self.unpushed[0].portion, self.unpushed[-1].portion) if self.unpushed else (-1, -1)
         del self.unpushed[: len(self.unpushed) - rest]
         return portions
@@ -129,21 +190,21 @@ class VirtualReplica(Exchanger):
         return math.fsum(durations) / len(durations) if durations else 0.0
 
     def taken(self) -> list[Assignment]:
-        """Return all batches that the replica has taken and not pushed, computed or not."""
+        """Return all batches taken and not pushed, computed or not."""
         current, ahead = self.loader.current, self.loader.ahead
         rest = [] if current is None else [Assignment(current.portion, self.loader.done, current.last)]
         return [part for part in [*self.unpushed, *rest, *([ahead] if ahead else [])] if part.first < part.last]
 
 
 class Spares:
-    """Vectors of one dtype that nobody uses at the moment."""
+    """Unused vectors of one dtype."""
 
     def __init__(self, dtype: Any) -> None:
         self._dtype = dtype
         self._free: defaultdict[tuple[int, ...], list[np.ndarray]] = defaultdict(list)
 
     def take(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return a vector of a shape whose values are undefined."""
+        """Return a vector of a shape, with undefined values."""
         free = self._free[shape]
         return free.pop() if free else np.empty(shape, self._dtype)
 
@@ -159,7 +220,7 @@ class VirtualCluster:
     ----------
     environment : simpy.Environment
     machines : Machines or None
-        Let time pass. None: nothing takes time.
+        Models the passage of time; None if nothing takes time.
     servers : list of VirtualServer
     dtype : dtype
         The parameters' dtype.
@@ -172,7 +233,7 @@ class VirtualCluster:
     spares : Spares
         Vectors of the parameters' dtype.
     totals : Totals
-        The running totals, without what the shards count.
+        The running totals, without those of the shards.
     """
 
     def __init__(
@@ -198,5 +259,5 @@ class VirtualCluster:
                 part[:] = server.shard.parameters
 
     def begin(self) -> None:
-        """Note the time at which training begins; later calls do nothing."""
+        """Record the time at which training begins; later calls do nothing."""
         self.totals.first_fetch = self.totals.first_fetch or self.clock()

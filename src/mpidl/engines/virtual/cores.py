@@ -1,4 +1,4 @@
-"""Cores that all ranks of a virtual node share."""
+"""Cores shared by all ranks of a virtual node."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import simpy
 class Cores:
     """Processor sharing: if there are more jobs than cores, all jobs run at the same fraction of full speed.
 
-    Urgent jobs share the cores with each other only. They are those of servers, which the kernel runs as soon as they
-    wake up. An urgent job that finds no free core displaces the longest other job until the urgent job ends, even if a
-    core becomes free earlier: the kernel does not move a process for so short a time.
+    Urgent jobs share the cores only with each other. They are those of servers, which the kernel runs as soon as they
+    wake up. An urgent job without a free core displaces the longest other job until the urgent job ends, even if a core
+    becomes free earlier: the kernel doesn't move a process for such a short time.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Cores:
         self._first = self._others
 
     def work(self, seconds: float, urgent: bool = False) -> simpy.Event:
-        """Return an event that occurs when a job is done that takes `seconds` on a core of its own."""
+        """Return an event that occurs at the end of a job that takes `seconds` on a core of its own."""
         event = self._environment.event()
         if not seconds:
             return event.succeed()
@@ -50,12 +50,12 @@ class Cores:
         self._plan()
 
     def _advance(self) -> None:
-        """Bring all jobs forward to the present, and end those that are done."""
+        """Advance all jobs to the present, and end finished ones."""
         passed, self._now = self._environment.now - self._now, self._environment.now
         urgent, others = self._rates()
         self._urgent.advance(passed * urgent)
         self._others.advance(passed * others)
-        # Rounding of the clock may leave so little work that time cannot pass: the job that is due now is done.
+        # Rounding may leave too little work for the clock to advance: the job that is due now is finished.
         if self._now >= self._planned:
             self._first.end(self._end)
 
@@ -66,7 +66,7 @@ class Cores:
         return (min(1.0, self._count / urgent) if urgent else 0.0, min(1.0, left / others) if others else 0.0)
 
     def _plan(self) -> None:
-        """Wake up when the next job ends at the present speeds; this replaces the previous plan."""
+        """Wake up when the next job ends at the current speeds; this replaces the previous plan."""
         self._version += 1
         queues = zip((self._urgent, self._others), self._rates(), strict=True)
         waits = [(queue.wait(rate), queue) for queue, rate in queues if rate]
@@ -98,7 +98,7 @@ class _Queue:
         heapq.heappush(self._ends, (self._got + seconds, next(self._ordinals), event))
 
     def take_longest(self) -> tuple[float, simpy.Event]:
-        """Remove the job that would end last; return the seconds of work that it lacks, and its event."""
+        """Remove the job that would end last; return its remaining seconds of work, and its event."""
         last = max(self._ends)
         self._ends.remove(last)
         heapq.heapify(self._ends)
@@ -117,6 +117,6 @@ class _Queue:
         self.end(self._got)
 
     def end(self, until: float) -> None:
-        """End all jobs whose end is not after `until`."""
+        """End all jobs that end at or before `until`."""
         while self._ends and self._ends[0][0] <= until:
             heapq.heappop(self._ends)[2].succeed()

@@ -1,4 +1,4 @@
-"""Replicas of several virtual ranks: what each computes and sends of a gradient, and holds of the parameters."""
+"""Replicas of several virtual ranks: their shares of a gradient's computations and messages, and of the parameters."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mpidl.partition.plan import Plan
 
 @dataclass(frozen=True)
 class Cut:
-    """How a model is cut over the ranks of a replica.
+    """The division of a model over the ranks of a replica.
 
     Attributes
     ----------
     stops : tuple of float
-        For each rank, where its slice of the flat vector ends, as a part of the whole.
+        For each rank, the end of its slice of the flat vector, as a fraction of the whole.
     flows : tuple of Flow
-        What each rank does for a gradient.
+        Each rank's work for a gradient.
     whole : float
-        Seconds of a gradient of the uncut model at the speeds that `flows` are based on. Where `Times.compute` differs,
-        ranks are slower or faster by as much.
+        Seconds of a gradient of the uncut model at the speeds that `flows` are based on. `Times.compute` relative to
+        this makes ranks slower or faster.
     """
 
     stops: tuple[float, ...]
@@ -36,12 +36,12 @@ class Cut:
 
     @classmethod
     def of(cls, plan: Plan, uncut: Plan, basis: Basis) -> Cut:
-        """Return how a plan cuts a model, `uncut` being its plan for one rank."""
+        """Return the cut of a plan; `uncut` is the model's plan for one rank."""
         return cls(slice_stops(plan), tuple(flows(plan, basis)), plan_seconds(uncut, basis))
 
     @classmethod
     def busy(cls, plan: Plan, seconds: float, whole: float) -> Cut:
-        """Return a cut whose ranks are busy for so many seconds, with messages of their own included."""
+        """Return a cut whose ranks are busy for `seconds`, including their own messages."""
         return cls(slice_stops(plan), ((Compute(seconds),),) * plan.partitions, whole)
 
     @property
@@ -51,11 +51,11 @@ class Cut:
 
     @property
     def parts(self) -> list[float]:
-        """Each rank's part of the flat vector."""
+        """Each rank's fraction of the flat vector."""
         return [stop - start for start, stop in pairwise((0.0, *self.stops))]
 
     def shares(self, servers: int) -> list[list[tuple[int, float]]]:
-        """Return for each of so many equal shards the ranks that hold parts of it, each with its share of the shard."""
+        """Return for each of `servers` equal shards the ranks that hold parts of it, with their shares of the shard."""
         slices = list(enumerate(pairwise((0.0, *self.stops))))
         found = []
         for server in range(servers):
@@ -67,14 +67,14 @@ class Cut:
         return found
 
 
-#: Parts of the vector that are none.
+#: Fractions of the vector below this are zero.
 ROUNDING = 1e-12
 #: A replica of one rank.
 UNCUT = Cut((1.0,))
 
 
 def slice_stops(plan: Plan) -> tuple[float, ...]:
-    """Return where each rank's slice of the flat vector ends, as a part of the whole."""
+    """Return the end of each rank's slice of the flat vector, as a fraction of the whole."""
     return tuple(own.stop / max(1, plan.layout.size) for own in plan.slices)
 
 
@@ -84,17 +84,17 @@ def gradient(
     work: Callable[[int, float], simpy.Event],
     move: Callable[[int, int, float], Generator[simpy.Event, Any, None]],
 ) -> simpy.Event:
-    """Let the ranks of a replica compute a gradient; return an event that occurs when all are done.
+    """Let the ranks of a replica compute a gradient; return an event that occurs at its end.
 
     Parameters
     ----------
     environment : simpy.Environment
     flows : sequence of Flow
-        What each rank does.
+        The work of each rank.
     work : callable
-        Returns an event that occurs when a rank has computed for so many seconds.
+        Returns an event that occurs when a rank has computed for a number of seconds.
     move : callable
-        Lets so many bytes pass from a rank to another.
+        Moves a number of bytes from one rank to another.
     """
     arrived: defaultdict[tuple[int, int, int], simpy.Event] = defaultdict(environment.event)
 

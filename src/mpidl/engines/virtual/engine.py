@@ -1,7 +1,7 @@
-"""Carries out the requests of any number of replicas in one process, in seeded virtual time.
+"""The engine that runs any number of replicas in one process, in seeded virtual time.
 
-The arithmetic is real and only time is virtual: a run with the same seed is the same to the last bit. The engine is the
-oracle of the tests, it predicts what a cluster does, and with one replica and no durations it is the serial baseline.
+The arithmetic is real and only time is virtual: runs with the same seed are identical to the last bit. The engine is
+the oracle of the tests and predicts the behaviour of a cluster; one replica without durations is the serial baseline.
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.drive import drive
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
 from mpidl.data.loader import Loader
-from mpidl.engines.totals import Totals
+from mpidl.engines.totals import Spent, Totals
 from mpidl.engines.training import Training
-from mpidl.engines.virtual.by_reduction import ByReduction
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import Action, RequestHandler
-from mpidl.engines.virtual.hooks import Hooks
-from mpidl.engines.virtual.in_memory import InMemory
+from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler
 from mpidl.engines.virtual.machines import Machines
-from mpidl.engines.virtual.processes import Process, Signal
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
-from mpidl.engines.virtual.server import VirtualServer
+from mpidl.engines.virtual.server import Process, Signal, VirtualServer
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.times import Death, VirtualTime
+from mpidl.engines.virtual.without_servers import ByReduction, InMemory
 from mpidl.shards.shard import Shard
+from mpidl.shards.staleness import Histogram
 from mpidl.storage.position import ReplicaPosition
 from mpidl.topology.roles import Roles
 
@@ -47,23 +45,19 @@ class VirtualEngine:
     training : Training
         The algorithm, the model, which all replicas share, and the data.
     shards : list of Shard
-        Together they hold the whole parameter vector; a single shard where replicas share memory.
+        Shards of the whole parameter vector; a single one if replicas share memory.
     replicas : int
         Number of replicas.
     time : VirtualTime, optional
-        How long everything takes. By default nothing takes time.
+        Durations. By default nothing takes time.
     hooks : Hooks, optional
-        What to call while it runs.
+        Functions to call during the run.
     state : dict, optional
         State of an earlier coordinator's `Iteration`, to resume from.
     resumed : mapping of int to (ReplicaPosition, mapping), optional
-        Where replicas go on, and the vectors that they kept.
+        Positions and vectors of replicas to resume.
     taken : int
-        Tickets that have been taken before.
-
-    Attributes
-    ----------
-    shards : list of Shard
+        Number of tickets already taken.
     """
 
     def __init__(
@@ -124,7 +118,7 @@ class VirtualEngine:
             return [self.shards[0].parameters] * replicas
         if replicas == 1:
             return [own]
-        # One block, which the kernel backs with large pages, of rows that begin on cache lines.
+        # One block, which the kernel backs with large pages; rows begin on cache lines.
         block = np.empty((replicas, -(-own.size // 16) * 16), own.dtype)
         return [row[: own.size] for row in block]
 
@@ -132,7 +126,7 @@ class VirtualEngine:
         """Return a new replica, whose process begins at the next event."""
         vector = self._vectors[number]
         if self._algorithm.exchange is Exchange.REDUCTION:
-            # It has no servers to fetch the parameters from.
+            # There are no servers to fetch the parameters from.
             self._cluster.collect(vector)
         position, kept = self._resumed.pop(number, (None, {}))
         loader = self._loader(() if position is None else position.working)
@@ -148,7 +142,7 @@ class VirtualEngine:
 
     @property
     def totals(self) -> Totals:
-        """The running totals, without what the shards count."""
+        """The running totals, without those of the shards."""
         return self._cluster.totals
 
     @property
@@ -158,7 +152,7 @@ class VirtualEngine:
 
     @property
     def roles(self) -> Roles | None:
-        """Which rank of the cluster is what; None if nothing takes time."""
+        """The roles of the cluster's ranks; None if nothing takes time."""
         return self._cluster.machines.roles if self._cluster.machines is not None else None
 
     @property
@@ -168,7 +162,7 @@ class VirtualEngine:
 
     @property
     def load(self) -> float:
-        """See `Machines.load`; 0 if nothing takes time."""
+        """The load of the busiest network card, as `Machines.load`; 0 if nothing takes time."""
         return self._cluster.machines.load if self._cluster.machines is not None else 0.0
 
     @property
@@ -177,9 +171,9 @@ class VirtualEngine:
         return min(self._tickets, self._schedule.tickets)
 
     def positions(self) -> list[ReplicaPosition]:
-        """Return where the replicas are; the first stands for what all of them have computed."""
+        """Return the positions of the replicas; the first one counts the batches and samples of all."""
         totals, first = self.totals, self.replicas[0]
-        # What is being computed is among what isn't pushed, which doesn't count.
+        # Batches that are being computed are among the unpushed ones, which are subtracted later.
         computing = [replica.computing for replica in self.replicas if replica.computing is not None]
         samples = totals.samples + sum(self._schedule.samples(*part) for part in computing)
         positions = [first.position(totals.batches + len(computing), samples)]
@@ -189,7 +183,7 @@ class VirtualEngine:
         return [msgspec.structs.replace(positions[0], working=working), *positions[1:]]
 
     def stop(self) -> None:
-        """Let every replica end after its present batch."""
+        """Let every replica end after its current batch."""
         for replica in self.replicas:
             replica.loader.stop()
 
@@ -203,20 +197,17 @@ class VirtualEngine:
         return self.look()
 
     def look(self) -> Totals:
-        """Return the totals so far, with what the shards count."""
-        staleness = [shard.staleness for shard in self.shards]
+        """Return the totals so far, including those of the shards."""
         return replace(
             self.totals,
             now=self._cluster.clock(),
-            busy_seconds=[server.busy_seconds for server in self._cluster.servers],
-            staleness=np.sum([histogram.counts for histogram in staleness], axis=0),
-            staleness_sum=sum(histogram.sum for histogram in staleness),
-            staleness_max=max(histogram.max for histogram in staleness),
+            spent=Spent(busy_seconds=[server.busy_seconds for server in self._cluster.servers]),
+            staleness=Histogram.total(shard.staleness for shard in self.shards),
             dropped=sum(shard.dropped for shard in self.shards),
         )
 
     def settled_shards(self) -> Iterator[Shard]:
-        """Yield the shards as they are when all pushes under way have arrived, each valid until the next."""
+        """Yield the shards with all pushes under way applied, each valid until the next."""
         return (server.settled() for server in self._cluster.servers)
 
     def parameters(self) -> np.ndarray:
@@ -241,7 +232,7 @@ class VirtualEngine:
 
     def _live(self, replica: VirtualReplica) -> Process:
         try:
-            # A process begins at its first event, so that all replicas exist before the first of them runs.
+            # A process starts at its first event, so that all replicas exist before the first of them runs.
             yield self._environment.timeout(0)
             requests = self._algorithm.replica(replica.number, replica.parameters, len(self.replicas), replica.state)
             yield from drive(requests, {kind: partial(action, replica) for kind, action in self._actions.items()})
@@ -259,7 +250,7 @@ class VirtualEngine:
         if death.returns is None:
             return
         yield self._environment.timeout(death.returns - death.at)
-        yield replica.process  # What it had pushed arrives first.
+        yield replica.process  # its pushes arrive first
         self._hooks.on_event("recovery", replica.number)
         others = [other.clock for other in self.replicas if other.active]
         anew = self.replicas[replica.number] = self._start(replica.number)
@@ -267,13 +258,13 @@ class VirtualEngine:
         self._handler.add_replica(anew)
 
     def _give_back(self, replica: VirtualReplica) -> None:
-        """Hand out again what a dead replica had taken and not pushed."""
+        """Make the batches that a dead replica had taken and not pushed available again."""
         again = replica.taken()
         self._given_back.extend(map(self._schedule.give_back, again))
         self._hooks.on_event("failure", replica.number, portions=sorted({part.portion for part in again}))
         replica.loader = self._loader()
 
-    # Requests that need no servers.
+    # Requests without servers.
 
     def _next_batch(self, replica: VirtualReplica, request: NextBatch) -> Process:
         yield from ()
@@ -284,7 +275,7 @@ class VirtualEngine:
         cluster = self._cluster
         cluster.begin()
         if cluster.machines is not None:
-            # Computed when its time has passed: few gradients exist at once, and they stay in the cache.
+            # It is computed after the passage of its time: few gradients exist at once, and they stay in the cache.
             before = self._environment.now
             yield cluster.machines.compute(replica.number)
             replica.computed.append(float(self._environment.now) - before)
@@ -296,7 +287,7 @@ class VirtualEngine:
         if not math.isfinite(loss) and not self._algorithm.coordinated:
             self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
         if cluster.machines is not None:
-            # The model's buffer belongs to whichever replica computes next.
+            # The next gradient overwrites the model's buffer.
             if replica.gradient is None:
                 replica.gradient = cluster.spares.take(gradient.shape)
             np.copyto(replica.gradient, gradient)

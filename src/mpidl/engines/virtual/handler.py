@@ -1,19 +1,21 @@
-"""The interface between the virtual engine and each way of exchanging parameters."""
+"""The interfaces of the virtual engine: to each kind of exchange, and to its caller."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from mpidl.algorithms.coordinator_requests import Iteration
 from mpidl.engines.virtual.cluster import VirtualReplica
-from mpidl.engines.virtual.processes import Process
+from mpidl.engines.virtual.server import Process
 
-#: Carries out one request of a replica; the process returns the answer.
+#: Handles one request of a replica; the process returns the answer.
 Action = Callable[[VirtualReplica, Any], Process]
 
 
 class RequestHandler:
-    """Carries out the requests of one kind of exchange, for all replicas.
+    """Handles the requests of one kind of exchange, for all replicas.
 
     Attributes
     ----------
@@ -24,12 +26,37 @@ class RequestHandler:
     actions: Mapping[type, Action]
 
     def add_replica(self, replica: VirtualReplica) -> None:
-        """Let others wait for a replica that has returned; by default nobody does."""
+        """Include a replica that has returned in what others wait for; by default they don't wait."""
 
     def wait_applied(self, replica: VirtualReplica) -> Process:
-        """Wait until all that a replica has sent is applied; by default nothing is ever under way."""
+        """Wait until everything that a replica has sent is applied; by default nothing is ever under way."""
         yield from ()
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
-        """Let nobody wait for a replica that has ended or died; by default nobody does."""
+        """Exclude a replica that has ended or died from what others wait for; by default they don't wait."""
         yield from ()
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Functions that the virtual engine calls; by default they do nothing.
+
+    Parameters
+    ----------
+    on_epoch : callable
+        Called with an epoch's number (from 1) when the first portion beyond that epoch is taken.
+    on_batch : callable
+        Called without arguments before each batch or unit.
+    on_event : callable
+        Called as (kind, replica, **details) when a replica dies ("failure") or returns ("recovery").
+    on_divergence : callable
+        Called as (replica, portion, loss) when the loss of a batch is NaN or infinite, except under a coordinator.
+    on_iteration : callable
+        Called with each `Iteration` of a coordinator; returns whether to stop.
+    """
+
+    on_epoch: Callable[[int], None] = lambda epoch: None
+    on_batch: Callable[[], None] = lambda: None
+    on_event: Callable[..., None] = lambda kind, replica, **details: None
+    on_divergence: Callable[[int, int, float], None] = lambda replica, portion, loss: None
+    on_iteration: Callable[[Iteration], bool] = lambda iteration: False

@@ -1,4 +1,4 @@
-"""The machines of a virtual cluster: draw durations and let virtual time pass."""
+"""The machines of a virtual cluster: random durations, and the passage of virtual time."""
 
 from __future__ import annotations
 
@@ -34,22 +34,20 @@ class Machines:
     ----------
     environment : simpy.Environment
     times : Times
-        The durations.
     seed : int
-        Decides every duration that is drawn.
+        Determines every duration.
     replicas, servers : int
-        Number of replicas and of servers; 0 servers where the replicas themselves have the shards.
+        Number of replicas and of servers; 0 servers if the replicas have the shards.
 
     Attributes
     ----------
     chunk : float
-        See `Times`.
+        Bytes of a push with which a server begins, from `Times`.
     replicas : int
-        Number of replicas. Where a method takes a replica, relays are those that follow.
+        Number of replicas. As arguments of methods, relays have the numbers after these.
     roles : Roles
-        Which rank is what.
     relays : list of list of int
-        For each relay, the replicas whose pushes and fetches it makes.
+        For each relay, the replicas that it pushes and fetches for.
     """
 
     def __init__(self, environment: simpy.Environment, times: Times, seed: int, replicas: int, servers: int) -> None:
@@ -68,7 +66,7 @@ class Machines:
         self._of_replica += [[nodes[relay.rank]] for relay in roles.relays]
         self._of_server = [nodes[rank] for rank in roles.servers]
         self._shares = times.cut.shares(servers)
-        self._ways = cache(self._find_ways)
+        self._paths = cache(self._find_paths)
         finite = math.isfinite(times.bandwidth)
         self._network = Network(environment, np.full(nodes[-1] + 1, times.bandwidth)) if finite else None
 
@@ -79,7 +77,7 @@ class Machines:
 
     @property
     def load(self) -> float:
-        """What part of its capacity the fullest network card has carried so far, in its fuller direction."""
+        """The fraction of its capacity that the busiest network card has carried so far, in its busier direction."""
         if self._network is None or not self._environment.now:
             return 0.0
         return float(self._network.carried.max() / self._times.bandwidth / self._environment.now)
@@ -103,38 +101,38 @@ class Machines:
         return self._work(self._times.service(self._servers[server]), urgent=True)
 
     def tell(self, replica: int) -> Generator[simpy.Event, Any, None]:
-        """Let a message without data pass to or from a replica."""
+        """Send a message without data to or from a replica."""
         latency = self._times.latency(self._replicas[replica])
         if latency or self._cores is None:
             yield self._environment.timeout(latency)
 
     def push(self, replica: int, server: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let `size` bytes pass from a replica to a server."""
-        return self._pass_parts(replica, size, [(own, its, share) for own, its, share in self._ways(replica, server)])
+        """Send `size` bytes from a replica to a server."""
+        return self._pass_parts(replica, size, self._paths(replica, server))
 
     def fetch(self, replica: int, server: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let `size` bytes pass from a server to a replica."""
-        return self._pass_parts(replica, size, [(its, own, share) for own, its, share in self._ways(replica, server)])
+        """Send `size` bytes from a server to a replica."""
+        return self._pass_parts(replica, size, [(its, own, share) for own, its, share in self._paths(replica, server)])
 
     def share(self, replica: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let `size` bytes pass between a replica and its relay; each rank of the replica has its part of them."""
+        """Send `size` bytes between a replica and its relay; each rank of the replica has a part of them."""
         yield from self.tell(replica)
         yield self._environment.timeout(self.copying(size * max(self._cut.parts)))
 
     def copying(self, size: float) -> float:
-        """Return the seconds in which a rank copies `size` bytes within its node."""
+        """Return the seconds of a rank's copy of `size` bytes within its node."""
         return size / self._times.memory_bandwidth
 
     def apart(self, replica: int, server: int) -> bool:
-        """Return whether all that passes between a replica and a server crosses the network."""
-        return self._network is not None and all(own != its for own, its, _ in self._ways(replica, server))
+        """Return whether everything between a replica and a server crosses the network."""
+        return self._network is not None and all(own != its for own, its, _ in self._paths(replica, server))
 
     def by_messages(self, replica: int, server: int) -> bool:
-        """Return whether all of that crosses the network as messages."""
+        """Return whether everything between a replica and a server crosses the network as messages."""
         return self._times.messages and self.apart(replica, server)
 
     def all_reduce(self, replicas: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let the replicas reduce vectors of `size` bytes; each sends and receives all parts but its own, twice."""
+        """Let the replicas reduce vectors of `size` bytes; each sends and receives all parts except its own, twice."""
         for _ in range(2):
             yield self._environment.timeout(max(self._times.latency(random) for random in self._replicas[:replicas]))
             if self._cores is None:
@@ -145,9 +143,9 @@ class Machines:
                 yield self._environment.all_of(copies)
 
     def _exchange(self, replicas: int, size: float) -> float:
-        """Return the seconds in which each replica sends `size` bytes to each other: those of the fullest card.
+        """Return the seconds of sending `size` bytes from each replica to each other one, on the busiest card.
 
-        A rank sends to the ranks that hold the same slice of other replicas.
+        A rank sends to the ranks with the same slice in other replicas.
         """
         through_card: defaultdict[int, float] = defaultdict(float)
         within = 0.0
@@ -159,17 +157,17 @@ class Machines:
         fullest = max(through_card.values())
         return max(fullest * size / self._times.bandwidth, within * size / self._times.memory_bandwidth)
 
-    def _find_ways(self, replica: int, server: int) -> list[tuple[int, int, float]]:
-        """Return for each rank of a replica its node, the server's, and what it has of their messages."""
+    def _find_paths(self, replica: int, server: int) -> list[tuple[int, int, float]]:
+        """Return for each rank of a replica its node, the server's, and its share of their messages."""
         own, its = self._of_replica[replica], self._of_server[server]
         shares = self._shares[server] if replica < self.replicas else [(0, 1.0)]  # a relay is one rank
         return [(own[rank], its, share) for rank, share in shares]
 
     def _pass_parts(
-        self, replica: int, size: float, ways: list[tuple[int, int, float]]
+        self, replica: int, size: float, paths: list[tuple[int, int, float]]
     ) -> Generator[simpy.Event, Any, None]:
-        """Let the parts of a message to or from a server pass side by side: each from a node to a node."""
-        first, *others = [self._pass(replica, sender, receiver, size * share) for sender, receiver, share in ways]
+        """Send the parts of a message to or from a server in parallel, each from a node to a node."""
+        first, *others = [self._pass(replica, sender, receiver, size * share) for sender, receiver, share in paths]
         if not others:
             return first
         return self._side_by_side(first, others)
@@ -182,12 +180,12 @@ class Machines:
         yield self._environment.all_of(processes)
 
     def _pass(self, replica: int, sender: int, receiver: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Let a message to or from a replica pass from one node to another."""
+        """Send a message to or from a replica from one node to another."""
         yield from self.tell(replica)
         if not size:
             return
         if self._cores is not None:
-            # Ranks that share the cores of a node use them to copy.
+            # Ranks that share the cores of a node use these to copy.
             yield self._cores.work(size / self._times.bandwidth)
         elif sender == receiver:
             yield self._environment.timeout(self.copying(size))

@@ -1,28 +1,146 @@
-"""The network of a virtual cluster: what flows at the same time shares the nodes' cards."""
+"""The network of a virtual cluster: simultaneous flows share the nodes' cards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import simpy
 
-from mpidl.engines.virtual.fair_shares import advance, fair_shares, next_ends
+from mpidl.jit import jit
 
-#: Part of a flow's bytes that rounding may leave over at its end.
+#: Directions of a card.
+OUT, IN = 0, 1
+
+
+@jit
+def fair_shares(
+    flows: int, ends: Any, capacities: Any, rates: Any, spare: Any, crossing: Any, places: Any, cards: Any
+) -> None:
+    """Set the rates of flows to the max-min fair ones: none can be raised without lowering one that isn't larger.
+
+    By progressive filling (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2): all rates grow equally until a
+    card is full, whose flows then keep their rates while the others grow further. Cards that fill up at the same rate
+    take one step together.
+
+    Parameters
+    ----------
+    flows : int
+        Number of flows; the arrays may be longer.
+    ends : array, shape (2, flows), int64
+        The nodes that each flow leaves and enters.
+    capacities : array, shape (2, nodes), float64
+        Bytes per second of the nodes' cards, out and in.
+    rates : array, shape (flows,), float64
+        Overwritten with the flows' rates in bytes per second.
+    spare, crossing : arrays, shape (2, nodes), float64
+        Overwritten.
+    places : array, shape (2 flows,), int64
+        Overwritten with the flows, card by card.
+    cards : array, shape (3, 2 nodes + 1), int64
+        Overwritten with the first and last indices of each card's flows in `places`, and the cards that aren't full.
+    """
+    nodes = capacities.shape[1]
+    begins, stops, growing = cards[0], cards[1], cards[2]
+    _list_flows(flows, ends, nodes, places, begins, stops)
+    left = 0
+    for card in range(2 * nodes):
+        way, node = card // nodes, card % nodes
+        spare[way, node], crossing[way, node] = capacities[way, node], stops[card] - begins[card]
+        if crossing[way, node]:
+            growing[left] = card
+            left += 1
+    rates[:flows] = 0.0
+    while left:
+        share = float("inf")
+        for card in growing[:left]:
+            way, node = card // nodes, card % nodes
+            share = min(share, spare[way, node] / crossing[way, node])
+        # Equally full cards may differ by rounding. They are moved behind the others.
+        full, still, last = share * (1 + 1e-9), 0, left
+        while still < last:
+            card = growing[still]
+            way, node = card // nodes, card % nodes
+            if spare[way, node] / crossing[way, node] <= full:
+                last -= 1
+                growing[still], growing[last] = growing[last], card
+            else:
+                still += 1
+        for card in growing[last:left]:
+            for flow in places[begins[card] : stops[card]]:
+                if not rates[flow]:
+                    rates[flow] = share
+                    for way in (OUT, IN):
+                        spare[way, ends[way, flow]] -= share
+                        crossing[way, ends[way, flow]] -= 1.0
+        left = 0
+        for card in growing[:last]:
+            if crossing[card // nodes, card % nodes]:
+                growing[left] = card
+                left += 1
+
+
+@jit
+def _list_flows(flows: int, ends: Any, nodes: int, places: Any, begins: Any, stops: Any) -> None:
+    """List the flows of each card in places[begins[card] : stops[card]]."""
+    begins[:] = 0
+    for way in (OUT, IN):
+        for flow in range(flows):
+            begins[way * nodes + ends[way, flow] + 1] += 1
+    for card in range(2 * nodes):
+        begins[card + 1] += begins[card]
+        stops[card] = begins[card]
+    for way in (OUT, IN):
+        for flow in range(flows):
+            card = way * nodes + ends[way, flow]
+            places[stops[card]] = flow
+            stops[card] += 1
+
+
+@jit
+def next_ends(flows: int, left: Any, rates: Any, count: int, waits: Any) -> tuple[int, float]:
+    """Return the flow that is the `count`-th to end at these rates, and the seconds until then; overwrite `waits`."""
+    first = 0
+    for flow in range(flows):
+        waits[flow] = left[flow] / rates[flow]
+        if waits[flow] < waits[first]:
+            first = flow
+    if count == 1:
+        return first, waits[first]
+    wait = np.partition(waits[:flows], count - 1)[count - 1]
+    return np.flatnonzero(waits[:flows] == wait)[0], wait
+
+
+@jit
+def advance(flows: int, left: Any, rates: Any, least: Any, seconds: float, ended: Any) -> int:
+    """Lower the bytes `left` of each flow by those of `seconds` at its rate; return the number of ended flows.
+
+    A flow ends at `least` bytes; those that do are listed in `ended` in falling order.
+    """
+    count = 0
+    for flow in range(flows - 1, -1, -1):
+        left[flow] -= rates[flow] * seconds
+        if left[flow] <= least[flow]:
+            ended[count] = flow
+            count += 1
+    return count
+
+
+#: Fraction of a flow's bytes that rounding may leave at its end.
 ROUNDING = 1e-9
-#: Changes of the rates while as many flows come or go as are under way.
+#: Changes of the rates per complete replacement of the flows under way.
 CHANGES = 100
 
 
 class Network:
     """Nodes with a network card each, and flows between them at max-min fair rates, as in SimGrid.
 
-    A card carries so many bytes per second outwards and as many inwards, which the flows through it share. Rates are
-    fair at every moment: they change when a flow begins or ends. (Casanova et al., Versatile, scalable, and accurate
-    simulation of distributed applications and platforms, 2014.) If hundreds are under way, they change when a hundredth
-    of these has begun or ended; a flow waits until then.
+    The flows through a card share its bandwidth, separately in each direction. Rates are always fair: they change when
+    a flow begins or ends. (Casanova et al., Versatile, scalable, and accurate simulation of distributed applications
+    and platforms, 2014.) With hundreds of flows, they change when a hundredth of these has begun or ended, and flows
+    wait until then.
 
     Parameters
     ----------
@@ -42,7 +160,7 @@ class Network:
         self.carried = np.zeros_like(self._capacities)
         self._spare, self._crossing = np.empty_like(self._capacities), np.empty_like(self._capacities)
         self._cards = np.empty((3, self._capacities.size + 1), np.int64)
-        # The flows under way, in no order; `_begun` has the event of each, and its number since the beginning.
+        # The flows under way, unordered; `_begun` has the event of each, and its ordinal.
         self._begun: list[tuple[int, simpy.Event]] = []
         self._count = self._waiting = 0
         self._ends = np.empty((2, 0), np.int64)
@@ -73,11 +191,11 @@ class Network:
         return event
 
     def _together(self, flows: int) -> int:
-        """Return how many flows begin or end together, if so many are under way."""
+        """Return the number of flows that begin or end together while `flows` are under way."""
         return max(1, flows // CHANGES)
 
     def _grow(self, capacity: int) -> None:
-        """Make room for so many flows."""
+        """Enlarge the arrays to `capacity` flows."""
 
         def grown(array: np.ndarray) -> np.ndarray:
             larger: np.ndarray = np.empty((*array.shape[:-1], capacity), array.dtype)
@@ -89,7 +207,7 @@ class Network:
         self._places, self._waits = np.empty(2 * capacity, np.int64), np.empty(capacity)
 
     def _change(self) -> None:
-        """End the flows that are done, set the rates of the others, and wake up when the next ones have ended."""
+        """End finished flows, set the rates of the others, and schedule the next change."""
         self._changing, self._waiting = False, 0
         self._end_flows()
         self._version += 1
@@ -105,11 +223,11 @@ class Network:
             self._call_after(self._wait, lambda: self._change() if version == self._version else None)
 
     def _end_flows(self) -> None:
-        """Bring all flows forward to the present, and announce the end of those that are done."""
+        """Advance all flows to the present, and announce the end of finished ones."""
         now = self._environment.now
         seconds, self._then = now - self._then, now
         if now >= self._due:
-            # Time is rounded: the flow that is due has ended, however little time has passed.
+            # Time is rounded: the flow that is due has ended, even if no time has passed.
             seconds, self._least[self._next] = self._wait, float("inf")
         count = advance(len(self._begun), self._left, self._rates, self._least, seconds, self._indices)
         ended = [self._remove(flow) for flow in self._indices[:count].tolist()]
@@ -117,7 +235,7 @@ class Network:
             event.succeed()
 
     def _remove(self, flow: int) -> tuple[int, simpy.Event]:
-        """Let the last flow take the place of one that has ended; return the number and the event of this."""
+        """Replace a flow that has ended by the last one; return the ended flow's number and event."""
         removed, last = self._begun[flow], self._begun.pop()
         if flow < len(self._begun):
             end = len(self._begun)

@@ -10,9 +10,8 @@ import numpy as np
 import simpy
 
 from mpidl.engines.patience import Patience
-from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.exchanger import Exchanger
-from mpidl.engines.virtual.processes import Process, Signal
+from mpidl.engines.virtual.cluster import Exchanger, VirtualCluster, VirtualReplica
+from mpidl.engines.virtual.server import Process, Signal
 from mpidl.engines.virtual.traffic import PushInFlight, Traffic
 from mpidl.wire import Wire
 

@@ -1,4 +1,4 @@
-"""Sandblaster in virtual time: its coordinator's operations on the shards, and the units that replicas compute."""
+"""Sandblaster in virtual time: the coordinator's operations on the shards, and the units that replicas compute."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
 from mpidl.algorithms.units import UnitData, cut_units, minibatches, segment_sums, targets
 from mpidl.engines.training import Training
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import Action
-from mpidl.engines.virtual.hooks import Hooks
-from mpidl.engines.virtual.processes import Process, Signal
-from mpidl.engines.virtual.server import VirtualServer
+from mpidl.engines.virtual.handler import Action, Hooks
+from mpidl.engines.virtual.server import Process, Signal, VirtualServer
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.traffic import InFlight
 from mpidl.shards.vectors import Accrual, Vectors
@@ -42,15 +40,15 @@ class UnitInFlight(InFlight):
 
 
 class VirtualSandblaster(ThroughServers):
-    """Carries out the requests of a coordinator and of the replicas that compute for it.
+    """Handles the requests of a coordinator and of the replicas that compute for it.
 
     Parameters
     ----------
     cluster : VirtualCluster
     training : Training
-        Units are made of the portions of the schedule's first epoch; the run ends where the schedule does.
+        Units consist of the portions of the schedule's first epoch; the run ends with the schedule.
     compute : callable
-        Lets the time of a gradient pass, computes it, and adds to the replica's `loss` and `weight`.
+        Computes a gradient after the passage of its time, and adds to the replica's `loss` and `weight`.
     hooks : Hooks
         `on_batch` is called before each unit, `on_iteration` with each iteration.
     state : dict, optional
@@ -81,7 +79,7 @@ class VirtualSandblaster(ThroughServers):
         self._units: list[UnitData] = []
         self._waiting: Iterator[int] = iter(())
         self._takers: list[list[int]] = []  # for each unit, the replicas that have taken it
-        self._single: deque[int] = deque()  # units without a backup, in the order in which they were handed out
+        self._single: deque[int] = deque()  # units without a backup, in the order of their assignment
         self._lost: list[int] = []  # units of replicas that died
         self._evaluation = self._backups = self._won = 0
         self._handed_out = self._operating = 0.0
@@ -138,7 +136,7 @@ class VirtualSandblaster(ThroughServers):
     # The replicas.
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
-        """See `RequestHandler.remove_replica`; hands out again what a replica had taken when it died."""
+        """Assign the units of a replica that died to others."""
         yield from self.wait_applied(replica)
         self._lost += [unit for unit in self._outstanding() if replica.number in self._takers[unit]]
         self._changed.announce()
@@ -157,7 +155,7 @@ class VirtualSandblaster(ThroughServers):
         return None
 
     def _take(self, replica: VirtualReplica) -> int | None:
-        """Return a unit that nobody has taken or, if there is none, one whose replica died or a backup."""
+        """Return a unit that hasn't been taken or, if there is none, one of a dead replica or a backup."""
         number = next(self._waiting, None)
         if number is not None:
             self._handed_out = self._cluster.clock()
@@ -171,7 +169,7 @@ class VirtualSandblaster(ThroughServers):
         return number
 
     def _take_backup(self, replica: VirtualReplica) -> int | None:
-        """Return an outstanding unit that another replica has taken, if any is left without a backup."""
+        """Return an outstanding unit of another replica without a backup, if there is one."""
         for _ in range(len(self._single)):
             unit = self._single.popleft()
             if replica.number in self._takers[unit]:
@@ -204,7 +202,7 @@ class VirtualSandblaster(ThroughServers):
             replica.unapplied.append(cluster.environment.process(self._deliver_unit(push, number, server)))
 
     def _deliver_unit(self, push: UnitInFlight, number: int, server: VirtualServer) -> Process:
-        """Bring server `number` its part of a unit's gradient and let it accrue the part."""
+        """Carry a server's part of a unit's gradient to it, and accrue the part."""
         cluster, unit, part = self._cluster, push.unit, push.vector[server.part]
         if cluster.machines is not None:
             yield from self._traffic.occupy(push.sender, number, part.nbytes)

@@ -1,20 +1,37 @@
-"""A server of the virtual cluster."""
+"""Servers and processes of the virtual cluster."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 import simpy
 
-from mpidl.engines.virtual.processes import Process
 from mpidl.shards.shard import Shard
+
+#: A process of SimPy, which yields the events that it waits for.
+Process = Generator[simpy.Event, Any, Any]
+
+
+class Signal:
+    """A recurring event; processes wait for `next`, its next announcement."""
+
+    def __init__(self, environment: simpy.Environment) -> None:
+        self._environment = environment
+        self.next = environment.event()
+
+    def announce(self, value: Any = None) -> None:
+        """Resume all processes that wait for `next`, with `value`."""
+        if self.next.callbacks:
+            event, self.next = self.next, self._environment.event()
+            event.succeed(value)
 
 
 class VirtualServer:
-    """A shard and the queue of pushes in front of it.
+    """A shard and the queue of pushes to it.
 
     Parameters
     ----------
@@ -26,13 +43,13 @@ class VirtualServer:
     part : slice
         The shard's range in the whole vector.
     coming : dict of Any to tuple
-        The arguments of `Shard.receive_push` for each push that is under way, in the order in which they were sent.
+        The arguments of `Shard.receive_push` for each push under way, in the order of sending.
     last : dict of int to simpy.Process
-        The last delivery of each replica: those of a replica don't overtake each other.
+        The last delivery of each replica; a replica's deliveries don't overtake each other.
     busy_seconds : float
         Time that the server has worked so far.
     due : float
-        When the shard's policy is to act on the time.
+        Time of the next call of `Shard.look`.
     """
 
     def __init__(self, environment: simpy.Environment, shard: Shard) -> None:
@@ -47,7 +64,7 @@ class VirtualServer:
         self._queue: deque[simpy.Event] = deque()
 
     def turn(self) -> Process:
-        """Wait until the server has applied every push that came earlier, and occupy it."""
+        """Wait until the server has applied every earlier push, and occupy it."""
         if self._serving:
             event = self._environment.event()
             self._queue.append(event)
@@ -55,15 +72,15 @@ class VirtualServer:
         self._serving = True
 
     def done(self) -> None:
-        """Let the next push in the queue have its turn."""
+        """Give the next push in the queue its turn."""
         self._serving = False
         if self._queue:
-            # A push that arrives at this very moment queues behind.
+            # A push that arrives at this very moment queues behind it.
             self._serving = True
             self._queue.popleft().succeed()
 
     def settled(self) -> Shard:
-        """Return the shard as it is when all pushes under way have arrived and all time has passed, maybe a copy."""
+        """Return the shard, or a copy, with all pushes under way applied and all waiting ended."""
         if not self.coming and self.due == math.inf:
             return self.shard
         shard = self.shard.copy()

@@ -10,21 +10,13 @@ from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, RequestHandler
-from mpidl.engines.virtual.processes import Process
 from mpidl.engines.virtual.relay import VirtualRelay
+from mpidl.engines.virtual.server import Process
 from mpidl.engines.virtual.traffic import PushInFlight, Traffic
 
 
 class ThroughServers(RequestHandler):
-    """Carries out the requests of algorithms that exchange through servers.
-
-    Parameters
-    ----------
-    cluster : VirtualCluster
-    algorithm : Algorithm
-    replicas : int
-        Number of replicas.
-    """
+    """Handles the requests of algorithms whose replicas exchange through servers."""
 
     def __init__(self, cluster: VirtualCluster, algorithm: Algorithm, replicas: int) -> None:
         self._cluster, self._wire = cluster, algorithm.encoding()
@@ -39,7 +31,7 @@ class ThroughServers(RequestHandler):
             self._relays |= dict.fromkeys(workers, relay)
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
-        """See `RequestHandler.remove_replica`; tells the servers that no more of its pushes follow."""
+        """Tell the servers that no more pushes of the replica follow."""
         if replica.number in self._relays:
             self._relays[replica.number].leaves(replica.number)
         yield from self.wait_applied(replica)
@@ -76,13 +68,13 @@ class ThroughServers(RequestHandler):
         replica.fetched = yield from self._bring(replica, request.parameters)
 
     def _bring(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
-        """Fetch into a vector, behind the last push where it follows; return the shards' clocks."""
+        """Fetch into a vector, behind the last push if possible; return the shards' clocks."""
         following, replica.following = replica.following, {}
         relay = self._relays.get(replica.number)
         return self._traffic.fetch(replica, vector, following) if relay is None else relay.fetch(replica, vector)
 
     def _take_ahead(self, replica: VirtualReplica, parameters: np.ndarray) -> Process:
-        """Copy what is fetched ahead; the first time, fetch it before."""
+        """Copy the parameters fetched ahead; the first time, fetch them now."""
         if replica.spare is None:
             replica.spare = np.empty_like(parameters)
             self._fetch_ahead(replica)
@@ -110,7 +102,7 @@ class ThroughServers(RequestHandler):
         if self._pattern.fetches_next and machines is not None:
             followed = [n for n in range(len(cluster.servers)) if machines.by_messages(replica.number, n)]
             if followed and self._pattern.prefetches:
-                # A replica that dies meanwhile has pushed nothing.
+                # If the replica dies meanwhile, it has pushed nothing.
                 yield from self._take_ahead(replica, replica.parameters)
                 following, replica.brought = replica.spare, True
         portions, nbytes = self._pushed(replica), request.vector.nbytes
@@ -141,7 +133,7 @@ class ThroughServers(RequestHandler):
         return replica.pushed()
 
     def _vector_to_send(self, replica: VirtualReplica, vector: np.ndarray) -> np.ndarray:
-        """Return the vector that travels: the replica's gradient, which it then gives up, or a spare one."""
+        """Return the vector to send: the replica's gradient, which it then gives up, or a spare one."""
         if self._cluster.machines is None and self._wire is None:
             return vector
         if self._wire is None and vector is replica.gradient:

@@ -20,7 +20,7 @@ class Distribution(Protocol):
 
     @property
     def mean(self) -> float:
-        """Mean of what is drawn."""
+        """Mean duration."""
 
     def __call__(self, random: np.random.Generator) -> float:
         """Draw one duration with a random generator."""
@@ -103,12 +103,12 @@ DISTRIBUTIONS: dict[str, Callable[..., Distribution]] = {
 
 
 def parse(text: str, key: str) -> Distribution:
-    """Return the distribution that a configuration's `key` describes, such as "jitter:0.017:0.1".
+    """Return the distribution described by a configuration's `key`, such as "jitter:0.017:0.1".
 
     Raises
     ------
     UsageError
-        `text` describes none.
+        `text` is malformed.
     """
     name, *words = text.split(":")
     try:
@@ -131,9 +131,9 @@ class Death:
     replica : int
         The replica, from 0.
     at : float
-        When it dies, in seconds of virtual time.
+        Time of its death, in seconds of virtual time.
     returns : float, optional
-        When it returns, in seconds of virtual time. By default it never does.
+        Time of its return, in seconds of virtual time. By default it never returns.
     """
 
     replica: Annotated[int, Meta(ge=0)]
@@ -154,32 +154,32 @@ class Times:
     compute : Distribution
         Duration of one gradient.
     latency : Distribution
-        Duration of one message between a replica and a server, whatever its size.
+        Duration of one message between a replica and a server, regardless of its size.
     service : Distribution
         Duration of a server's work on one push.
     bandwidth : float
-        Bytes per second of a node's network card in each direction, which all that passes it at the same time shares;
-        infinite by default. With `cores`, bytes per second of a copy.
+        Bytes per second of a node's network card in each direction, shared by simultaneous messages; infinite by
+        default. With `cores`, bytes per second of a copy.
     memory_bandwidth : float
-        Bytes per second from one rank to another of its node, which don't pass the card; infinite by default.
+        Bytes per second between ranks of one node; infinite by default.
     ranks_per_node : int
-        Number of consecutive ranks on each node. By default each rank has a node of its own.
+        Number of consecutive ranks on each node. By default each rank has its own node.
     cores : int, optional
-        Number of cores that all replicas and servers share, on one node. By default each has a core of its own.
+        Number of cores of one node that all replicas and servers share. By default each has its own core.
     relay : bool
         Whether nodes have relays.
     ranks : int, optional
-        Number of ranks of the whole cluster, where relays leave it open; by default the most that make its replicas.
+        Number of ranks of the whole cluster, which may vary with relays; by default the most that make its replicas.
     messages : bool
-        Whether nodes exchange by messages, so that a fetch goes on behind a push; through windows it doesn't.
+        Whether nodes exchange by messages, so that a fetch can follow right behind a push; through windows it can't.
     chunk : float
         Bytes of a push with which a server begins while the rest is on its way.
     slow : dict of int to float
-        For each slow replica, the factor by which its gradients take longer.
+        For each slow replica, the factor of its gradients' durations.
     deaths : tuple of Death
         Replicas that die.
     cut : Cut
-        How the model is cut over the ranks of a replica, each of which draws its own durations. By default it isn't.
+        Division of the model over the ranks of a replica, each with its own random durations. By default it is uncut.
     """
 
     compute: Distribution = field(default_factory=Constant)
@@ -200,14 +200,14 @@ class Times:
 
 @dataclass(frozen=True)
 class VirtualTime:
-    """How time passes in a virtual cluster.
+    """The passage of time in a virtual cluster.
 
     Attributes
     ----------
     times : Times, optional
-        Durations. None: nothing takes time and requests are carried out at once, which is for a single replica.
+        Durations. None, for a single replica: nothing takes time.
     seed : int
-        Decides every duration that is drawn.
+        Determines every duration.
     clock : callable, optional
         Returns the time in seconds for the totals; by default virtual time, which begins at `start`.
     start : float

@@ -1,4 +1,4 @@
-"""What passes between the servers of the virtual cluster and those that exchange with them."""
+"""Traffic between the servers of the virtual cluster and the replicas and relays that exchange with them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import simpy
 
-from mpidl.engines.virtual.cluster import VirtualCluster
-from mpidl.engines.virtual.exchanger import Exchanger
-from mpidl.engines.virtual.processes import Process, Signal
-from mpidl.engines.virtual.server import VirtualServer
+from mpidl.engines.virtual.cluster import Exchanger, VirtualCluster
+from mpidl.engines.virtual.server import Process, Signal, VirtualServer
 from mpidl.wire import Wire
 
 
@@ -24,11 +22,11 @@ class InFlight:
     ----------
     sender : Exchanger
     vector : array, shape (size,) or (2, size)
-        What arrives. It returns to the spare vectors when no server needs it any more.
+        The vector; returned to the spare ones when no server needs it any more.
     awaited : int
         Number of servers that still need it.
     begun : dict of int to simpy.Event
-        For servers, by number, that tell when they begin to apply it.
+        Events that occur when a server, by number, begins to apply it.
     """
 
     sender: Exchanger
@@ -39,32 +37,26 @@ class InFlight:
 
 @dataclass(slots=True, eq=False)
 class PushInFlight(InFlight):
-    """A push on its way to all servers.
-
-    Attributes
-    ----------
-    nbytes : int
-        Number of bytes of the whole push.
-    """
+    """A push of `nbytes` bytes on its way to all servers."""
 
     nbytes: int
 
 
 class Traffic:
-    """Brings pushes to the servers, and fetches back.
+    """Carries pushes to the servers, and fetches back.
 
     Parameters
     ----------
     cluster : VirtualCluster
     wire_fetch : Wire or None
-        How fetches are encoded. None: not at all.
+        Encoding of fetches, if any.
     wait_free : bool
-        Whether replicas send what is final of a gradient while they compute the rest.
+        Whether replicas send finished parts of a gradient while they compute the rest.
 
     Attributes
     ----------
     updated : Signal
-        Is announced when a shard has changed otherwise than by pushes that are applied at once.
+        Announced when a shard has changed, except by pushes that are applied at once.
     """
 
     def __init__(self, cluster: VirtualCluster, wire_fetch: Wire | None, wait_free: bool = False) -> None:
@@ -74,9 +66,9 @@ class Traffic:
     def fetch(
         self, exchanger: Exchanger, vector: np.ndarray, following: Mapping[int, simpy.Process] | None = None
     ) -> Process:
-        """Copy all shards into a vector, each at the moment its own answer leaves; return their clocks.
+        """Copy all shards into a vector, each when its own answer leaves; return their clocks.
 
-        From some servers the fetch is already under way, `following` a push.
+        `following` has the fetches that are already under way behind a push, by server.
         """
         if self._cluster.machines is None:
             for server in self._cluster.servers:
@@ -104,7 +96,7 @@ class Traffic:
         return nbytes, clock
 
     def _read(self, exchanger: Exchanger, server: VirtualServer, vector: np.ndarray) -> int:
-        """Read a shard into a vector as it is now, and return the number of bytes that it takes."""
+        """Read a shard's current parameters into a vector, and return the number of bytes sent."""
         parameters = server.shard.parameters
         nbytes: int = parameters.nbytes
         if self._wire_fetch is not None:
@@ -116,12 +108,12 @@ class Traffic:
         return nbytes
 
     def expect(self, push: PushInFlight, fetched: Sequence[int], portions: tuple[int, int]) -> None:
-        """Let the servers know what is coming: a push, and the clock of each at which it was computed."""
+        """Announce a push to the servers, with the clock of each at which it was computed."""
         for server, clock in zip(self._cluster.servers, fetched, strict=True):
             server.coming[push] = (push.sender.number, clock, push.vector[..., server.part], portions)
 
     def send(self, push: PushInFlight, followed: Collection[int] = (), vector: np.ndarray | None = None) -> None:
-        """Let a push leave for all servers, and fetches into a vector follow it from some of them."""
+        """Send a push to all servers, `followed` by fetches into a vector from some of them."""
         environment, sender = self._cluster.environment, push.sender
         sender.unapplied = [delivery for delivery in sender.unapplied if delivery.is_alive]
         for number in range(len(self._cluster.servers)):
@@ -133,9 +125,9 @@ class Traffic:
                 sender.following[number] = environment.process(self._follow(push, number, delivery, vector))
 
     def _follow(self, push: PushInFlight, number: int, delivery: simpy.Process, vector: np.ndarray) -> Process:
-        """Copy a shard behind a push, which its server applies chunk by chunk; see `_copy`.
+        """Copy a shard as `_copy` does, right behind a push that its server applies chunk by chunk.
 
-        Differences are encoded when it has applied the whole push.
+        Differences are encoded only after the whole push.
         """
         machines, server, sender = self._cluster.machines, self._cluster.servers[number], push.sender
         assert machines is not None
@@ -152,7 +144,7 @@ class Traffic:
         return nbytes, clock
 
     def _deliver(self, push: PushInFlight, number: int) -> Process:
-        """Bring a server its part of a push and let it apply the push."""
+        """Carry a server's part of a push to it, and apply it."""
         cluster, server = self._cluster, self._cluster.servers[number]
         size = push.nbytes * server.shard.range.size / push.vector.shape[-1]
         yield from self.occupy(push.sender, number, size, push.begun.get(number))
@@ -164,21 +156,21 @@ class Traffic:
             cluster.spares.give(push.vector)
 
     def occupy(self, exchanger: Exchanger, number: int, size: float, begun: simpy.Event | None = None) -> Process:
-        """Bring a server `size` bytes, and let the time of its work on them pass; it is then occupied.
+        """Carry `size` bytes to a server, and wait for the time of its work on them; it is then occupied.
 
-        `begun` occurs when it begins.
+        `begun` occurs at the beginning of the work.
         """
         environment, machines, server = self._cluster.environment, self._cluster.machines, self._cluster.servers[number]
         assert machines is not None
         earlier, server.last[exchanger.number] = server.last.get(exchanger.number), environment.active_process
-        # A server begins with the first chunk while the rest is on its way, and works on others' while it waits for it.
-        # Of a wait-free push the first chunk is there; all its bytes take the time of the network.
+        # A server begins with the first chunk while the rest is on its way, and serves others while it waits for it.
+        # The first chunk of a wait-free push has already arrived, though all its bytes take the time of the network.
         there = self._wait_free and exchanger.number < machines.replicas and machines.apart(exchanger.number, number)
         first = 0.0 if there else min(size, machines.chunk)
         yield from machines.push(exchanger.number, number, first)
         rest = environment.process(machines.push(exchanger.number, number, size - first)) if size > first else None
         if machines.shares_cores:
-            yield environment.timeout(0)  # The sender is still copying when the server wakes up.
+            yield environment.timeout(0)  # the sender is still copying when the server wakes up
         if earlier is not None and earlier.is_alive:
             yield earlier
         yield from server.turn()
@@ -193,7 +185,7 @@ class Traffic:
             yield from server.turn()
 
     def apply(self, push: PushInFlight, server: VirtualServer) -> None:
-        """Let a server act on a push that has arrived."""
+        """Apply a push that has arrived at a server."""
         started = self._cluster.clock()
         server.shard.receive_push(*server.coming.pop(push))
         server.busy_seconds += self._cluster.clock() - started
@@ -202,7 +194,7 @@ class Traffic:
             self.updated.announce()
 
     def look(self, server: VirtualServer, now: float) -> None:
-        """Let a shard's policy act on the time, and again when that is due."""
+        """Let a shard's policy handle the passage of time, now and whenever it is due again."""
         due = server.shard.look(now)
         if due not in (server.due, math.inf):
             self._cluster.environment.process(self._look_at(server, due))
@@ -210,6 +202,6 @@ class Traffic:
 
     def _look_at(self, server: VirtualServer, due: float) -> Process:
         yield self._cluster.environment.timeout(due - self._cluster.environment.now)
-        # The policy's own number: the present time may be rounded.
+        # Use the policy's own number, because the current time may be rounded.
         self.look(server, due)
         self.updated.announce()

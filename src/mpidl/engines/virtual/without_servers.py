@@ -1,4 +1,4 @@
-"""Reductions over the replicas, in virtual time."""
+"""Exchange without servers in virtual time: reductions over the replicas, and updates of one shared vector."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import simpy
 
-from mpidl.algorithms.requests import FinishReduction, Reduce, Speed, StartReduction
+from mpidl.algorithms.requests import FinishReduction, Gradient, Reduce, Speed, StartReduction, Update
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import RequestHandler
-from mpidl.engines.virtual.processes import Process
+from mpidl.engines.virtual.handler import Action, RequestHandler
+from mpidl.engines.virtual.server import Process
 from mpidl.parameters.ranges import Range
 
 
@@ -23,17 +23,17 @@ class Reduction:
     ----------
     part : Range
     whole : bool
-        Whether it is of the whole vector, which takes all that the replicas have computed; they wait for it.
+        Whether the whole vector is reduced, with everything that the replicas have computed; they wait for it.
     mean : bool
-        Whether the mean is one update; else the sum is.
+        Whether the update is the mean of the vectors; otherwise it is the sum.
     arrived : simpy.Event
-        Occurs when all replicas that are active have given their vectors, and these have been exchanged.
+        Occurs when all active replicas have contributed, and the vectors have been exchanged.
     vectors : dict of int to (array or None, float)
-        For each replica its vector, if it gives one, and what that counts.
+        For each replica its vector, if it contributes one, and the vector's weight.
     portion : int
         The last portion that a vector was computed on.
     seconds : dict of int to float
-        For each replica, the mean duration of its gradients since it gave a vector before; 0 if there were none.
+        For each replica, the mean duration of its gradients since its previous reduction; 0 if there were none.
     given : int or None
         Number of vectors in the update; None before it.
     """
@@ -49,19 +49,15 @@ class Reduction:
 
 
 class ByReduction(RequestHandler):
-    """Carries out the requests of algorithms that exchange by reduction.
+    """Handles the requests of algorithms that exchange by reduction.
 
-    The update of a part is made when the first replica finishes the reduction. Each shard lies within one part.
-
-    Parameters
-    ----------
-    cluster : VirtualCluster
+    A part is updated when the first replica finishes the reduction. Each shard is within one part.
     """
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self._cluster = cluster
         self._portion = -1
-        # Those for which not all replicas have given vectors yet, and those that each replica hasn't finished.
+        # Reductions that lack vectors of some replicas, and those that each replica hasn't finished.
         self._gathering: deque[Reduction] = deque()
         self._started: defaultdict[int, deque[Reduction]] = defaultdict(deque)
         self._speeds: dict[int, float] = {}
@@ -71,7 +67,7 @@ class ByReduction(RequestHandler):
         }  # fmt: skip
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
-        """See `RequestHandler.remove_replica`; the reductions that wait for the replica go on without it."""
+        """Let reductions that wait for the replica continue without it."""
         yield from ()
         for reduction in self._gathering:
             reduction.vectors.pop(replica.number, None)
@@ -132,7 +128,7 @@ class ByReduction(RequestHandler):
         reduction.arrived.succeed()
 
     def _finish(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
-        """Wait for a replica's first reduction, whose result is copied to a vector; return how many vectors counted."""
+        """Wait for a replica's first reduction, and copy its result; return the number of vectors in it."""
         cluster, reduction = self._cluster, self._started[replica.number].popleft()
         yield reduction.arrived
         if reduction.given is None:
@@ -152,7 +148,7 @@ class ByReduction(RequestHandler):
         return reduction.given
 
     def _update(self, reduction: Reduction) -> None:
-        """Apply the mean, or the sum, of the vectors that are given, in the order of the replicas."""
+        """Apply the mean or the sum of the vectors, in the order of the replicas."""
         in_order = [each for _, each in sorted(reduction.vectors.items())]
         given = [(vector, weight) for vector, weight in in_order if vector is not None]
         vectors, portions = [vector for vector, _ in given], (reduction.portion, reduction.portion)
@@ -161,3 +157,41 @@ class ByReduction(RequestHandler):
         for server in self._cluster.servers if given else ():
             if server.shard.range.intersect(reduction.part) is not None:
                 server.shard.receive_sum([vector[server.part] for vector in vectors], weights, portions)
+
+
+class InMemory(RequestHandler):
+    """Handles the requests of algorithms whose replicas share the parameters.
+
+    Parameters
+    ----------
+    cluster : VirtualCluster
+        Its only server holds the shared parameters.
+    compute : callable
+        Computes a gradient after the passage of its time.
+    """
+
+    def __init__(self, cluster: VirtualCluster, compute: Action) -> None:
+        self._cluster, self._compute = cluster, compute
+        self.actions = {Gradient: self._gradient, Update: self._update}
+
+    def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
+        replica.fetched = [server.shard.clock for server in self._cluster.servers]
+        # Others write while it computes, so it reads the parameters at the beginning.
+        read = self._cluster.spares.take(request.parameters.shape)
+        read[:] = request.parameters
+        gradient = yield from self._compute(replica, Gradient(read, request.batch))
+        self._cluster.spares.give(read)
+        return gradient
+
+    def _update(self, replica: VirtualReplica, request: Update) -> Process:
+        yield from ()
+        _, portion = replica.pushed()
+        (server,), (read,) = self._cluster.servers, replica.fetched
+        shard = server.shard
+        staleness = shard.clock - read
+        shard.update_sparsely(request.gradient, shard.clock + 1, portion, staleness)
+        shard.staleness.add(staleness)
+        shard.pushes += 1
+        shard.clock += 1
+        self._cluster.totals.pushes += 1
+        self._cluster.totals.last_push = self._cluster.clock()
