@@ -9,7 +9,6 @@ import mpidl
 from mpidl.algorithms import Averaging, BackupSync, Diloco, Downpour, Softsync, Ssp
 from mpidl.data import Dataset
 from mpidl.engines.virtual.times import Constant, Exponential, Times
-from mpidl.engines.virtual.without_servers import ByReduction
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
 from mpidl.runs import one_process
