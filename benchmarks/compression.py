@@ -4,8 +4,8 @@
     python benchmarks/compression.py
 
 Trains 784-1024-1024-10 on 5 ranks (two servers, two workers) for 10 epochs with each pair of formats, of pushes and of
-fetches, and defaults otherwise. Prints a table of test accuracy, bytes and samples/s, and writes it to
-results/compression.json. The accuracy of a format varies by about 0.2 points between runs.
+fetches. The runs are deterministic, because otherwise nothing is encoded within a node. Prints a table of test accuracy
+and bytes, and writes it to results/compression.json.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RANKS = 5
 #: The formats of pushes and of fetches; the others are compared with the first.
 FORMATS = [
     "fp32,fp32", "bf16,fp32", "int8,fp32", "topk:0.01,fp32", "onebit,fp32", "bf16,bf16", "int8,int8", "topk:0.01,int8",
-    "topk:0.01,topk:0.1", "onebit,onebit",
+    "topk:0.01,topk:0.05", "onebit,onebit",
 ]  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         wire, wire_fetch = pair.split(",")
         job = fashion(
             options.data,
-            run={"epochs": options.epochs},
+            run={"epochs": options.epochs, "deterministic": True},
             algorithm={"name": "downpour", "wire": wire, "wire_fetch": wire_fetch},
             topology={"servers": 2},
         )
@@ -54,7 +54,6 @@ def main() -> None:
             "MB pushed": run["bytes_pushed"] / 1e6,
             "MB fetched": run["bytes_fetched"] / 1e6,
             "times fewer": _bytes(reference) / _bytes(run),
-            "samples/s": run["samples_per_second"],
         }
         for pair, run in runs.items()
     ]
