@@ -3,9 +3,19 @@
 import ast
 import re
 from graphlib import CycleError, TopologicalSorter
+from inspect import get_annotations
 from pathlib import Path
 
 import pytest
+
+from mpidl import schema
+from mpidl.algorithms import ALGORITHMS
+from mpidl.config import SECTIONS
+from mpidl.config.virtual import Death, Slow
+from mpidl.data import SOURCES, Augmentation, Normalisation
+from mpidl.nn import LAYERS
+from mpidl.nn.groups import Group
+from mpidl.rules import RULES
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SOURCE / "mpidl"
@@ -29,6 +39,8 @@ WINDOW_CALLS = {"put", "get", "flush", "sync", "local", "fetch_and_op", "Put", "
 
 #: The most there may be of each. A commit that raises a number says what for.
 LINES, LINES_OF_CODE, FILES_OF_SOURCES = 49_500, 28_900, 431
+#: Keys of a configuration.
+KEYS = 195
 #: Public members of a class: methods, properties and annotated attributes.
 MEMBERS = 39
 #: Files that may name an optional feature: a pattern of its words, and how many.
@@ -135,6 +147,22 @@ def test_only_rma_touches_windows(trees):
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }, name
+
+
+def keys_of_a_configuration():
+    """Return the keys, each with the class that introduces it: what a class inherits is no key of its own."""
+    named = [*ALGORITHMS.values(), *RULES.values(), *SOURCES.values(), *LAYERS.values()]
+    nested = [Augmentation, Normalisation, Group, Slow, Death]
+    naming = {(None, key) for key in ("algorithm.name", "server.rule", "data.source", "model.layer.type")}
+    return naming | {
+        (next(base for base in reversed(cls.__mro__) if key in get_annotations(base)), key)
+        for cls in [*SECTIONS.values(), *nested, *named]
+        for key in schema.keys(cls)
+    }
+
+
+def test_keys_of_a_configuration():
+    assert len(keys_of_a_configuration()) <= KEYS
 
 
 def own_statements(function):

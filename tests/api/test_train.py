@@ -47,7 +47,7 @@ OTHERS = {
     "deterministic": True,
     "validation": 0.25,
     "metrics": ["f1"],
-    "target_accuracy": 0.5,
+    "target": "accuracy > 0.5",
     "patience": 3,
     "report": 2.0,
     "checkpoint_every": 9.0,
@@ -83,7 +83,7 @@ def test_an_argument_wins_over_the_configuration(resolved, given):
     assert (config.data.augment, config.data.normalise) == (OTHERS["augment"], OTHERS["normalise"])
     assert (config.data.batch, config.data.portion, config.topology.servers) == (16, 256, 2)
     assert (config.run.name, config.run.dir, config.run.epochs, config.run.steps) == ("other", "elsewhere", None, 5)
-    assert (config.run.seed, config.run.deterministic, config.run.target_accuracy) == (1, True, 0.5)
+    assert (config.run.seed, config.run.deterministic, config.run.target) == (1, True, "accuracy > 0.5")
     assert config.run.report == 2.0
     assert (config.checkpoint.every, config.checkpoint.keep) == (9.0, 8)
     assert (config.debug, config.device.kind) == (OTHERS["debug"], "cuda")

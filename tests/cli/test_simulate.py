@@ -42,7 +42,7 @@ def test_a_simulation_leaves_what_a_run_leaves_and_a_seed_decides_it(mpidl, mpid
 
 def test_the_time_to_an_accuracy_is_virtual(mpidl_here):
     done = mpidl_here(
-        "simulate", DIGITS, "--replicas", 4, "--json", *options("run.target_accuracy=0.8", "virtual.compute=1.0")
+        "simulate", DIGITS, "--replicas", 4, "--json", *options("run.target=accuracy >= 0.8", "virtual.compute=1.0")
     )
     summary = json.loads(done.stdout)
     assert summary["test_accuracy"] >= 0.8

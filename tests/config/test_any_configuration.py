@@ -24,7 +24,7 @@ layers = st.fixed_dictionaries(
 batches = st.integers(1, 1000)
 
 UNSET = {
-    "run": ("epochs", "steps", "target", "target_accuracy", "patience"),
+    "run": ("epochs", "steps", "target", "patience"),
     "data": ("validation",),
     "model": ("layer", "factory", "loss", "clip"),
     "algorithm": ("rate", "max_staleness"),
@@ -41,10 +41,7 @@ run_length = st.sampled_from(["epochs", "steps"]).flatmap(lambda key: section(**
 run = st.builds(
     lambda length, target, rest: {**length, **target, **rest},
     run_length,
-    st.one_of(
-        section(target=st.sampled_from(["validation_loss < 0.1", "test_accuracy>=.9"])),
-        section(target_accuracy=st.floats(0, 1, exclude_min=True)),
-    ),
+    section(target=st.sampled_from(["validation_loss < 0.1", "test_accuracy>=.9", "accuracy >= 0.9"])),
     section(
         name=words.filter(lambda name: "/" not in name and name.isprintable() and name not in (".", "..")),
         dir=words.filter(lambda name: "\0" not in name),

@@ -35,7 +35,6 @@ def minimal():
         ("run", {"dir": "d\udcff"}, r"run.dir: expected non-empty str, found 'd\udcff', which is not UTF-8"),
         ("data", {"source": "idx", "path": "d\udcff"}, r"data.path: expected str, found 'd\udcff', which is not UTF-8"),
         ("run", {"name": ""}, "run.name: expected non-empty str, found ''"),
-        ("run", {"target_accuracy": 88}, "run.target_accuracy: expected float > 0 and <= 1, found 88"),
         ("run", {"metrics": "f1"}, "run.metrics: expected list of str, found 'f1'"),
         (
             "run",

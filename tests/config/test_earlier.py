@@ -41,6 +41,10 @@ def test_removed_keys_that_had_no_effect_on_training_are_ignored():
     assert from_dict(sections(algorithm={"wire_within_nodes": False})) == from_dict(sections())
 
 
+def test_a_target_accuracy_is_a_target():
+    assert from_dict(sections(run={"target_accuracy": 0.9})).run.target == "accuracy >= 0.9"
+
+
 @pytest.mark.parametrize(
     ("name", "table", "line"),
     [

@@ -35,7 +35,7 @@ def test_runs_without_a_target():
 def test_targets_decide_the_figure_and_what_is_better(split):
     validation = split == "validation"
     short = Target(f"{split}_accuracy", ">=", 0.5)
-    assert goal(validation, target_accuracy=0.5) == Goal(short.figure, False, short, None, validation)
+    assert goal(validation, target="accuracy >= 0.5") == Goal(short.figure, False, short, None, validation)
     target = Target(f"{split}_f1", "<", 0.5)
     assert goal(validation, target=f"{split}_f1<0.5", metrics=["f1"]) == Goal(
         target.figure, True, target, None, validation
@@ -84,7 +84,7 @@ def test_a_resumed_run_finds_its_best(resumed, tmp_path):
         (None, {"patience": 3}),  # a run that begins
         (7, {"patience": 3}),  # one whose best was later, and damaged
         (8, {}),  # one that keeps none
-        (8, {"patience": 3, "target_accuracy": 0.5}),  # one that is after another figure
+        (8, {"patience": 3, "target": "accuracy >= 0.5"}),  # one that is after another figure
     ],
 )
 def test_what_is_not_its_best(resumed, tmp_path, step, run):

@@ -102,7 +102,7 @@ def test_cut_replicas_train_as_one_process_does_bit_for_bit_where_no_cut_divides
 
 
 def test_the_summary_has_what_it_promises_and_evaluate_agrees(mpidl, digits, tmp_path):
-    done = mpidl("train", digits, "-n", 4, "--json", "--set", "run.target_accuracy=0.5", "--set", "run.epochs=50")
+    done = mpidl("train", digits, "-n", 4, "--json", "--set", "run.target=accuracy >= 0.5", "--set", "run.epochs=50")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
     assert {

@@ -55,7 +55,6 @@ INSTEAD = {
     ("run", "epochs"): "steps",
     ("run", "steps"): "epochs",
     ("run", "target"): "target_accuracy",
-    ("run", "target_accuracy"): "target",
     ("model", "factory"): "layer",
     ("data", "factory"): "source",
 }

@@ -37,6 +37,11 @@ def modernise(values: Mapping[str, Any]) -> dict[str, Any]:
             schema.check_table(old, earlier)
             schema.check_table(new, table)
             values[new] = {**earlier, **table}
+    run = values.get("run")
+    if isinstance(run, Mapping) and "target_accuracy" in run:
+        if "target" in run:
+            raise UsageError("run.target_accuracy: run.target is given too, expected one of them")
+        values["run"] = {**_without(run, "target_accuracy"), "target": f"accuracy >= {run['target_accuracy']}"}
     for (section, key), (only, why) in RETIRED.items():
         table = values.get(section)
         if isinstance(table, Mapping) and key in table:

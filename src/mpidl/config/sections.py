@@ -48,9 +48,8 @@ class RunSection(Checked):
         Figures of evaluations beside loss and accuracy: names in `mpidl.metrics.METRICS`, and ``"module:function"`` for
         a function of (outputs, targets) that returns a sum over a batch and its divisor.
     target : str, optional
-        Stop when an evaluation fulfils this comparison, such as ``"validation_loss < 0.1"``.
-    target_accuracy : float, optional
-        Stop when the accuracy reaches this value: that on the validation data, or on the test data if there are none.
+        Stop when an evaluation fulfils this comparison, such as ``"validation_loss < 0.1"``. Without a split, as in
+        ``"accuracy >= 0.9"``: on the validation data, or on the test data if there are none.
     patience : int, optional
         Stop when the figure of `target`, or else the loss of evaluations, has not become better for so many epochs.
     report : float
@@ -67,7 +66,6 @@ class RunSection(Checked):
     deterministic: bool = False
     metrics: tuple[str, ...] = ()
     target: str | None = None
-    target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
     patience: Count | None = None
     report: Seconds = 10.0
     terminate_on_nan: bool = True
@@ -95,8 +93,6 @@ class RunSection(Checked):
                 schema.choose({**METRICS, "accuracy": Metric}, f"metrics[{place}]", metric)
         if len(set(self.figures)) < len(self.figures):
             raise UsageError(f"metrics: {quoted(list(self.metrics))}, expected each name once")
-        if self.target is not None and self.target_accuracy is not None:
-            raise UsageError("target_accuracy: run.target is given too, expected one of them")
         if self.target is not None:
             parse(self.target, self.figures)
 

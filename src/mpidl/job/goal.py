@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpidl.config import RunSection
 from mpidl.errors import UsageError
@@ -47,8 +47,8 @@ class Goal:
         """
         split, other = ("validation", "test") if validation else ("test", "validation")
         target = None if run.target is None else parse(run.target, run.figures)
-        if run.target_accuracy is not None:
-            target = Target(f"{split}_accuracy", ">=", run.target_accuracy)
+        if target is not None and target.figure in run.figures:
+            target = replace(target, figure=f"{split}_{target.figure}")
         if target is not None and not target.figure.startswith(split):
             why = "evaluations before the end are on the validation data" if validation else "there are none"
             raise UsageError(

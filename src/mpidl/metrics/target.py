@@ -25,7 +25,7 @@ class Target:
     Attributes
     ----------
     figure : str
-        "validation_" or "test_" and the figure's name.
+        The name of a figure, after "validation_" or "test_" if a split is given.
     comparison : {"<", "<=", ">", ">="}
     value : float
     """
@@ -61,7 +61,7 @@ def parse(text: str, names: Sequence[str]) -> Target:
     UsageError
         The text is not a comparison, or its figure is unknown; the message begins with the key.
     """
-    example = "expected a comparison such as 'validation_loss < 0.1' or 'test_accuracy >= 0.9'"
+    example = "expected a comparison such as 'validation_loss < 0.1' or 'accuracy >= 0.9'"
     found = _FORM.fullmatch(text)
     if found is None:
         raise UsageError(f"target: {quoted(text)}, {example}")
@@ -73,6 +73,8 @@ def parse(text: str, names: Sequence[str]) -> Target:
         value = math.nan
     if not math.isfinite(value):
         raise UsageError(f"target: {quoted(number)} is not a number, {example}")
+    if figure in names:
+        return Target(figure, comparison, value)
     known = [f"{each}_{name}" for each in (SPLITS if split not in SPLITS else (split,)) for name in names]
     if split in SPLITS and name in METRICS and figure not in known:
         raise UsageError(f"target: {figure}, but run.metrics has no {name!r}")

@@ -24,7 +24,7 @@ from mpidl.storage.checkpoints import steps
 from mpidl.storage.trained import checkpoint_of
 
 #: Keys of ``[run]`` by which evaluations end a run.
-ENDING = ("target", "target_accuracy", "patience")
+ENDING = ("target", "patience")
 
 
 def newest(run: Path) -> Path:

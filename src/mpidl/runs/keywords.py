@@ -30,7 +30,6 @@ class Keywords(TypedDict, total=False):
     deterministic: Annotated[bool | None, "run.deterministic"]
     metrics: Annotated[Sequence[str] | None, "run.metrics"]
     target: Annotated[str | None, "run.target"]
-    target_accuracy: Annotated[float | None, "run.target_accuracy"]
     patience: Annotated[int | None, "run.patience"]
     report: Annotated[float | None, "run.report"]
     terminate_on_nan: Annotated[bool | None, "run.terminate_on_nan"]

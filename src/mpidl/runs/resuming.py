@@ -63,7 +63,7 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
         except (OSError, ValueError, MpidlError):
             return None
         asked, done = (
-            (name, run.epochs, run.steps, run.target, run.target_accuracy, run.patience)
+            (name, run.epochs, run.steps, run.target, run.patience)
             for name, run in ((config.algorithm.name, config.run), (summary.get("algorithm"), before))
         )
         return summary if asked == done and not summary.get("interrupted") else None
