@@ -43,7 +43,7 @@ from mpidl.algorithms import Sandblaster
 from mpidl.config import toml
 from mpidl.data import Portions
 from mpidl.nn import Network
-from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.losses import Regularisation
 from mpidl.torch import TorchModel
 from training import UNITS, add_data, curve, fashion, plot, simulate, train, with_sections
 

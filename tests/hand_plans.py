@@ -11,7 +11,7 @@ from mpidl.data.batch import Batch
 from mpidl.nn import Activation, Add, Concatenate, Conv2d, Dense, Flatten, Layer, LocallyConnected2d, Network
 from mpidl.nn.layers.layer import Weighted
 from mpidl.nn.layers.workspace import Buffer
-from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.losses import Regularisation
 from mpidl.parameters import Box, Layout, Range, boxes, split
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.plan import Part, Plan, Step

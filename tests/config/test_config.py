@@ -10,7 +10,7 @@ from mpidl.data import Augmentation, Digits
 from mpidl.errors import UsageError
 from mpidl.job.build import build_model
 from mpidl.nn import SoftmaxCrossEntropy
-from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.losses import Regularisation
 from mpidl.rules import Adagrad
 
 JOBS = Path(__file__).parents[2] / "jobs"

@@ -6,8 +6,8 @@ import pytest
 import fake_cupy
 from mpidl.data import Batch
 from mpidl.nn import Conv2d, Dense, MeanSquaredError, Network
+from mpidl.nn.losses import Regularisation
 from mpidl.nn.ondevice import Mirrored, OnDevice
-from mpidl.nn.regularisation import Regularisation
 
 LAYERS = [Conv2d(3, 3, "relu", stride=2, padding=1), Dense(4)]
 

@@ -18,7 +18,7 @@ from mpidl.nn import (
     MaxPool2d,
     Network,
 )
-from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.losses import Regularisation
 from mpidl.rules import Sgd
 
 RESIDUAL = [

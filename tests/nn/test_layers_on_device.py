@@ -12,7 +12,7 @@ import fake_cupy
 from layer_cases import CASES, Alone, name_of
 from mpidl.data import Batch
 from mpidl.nn import BatchNormalisation, Conv2d, Dense, LocallyConnected2d, Network
-from mpidl.nn.kernels.cuda import normalisation, patches
+from mpidl.nn.kernels import cuda
 from mpidl.nn.layers import conv2d, locally_connected2d
 
 
@@ -84,8 +84,8 @@ def test_the_chain_rule_of_a_normalisation_makes_no_array_of_products(monkeypatc
     made = []
     keep = fake_cupy.on_device
     monkeypatch.setattr(fake_cupy, "on_device", lambda result: (made.append(np.size(result)), keep(result))[1])
-    normalisation.backprop_scale_shift(values, *row[:2], gradient, *row[2:4])
-    normalisation.backprop_rows(values, *column, row[0], gradient, *row[1:3], spread)
+    cuda.backprop_scale_shift(values, *row[:2], gradient, *row[2:4])
+    cuda.backprop_rows(values, *column, row[0], gradient, *row[1:3], spread)
     assert max(made, default=0) < values.size
 
 
@@ -100,9 +100,9 @@ def test_indices_of_64_bits_find_the_same(cupy, case, monkeypatch):
 
 def test_a_gpu_works_on_more_patches_at_a_time(cupy, monkeypatch):
     monkeypatch.setattr(conv2d, "PATCHES", 1)
-    gathered, gather = [], patches.gather_patches
+    gathered, gather = [], cuda.gather_patches
     monkeypatch.setattr(
-        patches, "gather_patches", lambda images, *more: (gathered.append(len(images)), gather(images, *more))
+        cuda, "gather_patches", lambda images, *more: (gathered.append(len(images)), gather(images, *more))
     )
     host = Network([Conv2d(8, 3), Dense(3)], (6, 5, 8), dtype="float64")
     device = host.on(cupy)
@@ -123,8 +123,8 @@ def test_rows_of_positions_in_blocks_of_any_size(cupy, monkeypatch, rows, blocks
     samples = len(host.outputs)
     monkeypatch.setattr(locally_connected2d, "PATCHES_ON_DEVICE", 24 * samples * rows if rows else 1)
     device = Alone(LocallyConnected2d(3, 2, "relu"), (6, 4, 2), xp=cupy)
-    gathered, gather = [], patches.gather_patches
-    monkeypatch.setattr("mpidl.nn.kernels.cuda.gather_patches", lambda *each: (gathered.append(1), gather(*each))[1])
+    gathered, gather = [], cuda.gather_patches
+    monkeypatch.setattr(cuda, "gather_patches", lambda *each: (gathered.append(1), gather(*each))[1])
     y = host.random.normal(size=host.outputs.shape)
     np.testing.assert_allclose(device.forward().get(), host.forward(), rtol=1e-12, atol=1e-12)
     assert len(gathered) == (blocks or 5 * samples)

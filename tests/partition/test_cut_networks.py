@@ -23,7 +23,7 @@ from hand_plans import (
 )
 from mpidl.errors import UsageError
 from mpidl.nn import BatchNormalisation, Dense, MeanSquaredError, Network
-from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.losses import Regularisation
 from mpidl.parameters import Range
 from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork

@@ -10,7 +10,6 @@ from hand_plans import batch_for, box
 from layer_cases import Alone
 from mpidl.nn import Conv2d, Dense, LocallyConnected2d, MaxPool2d, Network
 from mpidl.nn.call import Call
-from mpidl.nn.layers.layer import Layer
 from mpidl.parameters import Range
 from mpidl.partition import threads
 from mpidl.partition.costs import Basis, Costs, plan_seconds
@@ -173,7 +172,7 @@ def test_a_rank_computes_before_it_waits_and_the_results_are_the_same(layers, sh
     found = threads.run(partitions, compute)
     with monkeypatch.context() as patch:
         for kind in (LocallyConnected2d, Conv2d):
-            patch.setattr(kind, "rows_from", Layer.rows_from)
+            patch.setattr(kind, "rows_from", lambda *arguments: Range(0, 0))
         whole = threads.run(partitions, compute)
     interiors = np.sum([np.array(interior_parts(plan, each, 5)) > 0 for each in plan.moving()], axis=0)
     assert max(interiors) == 2

@@ -6,7 +6,7 @@ import pytest
 from hand_plans import batch_for, network, uncut
 from mpidl.errors import UsageError
 from mpidl.nn import Dense, Network
-from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.losses import Regularisation
 from mpidl.partition import threads
 from mpidl.partition.pipedream import PipeDream
 from mpidl.partition.planner import make_plan

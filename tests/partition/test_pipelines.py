@@ -22,7 +22,7 @@ from mpidl.nn import (
     MaxPool2d,
     Network,
 )
-from mpidl.nn.regularisation import Regularisation
+from mpidl.nn.losses import Regularisation
 from mpidl.parameters.ranges import split
 from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork

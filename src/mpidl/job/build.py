@@ -15,8 +15,8 @@ from mpidl.job.job import Job
 from mpidl.launch import environment
 from mpidl.nn import Network, from_config
 from mpidl.nn.adaptation import adapt
+from mpidl.nn.losses import Regularisation
 from mpidl.nn.model import CompleteModel, Model
-from mpidl.nn.regularisation import Regularisation
 from mpidl.storage.checkpoint import Checkpoint
 
 #: The ``model.factory`` of runs whose model is an object of a Python script.

@@ -24,10 +24,9 @@ from mpidl.nn.layers import (
     LocallyConnected2d,
     MaxPool2d,
 )
-from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, SoftmaxCrossEntropy
+from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, Regularisation, SoftmaxCrossEntropy
 from mpidl.nn.model import CompleteModel, Model
 from mpidl.nn.network import Network
-from mpidl.nn.regularisation import Regularisation
 
 __all__ = [
     "ACTIVATIONS",

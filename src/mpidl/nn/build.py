@@ -11,9 +11,8 @@ from mpidl import schema
 from mpidl.errors import UsageError
 from mpidl.nn.layers import LAYERS
 from mpidl.nn.layers.layer import Layer
-from mpidl.nn.losses import LOSSES, SoftmaxCrossEntropy
+from mpidl.nn.losses import LOSSES, Regularisation, SoftmaxCrossEntropy
 from mpidl.nn.network import Network
-from mpidl.nn.regularisation import Regularisation
 
 
 def from_config(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.layer import ByRows, Layer
 from mpidl.nn.layers.workspace import Workspace
 from mpidl.parameters.ranges import Range
 
@@ -23,9 +23,9 @@ class Call:
         One for each operand.
     outputs, output_gradient : array (n, *shape)
     input_gradients : list of array or None
-        Where the layer's gradients with respect to its inputs go; None for those that nobody needs.
+        The arrays for the gradients of the inputs; None for those that aren't needed.
     additions : list of (array, array)
-        Gradients that what the layer gave is then added to, each with what it gave.
+        Gradients to which the layer's are then added, each with the layer's.
     """
 
     layer: Layer
@@ -42,11 +42,13 @@ class Call:
         self.layer.forward(self.workspace, inputs, self.outputs)
 
     def forward_rows(self, rows: Range) -> None:
-        """Compute some rows of the outputs, up to what `end_rows` does."""
+        """Compute some rows of the outputs of a `ByRows` layer, before `end_rows`."""
+        assert isinstance(self.layer, ByRows)
         self.layer.forward_rows(self.workspace, self.inputs[0], self.outputs, rows)
 
     def end_rows(self) -> None:
-        """Do what is left when all rows are computed."""
+        """Complete the outputs after all rows have been computed."""
+        assert isinstance(self.layer, ByRows)
         self.layer.end_rows(self.workspace, self.outputs)
 
     def backward(self) -> None:
@@ -54,11 +56,11 @@ class Call:
         self._backward(self.layer.backward)
 
     def backward_inputs(self) -> None:
-        """Compute those with respect to its inputs."""
+        """Compute only the gradients with respect to the layer's inputs."""
         self._backward(self.layer.backward_inputs)
 
     def backward_weights(self) -> None:
-        """Compute those with respect to its parameters, after `backward_inputs`."""
+        """Compute only the gradients with respect to the layer's parameters, after `backward_inputs`."""
         inputs = self.inputs if self.layer.joins else self.inputs[0]
         self.layer.backward_weights(self.workspace, inputs, self.output_gradient)
 

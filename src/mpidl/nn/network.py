@@ -15,9 +15,8 @@ from mpidl.nn.capabilities import LayerSummary
 from mpidl.nn.graph import Graph
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
-from mpidl.nn.losses import Loss, SoftmaxCrossEntropy, are_classes
+from mpidl.nn.losses import Loss, Regularisation, SoftmaxCrossEntropy, are_classes
 from mpidl.nn.model import CompleteModel, Evaluation
-from mpidl.nn.regularisation import Regularisation
 from mpidl.nn.tensors import Tensors
 from mpidl.nn.wait_free import TakeFinal
 from mpidl.nn.workspaces import Node, Pass, Passes, Value, first_takers

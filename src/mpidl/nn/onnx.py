@@ -15,21 +15,13 @@ import numpy as np
 from mpidl.errors import UsageError
 from mpidl.extras import require
 from mpidl.nn.kernels.cpu.elementwise import LEAK
-from mpidl.nn.layers.activation import Activation
-from mpidl.nn.layers.add import Add
-from mpidl.nn.layers.average_pool2d import AveragePool2d
-from mpidl.nn.layers.batch_normalisation import BatchNormalisation
-from mpidl.nn.layers.concatenate import Concatenate
 from mpidl.nn.layers.conv2d import Conv2d
 from mpidl.nn.layers.dense import Dense
-from mpidl.nn.layers.dropout import Dropout
 from mpidl.nn.layers.embedding import Embedding
-from mpidl.nn.layers.flatten import Flatten
-from mpidl.nn.layers.l2_pool2d import L2Pool2d
 from mpidl.nn.layers.layer import Layer
-from mpidl.nn.layers.layer_normalisation import LayerNormalisation
-from mpidl.nn.layers.max_pool2d import MaxPool2d
-from mpidl.nn.layers.pooling2d import Pooling2d
+from mpidl.nn.layers.normalisation import BatchNormalisation, LayerNormalisation
+from mpidl.nn.layers.parameterless import Activation, Add, Concatenate, Dropout, Flatten
+from mpidl.nn.layers.pooling import AveragePool2d, L2Pool2d, MaxPool2d, Pooling2d
 from mpidl.nn.network import Network
 from mpidl.nn.sliding_windows import SlidingWindows, sliding_windows
 from mpidl.paths import whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.layer import ByRows, Layer
 from mpidl.nn.layers.workspace import Shape
 from mpidl.nn.workspaces import Node, Value, first_takers
 from mpidl.parameters.box import Box
@@ -210,7 +210,7 @@ def interior(layer: Layer, transfer: Transfer, rank: int) -> Range:
         Empty if there are too few, if the layer computes all its rows at once, or if nothing comes from other ranks.
     """
     nothing = Range(0, 0)
-    if layer.joins or len(transfer.target[rank]) != 1 or not transfer.received(rank):
+    if not isinstance(layer, ByRows) or len(transfer.target[rank]) != 1 or not transfer.received(rank):
         return nothing
     (whole,), (summands, _) = transfer.target[rank], transfer.summands(rank)
     if any(each.added for each in summands):

@@ -1,4 +1,4 @@
-"""Convolution of images."""
+"""Convolution of images, and the base class of layers with a kernel at each position of sliding windows."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from msgspec import Meta
 from mpidl.errors import UsageError
 from mpidl.nn import winograd
 from mpidl.nn.cuts import divided_by
-from mpidl.nn.layers.layer import Piece, Weighted
+from mpidl.nn.layers.layer import ByRows, Piece, Weighted
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range, split
 
-#: Number of elements in the patches of one block: few enough for a CPU's cache, or enough to keep a GPU busy.
+#: Elements in the patches of one block: few enough for a CPU's cache, or enough to keep a GPU busy.
 PATCHES, PATCHES_ON_DEVICE = 1 << 19, 1 << 25
-#: Largest number of images in one block, on a CPU and on a GPU.
+#: Maximum number of images in one block, on a CPU and on a GPU.
 MOST_IMAGES, MOST_IMAGES_ON_DEVICE = 64, 1024
 
 
 @dataclass(frozen=True)
-class Conv2d(Weighted):
-    """``activation(inputs * weight + bias)``, where * is the cross-correlation of images (height, width, channels).
+class Convolution(Weighted, ByRows):
+    """A layer with a kernel at each position of sliding windows on images (height, width, channels) or (height, width).
 
     Attributes
     ----------
@@ -35,22 +35,13 @@ class Conv2d(Weighted):
         Number of output channels (feature maps).
     size
         Size of the kernel: a number, or [vertical, horizontal].
-    activation
-        A name in `ACTIVATIONS`.
-    initialiser
-        A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (size, size, input
-        channels / groups, channels), the bias (channels,).
     stride
         Pixels between neighbouring positions of the kernel.
     padding
         Zeros around the image: a number, [vertical, horizontal], [[top, bottom], [left, right]], "same" or "valid"
         (none).
-    groups
-        Number of groups that input and output channels are divided into; each group of outputs sees only its own group
-        of inputs (Krizhevsky et al. 2012, section 3.2).
     """
 
-    type: ClassVar[str] = "conv2d"
     cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels")
 
     channels: Annotated[int, Meta(ge=1)]
@@ -59,10 +50,35 @@ class Conv2d(Weighted):
     initialiser: str = "he_uniform"
     stride: Pair = 1
     padding: PaddingPair = 0
+
+    def windows(self, input_shape: Shape) -> SlidingWindows:
+        """Return the windows on images of this shape."""
+        return sliding_windows(input_shape, self.size, self.stride, self.padding)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        return (*self.windows(input_shape).positions, self.channels)
+
+
+@dataclass(frozen=True)
+class Conv2d(Convolution):
+    """``activation(inputs * weight + bias)``, where * is the cross-correlation of images (height, width, channels).
+
+    Attributes
+    ----------
+    initialiser
+        A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (size, size, input
+        channels / groups, channels), the bias (channels,).
+    groups
+        Number of groups into which input and output channels are divided; each group of outputs depends only on its own
+        group of inputs (Krizhevsky et al. 2012, section 3.2).
+    """
+
+    type: ClassVar[str] = "conv2d"
+
     groups: Annotated[int, Meta(ge=1)] = 1
 
-    def _windows(self, input_shape: Shape) -> SlidingWindows:
-        found = sliding_windows(input_shape, self.size, self.stride, self.padding)
+    def windows(self, input_shape: Shape) -> SlidingWindows:
+        found = super().windows(input_shape)
         for whose, count in (("input", found.channels), ("output", self.channels)):
             if count % self.groups:
                 raise UsageError(f"groups: {self.groups}, expected a divisor of the {count} {whose} channels")
@@ -71,21 +87,18 @@ class Conv2d(Weighted):
     def _tiling(self, windows: SlidingWindows) -> winograd.Tiling | None:
         return winograd.choose_tiling(windows, self.channels) if self.groups == 1 else None
 
-    def output_shape(self, input_shape: Shape) -> Shape:
-        return (*self._windows(input_shape).positions, self.channels)
-
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
-        windows = self._windows(input_shape)
+        windows = self.windows(input_shape)
         return {"weight": (*windows.size, windows.channels // self.groups, self.channels), "bias": (self.channels,)}
 
     def operations(self, *input_shapes: Shape) -> int:
         (input_shape,) = input_shapes
-        return 2 * prod(self.parameters(input_shape)["weight"]) * prod(self._windows(input_shape).positions)
+        return 2 * prod(self.parameters(input_shape)["weight"]) * prod(self.windows(input_shape).positions)
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """See `Layer`; the box has whole groups of channels, or a part of one."""
+        """Compute whole groups of channels, or a part of one."""
         (shape,) = input_shapes
-        windows, (down, across, channels) = self._windows(shape), box.ranges
+        windows, (down, across, channels) = self.windows(shape), box.ranges
         inside, padding = under_windows(windows, shape, (down, across))
         width, depth = self.channels // self.groups, windows.channels // self.groups
         first, last = channels.start // width, (channels.stop - 1) // width
@@ -95,7 +108,7 @@ class Conv2d(Weighted):
         return Piece(layer, (Box((*inside, *taken)),), box, {"weight": weight, "bias": Box((channels,))})
 
     def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
-        """See `Layer`: whole groups of channels where there are enough, so that each rank takes its own inputs only."""
+        """Divide whole groups of channels if there are enough, so that each rank takes only its own inputs."""
         if how != "channels" or self.groups == 1:
             return super().pieces(how, number, parts, *input_shapes)
         width = self.channels // self.groups
@@ -107,14 +120,14 @@ class Conv2d(Weighted):
             (group,) = (group for group, some in enumerate(ranks) if some.start <= number < some.stop)
             some = divided_by("channels of a group", width, ranks[group].size)
             own = some[number - ranks[group].start].shift(group * width)
-        positions = self._windows(*input_shapes).positions
+        positions = self.windows(*input_shapes).positions
         if self.mixes:
             raise UsageError(f"an output depends on all {self.channels} channels")
         return [self.piece(Box((*Box.whole(positions).ranges, own)), *input_shapes)]
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         (input_shape,) = input_shapes
-        windows = self._windows(input_shape)
+        windows = self.windows(input_shape)
         weight = self.parameters(input_shape)["weight"]
         row = windows.positions[1] * prod(weight[:-1])
         patches, on_device = (
@@ -134,7 +147,7 @@ class Conv2d(Weighted):
     def _blocks(
         self, work: Workspace, windows: SlidingWindows, samples: int, of: Range
     ) -> Iterator[tuple[slice, int, int, Any]]:
-        """Yield blocks of some rows that fit into the buffer: images, first row, number of rows, memory for patches."""
+        """Yield blocks of rows that fit into the buffer: images, first row, number of rows, memory for patches."""
         memory, down = work.buffers["patches"], of.size
         shape = (windows.positions[1], *windows.size, windows.channels // self.groups)
         rows = min(down, memory.size // prod(shape))
@@ -147,7 +160,7 @@ class Conv2d(Weighted):
                 yield some, row, count, memory[: prod(block)].reshape(block)
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
+        images, windows = inputs.reshape(*inputs.shape[:3], -1), self.windows(inputs.shape[1:])
         tiling = self._tiling(windows)
         if work.xp is np and tiling is not None:
             for at in winograd.forward(work, tiling, images, outputs):
@@ -170,13 +183,13 @@ class Conv2d(Weighted):
             self.activate(work, outputs, at)
 
     def rows_from(self, rows: Range, input_shape: Shape) -> Range:
-        windows = self._windows(input_shape)
+        windows = self.windows(input_shape)
         found, tiling = windows.on_rows(rows, input_shape[0]), self._tiling(windows)
         return found if tiling is None else tiling.whole_tiles(found)
 
     def forward_rows(self, work: Workspace, inputs: Any, outputs: Any, rows: Range) -> None:
-        """See `Layer`: the activation is left for the end, and the bias of what isn't computed by tiles."""
-        images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
+        """Leave the activation to `end_rows`, and the bias too, except with tiles."""
+        images, windows = inputs.reshape(*inputs.shape[:3], -1), self.windows(inputs.shape[1:])
         tiling = self._tiling(windows)
         if tiling is not None:
             for _ in winograd.forward(work, tiling, images, outputs, rows):
@@ -189,7 +202,7 @@ class Conv2d(Weighted):
         depth, width = weight.shape[2], self.channels // self.groups
         matrix = weight.reshape(-1, self.channels)
         for some, row, rows, patches in self._blocks(work, windows, len(images), of):
-            # Rows of one image follow each other, but not those of several.
+            # Only rows of the same image are adjacent.
             sums = outputs[some, row : row + rows]
             sums = sums.reshape(len(sums), -1, self.channels)
             for group in range(self.groups):
@@ -208,7 +221,7 @@ class Conv2d(Weighted):
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`: block by block, while it is in the cache."""
+        """Compute both gradients of a block while it is in the cache."""
 
         def backprop(at: tuple[slice, slice]) -> Any:
             self.backprop(work, outputs, output_gradient, at)
@@ -243,8 +256,8 @@ class Conv2d(Weighted):
         input_gradient: Any | None,
         weights: bool = True,
     ) -> None:
-        """Compute the gradients of the weight, if wanted, and of the inputs, from blocks that `backprop` returns."""
-        images, windows = inputs.reshape(*inputs.shape[:3], -1), self._windows(inputs.shape[1:])
+        """Compute the gradients of the weight, if `weights`, and of the inputs, from blocks that `backprop` returns."""
+        images, windows = inputs.reshape(*inputs.shape[:3], -1), self.windows(inputs.shape[1:])
         image_gradient = None if input_gradient is None else input_gradient.reshape(images.shape)
         tiling = self._tiling(windows)
         if work.xp is np and tiling is not None:

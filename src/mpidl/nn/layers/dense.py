@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from mpidl.errors import UsageError
 from mpidl.nn.cuts import divide, divided_by
-from mpidl.nn.layers.activation import Activation
 from mpidl.nn.layers.layer import Piece, Weighted
+from mpidl.nn.layers.parameterless import Activation
 from mpidl.nn.layers.workspace import Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
@@ -25,13 +25,11 @@ class Dense(Weighted):
     ----------
     units
         Number of outputs.
-    activation
-        A name in `ACTIVATIONS`.
     initialiser
         A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (inputs, units), the
         bias (units,).
     bias
-        Whether a bias is added.
+        Whether to add a bias.
     """
 
     type: ClassVar[str] = "dense"
@@ -60,7 +58,7 @@ class Dense(Weighted):
         return Piece(replace(self, units=box.size), (Box.whole(shape),), box, tensors)
 
     def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
-        """See `Layer`: cut by inputs, along their first axis, a rank computes a summand of all units."""
+        """Cut by inputs, along their first axis, so that a rank computes a summand of all units."""
         if how != "inputs":
             return super().pieces(how, number, parts, *input_shapes)
         (shape,), outputs = input_shapes, Box.whole((self.units,))

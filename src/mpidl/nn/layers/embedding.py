@@ -32,8 +32,8 @@ class Embedding(Layer):
     initialiser
         A name in `INITIALISERS`.
     rows
-        The part of the vocabulary, [first, one past the last], whose rows the weight has; all by default. The outputs
-        of other ids are zero.
+        The part of the vocabulary, [first, one past the last], with rows in the weight; all by default. The outputs of
+        other ids are zero.
     """
 
     type: ClassVar[str] = "embedding"
@@ -67,7 +67,7 @@ class Embedding(Layer):
         return Piece(replace(self, units=units.size), (Box(box.ranges[:-1]),), box, {"weight": weight})
 
     def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
-        """See `Layer`: cut by rows of the weight, a rank gives zeros for the words that it doesn't have."""
+        """Cut by rows of the weight, so that a rank computes zeros for words of other ranks."""
         (shape,) = input_shapes
         outputs = Box.whole(self.output_shape(shape))
         if how == "samples":
@@ -81,7 +81,7 @@ class Embedding(Layer):
         return [Piece(layer, (Box.whole(shape),), outputs, {"weight": weight})]
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
-        # The fan-in is 1: a single row reaches an output, whatever the vocabulary.
+        # The fan-in is 1, whatever the vocabulary: a single row reaches an output.
         INITIALISERS[self.initialiser](generator, shape, values)
         values *= sqrt(shape[0])
 
@@ -108,15 +108,15 @@ class Embedding(Layer):
         self._leave_out(work, outputs)
 
     def _find_others(self, work: Workspace, ids: Any) -> None:
-        """Make indices of rows of the ids, any for those without a row, and mark these."""
+        """Replace ids by indices of rows, and mark those without a row."""
         others, (first, stop) = work.buffers["others"], self._rows
         ids -= first
-        # As an unsigned number, what is below the first row is larger than all.
+        # Ids below the first row are larger than all others as unsigned numbers.
         work.xp.greater_equal(ids.view("uint64"), stop - first, out=others)
         work.xp.copyto(ids, 0, where=others)
 
     def _leave_out(self, work: Workspace, values: Any) -> None:
-        """Set what belongs to ids without a row to zero."""
+        """Set the values of ids without a row to zero."""
         if self.rows is not None:
             work.xp.copyto(values, 0, where=work.buffers["others"][..., None])
 

@@ -19,19 +19,19 @@ from mpidl.schema import Checked, choose
 
 
 class Piece(NamedTuple):
-    """What one rank computes of a layer that is cut.
+    """A rank's part of a layer that is cut.
 
     Attributes
     ----------
     layer : Layer
         An ordinary layer, for inputs of the boxes' shapes.
     inputs : tuple of Box
-        The part of each operand that it takes; an empty box means that a joining layer doesn't take this operand.
+        The part of each operand that it takes; empty if a joining layer doesn't take this operand.
     outputs : Box
-        The part of the layer's outputs that it gives. Where those of several ranks overlap, they are summands.
+        The part of the outputs that it computes. Where those of several ranks overlap, they are summands.
     tensors : dict of str to Box
-        For each of its tensors, the part of the uncut layer's tensor that it is. The boxes of two ranks are the same or
-        have no element in common; where they are the same, the sum of the gradients counts.
+        The parts of the uncut layer's tensors that it takes. The boxes of two ranks are the same or have no common
+        element; the gradients of the same box are summed.
     """
 
     layer: Layer
@@ -42,10 +42,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Layer(Checked, ABC):
-    """A step of a network: its shapes, its parameters' shapes and initial values, and its maths.
+    """A step of a network: the shapes of its values and parameters, their initial values, and its mathematics.
 
-    A subclass is a frozen dataclass whose fields are the keys of its configuration section. It holds neither
-    parameters nor buffers: the network passes them in a `Workspace`.
+    A subclass is a frozen dataclass whose fields are the keys of its configuration section. It has neither parameters
+    nor buffers: the network passes them in a `Workspace`.
 
     Attributes
     ----------
@@ -55,21 +55,19 @@ class Layer(Checked, ABC):
         Whether the layer takes the outputs of several layers. `output_shape` then has one argument for each, and
         `forward` and `backward` take lists of inputs and of input gradients.
     takes_integers
-        Whether the layer takes integer inputs as they are. Other layers take the network's dtype.
+        Whether the layer takes integer inputs unconverted. Other layers take the network's dtype.
     statistics
-        Names of parameters that update rules leave alone: their gradient is subtracted from them as it is. A layer
-        that has them takes the sums of `Workspace.group`.
+        Names of parameters that update rules don't change: their gradient is subtracted from them unchanged. A layer
+        with statistics sums them over `Workspace.group`.
     cuts
         The ways in which the layer can be cut over ranks, besides "samples".
-    mixes
-        Whether an output depends on all the inputs along the last axis, which then can't be cut.
     name
-        The layer's name in checkpoints. If empty, the network uses the layer's index and type.
+        The layer's name in checkpoints; by default its index and type.
     inputs
-        Names of the layers whose outputs it takes. If empty, the layer takes those of the layer before it.
+        Names of the layers whose outputs it takes; by default the layer before it.
     cut
-        How the layer is cut over the ranks of a partitioned model: one of its cuts, or "samples", by which each rank
-        computes a share of the minibatch with all of the layer's parameters. If empty, the fastest is found.
+        The cut over the ranks of a partitioned model: one of `cuts`, or "samples", by which each rank computes a share
+        of the minibatch with all of the layer's parameters. By default, the planner chooses the fastest one.
     """
 
     type: ClassVar[str]
@@ -90,28 +88,19 @@ class Layer(Checked, ABC):
 
     @property
     def mixes(self) -> bool:
-        """See the class."""
+        """Whether an output depends on all the inputs along the last axis, which then can't be cut."""
         return False
 
     @abstractmethod
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape of one sample's output.
-
-        Raises
-        ------
-        UsageError
-            If the layer can't take such an input. The network prepends the layer's index to the message.
-        """
+        """Return the shape of one sample's output; UsageError, without the layer's index, for wrong inputs."""
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
         """Return the shape of each parameter tensor, in their order in the flat vector."""
         return {}
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
-        """Overwrite `values` (n,) with initial values of a parameter tensor, from `generator` alone.
-
-        They are consecutive elements of the flattened tensor, which is drawn in blocks; `shape` is that of the whole.
-        """
+        """Overwrite `values` (n,), a block of a flattened parameter tensor of this shape, with initial values."""
         values.fill(0)
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
@@ -123,22 +112,22 @@ class Layer(Checked, ABC):
         return 0
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """Return what computes a box of the outputs: of a layer that works element by element, the layer itself.
+        """Return the piece that computes a box of the outputs; for an elementwise layer, the layer itself.
 
         Raises
         ------
         UsageError
-            If the layer can't compute it from a box of its inputs. The planner says which layer it is.
+            The layer can't compute it from a box of its inputs. The planner prepends the layer.
         """
         return Piece(self, (box,) * len(input_shapes), box, {})
 
     def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
-        """Return what rank `number` of `parts` computes, where the layer is cut.
+        """Return the pieces of rank `number` of `parts`, where the layer is cut.
 
         Parameters
         ----------
         how
-            One of `cuts`, or "samples": then the pieces are of the rank's share of the samples.
+            One of `cuts`, or "samples": then the pieces apply to the rank's share of the samples.
         number, parts
             The rank's number, and the number of ranks.
         input_shapes
@@ -147,12 +136,12 @@ class Layer(Checked, ABC):
         Returns
         -------
         list of Piece
-            One, or two of which the second takes the first one's outputs, summed over the ranks.
+            One, or two, where the second takes the outputs of the first, summed over the ranks.
 
         Raises
         ------
         UsageError
-            If it can't be cut like this. The planner says which layer it is.
+            The layer can't be cut this way. The planner prepends the layer.
         """
         shape = self.output_shape(*input_shapes)
         if how == "samples":
@@ -167,39 +156,10 @@ class Layer(Checked, ABC):
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         """Overwrite `outputs` (n, *output_shape) with the layer's function of `inputs` (n, *input_shape)."""
 
-    def rows_from(self, rows: Range, input_shape: Shape) -> Range:
-        """Return the rows of the outputs that depend on some rows of the inputs only, and that can be computed apart.
-
-        A layer that computes all at once, as most do, has none. A row has the same bits whether it is computed
-        apart or not.
-        """
-        return Range(0, 0)
-
-    def forward_rows(self, work: Workspace, inputs: Any, outputs: Any, rows: Range) -> None:
-        """Compute some rows of the outputs, from NumPy arrays, up to what `end_rows` does.
-
-        Parameters
-        ----------
-        work, inputs, outputs
-            The same as for `forward`.
-        rows
-            What `rows_from` has returned, or what is before or after that.
-        """
-        raise NotImplementedError
-
-    def end_rows(self, work: Workspace, outputs: Any) -> None:
-        """Do what is left of `forward` when all rows are computed."""
-
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """Compute all gradients: both parts of the way back. A layer overrides it where both at once are faster.
-
-        Parameters
-        ----------
-        work, inputs, outputs, output_gradient, input_gradient
-            See `backward_inputs`.
-        """
+        """Compute all gradients: `backward_inputs`, then `backward_weights`, unless both together are faster."""
         self.backward_inputs(work, inputs, outputs, output_gradient, input_gradient)
         self.backward_weights(work, inputs, output_gradient)
 
@@ -207,16 +167,16 @@ class Layer(Checked, ABC):
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """Compute the gradient of the loss with respect to the inputs, and leave ``work.gradients`` alone.
+        """Compute the gradient of the loss with respect to the inputs, without changing ``work.gradients``.
 
         Parameters
         ----------
         work, inputs
             The same as for `forward`.
         outputs
-            What `forward` computed.
+            The outputs of `forward`.
         output_gradient
-            Gradient of the loss with respect to `outputs`; may be changed into what `backward_weights` likes to take.
+            Gradient of the loss with respect to `outputs`; may be changed into the form that `backward_weights` takes.
         input_gradient
             Overwritten with the gradient with respect to `inputs`; None if it isn't needed.
         """
@@ -224,15 +184,31 @@ class Layer(Checked, ABC):
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
         """Overwrite every element of ``work.gradients``, some time after `backward_inputs`.
 
-        Other samples may pass through the layer meanwhile, with buffers of their own: only scratch space is lost.
+        Other samples may pass through the layer in between, with separate buffers; only scratch space is lost.
 
         Parameters
         ----------
         work, inputs
             The same as for `forward`.
         output_gradient
-            What `backward_inputs` has left in it; may be used as scratch space.
+            As `backward_inputs` has left it; may be used as scratch space.
         """
+
+
+class ByRows(Layer):
+    """A layer that can compute some rows of its outputs before the others, with the same bits."""
+
+    @abstractmethod
+    def rows_from(self, rows: Range, input_shape: Shape) -> Range:
+        """Return the rows of the outputs that depend only on some rows of the inputs; possibly none."""
+
+    @abstractmethod
+    def forward_rows(self, work: Workspace, inputs: Any, outputs: Any, rows: Range) -> None:
+        """Compute rows that `rows_from` has returned, or all before or after these, from NumPy arrays."""
+
+    @abstractmethod
+    def end_rows(self, work: Workspace, outputs: Any) -> None:
+        """Complete the outputs after all rows have been computed."""
 
 
 class Joining(Layer):
@@ -248,7 +224,13 @@ class Joining(Layer):
 
 
 class Activated(Layer):
-    """A layer that ends with an activation. Its field ``activation`` is a name in `ACTIVATIONS`."""
+    """A layer that ends with an activation.
+
+    Attributes
+    ----------
+    activation
+        A name in `ACTIVATIONS`.
+    """
 
     activation: str
 
@@ -280,8 +262,6 @@ class Weighted(Activated):
 
     Attributes
     ----------
-    activation
-        A name in `ACTIVATIONS`.
     initialiser
         A name in `INITIALISERS`, used for the weight. The bias starts at zero.
     """

@@ -31,11 +31,11 @@ class LocalContrastNormalisation(Layer):
     ----------
     size
         Size of the window, an odd number of pixels; its standard deviation is a quarter of that, as in Torch. The
-        window sums to 1, also where a border cuts it off.
+        window sums to 1, even at a border.
     threshold
         Lower bound of the divisor, greater than zero.
     crop
-        Pixels at the borders that the outputs lack: [[top, bottom], [left, right]]; none by default.
+        Pixels to crop from the outputs: [[top, bottom], [left, right]]; none by default.
     """
 
     type: ClassVar[str] = "local_contrast_normalisation"
@@ -68,7 +68,7 @@ class LocalContrastNormalisation(Layer):
         return found
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        """See `Layer`: a pixel depends on those within twice the radius; what is nearer to a cut is cropped."""
+        """Crop pixels nearer to a cut than twice the radius, because they depend on pixels beyond it."""
         (shape,), reach = input_shapes, 2 * (self.size // 2)
         inside = [
             Range(max(0, own.start - reach), min(extent, own.stop + reach))
@@ -80,7 +80,7 @@ class LocalContrastNormalisation(Layer):
         return Piece(replace(self, crop=crop), (Box((*inside, *box.ranges[2:])),), box, {})
 
     def _cropped(self, images: Any) -> Any:
-        """Return a view of the images (n, height, width, ...) without the pixels that the outputs lack."""
+        """Return a view of the images (n, height, width, ...) without the cropped pixels."""
         (top, bottom), (left, right) = self.crop or [[0, 0], [0, 0]]
         height, width = images.shape[1:3]
         return images[:, top : height - bottom, left : width - right]

@@ -5,59 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from msgspec import Meta
 
-from mpidl.nn.layers.conv2d import MOST_IMAGES_ON_DEVICE, PATCHES, PATCHES_ON_DEVICE
-from mpidl.nn.layers.layer import Piece, Weighted
+from mpidl.nn.layers.conv2d import MOST_IMAGES_ON_DEVICE, PATCHES, PATCHES_ON_DEVICE, Convolution
+from mpidl.nn.layers.layer import Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
-from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
+from mpidl.nn.sliding_windows import SlidingWindows, under_windows
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
 
 
 @dataclass(frozen=True)
-class LocallyConnected2d(Weighted):
+class LocallyConnected2d(Convolution):
     """A convolution with separate weights for every position (Dean et al. 2012, section 5; Le et al. 2012).
 
     Attributes
     ----------
-    channels
-        Number of output channels (feature maps).
-    size
-        Size of a window: a number, or [vertical, horizontal].
-    activation
-        A name in `ACTIVATIONS`.
     initialiser
         A name in `INITIALISERS`, used for the weight; the bias starts at zero. The weight is (positions down, positions
         across, size, size, input channels, channels), the bias (positions down, positions across, channels).
-    stride
-        Pixels between neighbouring positions.
-    padding
-        Zeros around the image: a number, [vertical, horizontal], [[top, bottom], [left, right]], "same" or "valid"
-        (none).
     """
 
     type: ClassVar[str] = "locally_connected2d"
-    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels")
-
-    channels: Annotated[int, Meta(ge=1)]
-    size: Pair = 3
-    activation: str = "identity"
-    initialiser: str = "he_uniform"
-    stride: Pair = 1
-    padding: PaddingPair = 0
-
-    def _windows(self, input_shape: Shape) -> SlidingWindows:
-        return sliding_windows(input_shape, self.size, self.stride, self.padding)
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        return (*self._windows(input_shape).positions, self.channels)
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
-        windows = self._windows(input_shape)
+        windows = self.windows(input_shape)
         return {
             "weight": (*windows.positions, *windows.size, windows.channels, self.channels),
             "bias": (*windows.positions, self.channels),
@@ -65,7 +39,7 @@ class LocallyConnected2d(Weighted):
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
         super().initial(parameter, shape, generator, values)
-        # Initialisers count the positions' axes into the fans, as if they were part of the window.
+        # Initialisers include the axes of positions in the fans, as if they were part of the window.
         values *= sqrt(prod(shape[:2]))
 
     def operations(self, *input_shapes: Shape) -> int:
@@ -74,7 +48,7 @@ class LocallyConnected2d(Weighted):
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
         (shape,) = input_shapes
-        windows, (down, across, channels) = self._windows(shape), box.ranges
+        windows, (down, across, channels) = self.windows(shape), box.ranges
         inside, padding = under_windows(windows, shape, (down, across))
         patch = Box.whole((*windows.size, windows.channels)).ranges
         return Piece(
@@ -86,7 +60,7 @@ class LocallyConnected2d(Weighted):
 
     def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
         (input_shape,) = input_shapes
-        windows = self._windows(input_shape)
+        windows = self.windows(input_shape)
         row = windows.positions[1] * prod(windows.size) * windows.channels
         on_device = max(row, min(PATCHES_ON_DEVICE, MOST_IMAGES_ON_DEVICE * windows.positions[0] * row))
         return super().buffers(input_shape) | {
@@ -98,7 +72,7 @@ class LocallyConnected2d(Weighted):
     ) -> Iterator[tuple[slice, slice, Any]]:
         """Yield blocks that fit into the buffer: some images, some rows of positions, memory for patches.
 
-        A CPU takes one row at a time, whose weights then stay in its cache, and a GPU as many as there is memory for.
+        A CPU takes one row at a time, so that its weights stay in the cache, and a GPU as many as fit into the memory.
         """
         memory = work.buffers["patches"]
         shape = (windows.positions[1], *windows.size, windows.channels)
@@ -116,11 +90,11 @@ class LocallyConnected2d(Weighted):
         self.end_rows(work, outputs)
 
     def rows_from(self, rows: Range, input_shape: Shape) -> Range:
-        return self._windows(input_shape).on_rows(rows, input_shape[0])
+        return self.windows(input_shape).on_rows(rows, input_shape[0])
 
     def forward_rows(self, work: Workspace, inputs: Any, outputs: Any, rows: Range) -> None:
-        """See `Layer`: bias and activation are left for the end."""
-        kernels, windows, images = work.kernels, self._windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
+        """Leave the bias and the activation to `end_rows`."""
+        kernels, windows, images = work.kernels, self.windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
         weight = work.parameters["weight"].reshape(*windows.positions, -1, self.channels)
         for some, at, patches in self._blocks(work, windows, len(inputs), rows):
             kernels.gather_patches(images[some], patches, windows, at.start, 0)
@@ -134,7 +108,7 @@ class LocallyConnected2d(Weighted):
     def backward(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        """See `Layer`: row by row, while its patches are in the cache."""
+        """Compute both gradients of a row while its patches are in the cache."""
         self.backprop(work, outputs, output_gradient)
         self._backward(work, inputs, output_gradient, input_gradient)
 
@@ -151,9 +125,9 @@ class LocallyConnected2d(Weighted):
     def _backward(
         self, work: Workspace, inputs: Any, output_gradient: Any, input_gradient: Any | None, weights: bool = True
     ) -> None:
-        """Compute the gradients of weight and bias, if wanted, and of the inputs, unless it is None."""
+        """Compute the gradients of weight and bias, if `weights`, and of the inputs, unless that is None."""
         kernels = work.kernels
-        windows, images = self._windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
+        windows, images = self.windows(inputs.shape[1:]), inputs.reshape(*inputs.shape[:3], -1)
         weight = work.parameters["weight"].reshape(*windows.positions, -1, self.channels)
         gradient = work.gradients["weight"].reshape(weight.shape)
         if input_gradient is not None:

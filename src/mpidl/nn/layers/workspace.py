@@ -22,9 +22,9 @@ class Buffer(NamedTuple):
         Whether the buffer has a first axis for the samples and keeps its values from `forward` to `backward`. Other
         buffers are scratch space that any layer may overwrite.
     kept
-        Whether a buffer that isn't per sample keeps its values nevertheless.
+        Whether a buffer that isn't per sample also keeps its values.
     shape_on_device
-        Shape on a GPU, if it differs: what fits in a CPU's cache would leave most of a GPU idle.
+        Shape on a GPU, if it differs: arrays that fit in a CPU's cache would leave most of a GPU idle.
     """
 
     shape: Shape
@@ -69,11 +69,11 @@ class Workspace:
         Returns the key of random numbers, four integers of 32 bits, which depends only on the network's seed, the layer
         and the batch.
     first, strides
-        Where the outputs lie in those of the uncut layer for the whole batch, (samples, *shape): the index of their
+        Position of the outputs in those of the uncut layer for the whole batch, (samples, *shape): the index of their
         first element, and the distance of neighbours along each axis, in elements. None: they are the whole array.
     group
-        Where other ranks compute parts of the layer and it has statistics of all: those ranks. None otherwise. The
-        gradients of all are added up, so that only the first one gives that of the statistics.
+        The ranks that compute parts of the layer, if it has statistics of all; otherwise None. Since the gradients of
+        all ranks are added up, only the first rank computes those of the statistics.
     """
 
     xp: Any

@@ -1,6 +1,5 @@
 """Kernels for NumPy arrays, compiled by Numba."""
 
-from mpidl.nn.kernels.cpu.contrast import backprop_contrast, channel_moments, contrast_slopes, normalise_contrast
 from mpidl.nn.kernels.cpu.dropout import dropout
 from mpidl.nn.kernels.cpu.elementwise import (
     backprop_gelu,
@@ -14,10 +13,14 @@ from mpidl.nn.kernels.cpu.elementwise import (
 )
 from mpidl.nn.kernels.cpu.normalisation import (
     backprop_columns,
+    backprop_contrast,
     backprop_rows,
     backprop_scale_shift,
+    channel_moments,
     column_moments,
+    contrast_slopes,
     normalise_columns,
+    normalise_contrast,
     normalise_rows,
 )
 from mpidl.nn.kernels.cpu.patches import gather_patches, patch_matrix, scatter_patches

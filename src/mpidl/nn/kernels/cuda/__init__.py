@@ -1,69 +1,219 @@
-"""Kernels for CuPy arrays: CUDA C++, or CuPy's own operations where they suffice."""
+"""Kernels for CuPy arrays, with the same names and arguments as those of `mpidl.nn.kernels.cpu`.
 
-from mpidl.nn.kernels.cuda.contrast import backprop_contrast, channel_moments, contrast_slopes, normalise_contrast
-from mpidl.nn.kernels.cuda.dropout import dropout
-from mpidl.nn.kernels.cuda.elementwise import (
-    backprop_gelu,
-    backprop_leaky_relu,
-    backprop_relu,
-    backprop_sigmoid,
-    backprop_tanh,
-    gelu,
-    leaky_relu,
-    relu,
-)
-from mpidl.nn.kernels.cuda.normalisation import (
-    backprop_columns,
-    backprop_rows,
-    backprop_scale_shift,
-    column_moments,
-    normalise_columns,
-    normalise_rows,
-)
-from mpidl.nn.kernels.cuda.patches import gather_patches, patch_matrix, scatter_patches
-from mpidl.nn.kernels.cuda.pooling import (
-    average_pool,
-    backprop_average_pool,
-    backprop_l2_pool,
-    backprop_max_pool,
-    l2_pool,
-    max_pool,
-)
-from mpidl.nn.kernels.cuda.products import matmul
-from mpidl.nn.kernels.cuda.rows import add_row, add_to_rows, sum_rows, take_rows
+They are written in CUDA C++, or are CuPy's own operations where these suffice.
+"""
 
-__all__ = [
-    "add_row",
-    "add_to_rows",
-    "average_pool",
-    "backprop_average_pool",
-    "backprop_columns",
-    "backprop_contrast",
-    "backprop_gelu",
-    "backprop_l2_pool",
-    "backprop_leaky_relu",
-    "backprop_max_pool",
-    "backprop_relu",
-    "backprop_rows",
-    "backprop_scale_shift",
-    "backprop_sigmoid",
-    "backprop_tanh",
-    "channel_moments",
-    "column_moments",
-    "contrast_slopes",
-    "dropout",
-    "gather_patches",
-    "gelu",
-    "l2_pool",
-    "leaky_relu",
-    "matmul",
-    "max_pool",
-    "normalise_columns",
-    "normalise_contrast",
-    "normalise_rows",
-    "patch_matrix",
-    "relu",
-    "scatter_patches",
-    "sum_rows",
-    "take_rows",
-]
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mpidl.nn.kernels.cpu.dropout import axes_of, threshold_of
+from mpidl.nn.kernels.cpu.elementwise import LEAK
+from mpidl.nn.kernels.cuda.module import CudaModule
+from mpidl.nn.kernels.cuda.products import matmul as matmul
+
+CONTRAST, DROPOUT, ELEMENTWISE = CudaModule("contrast"), CudaModule("dropout"), CudaModule("elementwise")
+NORMALISATION, ROWS = CudaModule("normalisation"), CudaModule("rows")
+PATCHES, POOLING = CudaModule("patches", "sliding_windows"), CudaModule("pooling", "sliding_windows")
+#: Rows that one thread sums.
+SUMMED_ROWS = 64
+
+
+def _elementwise(kernel: str, *constants: float) -> Callable[..., None]:
+    """Return a function of arrays of one shape that runs a kernel with one thread per element."""
+
+    def apply(*arrays: Any) -> None:
+        ELEMENTWISE.launch(kernel, arrays[0].size, *arrays, *constants)
+
+    return apply
+
+
+relu, backprop_relu = _elementwise("relu"), _elementwise("backprop_relu")
+leaky_relu, backprop_leaky_relu = _elementwise("leaky_relu", LEAK), _elementwise("backprop_leaky_relu", LEAK)
+backprop_sigmoid, backprop_tanh = _elementwise("backprop_sigmoid"), _elementwise("backprop_tanh")
+gelu, backprop_gelu = _elementwise("gelu"), _elementwise("backprop_gelu")
+
+
+def add_row(matrix: Any, row: Any) -> None:
+    matrix += row
+
+
+def sum_rows(matrix: Any, row: Any) -> None:
+    """Sum as a tree, in the matrix's dtype."""
+    import cupy
+
+    rows, columns = matrix.shape
+    while rows > SUMMED_ROWS:
+        count = -(-rows // SUMMED_ROWS)
+        sums = cupy.empty((count, columns), matrix.dtype)
+        ROWS.launch("sum_rows", sums.size, matrix, sums, rows, columns, SUMMED_ROWS)
+        matrix, rows = sums, count
+    ROWS.launch("sum_rows", columns, matrix, row, rows, columns, SUMMED_ROWS)
+
+
+def take_rows(matrix: Any, ids: Any, outputs: Any) -> None:
+    ROWS.launch("take_rows", outputs.size, matrix, ids, outputs, matrix.shape[1])
+
+
+def add_to_rows(matrix: Any, ids: Any, rows: Any) -> None:
+    ROWS.launch("add_to_rows", matrix.size, matrix, ids, rows, matrix.shape[1], ids.size)
+
+
+def dropout(
+    inputs: Any,
+    factors: Any,
+    outputs: Any,
+    rate: float,
+    key: Sequence[int],
+    first: int = 0,
+    distances: Sequence[int] | None = None,
+) -> None:
+    (_, *shape), steps = axes_of(outputs.shape, distances)
+    words = [np.uint32(word) for word in (threshold_of(rate), *key)]
+    # Indices in the whole array may need 64 bits where those of its part don't.
+    DROPOUT.launch(
+        "dropout", outputs.size, inputs, factors, outputs, 1 / (1 - rate), *words, *shape,
+        *(np.int64(each) for each in (first, *steps[:-1])),
+    )  # fmt: skip
+
+
+def gather_patches(images: Any, patches: Any, windows: Any, row: int, channel: int) -> None:
+    geometry = _patch_geometry(images, patches, windows, row, channel)
+    PATCHES.launch("gather_patches", patches.size, images, patches, *geometry)
+
+
+def patch_matrix(images: Any, patches: Any, windows: Any, row: int, channel: int) -> Any:
+    gather_patches(images, patches, windows, row, channel)
+    return patches.reshape(prod(patches.shape[:3]), -1)
+
+
+def scatter_patches(patches: Any, images: Any, windows: Any, row: int, channel: int) -> None:
+    """Sum with one thread per pixel and channel over its windows, in the same order in every run."""
+    n, height, width, _ = images.shape
+    _, rows, _, down, _, depth = patches.shape
+    # The rows of pixels that these windows cover.
+    first = max(0, row * windows.stride[0] - windows.padding[0])
+    stop = min(height, (row + rows - 1) * windows.stride[0] - windows.padding[0] + down)
+    geometry = _patch_geometry(images, patches, windows, row, channel)
+    pixels = n * max(0, stop - first) * width
+    PATCHES.launch("scatter_patches", pixels * depth, patches, images, *geometry, first, stop - first)
+
+
+def _patch_geometry(images: Any, patches: Any, windows: Any, row: int, channel: int) -> tuple[int, ...]:
+    return (*images.shape[1:], *patches.shape[1:], *windows.stride, *windows.padding, row, channel)
+
+
+def max_pool(images: Any, outputs: Any, winners: Any, windows: Any) -> None:
+    POOLING.launch("max_pool", outputs.size, images, outputs, winners, *_pool_geometry(images, windows))
+
+
+def backprop_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -> None:
+    n, channels = len(winners), winners.shape[-1]
+    pixels, positions = input_gradient.size // (n * channels), winners.size // (n * channels)
+    geometry = (pixels, channels, positions)
+    POOLING.launch("backprop_max_pool", input_gradient.size, output_gradient, input_gradient, winners, *geometry)
+
+
+def average_pool(images: Any, outputs: Any, windows: Any) -> None:
+    POOLING.launch("pool", outputs.size, images, outputs, 0, *_pool_geometry(images, windows))
+
+
+def backprop_average_pool(output_gradient: Any, input_gradient: Any, windows: Any) -> None:
+    unused = output_gradient
+    arrays = (unused, unused, output_gradient, input_gradient)
+    POOLING.launch("backprop_pool", input_gradient.size, *arrays, 0, *_pool_geometry(input_gradient, windows))
+
+
+def l2_pool(images: Any, outputs: Any, windows: Any) -> None:
+    POOLING.launch("pool", outputs.size, images, outputs, 1, *_pool_geometry(images, windows))
+
+
+def backprop_l2_pool(images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, windows: Any) -> None:
+    arrays = (images, outputs, output_gradient, input_gradient)
+    POOLING.launch("backprop_pool", input_gradient.size, *arrays, 1, *_pool_geometry(images, windows))
+
+
+def _pool_geometry(images: Any, windows: Any) -> tuple[int, ...]:
+    return (*images.shape[1:], *windows.positions, *windows.size, *windows.stride, *windows.padding)
+
+
+def column_moments(values: Any, mean: Any, variance: Any) -> None:
+    values.mean(axis=0, out=mean)
+    values.var(axis=0, out=variance)
+
+
+def normalise_columns(values: Any, mean: Any, inverse: Any, scale: Any, shift: Any, outputs: Any) -> None:
+    arrays = (values, mean, inverse, scale, shift, outputs)
+    NORMALISATION.launch("normalise_columns", values.size, *arrays, values.shape[1])
+
+
+def backprop_scale_shift(
+    values: Any, mean: Any, inverse: Any, gradient: Any, scale_gradient: Any, shift_gradient: Any
+) -> None:
+    gradient.sum(axis=0, out=shift_gradient)
+    _backprop_scale(values, mean, inverse, gradient, scale_gradient)
+
+
+def backprop_columns(
+    values: Any, mean: Any, inverse: Any, scale: Any, scale_gradient: Any, shift_gradient: Any, gradient: Any,
+    value_gradient: Any,
+) -> None:  # fmt: skip
+    arrays = (values, mean, inverse, scale, scale_gradient, shift_gradient, gradient, value_gradient)
+    NORMALISATION.launch("backprop_columns", values.size, *arrays, values.shape[1])
+
+
+def normalise_rows(values: Any, epsilon: float, scale: Any, shift: Any, outputs: Any, mean: Any, inverse: Any) -> None:
+    arguments = (values, float(epsilon), scale, shift, outputs, mean, inverse, values.shape[1])
+    NORMALISATION.launch("normalise_rows", len(values), *arguments)
+
+
+def backprop_rows(
+    values: Any, mean: Any, inverse: Any, scale: Any, gradient: Any, scale_gradient: Any, shift_gradient: Any,
+    value_gradient: Any,
+) -> None:  # fmt: skip
+    gradient.sum(axis=0, out=shift_gradient)
+    _backprop_scale(values, mean[:, None], inverse[:, None], gradient, scale_gradient)
+    arrays = (values, mean, inverse, scale, gradient, value_gradient)
+    NORMALISATION.launch("backprop_rows", len(values), *arrays, values.shape[1])
+
+
+def _backprop_scale(values: Any, mean: Any, inverse: Any, gradient: Any, scale_gradient: Any) -> None:
+    """Sum (values - mean) * inverse * gradient over the rows, without storing the products."""
+    import cupy
+
+    _summed_products(cupy)(values, mean, inverse, gradient, out=scale_gradient, axis=0)
+
+
+@cache
+def _summed_products(cupy: Any) -> Any:
+    return cupy.ReductionKernel(
+        "T value, T mean, T inverse, T gradient", "T total",
+        "(value - mean) * inverse * gradient", "a + b", "total = a", "0", "mpidl_backprop_scale",
+    )  # fmt: skip
+
+
+def channel_moments(images: Any, mean: Any, variance: Any) -> None:
+    CONTRAST.launch("channel_moments", mean.size, images, mean, variance, images.shape[1])
+
+
+def normalise_contrast(images: Any, local_mean: Any, deviation: Any, outputs: Any) -> None:
+    CONTRAST.launch("normalise_contrast", images.size, images, local_mean, deviation, outputs, images.shape[1])
+
+
+def contrast_slopes(
+    outputs: Any, output_gradient: Any, deviation: Any, threshold: float, slopes: Any, sums: Any
+) -> None:
+    arguments = (outputs, output_gradient, deviation, float(threshold), slopes, sums, outputs.shape[1])
+    CONTRAST.launch("contrast_slopes", deviation.size, *arguments)
+
+
+def backprop_contrast(
+    outputs: Any, output_gradient: Any, deviation: Any, slopes: Any, shifts: Any, input_gradient: Any
+) -> None:
+    arguments = (outputs, output_gradient, deviation, slopes, shifts, input_gradient, outputs.shape[1])
+    CONTRAST.launch("backprop_contrast", outputs.size, *arguments)

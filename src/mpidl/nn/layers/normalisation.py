@@ -1,15 +1,16 @@
-"""Batch normalisation."""
+"""Batch normalisation and layer normalisation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from msgspec import Meta
 
 from mpidl.errors import UsageError
-from mpidl.nn.layers.layer import Activated, Piece
+from mpidl.nn.layers.layer import Activated, Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Sums, Workspace
 from mpidl.parameters.box import Box
 
@@ -18,16 +19,13 @@ from mpidl.parameters.box import Box
 class BatchNormalisation(Activated):
     """``activation(scale * (inputs - mean) / sqrt(variance + epsilon) + shift)``, over all axes but the last.
 
-    In training, the mean and variance are the batch's, also where it is cut over ranks; otherwise they are running
-    averages, each moved by `momentum` towards every batch's. The running averages are stored among the parameters, and
-    update rules leave them alone.
-    All replicas move the same ones: servers divide what a push changes of them by its staleness + 1, so that R
-    replicas move them no further than their mean does in synchronous training.
+    In training, the mean and variance are those of the batch, even if it is divided among ranks; in evaluation they are
+    running averages, which each batch moves by `momentum` towards its own. These are stored among the parameters, but
+    update rules don't change them. All replicas share them: servers divide their changes by a push's staleness + 1, so
+    that R replicas move them no further than their mean does in synchronous training.
 
     Attributes
     ----------
-    activation
-        A name in `ACTIVATIONS`.
     momentum
         Fraction of the running mean and variance that one batch replaces.
     epsilon
@@ -69,7 +67,6 @@ class BatchNormalisation(Activated):
         return Piece(self, (box,), box, dict.fromkeys(self.parameters(box.shape), Box(box.ranges[-1:])))
 
     def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
-        """See `Layer`: those who share channels share all of them."""
         (shape,) = input_shapes
         if how == "tiles" and len(shape) == 2:
             raise UsageError(f"inputs of shape {shape} have no tiles beside their channels")
@@ -111,7 +108,7 @@ class BatchNormalisation(Activated):
         gradients, (mean, variance, _) = work.gradients, work.buffers["moments"]
         gradients["scale"][:], gradients["shift"][:] = work.buffers["slopes"]
         if work.group is not None and work.group.rank > 0:
-            # The gradients of all ranks are added up; that of the statistics counts once.
+            # The gradients of all ranks are added up, and that of the statistics counts once.
             gradients["mean"].fill(0)
             gradients["variance"].fill(0)
             return
@@ -122,13 +119,13 @@ class BatchNormalisation(Activated):
 
     @staticmethod
     def _find_moments(work: Workspace, values: Any, mean: Any, variance: Any) -> None:
-        """Set mean and variance of the columns, those of all ranks' values together."""
+        """Set mean and variance of the columns, over the values of all ranks."""
         work.kernels.column_moments(values, mean, variance)
         if work.group is None:
             return
         columns, rows, total = mean.size, len(values), work.buffers["group_sums"]
         own, count, squares = total[:columns], total[columns : columns + 1], total[columns + 1 :]
-        # The mean of the ranks' means, then the mean of their variances and of the squares of their means' distances.
+        # The mean of the ranks' means, then that of their variances plus the squared distances of their means from it.
         own[:] = mean
         own *= rows
         count.fill(rows)
@@ -155,3 +152,66 @@ class BatchNormalisation(Activated):
         group.sum(total)
         work.xp.multiply(total, share, out=sums, casting="same_kind")
         return sums
+
+
+@dataclass(frozen=True)
+class LayerNormalisation(Layer):
+    """``scale * (inputs - mean) / sqrt(variance + epsilon) + shift`` over the last axis.
+
+    Attributes
+    ----------
+    epsilon
+        Added to the variance.
+
+    References
+    ----------
+    J. Ba, J. Kiros, G. Hinton (2016), Layer normalization, equations 3 and 4.
+    """
+
+    type: ClassVar[str] = "layer_normalisation"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles")
+
+    epsilon: Annotated[float, Meta(gt=0)] = 1e-5
+
+    @property
+    def mixes(self) -> bool:
+        return True
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def parameters(self, input_shape: Shape) -> dict[str, Shape]:
+        return {"scale": input_shape[-1:], "shift": input_shape[-1:]}
+
+    def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
+        values.fill(parameter == "scale")
+
+    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+        rows = Buffer((prod(input_shape[:-1]),))
+        slopes = Buffer((2, input_shape[-1]), per_sample=False, kept=True)
+        return {"mean": rows, "inverse": rows, "slopes": slopes}
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        own = Box(box.ranges[-1:])
+        return Piece(self, (box,), box, {"scale": own, "shift": own})
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        parameters, values = work.parameters, inputs.reshape(-1, inputs.shape[-1])
+        mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
+        work.kernels.normalise_rows(
+            values, self.epsilon, parameters["scale"], parameters["shift"], outputs.reshape(values.shape), mean, inverse
+        )
+
+    def backward_inputs(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
+    ) -> None:
+        values, slopes = inputs.reshape(-1, inputs.shape[-1]), work.buffers["slopes"]
+        mean, inverse = (work.buffers[name].reshape(-1) for name in ("mean", "inverse"))
+        result = output_gradient if input_gradient is None else input_gradient
+        work.kernels.backprop_rows(
+            values, mean, inverse, work.parameters["scale"], output_gradient.reshape(values.shape),
+            *slopes, result.reshape(values.shape),
+        )  # fmt: skip
+
+    def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
+        work.gradients["scale"][:], work.gradients["shift"][:] = work.buffers["slopes"]
