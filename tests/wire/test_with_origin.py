@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.wire import parse
-from mpidl.wire.with_origin import WithOrigin
+from mpidl.wire.wire import WithOrigin
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

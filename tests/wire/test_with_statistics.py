@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mpidl.parameters import Range
 from mpidl.transport.mailbox_geometry import MailboxGeometry
 from mpidl.wire import Differences, ErrorFeedback, WithOrigin, WithStatistics, encoded_bytes, parse
-from mpidl.wire.differences import CHUNK
+from mpidl.wire.feedback import CHUNK
 
 FORMATS = ["bf16", "int8", "topk:0.1", "onebit"]
 CHUNKS = st.sampled_from([1, 7, 64, 700])

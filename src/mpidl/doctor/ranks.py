@@ -17,7 +17,7 @@ from mpidl.doctor.pair import Pair, typical
 from mpidl.report.text import duration
 from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
 from mpidl.wire import FORMATS, parse
-from mpidl.wire.differences import CHUNK
+from mpidl.wire.feedback import CHUNK
 
 #: The way that isn't a window.
 MESSAGES = "messages"

@@ -1,11 +1,10 @@
-"""The flat parameter vector: named slices, ranges, shards and resharding. Pure functions that allocate no vectors."""
+"""The flat parameter vector: named slices, ranges, shards and resharding, in pure functions without vectors."""
 
 from mpidl.parameters.box import Box, boxes, merged, strides
-from mpidl.parameters.fragments import fragments
 from mpidl.parameters.layout import Layout, Slice
 from mpidl.parameters.ranges import Range, chunks, split, within
 from mpidl.parameters.resharding import Copy, Move, copies, moves
-from mpidl.parameters.shards import Held, held_by_replicas, held_by_servers, shards
+from mpidl.parameters.shards import Held, fragments, held_by_replicas, held_by_servers, shards
 
 __all__ = [
     "Box",

@@ -1,4 +1,4 @@
-"""Rectangular boxes of an array: the part that a rank holds, and those that cover a range of the flattened array."""
+"""Rectangular boxes of an array: parts that ranks hold, and those that cover a range of the flattened array."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Box(NamedTuple):
         return None if None in common else Box(tuple(each for each in common if each is not None))
 
     def minus(self, other: Box) -> list[Box]:
-        """Return the elements of this box that aren't in another one, as boxes without common elements."""
+        """Return the elements of this box that aren't in another one, as disjoint boxes."""
         common = self.intersect(other)
         if common is None:
             return [self]
@@ -86,7 +86,7 @@ def merged(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]
     Returns
     -------
     list of (int, int)
-        Extent and stride of each axis. The last one's stride is 1: elements that follow each other.
+        Extent and stride of each axis. The last one has stride 1, for contiguous elements.
 
     Examples
     --------
@@ -111,8 +111,6 @@ def strides(shape: Sequence[int]) -> tuple[int, ...]:
 def boxes(shape: Sequence[int], start: int, stop: int) -> list[tuple[Box, Range]]:
     """Divide elements [start, stop) of a C-ordered array into the fewest boxes, in order.
 
-    A shard is a range of the flat vector, but an HDF5 virtual dataset maps boxes.
-
     Parameters
     ----------
     shape
@@ -128,7 +126,7 @@ def boxes(shape: Sequence[int], start: int, stop: int) -> list[tuple[Box, Range]
     Raises
     ------
     ValueError
-        If the range isn't within the array.
+        The range isn't within the array.
 
     Examples
     --------

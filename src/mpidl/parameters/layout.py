@@ -60,8 +60,8 @@ class Layout:
     shapes
         Name and shape of each tensor.
     pieces
-        Name and box of what the vector holds, in its order, where a model is cut: every element of every tensor is in
-        one of them. By default, the whole tensors in the order of `shapes`.
+        For a cut model, name and box of each part of the vector, in order; every element of every tensor is in one of
+        them. By default, the whole tensors in the order of `shapes`.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Layout:
     Raises
     ------
     ValueError
-        If two tensors have the same name, a shape has a negative extent, or the pieces aren't the tensors.
+        Two tensors have the same name, a shape has a negative extent, or the pieces don't make up the tensors.
 
     Examples
     --------
@@ -118,10 +118,7 @@ class Layout:
         return Layout(self.shapes.items())
 
     def within(self, range: Range) -> list[Slice]:
-        """Return the boxes of tensors that a range of the vector consists of, in its order.
-
-        The elements of each follow one another in C order.
-        """
+        """Return the boxes of tensors that make up a range of the vector, in order, each contiguous in C order."""
         found: list[Slice] = []
         for part in self.slices[bisect_right(self.slices, range.start, key=lambda part: part.stop) :]:
             if part.start >= range.stop:
@@ -134,7 +131,7 @@ class Layout:
         return found
 
     def __getitem__(self, name: str) -> Slice:
-        """Return the place of a tensor that is one piece."""
+        """Return the slice of a tensor that is one piece."""
         (part,) = self._by_name[name]
         return part
 
@@ -171,7 +168,7 @@ class Layout:
         Raises
         ------
         ValueError
-            If the vector's shape isn't ``(size,)``.
+            The vector's shape isn't ``(size,)``.
         """
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape {vector.shape}, expected ({self.size},)")
@@ -179,10 +176,10 @@ class Layout:
 
 
 def _check(name: str, shape: tuple[int, ...], pieces: list[Box]) -> None:
-    """Raise ValueError if some boxes aren't the elements of an array, each once.
+    """Raise ValueError if some boxes don't cover each element of an array exactly once.
 
-    How often the boxes cover each element is a function that its mixed differences determine. Those of a box are signs
-    at its corners: the corners of all pieces must cancel out but for those of the whole, which takes linear time.
+    The number of boxes that cover each element is determined by its mixed differences. Those of a box are signs at its
+    corners: the corners of all pieces must cancel out, except those of the whole, which takes linear time to check.
     """
     whole = Box.whole(shape)
     if pieces == [whole]:

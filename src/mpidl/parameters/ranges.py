@@ -33,7 +33,7 @@ def split(size: int, parts: int) -> list[Range]:
     Raises
     ------
     ValueError
-        If `size` is negative or `parts` is less than one.
+        `size` is negative or `parts` is less than one.
     """
     if size < 0 or parts < 1:
         raise ValueError(f"can't split {size} elements into {parts} parts")
@@ -53,7 +53,7 @@ def chunks(whole: Range, chunk: int) -> list[Range]:
     Raises
     ------
     ValueError
-        If `chunk` is less than one.
+        `chunk` is less than one.
     """
     if chunk < 1:
         raise ValueError(f"a chunk of {chunk} elements, expected at least 1")
@@ -61,5 +61,5 @@ def chunks(whole: Range, chunk: int) -> list[Range]:
 
 
 def within(ranges: Sequence[Range], whole: Range) -> list[Range]:
-    """Return what ranges have in common with another, relative to its start."""
+    """Return the intersections of ranges with another, relative to its start."""
     return [shared.shift(-whole.start) for each in ranges if (shared := each.intersect(whole))]

@@ -36,7 +36,7 @@ def copies(old: Sequence[Range], new: Range) -> list[Copy]:
     Raises
     ------
     MpidlError
-        If an element of the new shard lies in no old shard, or in two.
+        An element of the new shard is in no old shard, or in two.
     """
     found: list[Copy] = []
     position = new.start
@@ -61,10 +61,9 @@ class Move(NamedTuple):
     Attributes
     ----------
     box : Box
-        What is copied of a tensor.
+        The copied part of a tensor.
     source, target : Slice
-        The boxes around it whose elements follow one another in the source and in the target; `start` counts from
-        the beginning of the range.
+        The contiguous boxes around it in the source and in the target; `start` counts from the beginning of the range.
     """
 
     box: Box
@@ -72,16 +71,16 @@ class Move(NamedTuple):
     target: Slice
 
     def copy(self, source: Any, target: Any) -> None:
-        """Carry it out, given the arrays of the two ranges, of NumPy or CuPy."""
+        """Copy between the arrays of the two ranges, of NumPy or CuPy."""
         around, into = (
-            vector[place.start : place.stop].reshape(place.shape)
-            for vector, place in ((source, self.source), (target, self.target))
+            vector[part.start : part.stop].reshape(part.shape)
+            for vector, part in ((source, self.source), (target, self.target))
         )
         into[self.box.slices(self.target.box)] = around[self.box.slices(self.source.box)]
 
 
 def moves(old: Layout, held: Range, new: Layout, wanted: Range) -> Iterator[Move]:
-    """Yield the copies of all that a range of one layout's vector has in common with a range of another's.
+    """Yield the copies of the elements that a range of one layout's vector shares with a range of another's.
 
     Parameters
     ----------
@@ -93,13 +92,13 @@ def moves(old: Layout, held: Range, new: Layout, wanted: Range) -> Iterator[Move
         The target, a range of the vector of `new`.
     """
     targets: defaultdict[str, list[Slice]] = defaultdict(list)
-    for place in new.within(wanted):
-        targets[place.name].append(place)
+    for part in new.within(wanted):
+        targets[part.name].append(part)
     for source in old.within(held):
         for target in targets[source.name]:
             if common := source.box.intersect(target.box):
                 yield Move(common, _shifted(source, -held.start), _shifted(target, -wanted.start))
 
 
-def _shifted(place: Slice, by: int) -> Slice:
-    return Slice(place.name, place.box, place.start + by)
+def _shifted(part: Slice, by: int) -> Slice:
+    return Slice(part.name, part.box, part.start + by)

@@ -1,17 +1,18 @@
-"""The division of the flat parameter vector into shards."""
+"""The division of the flat parameter vector into shards, and into fragments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from mpidl.errors import UsageError
+from mpidl.parameters.layout import Layout, Slice
 from mpidl.parameters.ranges import Range, split
 
 
 class Held(NamedTuple):
-    """A shard, and who holds it.
+    """A shard and its holder.
 
     Attributes
     ----------
@@ -19,7 +20,7 @@ class Held(NamedTuple):
     holder : int
         Number of the server that holds it or, without servers, of the replica.
     partition : int
-        The partition of a replica to whose slice of the vector it belongs: who fetches it and pushes to it.
+        The partition of a replica whose slice of the vector contains it, and which fetches it and pushes to it.
     """
 
     range: Range
@@ -37,12 +38,12 @@ def shards(size: int, servers: int, block: int = 1) -> list[Range]:
     servers
         Number of servers, at least one.
     block
-        Number of parameters at whose multiples the shards begin.
+        Shards begin at multiples of this number of parameters.
 
     Raises
     ------
     UsageError
-        If there are more servers than parameters, or than blocks.
+        There are more servers than parameters, or than blocks.
     """
     blocks = -(-size // block)
     if servers > blocks:
@@ -52,23 +53,23 @@ def shards(size: int, servers: int, block: int = 1) -> list[Range]:
 
 
 def held_by_servers(slices: Sequence[Range], servers: int, block: int = 1) -> list[Held]:
-    """Return the shards of servers that divide a vector evenly, of which each partition of a replica has a slice.
+    """Divide a vector evenly into the shards of servers, where each partition of a replica has a slice of the vector.
 
-    A server that has parts of several slices holds a shard for each: whoever has a slice meets only its own shards.
+    A server with parts of several slices holds a shard for each, so that every shard belongs to one slice.
 
     Parameters
     ----------
     slices
-        Consecutive ranges, which are the whole vector; some may be empty.
+        Consecutive ranges that make up the vector; some may be empty.
     servers
         Number of servers, at least one.
     block
-        Number of parameters at whose multiples, counted from the beginning of a slice, shards begin.
+        Shards begin at multiples of this number of parameters, counted from the beginning of a slice.
 
     Raises
     ------
     UsageError
-        See `shards`.
+        There are more servers than parameters, or than blocks.
     """
     stops = list(accumulate((-(-own.size // block) for own in slices), initial=0))
     if len(slices) == 1 or servers > stops[-1]:
@@ -87,17 +88,17 @@ def held_by_servers(slices: Sequence[Range], servers: int, block: int = 1) -> li
 def held_by_replicas(
     slices: Sequence[Range], replicas: int, fragments: Sequence[Sequence[Range]] | None = None
 ) -> list[Held]:
-    """Return the shards where there are no servers: each partition's slice is divided among the replicas.
+    """Divide each partition's slice among the replicas, which hold the shards where there are no servers.
 
     Parameters
     ----------
     slices
-        See `held_by_servers`.
+        As for `held_by_servers`.
     replicas
         Number of replicas, at least one.
     fragments
-        For each slice, consecutive ranges of it, counted from its beginning, each of which is divided by itself. By
-        default, each slice is one.
+        For each slice, consecutive ranges of it, counted from its beginning, that are divided separately. By default,
+        each slice is one.
 
     Raises
     ------
@@ -124,3 +125,51 @@ def held_by_replicas(
         for fragment in fragments[partition]
         for holder, part in enumerate(split(fragment.size, replicas))
     ]
+
+
+def fragments(layout: Layout, whole: Range, count: int) -> list[Range]:
+    """Return consecutive fragments of about equal size, which replicas exchange one after another.
+
+    They consist of whole layers or, if these are too few, of whole tensors; if these are too few as well, each has the
+    same number of elements.
+
+    Parameters
+    ----------
+    layout
+        Layout of the vector.
+    whole
+        The divided range: the vector, or the slice of it that a rank has.
+    count
+        Number of fragments, at least one.
+
+    Returns
+    -------
+    list of Range
+        Counted from the beginning of `whole`.
+    """
+    pieces = [piece for piece in layout if piece.range.intersect(whole)]
+    for key in (_layer, _tensor):
+        starts = [max(next(group).start, whole.start) - whole.start for _, group in groupby(pieces, key)]
+        if len(starts) >= count:
+            return [Range(*pair) for pair in pairwise(_nearest(starts, whole.size, count))]
+    return split(whole.size, count)
+
+
+def _layer(piece: Slice) -> str:
+    return piece.name.rpartition("/")[0]
+
+
+def _tensor(piece: Slice) -> str:
+    return piece.name
+
+
+def _nearest(starts: Sequence[int], size: int, count: int) -> list[int]:
+    """Return the bounds of fragments of nearly equal sizes that begin at some of `starts`."""
+    bounds, first = [0], 1
+    for number in range(1, count):
+        # Leave starts for the following fragments.
+        last = len(starts) - (count - number)
+        nearest = min(range(first, last + 1), key=lambda index: abs(starts[index] * count - number * size))
+        bounds.append(starts[nearest])
+        first = nearest + 1
+    return [*bounds, size]

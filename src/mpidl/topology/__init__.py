@@ -1,1 +1,1 @@
-"""Which rank plays which role, where."""
+"""The roles of ranks, and their placement on hosts."""

@@ -1,4 +1,4 @@
-"""The map of a job: which host has which roles, as lines for a log."""
+"""The map of a job: the roles of each host, as lines for a log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpidl.topology.roles import Roles
 
 __all__ = ["placement"]
 
-#: The most lines of a map, and the most runs of numbers in a line.
+#: Limits of the lines of a map, and of the runs of numbers in a line.
 LINES = 20
 RUNS = 6
 
@@ -18,8 +18,8 @@ RUNS = 6
 def placement(roles: Roles) -> list[str]:
     """Return the roles of each host, a line each: ``"node1: coordinator, server 0, workers 0-5"``.
 
-    Hosts in a row that have the same number of each role have one line together. If lines are very many, the last tells
-    how many hosts are left out.
+    Consecutive hosts with the same number of each role share a line. If there are too many lines, the last one has the
+    number of omitted hosts.
     """
     played = _played(roles)
     by_host: dict[str, list[tuple[str, str]]] = {}
@@ -34,7 +34,7 @@ def placement(roles: Roles) -> list[str]:
 
 
 def _played(roles: Roles) -> dict[int, tuple[str, str]]:
-    """Return each rank's kind of role and its number there: ``("worker", "0.1")`` for the second rank of a replica."""
+    """Return each rank's kind of role and number: ``("worker", "0.1")`` for the second rank of replica 0."""
     found = {roles.coordinator: ("coordinator", "")}
     relays = [relay.rank for relay in roles.relays]
     for kind, ranks in (("server", roles.servers), ("relay", relays), ("standby", roles.standby)):
@@ -59,7 +59,7 @@ def _line(hosts: dict[str, list[tuple[str, str]]]) -> str:
 
 
 def _runs(numbers: Sequence[str]) -> str:
-    """Return numbers, such as "3" or "2.0", with those that follow each other as a run: ``"0-3 5"``."""
+    """Return numbers, such as "3" or "2.0", with consecutive ones as a run: ``"0-3 5"``."""
     runs: list[list[str]] = []
     for number in numbers:
         replica, _, last = number.rpartition(".")

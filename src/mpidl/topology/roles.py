@@ -1,4 +1,4 @@
-"""Which rank of the job plays which role: a pure function of the ranks' nodes and of `[topology]`."""
+"""The roles of a job's ranks: a pure function of the ranks' nodes and of `[topology]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpidl.errors import UsageError
 
 __all__ = ["Relay", "Roles", "assign", "check_number", "most_ranks"]
 
-#: Fewest replicas on a node for which another rank becomes their relay: with two it saves half of the bytes.
+#: Fewest replicas on a node that get a relay: with two it saves half of the bytes.
 FEWEST_FOR_RELAY = 2
 
 
@@ -23,8 +23,7 @@ class Relay(NamedTuple):
     ----------
     rank : int
     workers : tuple of int
-        Ranks of these workers: those of the first replica that is wholly on the node in the order of its partitions,
-        then those of the next, ...
+        Ranks of these workers, replica by replica, in the order of the partitions.
     """
 
     rank: int
@@ -40,15 +39,15 @@ class Roles:
     servers : tuple of int
         ``servers[k]`` is the rank that holds shard k.
     replicas : tuple of tuple of int
-        ``replicas[r][p]`` is the rank that holds partition p of replica r; all have as many partitions.
+        ``replicas[r][p]`` is the rank that holds partition p of replica r; all have the same number of partitions.
     standby : tuple of int
-        Ranks without work: those held back, and those too few to form one more replica.
+        Ranks without work: those held back, and a remainder too small for another replica.
     coordinator : int
         Always rank 0.
     hosts : tuple of str
-        ``hosts[r]`` is the name of rank r's host; empty where nobody wants to know.
+        ``hosts[r]`` is the name of rank r's host; empty if unknown.
     relays : tuple of Relay
-        The relays of nodes whose workers don't push to the servers themselves.
+        The relays of nodes whose workers don't push to the servers directly.
     """
 
     servers: tuple[int, ...]
@@ -59,9 +58,7 @@ class Roles:
     relays: tuple[Relay, ...] = ()
 
     def role(self, rank: int) -> str:
-        """Return the role of world rank `rank` as text: ``"server 0"``, ``"worker 1"``.
-
-        Each rank of a replica that has several is a worker: ``"worker 1, partition 0 of 2"``.
+        """Return the role of a world rank as text: ``"server 0"``, ``"worker 1"``, ``"worker 1, partition 0 of 2"``.
 
         Raises
         ------
@@ -74,7 +71,7 @@ class Roles:
         return names[rank]
 
     def relay_of(self, worker: int) -> Relay | None:
-        """Return the relay of the worker on rank `worker`, or None if that worker pushes to the servers itself."""
+        """Return the relay of the worker on rank `worker`, or None if that worker pushes to the servers directly."""
         return next((relay for relay in self.relays if worker in relay.workers), None)
 
     def pushers(self, partition: int = 0) -> list[int]:
@@ -97,11 +94,11 @@ class Roles:
         return [relay.rank for relay in self.relays]
 
     def place(self, rank: int) -> str:
-        """Return where a rank is, ``" on node7"``; nothing if all are there."""
+        """Return a rank's host as ``" on node7"``; nothing if there is only one."""
         return f" on {self.hosts[rank]}" if len(set(self.hosts)) > 1 else ""
 
     def names(self) -> list[str]:
-        """Return the role of each rank as text; see `role`."""
+        """Return the role of each rank as text, as `role` does."""
         found = {self.coordinator: "coordinator"}
         found |= {rank: f"server {number}" for number, rank in enumerate(self.servers)}
         for number, ranks in enumerate(self.replicas):
@@ -118,12 +115,11 @@ def assign(
 ) -> Roles:
     """Give every rank a role; servers are spread over the nodes, and the partitions of a replica stay together.
 
-    The coordinator is rank 0. Each server takes the lowest free rank of the node with the fewest servers; among
-    several such nodes, of the one with the most free ranks; among several of these, of the first. With `relay`, the
-    lowest free rank of each node that has not all servers becomes its relay, if the ranks that are left suffice for two
-    replicas. Each replica takes ranks of the node with the most free ranks and, if they don't suffice, of the next such
-    node, so that it spans few nodes; one that spans several has no relay. Replicas are numbered by their lowest rank.
-    The remaining ranks are standby.
+    The coordinator is rank 0. Each server takes the lowest free rank of the node with the fewest servers; ties are
+    broken by the most free ranks, then by the order of nodes. With `relay`, the lowest free rank of each node that
+    doesn't have all servers becomes its relay, if enough ranks are left for two replicas. Each replica takes ranks of
+    the node with the most free ranks and, if they don't suffice, of the next such node, so that it spans few nodes; one
+    that spans several has no relay. Replicas are numbered by their lowest rank. The remaining ranks are standby.
 
     Parameters
     ----------
@@ -134,7 +130,7 @@ def assign(
     partitions : int
         Ranks of one replica; at least 1.
     standby : int
-        Ranks to hold back, besides those that can't form a whole replica.
+        Ranks to hold back, besides those that can't form a replica.
     relay : bool
         Whether nodes have relays.
 
@@ -181,10 +177,7 @@ def assign(
 
 
 def most_ranks(replicas: int, servers: int, partitions: int, of_node: int, relay: bool) -> int:
-    """Return the most ranks, `of_node` on each node, of which `assign` makes so many replicas, without standby.
-
-    Without relays there is one such number; a relay takes a rank of a node that has enough.
-    """
+    """Return the largest number of ranks, `of_node` per node, that `assign` divides into `replicas` without standby."""
     least = 1 + servers + replicas * partitions
     if not relay:
         return least
@@ -198,12 +191,12 @@ def most_ranks(replicas: int, servers: int, partitions: int, of_node: int, relay
 
 
 def check_number(ranks: int, servers: int, partitions: int, relays: int = 0) -> None:
-    """Check that all ranks have work: a coordinator, servers, relays, and replicas of so many ranks.
+    """Check that a coordinator, servers, relays and replicas of `partitions` ranks leave no rank without work.
 
     Raises
     ------
     UsageError
-        Some ranks would have none. (Too few ranks are an error of `assign`.)
+        Some ranks would have no work. (Too few ranks are an error of `assign`.)
     """
     workers = ranks - 1 - servers - relays
     if workers > partitions and workers % partitions:
@@ -220,7 +213,7 @@ def _counted(number: int, kind: str) -> str:
 
 
 def _too_few(ranks: int, needed: int, servers: int, partitions: int, standby: int) -> str:
-    """Return the line that says what a world of `ranks` lacks."""
+    """Return the error for a world of too few ranks."""
     parts = ["a coordinator"]
     if servers:
         parts.append(f"{servers} server{'s' * (servers > 1)}")

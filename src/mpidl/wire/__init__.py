@@ -1,15 +1,12 @@
 """Wire formats: pushes and fetches in fewer bytes, with error feedback."""
 
 from mpidl.wire.bf16 import Bf16
-from mpidl.wire.differences import Differences, encoded_bytes
-from mpidl.wire.feedback import ErrorFeedback
+from mpidl.wire.feedback import Differences, ErrorFeedback, encoded_bytes
 from mpidl.wire.formats import FORMATS, parse
 from mpidl.wire.int8 import Int8
 from mpidl.wire.onebit import OneBit
 from mpidl.wire.topk import TopK
-from mpidl.wire.wire import BLOCK, Wire
-from mpidl.wire.with_origin import WithOrigin
-from mpidl.wire.with_statistics import WithStatistics
+from mpidl.wire.wire import BLOCK, Wire, WithOrigin, WithStatistics
 
 __all__ = [
     "BLOCK",

@@ -10,7 +10,7 @@ from mpidl.wire.wire import Wire, compiled
 
 
 class Bf16(Wire):
-    """Two bytes per element; float64 is first rounded to float32. Infinities and NaN are kept and leave no residual."""
+    """Two bytes per element; float64 is first rounded to float32. Infinities and NaN are kept, without a residual."""
 
     name = "bf16"
 

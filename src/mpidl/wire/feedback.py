@@ -1,4 +1,4 @@
-"""Error feedback: what a wire format leaves out of one push is added to the next."""
+"""Error feedback: what one encoding of a push or of a fetch omits is added to the next."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.parameters.ranges import Range
-from mpidl.wire.wire import Wire
-from mpidl.wire.with_statistics import WithStatistics
+from mpidl.wire.wire import BLOCK, Wire, WithStatistics
 
 
 class ErrorFeedback:
-    """Encodes one worker's pushes to one shard, and adds what one push leaves out to the next.
+    """Encodes one worker's pushes to one shard, and adds the error of each encoding to the next push.
 
     Parameters
     ----------
@@ -24,13 +23,12 @@ class ErrorFeedback:
     dtype : dtype
         float32 or float64.
     statistics : sequence of Range
-        The ranges of the shard that hold statistics, which travel as they are.
+        The ranges of the shard that hold statistics, which aren't encoded.
 
     Attributes
     ----------
-    wire : Wire
     residual : array (size,)
-        What has been left out so far.
+        The error accumulated so far.
 
     References
     ----------
@@ -45,24 +43,24 @@ class ErrorFeedback:
     def encode_chunks(
         self, start: int, values: NDArray[Any], chunk: int, out: NDArray[np.uint8], stride: int = 0
     ) -> list[slice]:
-        """Encode a part of a push chunk by chunk, each into a slot of its own; allocate no arrays.
+        """Encode a part of a push chunk by chunk, each into its own slot; allocate no arrays.
 
         Parameters
         ----------
         start : int
-            Index in the shard of the first element of `values`, which begins a chunk.
+            Index in the shard of the first element of `values`, at which a chunk begins.
         values : array (n,) or (rows, n) of the shard's dtype
         chunk : int
             Number of elements in a chunk; the last one may be shorter.
         out : array of uint8
-            The slots: contiguous, aligned to 8 bytes. The bytes between chunks are left alone.
+            The slots: contiguous, aligned to 8 bytes. Bytes between chunks are not written.
         stride : int
             Bytes from the beginning of one slot to the next, a multiple of 8; unused for a single chunk.
 
         Returns
         -------
         list of slice
-            The bytes of `out` that have been written. Chunks that fill their slots are in one slice with the next.
+            The bytes of `out` that have been written, with adjacent ones joined.
         """
         written: list[slice] = []
         for number, first in enumerate(range(0, values.shape[-1], chunk)):
@@ -77,7 +75,7 @@ class ErrorFeedback:
         return written
 
     def round_trip(self, values: NDArray[Any], chunk: int, decoded: NDArray[Any]) -> int:
-        """Encode and decode a whole push, as if it went to a server, and return the number of bytes it takes.
+        """Encode and decode a whole push, as if it went to a server, and return the number of bytes sent.
 
         Parameters
         ----------
@@ -85,7 +83,7 @@ class ErrorFeedback:
         chunk : int
             Number of elements in a chunk; the last one may be shorter.
         decoded : array like `values`
-            Overwritten with what arrives; may be `values` itself.
+            Overwritten with the decoded values; may be `values` itself.
         """
         size = values.shape[-1]
         data = np.empty(self._encoding.largest(min(chunk, size), values.dtype), np.uint8)
@@ -96,3 +94,103 @@ class ErrorFeedback:
             self._encoding.decode(start, data[own], decoded[..., part])
             total += own.stop
         return total
+
+
+#: Elements encoded at a time: they stay in the cache between their difference and their sum.
+CHUNK = 64 * BLOCK
+
+
+def encoded_bytes(wire: Wire, size: int, dtype: Any, statistics: Sequence[Range] = ()) -> int:
+    """Return the number of bytes of the encoded difference of a shard of `size` elements, some of them statistics."""
+    encoding = WithStatistics(wire, statistics)
+    return sum(encoding.size(*part, dtype) for part in _parts(size))
+
+
+def _parts(size: int) -> list[tuple[int, int]]:
+    """Return the first element and the number of elements of each part that is encoded at a time."""
+    return [(first, min(CHUNK, size - first)) for first in range(0, size, CHUNK)]
+
+
+class Differences:
+    """One worker's copy of one shard, which follows the shard's parameters by encoded differences.
+
+    The server and the worker each have one, with the same values. The server encodes the difference of the parameters
+    from the copy, and both add the decoded one. The error of an encoding is therefore in the next difference.
+
+    Parameters
+    ----------
+    wire : Wire
+        Format of the differences.
+    values : array, shape (size,), float32 or float64
+        Memory of the copy.
+    begun : bool
+        Whether `values` is a copy already. If not, the whole parameters have to be copied first.
+    statistics : sequence of Range
+        The ranges of the shard that hold statistics, which aren't encoded.
+
+    Attributes
+    ----------
+    values, begun
+    nbytes : int
+        Number of bytes of an encoded difference.
+
+    References
+    ----------
+    H. Tang et al. (2019), DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated
+    compression.
+    """
+
+    def __init__(self, wire: Wire, values: np.ndarray, begun: bool = False, statistics: Sequence[Range] = ()) -> None:
+        self.values, self.begun = values, begun
+        self._encoding = WithStatistics(wire, statistics)
+        self._parts = [slice(first, first + elements) for first, elements in _parts(values.size)]
+        self._sizes = [self._encoding.size(*part, values.dtype) for part in _parts(values.size)]
+        self._difference, self._residual = np.empty((2, min(CHUNK, values.size)), values.dtype)
+        self.nbytes = sum(self._sizes)
+        self._data = np.empty(0, np.uint8)
+
+    def copy(self, parameters: np.ndarray) -> None:
+        """Copy the whole parameters, shape (size,)."""
+        self.values[:] = parameters
+        self.begun = True
+
+    def encode(self, parameters: np.ndarray, out: np.ndarray) -> None:
+        """Encode the difference of the parameters from the copy, and add the decoded one to the copy.
+
+        Parameters
+        ----------
+        parameters : array, shape (size,)
+        out : array of uint8, shape (nbytes,)
+            Contiguous, aligned to 8 bytes.
+        """
+        start = 0
+        for part, size in zip(self._parts, self._sizes, strict=True):
+            elements = part.stop - part.start
+            difference, residual = self._difference[:elements], self._residual[:elements]
+            np.subtract(parameters[part], self.values[part], out=difference)
+            residual[:] = 0
+            self._encoding.encode(part.start, difference, residual, out[start : start + size])
+            self._add(part, out[start : start + size])
+            start += size
+
+    def decode(self, data: np.ndarray) -> None:
+        """Add a difference from `encode` to the copy."""
+        start = 0
+        for part, size in zip(self._parts, self._sizes, strict=True):
+            self._add(part, data[start : start + size])
+            start += size
+
+    def fetch(self, parameters: np.ndarray) -> int:
+        """Update the copy as a fetch does, and return the number of bytes fetched."""
+        if not self.begun:
+            self.copy(parameters)
+            return parameters.nbytes
+        if not self._data.size:
+            self._data = np.empty(self.nbytes, np.uint8)
+        self.encode(parameters, self._data)
+        return self._data.size
+
+    def _add(self, part: slice, data: np.ndarray) -> None:
+        difference = self._difference[: part.stop - part.start]
+        self._encoding.decode(part.start, data, difference)
+        self.values[part] += difference

@@ -1,4 +1,4 @@
-"""The wire formats by their names in a configuration."""
+"""Wire formats by their names in a configuration."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ from mpidl.wire.wire import Wire
 
 #: Formats from the least to the most lossy. "topk:FRACTION" loses less than "onebit", but takes several times as long.
 FORMATS = ("fp32", "bf16", "int8", "onebit")
+#: Formats without an argument.
+SIMPLE: dict[str, type[Wire]] = {each.name: each for each in (Bf16, Int8, OneBit)}
 
 
 def parse(text: str, key: str = "wire") -> Wire | None:
-    """Return the wire format that `key` names, or None where values travel as they are: "fp32".
+    """Return the wire format named by `key`, or None for "fp32", which encodes nothing.
 
     Raises
     ------
     UsageError
-        If there is no such format.
+        There is no such format.
     """
     if text == "auto":
         raise UsageError(f"{key}: 'auto' is gone, `mpidl plan CONFIG --ranks N` recommends a format")
-    name, _, argument = text.partition(":")
     if text == "fp32":
         return None
-    if text == "bf16":
-        return Bf16()
-    if text == "int8":
-        return Int8()
-    if text == "onebit":
-        return OneBit()
+    if text in SIMPLE:
+        return SIMPLE[text]()
+    name, _, argument = text.partition(":")
     if name == "topk":
         try:
             fraction = float(argument)

@@ -15,7 +15,7 @@ LARGEST = 127
 class Int8(Wire):
     """Integers from -127 to 127 times a scale: in each block of 1024, the largest magnitude divided by 127.
 
-    All scales precede all integers. A block that holds an infinity or NaN arrives as NaN and leaves no residual.
+    All scales precede all integers. A block with an infinity or NaN arrives as NaN, without a residual.
 
     References
     ----------
@@ -50,15 +50,11 @@ def _encode(values: Any, residual: Any, bits: Any, scales: Any, scale_bits: Any,
     word = bits.dtype.type
     magnitude = word(word(~word(0)) >> word(1))
     for start in range(0, values.size, BLOCK):
-        block, left, left_bits = (
-            values[start : start + BLOCK],
-            residual[start : start + BLOCK],
-            bits[start : start + BLOCK],
-        )
-        sent = integers[start : start + BLOCK]
+        stop = start + BLOCK
+        block, left, left_bits, sent = values[start:stop], residual[start:stop], bits[start:stop], integers[start:stop]
         for i in range(block.size):
             left[i] = block[i] if left[i] == 0 else block[i] + left[i]
-        # Magnitudes are ordered as their bits are, and the largest integer is found by vector instructions.
+        # Magnitudes are ordered like their bits, and vector instructions find the largest integer.
         largest = word(0)
         for i in range(left_bits.size):
             largest = max(largest, word(left_bits[i] & magnitude))

@@ -13,7 +13,7 @@ from mpidl.wire.wire import BLOCK, Wire, compiled
 class OneBit(Wire):
     """The signs, and the means of the non-negative and of the negative elements in each block of 1024.
 
-    In the paper, a column of a weight matrix takes the place of a block.
+    The paper has a column of a weight matrix instead of a block.
 
     All means precede all signs. Bit j of byte i among a block's w bytes is the sign of its element w j + i:
     neighbours are in neighbouring bytes, which suits vector instructions. Infinities and NaN leave no residual.
@@ -55,7 +55,7 @@ def _encode(values: Any, residual: Any, sums: Any, means: Any, signs: Any) -> No
         upper_sums[:] = 0
         lower_sums[:] = 0
         above = 0
-        # One sum per byte: a single sum would depend on the elements' order and couldn't be vectorised.
+        # One sum per byte: a single sum has a fixed order, which prevents vectorisation.
         for first in range(0, block.size, width):
             row, left_row = block[first : first + width], left[first : first + width]
             for i in range(row.size):

@@ -9,17 +9,17 @@ import numpy as np
 
 from mpidl.wire.wire import BLOCK, Wire, compiled
 
-#: Number of bits of a magnitude that each pass of the selection examines.
+#: Bits of a magnitude that each pass of the selection examines.
 DIGIT = 8
 
 
 class TopK(Wire):
-    """The values, then the indices, of the elements that are largest in magnitude in each block of 1024.
+    """The values, then the indices, of the elements of largest magnitude in each block of 1024.
 
     Parameters
     ----------
     fraction : float
-        Fraction of a block's elements that is sent, in (0, 1], but at least one element. 1 sends all, exactly.
+        Fraction of a block's elements that is sent, in (0, 1]; at least one element. 1 sends all, exactly.
     name : str
         Name in the configuration.
     """
@@ -32,7 +32,7 @@ class TopK(Wire):
         self._scratch = local()
 
     def count(self, elements: int) -> int:
-        """Return the number of elements that are sent of a chunk."""
+        """Return the number of elements sent for a chunk."""
         blocks, rest = divmod(elements, BLOCK)
         return blocks * self._of_block(BLOCK) + (self._of_block(rest) if rest else 0)
 
@@ -54,7 +54,7 @@ class TopK(Wire):
         compiled(_encode)(values, residual, bits, whole, last, scratch["histogram"], scratch["candidates"], *parts)
 
     def decode(self, data: np.ndarray, values: np.ndarray) -> None:
-        """See `Wire.decode`; IndexError if an index lies beyond the chunk."""
+        """Decode `data` into `values`; raise IndexError if an index is beyond the chunk."""
         compiled(_decode)(*self._parts(data, values.size, values.dtype), values)
 
     def _parts(self, data: np.ndarray, elements: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -70,10 +70,8 @@ def _encode(
 ) -> None:  # fmt: skip
     """Select by radix: magnitudes compare like their bits without the sign, so that NaN is largest.
 
-    Of a whole block `whole` elements are sent, and `last` of a shorter last one.
-
-    Each pass over a block finds one more digit of the smallest magnitude that is sent. Of the elements that have the
-    digits found so far, the first `wanted` are sent.
+    A whole block sends `whole` elements, and a shorter last one `last`. Each pass over a block finds one more digit of
+    the smallest magnitude that is sent. Of the elements with the digits found so far, the first `wanted` are sent.
     """
     number = 0
     for start in range(0, values.size, BLOCK):
@@ -122,7 +120,7 @@ def _encode(
 def _decode(sent: Any, indices: Any, values: Any) -> None:
     values[:] = 0
     for number in range(sent.size):
-        # Damaged data must not be written elsewhere in memory.
+        # Damaged data must not overwrite other memory.
         if indices[number] >= values.size:
             raise IndexError("topk: index beyond the chunk's elements")
         values[indices[number]] = sent[number]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.wire import Differences, encoded_bytes, parse
-from mpidl.wire.differences import CHUNK
+from mpidl.wire.feedback import CHUNK
 
 FORMATS = ["bf16", "int8", "topk:0.1", "topk:1", "onebit"]
 
