@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from mpidl.engines.mpi.checkpoint_participant import LOOK_EVERY, CheckpointParticipant
+from mpidl.engines.mpi.checkpoint_source import CheckpointSource
+from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.transport.protocol import Order, Phase
 
 
@@ -40,11 +42,10 @@ def made(tmp_path):
     def make(interval, together=False, leads=True):
         lead = SimpleNamespace(leads=leads, share=lambda decide: decide(), largest=lambda number: number, partition=0)
         obeyed, nothing = [], SimpleNamespace(replicas={}, shards={}, taken=0)
-        handler = SimpleNamespace(
-            lead=lead, together=together, order=lambda told, marked: told, mark=lambda order: True,
-            cut=lambda order, number, position: (obeyed.append(order), nothing)[1],
-            status=SimpleNamespace(figures={"batches": 0, "samples": 0}), unpushed=[], portion=0, last_fetched=list,
-        )  # fmt: skip
+        source = CheckpointSource()
+        source.together, source.cut = together, lambda order, *_: (obeyed.append(order), nothing)[1]
+        handler = RequestHandler(source)
+        handler.lead = lead
         loader = SimpleNamespace(unfinished=lambda unused: [], tickets=0)
         participant = CheckpointParticipant(0, handler, SimpleNamespace(counts={}), loader, tmp_path)
         link, participant.obeyed = Link(interval), obeyed

@@ -18,6 +18,7 @@ SIZE, PUSHES = 1009, 13
 @pytest.mark.parametrize("way", ["windows", "messages"])
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "topk:0.1"])
 def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
+    from mpidl.engines.mpi.servers.encodings import Encodings
     from mpidl.engines.mpi.servers.through_servers import ThroughServers
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
@@ -34,7 +35,8 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
         shard = Shard(part, np.zeros(part.size), ScheduledRule(None), AddChange(), 100)
         server = Server(number, {number: shard}, tmp_path, workers=workers)
     elif comm.rank > 0:
-        handler = ThroughServers(ranges, np.dtype(np.float64), parse(wire))
+        encodings = Encodings.of(ranges, np.dtype(np.float64), parse(wire))
+        handler = ThroughServers(ranges, encodings)
     random, pushed = np.random.default_rng(comm.rank), np.zeros(SIZE)
     windows = []
     for _ in range(3):
@@ -47,7 +49,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
                 server.unbind()
             elif handler is not None:
                 comm.Barrier()
-                handler.bind(transport.worker(comm.rank - 1 - len(roles.servers), handler.feedback))
+                handler.bind(transport.worker(comm.rank - 1 - len(roles.servers), encodings.feedback))
                 for _ in range(PUSHES):
                     values = random.integers(-9, 9, SIZE).astype(float)
                     pushed += values
@@ -66,8 +68,8 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
                     comm.recv(source=rank)
                 link.orders.set_phase(Phase.EXIT)
     residual = np.zeros(SIZE)
-    if handler is not None and handler.feedback:
-        residual = np.concatenate([each.residual for each in handler.feedback])
+    if handler is not None and encodings.feedback:
+        residual = np.concatenate([each.residual for each in encodings.feedback])
     total = np.zeros(SIZE)
     if server is not None:
         total[slice(*shard.range)] = shard.parameters

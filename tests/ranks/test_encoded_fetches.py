@@ -28,6 +28,7 @@ FORMATS = ["bf16", "int8", "topk:0.3", "onebit"]
 @pytest.mark.parametrize("wire_fetch", FORMATS)
 def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_path, wire_fetch, way):
     """Whatever the timing: what a worker has is what its server thinks that it has, and comes to rest where it is."""
+    from mpidl.engines.mpi.servers.encodings import Encodings
     from mpidl.engines.mpi.servers.through_servers import ThroughServers
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
@@ -44,7 +45,8 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
         shard = Shard(part, initial[slice(*part)].copy(), ScheduledRule(None), AddChange(), 1024)
         server = Server(number, {number: shard}, tmp_path, workers=workers)
     elif comm.rank > 0:
-        handler = ThroughServers(ranges, np.dtype(np.float64), None, parse(wire_fetch))
+        encodings = Encodings.of(ranges, np.dtype(np.float64), None, parse(wire_fetch))
+        handler = ThroughServers(ranges, encodings)
         together = comm.Create_group(comm.group.Incl([rank for replica in roles.replicas for rank in replica]))
     random, fetched = np.random.default_rng(comm.rank), np.full(SIZE, np.nan)
     for _ in range(2):
@@ -58,7 +60,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
             elif handler is not None:
                 comm.Barrier()
                 number = comm.rank - 1 - len(roles.servers)
-                handler.bind(transport.worker(number, copies=handler.copies))
+                handler.bind(transport.worker(number, copies=encodings.copies))
                 if np.isnan(fetched).any():
                     handler.actions[Fetch](Fetch(fetched))
                     assert np.array_equal(fetched, initial)
@@ -79,7 +81,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
                         backoff.pause()
                     comm.recv(source=rank)
                 link.orders.set_phase(Phase.EXIT)
-        has = [each.values for each in handler.copies] if handler is not None else None
+        has = [each.values for each in encodings.copies] if handler is not None else None
         all_has = comm.allgather(has)
         if server is not None:
             for worker, rank in enumerate(rank for replica in roles.replicas for rank in replica):
@@ -89,7 +91,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
         encoded = sum(encoded_bytes(parse(wire_fetch), part.size, np.float64) for part in ranges)
         assert figures["fetches"] == 1 + 2 * PUSHES
         assert figures["bytes_fetched"] == SIZE * 8 + 2 * PUSHES * encoded
-        assert np.array_equal(fetched, np.concatenate([each.values for each in handler.copies]))
+        assert np.array_equal(fetched, np.concatenate([each.values for each in encodings.copies]))
 
 
 @pytest.mark.mpi(min_size=3)
@@ -97,6 +99,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
 @pytest.mark.parametrize("wire_fetch", ["fp32", "bf16"])
 def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ahead):
     """In many chunks, of which a server applies some between two looks at what it is asked for."""
+    from mpidl.engines.mpi.servers.encodings import Encodings
     from mpidl.engines.mpi.servers.through_servers import ThroughServers
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
@@ -122,8 +125,9 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
         elif comm.rank > 0:
             comm.Barrier()
             pattern, fetched = Pattern(prefetches=ahead, fetches_next=True), np.full(size, np.nan)
-            handler = ThroughServers(ranges, dtype, None, wire, pattern=pattern)
-            handler.bind(transport.worker(comm.rank - 2, copies=handler.copies))
+            encodings = Encodings.of(ranges, dtype, None, wire)
+            handler = ThroughServers(ranges, encodings, pattern=pattern)
+            handler.bind(transport.worker(comm.rank - 2, copies=encodings.copies))
             handler.actions[Fetch](Fetch(fetched))
             for push in range(1, PUSHES + 1):
                 before, gradient = fetched.min(), np.ones(size)

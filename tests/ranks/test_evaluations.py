@@ -68,7 +68,6 @@ def next_units(transport, comm, verbs, count):
 
     worker = SandblasterWorker(
         transport.shards,
-        np.dtype(np.float64),
         algorithm=Sandblaster(unit=2),
         portions=Portions(PORTIONS * 4, 4, 4, seed=0),
         between=lambda: None,

@@ -60,7 +60,7 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
         else:
             number = comm.rank - first_of_all
             link = transport.worker(number)
-            handler = ThroughServers(ranges, np.dtype(np.float64))
+            handler = ThroughServers(ranges)
             handler.bind(link)
             push = Push(np.full(SIZE, 10.0**number))
             comm.Barrier()

@@ -134,7 +134,7 @@ def test_a_checkpoint_has_no_update_that_the_replicas_have_not_finished(comm):
         fragments.append(Fragment(len(fragments) * comm.size + comm.rank, shard, ranges))
     orders, told = [0, 1, 2], Order(2, 0, 0)
     handler = ByFragments(fragments, lambda *_: None)
-    handler.bind(SimpleNamespace(peers=comm, order=lambda: Order(orders[0], 0, 0)))
+    handler.bind(SimpleNamespace(peers=comm, orders=SimpleNamespace(read=lambda: Order(orders[0], 0, 0))))
     vector = np.zeros(11 * comm.size)
     handler.start(vector)
     assert (vector == 1).all()
@@ -146,20 +146,20 @@ def test_a_checkpoint_has_no_update_that_the_replicas_have_not_finished(comm):
     while not all(fragment.applied for fragment in fragments):
         handler.progress()
     comm.Barrier()
-    assert handler.order(told, 0).number == 0
+    assert handler.checkpoint.order(told, 0).number == 0
     assert handler.actions[FinishReduction](FinishReduction(vector)) == comm.size
     # The order that came with the second reduction waits until the first one has been obeyed.
-    assert handler.order(told, 0).number == 1
-    states = handler.cut(1, comm.rank, None).shards
+    assert handler.checkpoint.order(told, 0).number == 1
+    states = handler.checkpoint.cut(1, comm.rank, None).shards
     found = [states[fragment.number][1]["parameters"].tolist() for fragment in fragments]
     assert found == [[1.0 - 3.0] * fragments[0].shard.range.size, [1.0] * fragments[1].shard.range.size]
     assert handler.actions[FinishReduction](FinishReduction(vector)) == comm.size
-    assert handler.order(told, 1).number == 1
+    assert handler.checkpoint.order(told, 1).number == 1
     assert (vector == -2).all()
     fetched = np.zeros_like(vector)
     handler.fetch(fetched)
     assert (fetched == -2).all()
     handler.actions[StartReduction](StartReduction(vector, parts[0]))
     assert handler.actions[FinishReduction](FinishReduction(vector)) == comm.size
-    assert handler.order(told, 1).number == 2
+    assert handler.checkpoint.order(told, 1).number == 2
     handler.unbind()

@@ -20,6 +20,7 @@ from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.lead import GroupLead, Lead
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
+from mpidl.engines.mpi.servers.encodings import Encodings
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
@@ -66,6 +67,7 @@ class Worker:
         self._lead = Lead() if group is None else GroupLead(group)
         self._interrupted = self._reported = False
         own = [(place, each) for place, each in enumerate(held) if each.partition == self._lead.partition]
+        self._encodings = Encodings()
         self._handler = self._make_handler(own)
         self._handler.lead = self._lead
         self._engine = self._make_engine()
@@ -88,7 +90,8 @@ class Worker:
             assert job.checkpoint is not None
             vectors = job.checkpoint.replica_vectors(number, job.slice, job.layout)
             state.load(vectors, position.counts, position.portion)
-            self._handler.load(position, vectors)
+            self._handler.unpushed.load(position)
+            self._handler.checkpoint.load(position, vectors)
             working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
         engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)
         finite = job.config.run.terminate_on_nan
@@ -106,15 +109,16 @@ class Worker:
         job, algorithm = self._job, self._job.algorithm
         shards = [each.range.shift(-job.slice.start) for _, each in held]
         if algorithm.exchange is Exchange.SERVERS:
-            encodings = (algorithm.encoding(), algorithm.fetch_encoding()) if self._direct else (None, None)
+            if self._direct:
+                wires = algorithm.encoding(), algorithm.fetch_encoding()
+                self._encodings = Encodings.of(shards, job.dtype, *wires, own_statistics(job))
             return ThroughServers(
-                shards, job.dtype, *encodings, pattern=algorithm.pattern(self._replicas),
-                model=job.model if self._direct else None,
-                in_rounds=job.config.run.deterministic, statistics=own_statistics(job),
+                shards, self._encodings, pattern=algorithm.pattern(self._replicas),
+                model=job.model if self._direct else None, in_rounds=job.config.run.deterministic,
             )  # fmt: skip
         if algorithm.coordinated:
             return SandblasterWorker(
-                shards, job.dtype, algorithm=algorithm, portions=job.schedule.portions,
+                shards, algorithm=algorithm, portions=job.schedule.portions,
                 between=self._report_interruption, test=self._evaluate_pieces,
             )  # fmt: skip
         own = [(place, each.range) for place, each in held if each.holder == self._number]
@@ -142,7 +146,7 @@ class Worker:
     def bind(self, transport: Transport) -> None:
         """Train with the ranks of a transport from now on."""
         number = self._number * self._lead.partitions + self._lead.partition
-        self._link = transport.worker(number, self._handler.feedback, self._handler.copies)
+        self._link = transport.worker(number, self._encodings.feedback, self._encodings.copies)
         self._engine.bind(self._link)
         self._link.reports.post(self._engine.status.row)
 

@@ -12,13 +12,54 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.algorithms.requests import FinishReduction, StartReduction
+from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Part
 from mpidl.engines.mpi.fragment import Fragment
-from mpidl.engines.mpi.request_handler import Part, RequestHandler
+from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.rma.progress import ProgressThread
 from mpidl.rma.worker import WorkerLink
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.protocol import Meeting, Order, Phase, State
 from mpidl.transport.status import ShardStatus
+
+
+class FragmentsCheckpoint(CheckpointSource):
+    """The shards as the reduction that brought an order left them: all workers obey it when that one is finished.
+
+    Parameters
+    ----------
+    fragments : sequence of Fragment
+        The fragments that make up the worker's slice of the vector.
+
+    Attributes
+    ----------
+    latest : Order
+        That of the last reduction that is finished.
+    lock : RLock
+        Held while shards are updated or copied.
+    """
+
+    together = True
+
+    def __init__(self, fragments: Sequence[Fragment]) -> None:
+        super().__init__()
+        self._fragments, self._copied = fragments, 0
+        self.latest, self.lock = Order(0, 0, Phase.TRAIN), RLock()
+
+    def order(self, told: Order, marked: int) -> Order:
+        return self.latest
+
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
+        with self.lock:
+            self.copy(order)
+        shards = {each.number: (each.shard.range, each.snapshot.copy.on_host()) for each in self._fragments}
+        return Part({number: position}, shards)
+
+    def copy(self, order: int) -> None:
+        """Copy the shards for an order, unless that has been done."""
+        if order > self._copied:
+            self._copied = order
+            for fragment in self._fragments:
+                fragment.snapshot.begin(())
 
 
 class ByFragments(RequestHandler):
@@ -42,21 +83,19 @@ class ByFragments(RequestHandler):
         An epoch that is to be evaluated with the next reduction; 0 for none.
     """
 
-    together = True
-
     def __init__(self, fragments: Sequence[Fragment], evaluate: Callable[[int, np.ndarray], None]) -> None:
-        super().__init__()
+        self._orders = FragmentsCheckpoint(fragments)
+        super().__init__(self._orders)
         self.shards = [fragment.shard for fragment in fragments]
         self.actions = {StartReduction: self._start, FinishReduction: self._finish}
         self._fragments, self._evaluate = {fragment.part: fragment for fragment in fragments}, evaluate
         self._statuses = [ShardStatus(shard) for shard in self.shards]
         self._under_way: deque[Fragment] = deque()
-        self._lock = RLock()
+        self._lock = self._orders.lock
         self._thread: ProgressThread | None = None
         # The results of the reductions that are finished.
         self._latest = np.empty(fragments[-1].part.stop, fragments[0].shard.parameters.dtype)
-        self._order = self._announced = Order(0, 0, Phase.TRAIN)
-        self._copied = 0
+        self._announced = self._orders.latest
         self.epoch_over = 0
 
     def bind(self, link: WorkerLink) -> None:
@@ -76,7 +115,7 @@ class ByFragments(RequestHandler):
             communicator.Free()
 
     def start(self, parameters: np.ndarray) -> None:
-        """See `RequestHandler.start`: the initial state is saved before the first reduction."""
+        """Bring all shards into `parameters`; the initial state is saved before the first reduction."""
         for fragment in self._fragments.values():
             fragment.gather(self._latest[slice(*fragment.part)])
         parameters[:] = self._latest
@@ -84,23 +123,12 @@ class ByFragments(RequestHandler):
         if self._peers.rank == 0:
             numbers[:] = self.lead.share(self._link.orders.read)[:2]
         self._peers.Bcast(numbers)
-        self._order = self._announced = Order(int(numbers[0]), int(numbers[1]), Phase.TRAIN)
-        self._copy(self._order.number)
+        self._orders.latest = self._announced = Order(int(numbers[0]), int(numbers[1]), Phase.TRAIN)
+        self._orders.copy(self._announced.number)
         self.status.figures["first_fetch"] = time.time()
 
-    def order(self, told: Order, marked: int) -> Order:
-        """See `RequestHandler.order`: that of the last reduction that is finished, after which all obey it."""
-        return self._order
-
-    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
-        """See `RequestHandler.cut`: the shards as the reduction that brought the order has left them."""
-        with self._lock:
-            self._copy(order)
-        shards = {each.number: (each.shard.range, each.snapshot.copy.on_host()) for each in self._fragments.values()}
-        return Part({number: position}, shards)
-
     def fetch(self, parameters: np.ndarray) -> None:
-        """See `RequestHandler.fetch`: the results of the reductions that are finished."""
+        """Copy the results of the reductions that are finished."""
         np.copyto(parameters, self._latest)
 
     def progress(self) -> None:
@@ -112,7 +140,7 @@ class ByFragments(RequestHandler):
             self._link.reports.post_shard(status.taken(), shard=number)
 
     def end_pushes(self) -> None:
-        """See `RequestHandler.end_pushes`: a replica that was stopped leaves reductions, which all workers complete."""
+        """Complete the reductions that a stopped replica has left, with all workers."""
         while self._under_way:
             self._complete_first()
         for number, status in enumerate(self._statuses):
@@ -125,7 +153,7 @@ class ByFragments(RequestHandler):
         fragment.says.view(np.float64)[Meeting.WEIGHT] = request.weight
         self.epoch_over = 0
         if self._peers.rank == 0:
-            if self._announced == self._order:
+            if self._announced == self._orders.latest:
                 # The one before has been obeyed: the shards' copies are free.
                 number, last, _ = self.lead.share(self._link.orders.read)
                 self._announced = Order(number, last, Phase.TRAIN)
@@ -140,7 +168,7 @@ class ByFragments(RequestHandler):
         fragment, figures = self._complete_first(), self.status.figures
         own, given = slice(*fragment.part), len(fragment.given)
         says = fragment.all
-        self._order = Order(int(says[0, Meeting.ORDER]), int(says[0, Meeting.LAST]), Phase.TRAIN)
+        self._orders.latest = Order(int(says[0, Meeting.ORDER]), int(says[0, Meeting.LAST]), Phase.TRAIN)
         self.unpushed.pushed(request.rest)
         if given:
             self._latest[own] = request.vector[own] = fragment.result
@@ -168,14 +196,7 @@ class ByFragments(RequestHandler):
 
     def _apply(self, fragment: Fragment) -> None:
         fragment.apply()
-        self._copy(int(fragment.all[0, Meeting.ORDER]))
-
-    def _copy(self, order: int) -> None:
-        """Copy the shards for an order, unless that has been done."""
-        if order > self._copied:
-            self._copied = order
-            for fragment in self._fragments.values():
-                fragment.snapshot.begin(())
+        self._orders.copy(int(fragment.all[0, Meeting.ORDER]))
 
     def _complete_first(self) -> Fragment:
         """Wait until the first reduction under way is complete."""

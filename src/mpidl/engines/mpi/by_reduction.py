@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from mpidl.algorithms.requests import Reduce, Speed
+from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Part
 from mpidl.engines.mpi.own_shard import OwnShard
-from mpidl.engines.mpi.request_handler import Part
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
@@ -21,6 +21,36 @@ from mpidl.transport.protocol import Meeting, Order, Phase
 
 #: Parts of the fastest replica's speed that ranks of a replica share as integers.
 SPEEDS = 1 << 30
+
+
+class ReductionCheckpoint(CheckpointSource):
+    """The shard as the last reduction left it: all workers obey an order after the same one.
+
+    Parameters
+    ----------
+    shard : Shard
+    number : int
+        The shard's number.
+
+    Attributes
+    ----------
+    latest : Order
+        That of the last reduction.
+    """
+
+    together = True
+
+    def __init__(self, shard: Shard, number: int) -> None:
+        super().__init__()
+        self._shard, self._number, self._snapshot = shard, number, Snapshot(shard)
+        self.latest = Order(0, 0, Phase.TRAIN)
+
+    def order(self, told: Order, marked: int) -> Order:
+        return self.latest
+
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
+        self._snapshot.begin(())
+        return Part({number: position}, {self._number: (self._shard.range, self._snapshot.copy.on_host())})
 
 
 class ByReduction(OwnShard):
@@ -46,8 +76,6 @@ class ByReduction(OwnShard):
         An epoch that is to be evaluated at the next reduction; 0 for none.
     """
 
-    together = True
-
     def __init__(
         self,
         shard: Shard,
@@ -55,16 +83,15 @@ class ByReduction(OwnShard):
         evaluate: Callable[[int, np.ndarray], None],
         number: int = 0,
     ) -> None:
-        super().__init__(shard)
+        self._orders = ReductionCheckpoint(shard, number)
+        super().__init__(shard, self._orders)
         self.actions = {Reduce: self._reduce, Speed: self._speed}
         self._evaluate = evaluate
-        self._shards, self._number = shards, number
+        self._shards = shards
         self._received = np.empty((len(shards), shard.range.size), shard.parameters.dtype)
         self._says = np.zeros(len(Meeting), np.int64)
         self._all = np.zeros((len(shards), len(Meeting)), np.int64)
         self._latest = shard.parameters
-        self._snapshot = Snapshot(shard)
-        self._order = Order(0, 0, Phase.TRAIN)
         self._computed = 0.0, 0
         self.epoch_over = 0
 
@@ -77,22 +104,13 @@ class ByReduction(OwnShard):
         self._collectives.free()
 
     def start(self, parameters: np.ndarray) -> None:
-        """See `RequestHandler.start`: the initial state is saved before the first reduction."""
+        """Bring all shards into `parameters`; the initial state is saved before the first reduction."""
         self._gather(parameters)
         self._agree(False)
         self.status.figures["first_fetch"] = time.time()
 
-    def order(self, told: Order, marked: int) -> Order:
-        """See `RequestHandler.order`: that of the last reduction, so that all obey it after the same one."""
-        return self._order
-
-    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
-        """See `RequestHandler.cut`: the shard as the last reduction has left it."""
-        self._snapshot.begin(())
-        return Part({number: position}, {self._number: (self.shard.range, self._snapshot.copy.on_host())})
-
     def fetch(self, parameters: np.ndarray) -> None:
-        """See `RequestHandler.fetch`: the last reduction's result."""
+        """Copy the result of the last reduction."""
         if parameters is not self._latest:
             np.copyto(parameters, self._latest)
 
@@ -128,7 +146,7 @@ class ByReduction(OwnShard):
             self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.orders.read)[:2]
         with self._waiting():
             self._peers.Allgather(self._says, self._all)
-        self._order = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)
+        self._orders.latest = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)
         return self._all[:, Meeting.GIVES].astype(bool)
 
     def _mean_seconds(self) -> float:

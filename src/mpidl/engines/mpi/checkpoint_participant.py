@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.loader import Loader
-from mpidl.engines.mpi.request_handler import Part, RequestHandler
+from mpidl.engines.mpi.checkpoint_source import Part
+from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.storage.files import replica_file, scratch
@@ -69,13 +70,14 @@ class CheckpointParticipant:
     ) -> None:
         self._lead, self._part = handler.lead, part
         self._number, self._handler, self._state, self._loader = number, handler, state, loader
+        self._source = handler.checkpoint
         self._checkpoints, self._in_turn, self._tickets_before = checkpoints, in_turn, tickets
         self._finite = finite
         self.unused = self.clock = 0
         self._marked = 0
         self._looked, self._told = -math.inf, Order(0, 0, Phase.TRAIN)
         self._recent: list[int] = []
-        handler.where, handler.cut_seen = lambda: self.position, self.obey_cut
+        self._source.where, self._source.cut_seen = lambda: self.position, self.obey_cut
         self._writing, self._report = BackgroundTask(), Saved(0)
 
     def bind(self, link: WorkerLink, wait: Callable[[Callable[[], bool]], None]) -> None:
@@ -100,7 +102,7 @@ class CheckpointParticipant:
             recent=list(self._recent),
             portion=handler.unpushed.portion,
             clock=self.clock,
-            fetched=handler.last_fetched(),
+            fetched=self._source.last_fetched(),
             counts=dict(self._state.counts),
         )
 
@@ -132,7 +134,7 @@ class CheckpointParticipant:
         if now - self._looked >= self._look_every:
             self._looked = now
             self._take_in(self._link.orders.recent())
-        elif not self._handler.together:
+        elif not self._source.together:
             return ()
         return self._to_obey()
 
@@ -149,12 +151,12 @@ class CheckpointParticipant:
             self._recent = [ticket for ticket in self._recent if ticket >= taken]
 
     def _to_obey(self) -> Sequence[int]:
-        order = self._handler.order(self._told, self._marked)
+        order = self._source.order(self._told, self._marked)
         return order if order.number > self._marked or 0 < order.last <= self._marked else ()
 
     def obey_cut(self, cut: int) -> None:
         """Obey the order that others have marked, before what they pushed since can become a part of this replica."""
-        if not self._handler.together and self._lead.largest(cut) > self._marked:
+        if not self._source.together and self._lead.largest(cut) > self._marked:
             self.obey(self._lead.share(self._look_now))
 
     def obey_at_the_end(self, order: Order) -> None:
@@ -166,8 +168,8 @@ class CheckpointParticipant:
 
     def _obey(self, order: int, ended: bool) -> None:
         if not ended:
-            self._wait(lambda: self._handler.mark(order))
-        part = self._handler.cut(order, self._number, self.position)
+            self._wait(lambda: self._source.mark(order))
+        part = self._source.cut(order, self._number, self.position)
         if part is None:
             return
         self._marked = order
@@ -178,7 +180,7 @@ class CheckpointParticipant:
         lead = self._lead
         directory, name = scratch(self._checkpoints, order), replica_file(self._number, lead.partition)
         # One worker may contribute what all of them keep.
-        vectors = {**self._state.vectors(), **self._handler.vectors()} if part.replicas else {}
+        vectors = {**self._state.vectors(), **self._source.vectors()} if part.replicas else {}
         files = [name] if vectors else []
         replicas, partition = (part.replicas, None) if lead.leads else ({}, (self._number, lead.partition))
         self._report = Saved(order, list(part.shards), replicas, files, part.taken, partition)

@@ -148,7 +148,7 @@ class MpiEngine:
             self._link.reports.post(self.status.row)
             self.handler.post()
         self.handler.progress()
-        with self.handler.changing:
+        with self.handler.checkpoint.changing:
             batch = self.loader.next()
             self.participant.unused = int(batch is not None)
         if batch is not None:
@@ -160,7 +160,7 @@ class MpiEngine:
     def _ask_for_ticket(self) -> bool:
         # Replicas that step together share the last portions evenly if each takes its own when it needs it, and the
         # ranks of a cut one would have to agree whether a ticket is on its way.
-        alone = not self.handler.together and self.handler.lead.partitions == 1
+        alone = not self.handler.checkpoint.together and self.handler.lead.partitions == 1
         return alone and self._hooks.ask_for_ticket()
 
     def _take_ticket(self) -> int:

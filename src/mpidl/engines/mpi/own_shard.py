@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpidl.engines.mpi.checkpoint_source import CheckpointSource
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.shards.shard import Shard
 from mpidl.transport.protocol import State
@@ -14,10 +15,11 @@ class OwnShard(RequestHandler):
     Parameters
     ----------
     shard : Shard
+    checkpoint : CheckpointSource
     """
 
-    def __init__(self, shard: Shard) -> None:
-        super().__init__()
+    def __init__(self, shard: Shard, checkpoint: CheckpointSource) -> None:
+        super().__init__(checkpoint)
         self.shard, self.shards = shard, (shard,)
         self._shard_status = ShardStatus(shard)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ class SandblasterWorker(ThroughServers):
 
     Parameters
     ----------
-    shards, dtype
+    shards
         See `ThroughServers`.
     algorithm : Algorithm
     portions : Portions
@@ -41,14 +40,13 @@ class SandblasterWorker(ThroughServers):
     def __init__(
         self,
         shards: Sequence[Range],
-        dtype: Any,
         *,
         algorithm: Algorithm,
         portions: Portions,
         between: Callable[[], None],
         test: Callable[[], int],
     ) -> None:
-        super().__init__(shards, dtype)
+        super().__init__(shards)
         self.actions = {Fetch: self._fetch, NextUnit: self._next_unit, Accrue: self._accrue}
         self._algorithm, self._order, self._between, self._test = algorithm, portions, between, test
         self._notice = np.zeros(NOTICE, np.int64)

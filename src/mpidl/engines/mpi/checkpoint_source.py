@@ -1,0 +1,87 @@
+"""The interface between a worker's part in checkpoints and its exchange of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mpidl.parameters.ranges import Range
+from mpidl.rma.worker import WorkerLink
+from mpidl.storage.position import ReplicaPosition
+from mpidl.transport.protocol import Order
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one worker contributes to a checkpoint.
+
+    Attributes
+    ----------
+    replicas : dict of int to ReplicaPosition
+        Positions of replicas, by their numbers.
+    shards : dict of int to (Range, dict)
+        Ranges and states of the shards that this worker writes, by their numbers.
+    taken : int or None
+        See `mpidl.transport.protocol.Saved`.
+    """
+
+    replicas: dict[int, ReplicaPosition]
+    shards: dict[int, tuple[Range, dict[str, np.ndarray]]] = field(default_factory=dict)
+    taken: int | None = None
+
+
+class CheckpointSource:
+    """What an exchange contributes to checkpoints.
+
+    Attributes
+    ----------
+    together : bool
+        Whether all workers obey an order after the same push or reduction.
+    where : callable
+        Returns the position of the replica.
+    cut_seen : callable
+        Called with the ordinal of an order that others may have marked, before values that they have changed since
+        are used.
+    changing : context manager
+        The replica's position changes while it is entered.
+    """
+
+    together: bool = False
+    where: Callable[[], ReplicaPosition]
+    changing: AbstractContextManager[None] = nullcontext()
+
+    def __init__(self) -> None:
+        self.cut_seen: Callable[[int], None] = lambda order: None
+
+    def bind(self, link: WorkerLink) -> None:
+        """Reach the other ranks by `link` from now on."""
+        self._link = link
+
+    def order(self, told: Order, marked: int) -> Order:
+        """Return the order that this worker may obey now: that of the coordinator, `told`, or an earlier one.
+
+        The worker has marked the order `marked`.
+        """
+        return told
+
+    def mark(self, order: int) -> bool:
+        """Mark an order, so that later pushes of this worker are not in its checkpoint; False: call again."""
+        return True
+
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part | None:
+        """Return what worker `number` contributes to a checkpoint; None if it isn't available at this moment."""
+        return Part({number: position})
+
+    def last_fetched(self) -> list[list[int]]:
+        """Return what was read of each shard's clock at the last fetch."""
+        return []
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """Return a copy of the vectors that are kept beside the replica's."""
+        return {}
+
+    def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray]) -> None:
+        """Continue from the position of another worker, whose `vectors` these are."""
