@@ -73,27 +73,27 @@ class Outboxes:
 
     def _tell(self, outboxes: Sequence[Outbox], write: Callable[[Outbox], bool]) -> list[Outbox]:
         """Publish a message where there is room for one; return the outboxes that have none."""
-        written = [outbox for outbox in outboxes if outbox.has_room(1) and write(outbox)]
+        written = [outbox for outbox in outboxes if write(outbox)]
         self._publish(written)
         return [outbox for outbox in outboxes if outbox not in written]
 
     def applied(self) -> bool:
         """Return whether the servers have applied everything that was sent."""
         # All of them are asked before the first one answers.
-        applied = [outbox.has_applied() for outbox in self._all]
+        applied = [outbox.ring.has_applied() for outbox in self._all]
         return all(applied)
 
     def start_asking(self) -> None:
         """Start asking the servers how far they have come; the caller flushes."""
         for outbox in self._all:
-            outbox.ask()
+            outbox.ring.ask()
 
     def _publish(self, written: Sequence[Outbox]) -> None:
         """Show servers what has been written, once it is there."""
         for outbox in written:
             self._window.fence(outbox.server)
         for outbox in written:
-            outbox.publish()
+            outbox.ring.publish()
         for outbox in written:
             self._window.fence(outbox.server)
             self._doorbells.ring(outbox.server)
