@@ -254,3 +254,13 @@ def test_a_reduction_takes_the_time_of_the_fullest_card(ranks_per_node, seconds)
     # Twice, each of six replicas sends a byte to each other: those of its node, or through the card.
     environment.run(environment.process(machines.all_reduce(6, 6.0)))
     assert environment.now == seconds
+
+
+def test_only_what_leaves_a_node_is_encoded(least_squares):
+    """One of the replicas shares the server's node."""
+    problem = least_squares(101)
+    times = Times(Constant(0.01), bandwidth=1e6, ranks_per_node=2)
+    whole, encoded = (engine(problem, Downpour(wire=w, wire_fetch=w), times, replicas=2) for w in ("fp32", "bf16"))
+    ratios = [getattr(run.run(), name) for name in ("bytes_pushed", "bytes_fetched") for run in (encoded, whole)]
+    assert 0.3 < ratios[0] / ratios[1] < 0.9
+    assert 0.3 < ratios[2] / ratios[3] < 0.9

@@ -60,8 +60,12 @@ class Exchanger:
         kept = {"residual": residual, "copy": copy}
         return {name: vector for name, vector in kept.items() if vector is not None}
 
-    def encode(self, wire: Wire, servers: list[VirtualServer], vector: np.ndarray, decoded: np.ndarray) -> int:
-        """Encode a vector, shape (size,) or (2, size), for all servers, decode it again, and return its bytes."""
+    def encode(self, wire: Wire, cluster: VirtualCluster, vector: np.ndarray, decoded: np.ndarray) -> list[int]:
+        """Encode a vector, shape (size,) or (2, size), for servers of other nodes, and decode it again.
+
+        Return the bytes of each server's part.
+        """
+        servers = cluster.servers
         if not self._feedback:
             self._feedback = [
                 ErrorFeedback(wire, server.shard.range.size, vector.dtype, server.shard.statistics)
@@ -70,10 +74,16 @@ class Exchanger:
             for server, feedback in zip(servers, self._feedback, strict=True):
                 if self._residual is not None:
                     feedback.residual[:] = self._residual[server.part]
-        return sum(
-            feedback.round_trip(vector[..., server.part], server.shard.pieces[0].size, decoded[..., server.part])
-            for server, feedback in zip(servers, self._feedback, strict=True)
-        )
+        sizes = []
+        for number, (server, feedback) in enumerate(zip(servers, self._feedback, strict=True)):
+            values, arriving = vector[..., server.part], decoded[..., server.part]
+            # What an encoding has left out before is still to be pushed.
+            if wire.rows > 1 or cluster.encodes(self.number, number) or feedback.residual.any():
+                sizes.append(feedback.round_trip(values, server.shard.pieces[0].size, arriving))
+            else:
+                np.copyto(arriving, values)
+                sizes.append(values.nbytes)
+        return sizes
 
     def copy(self, wire: Wire, servers: list[VirtualServer], server: VirtualServer) -> Differences:
         """Return its copy of a server's shard, for fetches encoded by `wire`."""
@@ -257,6 +267,10 @@ class VirtualCluster:
             part = vector[server.part]
             if not np.may_share_memory(part, server.shard.parameters):
                 part[:] = server.shard.parameters
+
+    def encodes(self, exchanger: int, server: int) -> bool:
+        """Return whether a wire format applies between an exchanger and a server: not within a node."""
+        return self.machines is None or not self.machines.near(exchanger, server)
 
     def begin(self) -> None:
         """Record the time at which training begins; later calls do nothing."""

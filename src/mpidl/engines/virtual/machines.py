@@ -127,6 +127,10 @@ class Machines:
         """Return whether everything between a replica and a server crosses the network."""
         return self._network is not None and all(own != its for own, its, _ in self._paths(replica, server))
 
+    def near(self, replica: int, server: int) -> bool:
+        """Return whether a replica and a server are on one node."""
+        return self._cores is not None or all(own == its for own, its, _ in self._paths(replica, server))
+
     def by_messages(self, replica: int, server: int) -> bool:
         """Return whether everything between a replica and a server crosses the network as messages."""
         return self._times.messages and self.apart(replica, server)

@@ -102,8 +102,8 @@ class VirtualRelay(Exchanger):
             total = self._cluster.spares.take(vector.shape)
             total[:] = 0
             applied = self._cluster.environment.event()
-            servers = len(self._cluster.servers)
-            self._sums.append(Sum(self, total, servers, total.nbytes, applied, list(fetched), portions))
+            nbytes = [total[server.part].nbytes for server in self._cluster.servers]
+            self._sums.append(Sum(self, total, len(nbytes), nbytes, applied, list(fetched), portions))
         gathered, worker = self._sums[-1], self._workers[replica]
         self._add(gathered, vector, fetched, portions)
         gathered.workers.add(worker)
@@ -166,10 +166,10 @@ class VirtualRelay(Exchanger):
         cluster, started = self._cluster, self._now
         if self._wire is not None:
             exact, gathered.vector = gathered.vector, cluster.spares.take(gathered.vector.shape)
-            gathered.nbytes = self.encode(self._wire, cluster.servers, exact, gathered.vector)
+            gathered.nbytes = self.encode(self._wire, cluster, exact, gathered.vector)
             cluster.spares.give(exact)
             self._traffic.expect(gathered, gathered.fetched, gathered.portions)
-        cluster.totals.bytes_pushed += gathered.nbytes
+        cluster.totals.bytes_pushed += sum(gathered.nbytes)
         self._traffic.send(gathered)
         yield cluster.environment.all_of(self.unapplied)
         clocks = yield from self._traffic.fetch(self, self._next)

@@ -105,11 +105,13 @@ class ThroughServers(RequestHandler):
                 # If the replica dies meanwhile, it has pushed nothing.
                 yield from self._take_ahead(replica, replica.parameters)
                 following, replica.brought = replica.spare, True
-        portions, nbytes = self._pushed(replica), request.vector.nbytes
+        portions = self._pushed(replica)
         vector = self._vector_to_send(replica, request.vector)
-        if self._wire is not None:
-            nbytes = replica.encode(self._wire, cluster.servers, request.vector, vector)
-        cluster.totals.bytes_pushed += nbytes
+        if self._wire is None:
+            nbytes = [vector[..., server.part].nbytes for server in cluster.servers]
+        else:
+            nbytes = replica.encode(self._wire, cluster, request.vector, vector)
+        cluster.totals.bytes_pushed += sum(nbytes)
         push = PushInFlight(replica, vector, len(cluster.servers), nbytes)
         self._traffic.expect(push, fetched, portions)
         if machines is None:

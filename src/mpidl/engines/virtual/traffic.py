@@ -37,9 +37,9 @@ class InFlight:
 
 @dataclass(slots=True, eq=False)
 class PushInFlight(InFlight):
-    """A push of `nbytes` bytes on its way to all servers."""
+    """A push on its way to all servers, with the bytes of each server's part."""
 
-    nbytes: int
+    nbytes: list[int]
 
 
 class Traffic:
@@ -71,8 +71,8 @@ class Traffic:
         `following` has the fetches that are already under way behind a push, by server.
         """
         if self._cluster.machines is None:
-            for server in self._cluster.servers:
-                self._cluster.totals.bytes_fetched += self._read(exchanger, server, vector)
+            for number in range(len(self._cluster.servers)):
+                self._cluster.totals.bytes_fetched += self._read(exchanger, number, vector)
             return [server.shard.clock for server in self._cluster.servers]
         environment, servers, under_way = self._cluster.environment, range(len(self._cluster.servers)), following or {}
         others = [
@@ -91,15 +91,16 @@ class Traffic:
         machines, server = self._cluster.machines, self._cluster.servers[number]
         assert machines is not None
         yield from machines.tell(exchanger.number)
-        nbytes, clock = self._read(exchanger, server, vector), server.shard.clock
+        nbytes, clock = self._read(exchanger, number, vector), server.shard.clock
         yield from machines.fetch(exchanger.number, number, nbytes)
         return nbytes, clock
 
-    def _read(self, exchanger: Exchanger, server: VirtualServer, vector: np.ndarray) -> int:
+    def _read(self, exchanger: Exchanger, number: int, vector: np.ndarray) -> int:
         """Read a shard's current parameters into a vector, and return the number of bytes sent."""
+        server = self._cluster.servers[number]
         parameters = server.shard.parameters
         nbytes: int = parameters.nbytes
-        if self._wire_fetch is not None:
+        if self._wire_fetch is not None and self._cluster.encodes(exchanger.number, number):
             copy = exchanger.copy(self._wire_fetch, self._cluster.servers, server)
             nbytes = copy.fetch(parameters)
             parameters = copy.values
@@ -139,15 +140,14 @@ class Traffic:
             yield from machines.fetch(sender.number, number, size - last)
         if delivery.is_alive:
             yield delivery
-        nbytes, clock = self._read(sender, server, vector), server.shard.clock
+        nbytes, clock = self._read(sender, number, vector), server.shard.clock
         yield from machines.fetch(sender.number, number, min(nbytes, last))
         return nbytes, clock
 
     def _deliver(self, push: PushInFlight, number: int) -> Process:
         """Carry a server's part of a push to it, and apply it."""
         cluster, server = self._cluster, self._cluster.servers[number]
-        size = push.nbytes * server.shard.range.size / push.vector.shape[-1]
-        yield from self.occupy(push.sender, number, size, push.begun.get(number))
+        yield from self.occupy(push.sender, number, push.nbytes[number], push.begun.get(number))
         self.apply(push, server)
         server.done()
         cluster.totals.last_push = cluster.clock()
