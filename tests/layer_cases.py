@@ -22,9 +22,10 @@ from mpidl.nn import (
     MaxPool2d,
     kernels,
 )
+from mpidl.nn.graph import Node, Value
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
-from mpidl.nn.workspaces import Node, Passes, Value
+from mpidl.nn.workspaces import Passes
 from mpidl.parameters import Box
 
 #: Layers, each with the shape of one sample's inputs, or a list of shapes if the layer joins several.

@@ -9,7 +9,7 @@ import pytest
 from hand_plans import batch_for, box
 from layer_cases import Alone
 from mpidl.nn import Conv2d, Dense, LocallyConnected2d, MaxPool2d, Network
-from mpidl.nn.call import Call
+from mpidl.nn.workspaces import Call
 from mpidl.parameters import Range
 from mpidl.partition import threads
 from mpidl.partition.costs import Basis, Costs, plan_seconds

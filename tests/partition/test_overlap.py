@@ -7,7 +7,7 @@ import pytest
 
 from hand_plans import batch_for
 from mpidl.nn import Dense, LocallyConnected2d, Network
-from mpidl.nn.call import Call
+from mpidl.nn.workspaces import Call
 from mpidl.partition import threads
 from mpidl.partition.group import Message
 from mpidl.partition.network import CutNetwork

@@ -165,7 +165,7 @@ def test_a_factory_may_return_one():
         ({"steps": np.arange(3), "rate": 0.5}, "no float array among the parameters"),
         ({"w": jnp.zeros(3, jnp.bfloat16)}, "parameter w is bfloat16, expected float32 or float64"),
         ({"w": jnp.zeros(3, jnp.complex64)}, "parameter w is complex64, expected float32 or float64"),
-        ({"a": {"b": jnp.zeros(2)}, "a.b": jnp.zeros(2)}, "two parameters are named a.b, expected names that differ"),
+        ({"a": {"b": jnp.zeros(2)}, "a.b": jnp.zeros(2)}, "two parameters are named a.b, expected distinct names"),
     ],
 )
 def test_parameters_that_cant_be_trained(parameters, found):

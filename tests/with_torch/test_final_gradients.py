@@ -119,7 +119,7 @@ def test_what_changes_after_it_has_left_is_an_error(norm, what):
     model = TorchModel(_seeded(Nested(since=2, norm=norm)), "cross_entropy")
     for number in range(2):
         said(model, batch(number))
-    with pytest.raises(ModelError, match=rf"^model: Nested: {what}.* changed after it had been complete, .*reentrant"):
+    with pytest.raises(ModelError, match=rf"^model: Nested: {what}.* changed after it was complete, .*reentrant"):
         said(model, batch(2))
 
 

@@ -275,7 +275,7 @@ def number(outputs, targets):
 @pytest.mark.parametrize(
     ("module", "loss", "found"),
     [
-        (Replacing, "cross_entropy", "has replaced its parameter layer.bias, expected it to be changed in place"),
+        (Replacing, "cross_entropy", "has replaced its parameter layer.bias, expected changes in place"),
         (Raising, "cross_entropy", "raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
         (mlp, none, r"the loss is of shape \(13,\), expected a tensor with one element"),
         (mlp, number, "the loss is a float, expected a tensor with one element"),

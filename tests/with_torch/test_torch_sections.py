@@ -216,5 +216,5 @@ def test_values_without_samples_are_one_line():
     def make():
         return model_of(lambda: nn.Sequential(nn.Linear(64, 8), nn.Flatten(0), nn.Linear(8, 10)).double())
 
-    with pytest.raises(ModelError, match=r"model: stage 0 gives \(16,\), expected a tensor of 2 samples"):
+    with pytest.raises(ModelError, match=r"model: stage 0 returned \(16,\), expected a tensor of 2 samples"):
         on_ranks(make, 2, lambda section: section.loss_and_gradient(batch_of(8)))

@@ -9,11 +9,10 @@ except ModuleNotFoundError:
     raise UsageError("mpidl.jax: JAX isn't installed: pip install 'mpidl[jax]'") from None
 
 from mpidl.jax.model import JaxModel
-from mpidl.jax.section import JaxSection, sections
-from mpidl.jax.sequence import JaxSequence
+from mpidl.jax.sequence import JaxSection, JaxSequence, sections
 
 __all__ = ["JaxModel", "JaxSection", "JaxSequence", "sections"]
 
-# JAX starts its threads, one for each core, with the first array: on ranks the environment says how many.
+# JAX starts one thread per core with the first array; on ranks the environment sets their number.
 if world().size > 1:
     limit_threads()

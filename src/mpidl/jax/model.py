@@ -23,38 +23,36 @@ __all__ = ["JaxModel"]
 class JaxModel(CompleteModel):
     """A pytree of parameters and a loss function of JAX as a model.
 
-    The function is compiled by `jax.jit`: once for each shape of a batch, so also for a smaller last one.
+    `jax.jit` compiles the function once for each shape of a batch, including a smaller last one.
 
-    Parameters lie in the package's flat vector, which JAX reads where it is: a leaf is copied, at each batch, only if
-    its memory isn't aligned to 64 bytes. The gradient is copied once, out of JAX's arrays into a flat vector. On
-    another device than the CPU, both are transferred.
-
-    Whatever changes during training is a parameter and has a gradient: there are no statistics, such as running means.
+    JAX reads the parameters in the package's flat vector: a leaf is copied, for each batch, only if its memory isn't
+    aligned to 64 bytes. The gradient is copied once, from JAX's arrays into a flat vector. On devices other than the
+    CPU, both are transferred. All state that changes during training is a parameter with a gradient: there are no
+    statistics, such as running means.
 
     Parameters
     ----------
     parameters : pytree
-        Its float arrays are trained. They are float32, or float64 with ``jax_enable_x64``, which JAX otherwise makes
-        float32. Its integer arrays are constants. Other leaves, such as functions and Python's numbers, stay as they
-        are.
+        Its float arrays are trained: float32, or with ``jax_enable_x64`` float64. Its integer arrays are constants.
+        Other leaves, such as functions and Python's numbers, don't change.
     loss : callable
-        Function of (parameters, batch), `batch` being the pair (inputs, targets). It returns the mean loss over the
-        batch, a scalar. If it has an argument ``key``, it gets a random key there, as for dropout, and None when it is
-        tested. Floats among inputs and targets have the dtype of the parameters.
+        Function of (parameters, (inputs, targets)) that returns the mean loss over the batch, a scalar. An argument
+        ``key`` gets a random key, for dropout, or None in evaluations. Floats among inputs and targets are converted to
+        the dtype of the parameters.
     has_aux : bool
-        Whether the function returns the pair (loss, outputs), as for `jax.value_and_grad`. From outputs of shape
-        (n, ..., classes) and integer targets (n, ...) follows the accuracy.
+        Whether the function returns the pair (loss, outputs), as for `jax.value_and_grad`. Outputs (n, ..., classes)
+        and integer targets (n, ...) give the accuracy.
     seed : int
-        Seed of the random keys: each batch has its own, which follows from `seed` and from its number in the run.
+        Seed of the random keys, together with a batch's number in the run.
     micro_batches : int
-        Compute the gradient of a batch in so many pieces, one after another, where memory is short.
+        Number of pieces in which to compute the gradient of a batch, one after another, to save memory.
     takes_integers : bool
-        Whether integer inputs stay integers, bytes too, which otherwise become floats.
+        Whether integer inputs, including bytes, stay integers rather than become floats.
 
     Raises
     ------
     UsageError
-        There is nothing to train, or the parameters are of other dtypes.
+        There is nothing to train, or parameters have other dtypes.
 
     Examples
     --------
@@ -69,7 +67,7 @@ class JaxModel(CompleteModel):
     (3, 2)
     """
 
-    own, by_stages = True, "mpidl.jax.section"
+    own, by_stages = True, "mpidl.jax.sequence"
 
     def __init__(
         self,
@@ -104,14 +102,14 @@ class JaxModel(CompleteModel):
         self._vector, self._leaves = vector, list(self.layout.views(vector).values())
 
     def tree(self) -> Any:
-        """Return the pytree of the parameters with their present values, as arrays of its own."""
+        """Return the pytree of the parameters with copies of their present values."""
         constants = {name: jnp.array(array) for name, array in self._tree.constants.items()}
         return self._tree.filled([jnp.array(leaf) for leaf in self._leaves], constants)
 
-    # What JAX traces.
+    # Functions that JAX traces.
 
     def _compute(self, leaves: Any, constants: Any, batch: Any, seed: Any) -> tuple[Any, Any]:
-        """Return the loss and the outputs of a batch; without a seed, as when the model is tested."""
+        """Return the loss and the outputs of a batch, in evaluations without a seed."""
         key = {"key": None if seed is None else jax.random.key(seed)} if self._takes_key else {}
         result = self._loss(self._tree.filled(leaves, constants), jax.tree.map(self._as_parameters, batch), **key)
         if not self._has_aux:
@@ -129,21 +127,15 @@ class JaxModel(CompleteModel):
             raise ModelError(f"{self._name}: the loss is {_found(loss)}, expected a float scalar, the mean{hint}")
         return loss
 
-    # What the package calls.
+    # The interface of models.
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """See `Model.loss_and_gradient`.
-
-        Raises
-        ------
-        ModelError
-            The function raised an error, or returned something else.
-        """
+        """Return the mean loss over the batch and its gradient; ModelError if the function failed."""
         with telling(self._name):
             return self._summed((batch.inputs, batch.targets), seed_of_batch(self._seed, batch.number)), self._gradient
 
     def _summed(self, values: Any, seed: int) -> float:
-        """Put the gradient of a batch together from its pieces; return the loss."""
+        """Sum the gradient of a batch over its pieces, and return the loss."""
         samples = next(len(each) for each in jax.tree.leaves(values) if np.ndim(each))
         total = 0.0
         for number, (part, share) in enumerate(parts(samples, self._micro_batches)):
@@ -159,13 +151,7 @@ class JaxModel(CompleteModel):
         return total
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """See `CompleteModel.evaluate`.
-
-        Raises
-        ------
-        ModelError
-            The function raised an error, or returned something else.
-        """
+        """Return the evaluation of a batch; ModelError if the function failed."""
         with telling(self._name):
             values = (batch.inputs, batch.targets)
             loss, outputs = self._computed(self._leaves, self._tree.constants, values, None)
@@ -185,7 +171,7 @@ class JaxModel(CompleteModel):
 
 
 def figures(loss: Any, outputs: Any, batch: Batch) -> Evaluation:
-    """Return what an evaluation is, from the mean loss of a batch and its outputs, None if unknown."""
+    """Return the evaluation of a batch with this mean loss and these outputs, None if unknown."""
     known = None if outputs is None else np.asarray(outputs)
     return Evaluation(float(loss) * batch.total, _correct(outputs, batch.targets, batch.total), known)
 
@@ -200,5 +186,5 @@ def _correct(outputs: Any, targets: Any, total: float) -> float:
 
 
 def _found(value: Any) -> str:
-    """Return what a value is, for people."""
+    """Describe a value for an error."""
     return f"{value.dtype} of shape {value.shape}" if isinstance(value, jax.Array) else kind_of(value)

@@ -1,4 +1,4 @@
-"""Consecutive functions of JAX as a model."""
+"""Consecutive functions of JAX as a model, whole or by stages."""
 
 from __future__ import annotations
 
@@ -7,32 +7,42 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
-from mpidl.jax.model import JaxModel
+from mpidl.jax.model import JaxModel, figures
+from mpidl.jax.tree import Tree
+from mpidl.nn.adaptation import ModelError, telling
+from mpidl.nn.frameworks import seed_of_batch
+from mpidl.nn.model import Evaluation
+from mpidl.partition.schedules import MicroBatch
+from mpidl.partition.section import Part, Section
+from mpidl.partition.sections import Module, Sections, cut_into_sections
 
-__all__ = ["JaxSequence"]
+__all__ = ["JaxSection", "JaxSequence", "section", "sections"]
 
 
 class JaxSequence(JaxModel):
-    """Functions of JAX, each of the outputs of the one before, as a model; ranks can compute a run of them each.
+    """Consecutive functions of JAX as a model that can be cut into stages.
 
     Parameters
     ----------
     functions : sequence of callable
-        Functions of (parameters, inputs) that return outputs (n, ...). One with an argument ``key`` gets a random key
-        there, as for dropout, and None when the model is tested.
+        Functions of (parameters, inputs) that return outputs (n, ...), the inputs of the next function. An argument
+        ``key`` gets a random key, for dropout, or None in evaluations.
     parameters : sequence of pytree
-        One for each function; see `JaxModel`. ``None`` for functions without any.
+        One for each function, as for `JaxModel`; ``None`` for functions without parameters.
     loss : callable
         Function of (outputs, targets) that returns the mean loss over the batch, a scalar.
     seed, micro_batches, takes_integers
-        See `JaxModel`.
+        As for `JaxModel`.
 
     Raises
     ------
     UsageError
-        There are not as many pytrees as functions, or see `JaxModel`.
+        The numbers of pytrees and functions differ, or `JaxModel` can't train the parameters.
 
     Examples
     --------
@@ -71,18 +81,159 @@ class JaxSequence(JaxModel):
         )
 
     def apply(self, trees: dict[int, Any], inputs: Any, key: Any = None) -> Any:
-        """Return what some functions make of inputs.
+        """Return the outputs of some functions, given their parameters by their numbers, and inputs (n, ...).
 
-        Parameters
-        ----------
-        trees : dict of int to pytree
-            The parameters of each of them, by its number.
-        inputs : array (n, ...)
-        key : jax.Array, optional
-            Each function has one of its own, which follows from this one.
+        The key of each function is derived from `key`.
         """
         values = inputs
         for number, tree in trees.items():
             own = {"key": None if key is None else jax.random.fold_in(key, number)} if self._keyed[number] else {}
             values = self.functions[number](tree, values, **own)
         return values
+
+
+def sections(model: JaxModel, stages: int, costs: Sequence[float] | None = None) -> Sections:
+    """Cut a `JaxSequence` into stages.
+
+    Parameters
+    ----------
+    model : JaxModel
+    stages : int
+    costs : sequence of float, optional
+        Cost of each function, in any unit, such as measured seconds; by default, their numbers of parameters.
+
+    Raises
+    ------
+    UsageError
+        The model isn't a `JaxSequence`, or there are too few functions with parameters.
+    """
+    if not isinstance(model, JaxSequence):
+        raise UsageError(f"topology.stages: {stages}, but a function of JAX can't be cut, expected 1, or a JaxSequence")
+    modules = [
+        Module(
+            [name for name in model.layout.shapes if name.partition(".")[0] == str(number)],
+            cost=None if costs is None else costs[number],
+        )
+        for number in range(len(model.functions))
+    ]
+    return cut_into_sections(modules, model.layout.shapes, stages)
+
+
+class JaxSection(Section):
+    """A stage of a `JaxSequence`, for a plan of `sections`."""
+
+    def __init__(
+        self,
+        whole: JaxSequence,
+        plan: Sections,
+        rank: int,
+        *,
+        schedule: str = "one_forward_one_backward",
+        micro_batches: int = 1,
+    ) -> None:
+        super().__init__(whole, plan, rank, schedule=schedule, micro_batches=micro_batches)
+        self._model, self._name = whole, f"model: stage {rank}"
+        run = range(*plan.runs[rank])
+        trees = whole.tree()
+        self._tree = Tree({number: trees[number] for number in run}, self._name)
+        self._gradient = np.zeros(self._tree.layout.size, self.dtype)
+        self._gradients = list(self._tree.layout.views(self._gradient).values())
+        self.parameters = self._tree.vector
+        self._seed = 0
+        self._kept: dict[int, Any] = {}
+        self._passed = jax.jit(self._pass)
+        self._tested = jax.jit(self._apply)
+        self._loss_of = jax.jit(whole.loss)
+        self._ways = {
+            "both": jax.jit(lambda way, gradient: way(gradient)),
+            "inputs": jax.jit(lambda way, gradient: way(gradient)[1:]),
+            "weights": jax.jit(lambda way, gradient: way(gradient)[:1]),
+        }
+
+    @property
+    def parameters(self) -> Any:
+        """The rank's part of the flat vector, (slice.size,)."""
+        return self._vector
+
+    @parameters.setter
+    def parameters(self, vector: Any) -> None:
+        self._vector, self._leaves = vector, list(self._tree.layout.views(vector).values())
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """Return the constants of the stage."""
+        return dict(self._tree.constants)
+
+    # Functions that JAX traces.
+
+    def _apply(self, leaves: Any, constants: Any, inputs: Any, seed: Any) -> Any:
+        key = None if seed is None else jax.random.fold_in(jax.random.key(seed[0]), seed[1])
+        floats = jnp.issubdtype(inputs.dtype, jnp.floating)
+        values = inputs.astype(self.dtype) if floats else inputs
+        return self._model.apply(self._tree.filled(leaves, constants), values, key)
+
+    def _pass(self, leaves: Any, constants: Any, inputs: Any, seed: Any, targets: Any, share: Any) -> tuple[Any, Any]:
+        """Return the outputs, or on the last stage the loss, and their backward pass."""
+
+        def result(leaves: Any, values: Any) -> Any:
+            outputs = self._apply(leaves, constants, values, seed)
+            return self._model.loss(outputs, targets) * share if self._last else outputs
+
+        if self._first:
+            return jax.vjp(lambda leaves: result(leaves, inputs), leaves)  # type: ignore[no-any-return]
+        return jax.vjp(result, leaves, inputs)  # type: ignore[no-any-return]
+
+    # The interface of `Section`.
+
+    def _begin(self, batch: Batch) -> None:
+        self._gradient.fill(0)
+        self._seed = seed_of_batch(self._model.seed, batch.number)
+
+    def _compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
+        if self._last:
+            self._kept[own.slot] = inputs
+            return None
+        with telling(self._name):
+            outputs, way = self._passed(self._leaves, self._tree.constants, inputs, self._seeds(own), None, None)
+            self._kept[own.slot] = way, None
+            if outputs.shape[:1] != (own.samples.size,):
+                raise ModelError(f"{self._name} returned {outputs.shape}, expected {own.samples.size} samples")
+            return np.asarray(outputs)
+
+    def _loss(self, targets: Any, own: MicroBatch) -> float:
+        with telling(self._name):
+            given = self._kept[own.slot], self._seeds(own), targets, own.share
+            loss, way = self._passed(self._leaves, self._tree.constants, *given)
+            self._kept[own.slot] = way, np.ones((), loss.dtype)
+            return float(loss)
+
+    def _back(self, gradient: np.ndarray | None, own: MicroBatch, part: Part) -> np.ndarray | None:
+        way, kept = self._kept.pop(own.slot)
+        given = kept if gradient is None else gradient
+        if part == "inputs":
+            self._kept[own.slot] = way, given
+        with telling(self._name):
+            found = self._ways[part](way, given)
+            if part != "inputs":
+                for sums, each in zip(self._gradients, found[0], strict=True):
+                    np.add(sums, each, out=sums)
+            return np.asarray(found[-1]) if part != "weights" and not self._first else None
+
+    def _end(self) -> Any:
+        return self._gradient
+
+    def _test(self, inputs: Any) -> Any:
+        with telling(self._name):
+            return self._tested(self._leaves, self._tree.constants, inputs, None)
+
+    def _host(self, outputs: Any) -> np.ndarray:
+        return np.asarray(outputs)
+
+    def _judge(self, batch: Batch, outputs: Any) -> Evaluation:
+        with telling(self._name):
+            return figures(self._loss_of(outputs, batch.targets), outputs, batch)
+
+    def _seeds(self, own: MicroBatch) -> tuple[np.uint32, np.uint32]:
+        return np.uint32(self._seed), np.uint32(own.samples.start)
+
+
+section = JaxSection

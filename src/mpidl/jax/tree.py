@@ -1,4 +1,4 @@
-"""A pytree of parameters: its float arrays lie in one flat vector."""
+"""A pytree of parameters, with its float arrays in one flat vector."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 from mpidl.errors import UsageError
 from mpidl.parameters.layout import Layout
 
-#: Bytes to which memory is aligned that JAX uses without a copy.
+#: Alignment in bytes of memory that JAX uses without a copy.
 ALIGNMENT = 64
 
 
 class Tree:
-    """The leaves of a pytree, and how to put it together again.
+    """The leaves of a pytree, and its structure.
 
-    Float arrays are trained. Arrays of other dtypes are constants. All else, such as functions, numbers and random
-    keys, stays in its place.
+    Float arrays are trained. Arrays of other dtypes are constants. Other leaves, such as functions, numbers and random
+    keys, don't change.
 
     Parameters
     ----------
     parameters : pytree
     name : str
-        How messages call the model.
+        Name of the model in messages.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Tree:
     Raises
     ------
     UsageError
-        No leaf can be trained, or one is of a dtype that vectors can't have.
+        No leaf can be trained, or one has a dtype that vectors can't have.
     """
 
     def __init__(self, parameters: Any, name: str) -> None:
@@ -55,12 +55,12 @@ class Tree:
         self.constants = {self._names[number]: np.array(self._leaves[number]) for number in self._constant}
         if len(arrays) + len(self.constants) < len(self._trained) + len(self._constant):
             twice = next(each for each in self._names if self._names.count(each) > 1)
-            raise UsageError(f"{name}: two parameters are named {twice}, expected names that differ")
+            raise UsageError(f"{name}: two parameters are named {twice}, expected distinct names")
         self.layout = Layout([(key, array.shape) for key, array in arrays.items()])
         self.vector = _aligned(self.layout.size, self.dtype)
         for key, view in self.layout.views(self.vector).items():
             view[...] = arrays[key]
-        # Nobody needs the initial values twice.
+        # The initial values are in the vector.
         for number in self._trained + self._constant:
             self._leaves[number] = None
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Shape
+from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Range, share
 from mpidl.schema import LARGEST
 
 #: The name of the network's own inputs.
@@ -106,3 +109,64 @@ def layer_names(layers: Sequence[Layer]) -> list[str]:
             raise UsageError(f"model.layer[{index}].name: {quoted(name)} is the name {whose}, expected a unique one")
         names.append(name)
     return names
+
+
+class Value(NamedTuple):
+    """An array (samples, *shape) that layers take or give.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of one sample.
+    share : (int, int), optional
+        Number and count, if it has a share of the batch's samples only: one of so many parts as equal as possible.
+    inputs : Box, optional
+        If it is a part of the network's inputs: which part of a sample. It has no gradient then.
+    as_is : bool
+        Whether inputs keep the dtype that they have, such as ids. Other arrays have the network's.
+    """
+
+    shape: Shape
+    share: tuple[int, int] | None = None
+    inputs: Box | None = None
+    as_is: bool = False
+
+    def samples(self, of: int) -> Range:
+        """Return which samples of a batch of so many it has."""
+        return Range(0, of) if self.share is None else share(of, *self.share)
+
+
+class Node(NamedTuple):
+    """A layer and the values that it takes and gives.
+
+    Attributes
+    ----------
+    layer : Layer
+    operands : tuple of int
+        Indices of the values that it takes.
+    output : int
+        Index of the value that it gives.
+    first : tuple of bool
+        For each operand, whether this is the first on the way back to give a gradient. What others give is added.
+    """
+
+    layer: Layer
+    operands: tuple[int, ...]
+    output: int
+    first: tuple[bool, ...]
+
+
+def first_takers(operands: Sequence[Sequence[int]]) -> list[tuple[bool, ...]]:
+    """Return for each node's operands whether no later node takes the same value: `Node.first`.
+
+    Examples
+    --------
+    >>> first_takers([(0,), (1,), (1, 2)])
+    [(True,), (False,), (True, True)]
+    """
+    seen: set[int] = set()
+    found = []
+    for each in reversed(operands):
+        found.append(tuple(value not in seen for value in each))
+        seen.update(each)
+    return found[::-1]

@@ -3,80 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpidl.nn.call import Call
-from mpidl.nn.layers.layer import Layer
-from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range, share
-
-#: Alignment of scratch arrays, in bytes.
-ALIGNMENT = 64
+from mpidl.nn.graph import Node, Value
+from mpidl.nn.layers.layer import ByRows, Layer
+from mpidl.nn.layers.workspace import Buffer, Workspace
+from mpidl.parameters.ranges import Range
 
 
-class Value(NamedTuple):
-    """An array (samples, *shape) that layers take or give.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of one sample.
-    share : (int, int), optional
-        Number and count, if it has a share of the batch's samples only: one of so many parts as equal as possible.
-    inputs : Box, optional
-        If it is a part of the network's inputs: which part of a sample. It has no gradient then.
-    as_is : bool
-        Whether inputs keep the dtype that they have, such as ids. Other arrays have the network's.
-    """
-
-    shape: Shape
-    share: tuple[int, int] | None = None
-    inputs: Box | None = None
-    as_is: bool = False
-
-    def samples(self, of: int) -> Range:
-        """Return which samples of a batch of so many it has."""
-        return Range(0, of) if self.share is None else share(of, *self.share)
-
-
-class Node(NamedTuple):
-    """A layer and the values that it takes and gives.
+@dataclass(slots=True)
+class Call:
+    """A layer with all arrays of a forward and a backward pass.
 
     Attributes
     ----------
     layer : Layer
-    operands : tuple of int
-        Indices of the values that it takes.
-    output : int
-        Index of the value that it gives.
-    first : tuple of bool
-        For each operand, whether this is the first on the way back to give a gradient. What others give is added.
+    workspace : Workspace
+    inputs : list of array (n, *shape)
+        One for each operand.
+    outputs, output_gradient : array (n, *shape)
+    input_gradients : list of array or None
+        The arrays for the gradients of the inputs; None for those that aren't needed.
+    additions : list of (array, array)
+        Gradients to which the layer's are then added, each with the layer's.
     """
 
     layer: Layer
-    operands: tuple[int, ...]
-    output: int
-    first: tuple[bool, ...]
+    workspace: Workspace
+    inputs: list[Any]
+    outputs: Any
+    output_gradient: Any
+    input_gradients: list[Any]
+    additions: list[tuple[Any, Any]]
+
+    def forward(self) -> None:
+        """Compute the layer's outputs."""
+        inputs = self.inputs if self.layer.joins else self.inputs[0]
+        self.layer.forward(self.workspace, inputs, self.outputs)
+
+    def forward_rows(self, rows: Range) -> None:
+        """Compute some rows of the outputs of a `ByRows` layer, before `end_rows`."""
+        assert isinstance(self.layer, ByRows)
+        self.layer.forward_rows(self.workspace, self.inputs[0], self.outputs, rows)
+
+    def end_rows(self) -> None:
+        """Complete the outputs after all rows have been computed."""
+        assert isinstance(self.layer, ByRows)
+        self.layer.end_rows(self.workspace, self.outputs)
+
+    def backward(self) -> None:
+        """Compute the gradients with respect to the layer's parameters and inputs."""
+        self._backward(self.layer.backward)
+
+    def backward_inputs(self) -> None:
+        """Compute only the gradients with respect to the layer's inputs."""
+        self._backward(self.layer.backward_inputs)
+
+    def backward_weights(self) -> None:
+        """Compute only the gradients with respect to the layer's parameters, after `backward_inputs`."""
+        inputs = self.inputs if self.layer.joins else self.inputs[0]
+        self.layer.backward_weights(self.workspace, inputs, self.output_gradient)
+
+    def _backward(self, backward: Callable[..., None]) -> None:
+        joins = self.layer.joins
+        inputs, gradients = (each if joins else each[0] for each in (self.inputs, self.input_gradients))
+        backward(self.workspace, inputs, self.outputs, self.output_gradient, gradients)
+        for gradient, summand in self.additions:
+            gradient += summand
 
 
-def first_takers(operands: Sequence[Sequence[int]]) -> list[tuple[bool, ...]]:
-    """Return for each node's operands whether no later node takes the same value: `Node.first`.
-
-    Examples
-    --------
-    >>> first_takers([(0,), (1,), (1, 2)])
-    [(True,), (False,), (True, True)]
-    """
-    seen: set[int] = set()
-    found = []
-    for each in reversed(operands):
-        found.append(tuple(value not in seen for value in each))
-        seen.update(each)
-    return found[::-1]
+#: Alignment of scratch arrays, in bytes.
+ALIGNMENT = 64
 
 
 class _Arrays(NamedTuple):

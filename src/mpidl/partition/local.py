@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mpidl.nn.graph import Node, Value, first_takers
 from mpidl.nn.layers.layer import ByRows, Layer
 from mpidl.nn.layers.workspace import Shape
-from mpidl.nn.workspaces import Node, Value, first_takers
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
 from mpidl.partition.plan import Distribution, Moving, Part, Plan, boxes_of

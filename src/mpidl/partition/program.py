@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.nn.call import Call
-from mpidl.nn.workspaces import Pass
+from mpidl.nn.workspaces import Call, Pass
 from mpidl.parameters.box import Box, strides
 from mpidl.parameters.ranges import Range
 from mpidl.partition.exchange import Exchange, Memory

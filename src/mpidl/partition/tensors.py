@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from mpidl.nn.call import Call
+from mpidl.nn.workspaces import Call
 from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Slice
 from mpidl.partition.exchange import Exchange, Memory

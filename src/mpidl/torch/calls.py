@@ -1,36 +1,87 @@
-"""Calls of a PyTorch module and of its loss, as training and tests make them."""
+"""Calls of a PyTorch module and of its loss, in training and in tests, and batches as their arguments."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from mpidl.errors import kind_of
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.frameworks import seed_of_batch
+from mpidl.nn.frameworks import parts, seed_of_batch
 from mpidl.torch import losses
+from mpidl.torch.vector import as_tensor
+
+
+class Tensors:
+    """Converts the arrays of a batch, nested in any tuples, lists and mappings, to tensors of a device.
+
+    Arrays of floats get this dtype, in memory that is reused; tensors keep theirs.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype, self._device = dtype, device
+        self._converted: dict[str, torch.Tensor] = {}
+
+    def of(self, values: Any, place: str) -> Any:
+        """Return `values` as tensors; `place` distinguishes them from others of the batch."""
+        if isinstance(values, torch.Tensor):
+            return values.to(self._device)
+        if isinstance(values, tuple | list):
+            return type(values)(self.of(each, f"{place}/{number}") for number, each in enumerate(values))
+        if isinstance(values, Mapping):
+            return {key: self.of(each, f"{place}/{key}") for key, each in values.items()}
+        if not hasattr(values, "dtype") or not hasattr(values, "shape"):
+            return values
+        if isinstance(values, np.ndarray) and not values.flags.writeable:
+            values = values.copy()
+        tensor = as_tensor(values)
+        if tensor.is_floating_point() and tensor.dtype is not self._dtype:
+            tensor = self._convert(tensor, place)
+        return tensor.to(self._device)
+
+    def _convert(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
+        memory = self._converted.get(place)
+        if memory is None or memory.shape[1:] != tensor.shape[1:] or len(memory) < len(tensor):
+            memory = self._converted[place] = torch.empty(tensor.shape, dtype=self._dtype, device=tensor.device)
+        return memory[: len(tensor)].copy_(tensor)
+
+
+def pieces(values: Any, count: int) -> Iterator[tuple[Any, float]]:
+    """Yield at most `count` pieces of nested tensors, each with its share of the samples."""
+    for part, share in parts(_samples(values), count):
+        yield _mapped(values, lambda tensor, part=part: tensor[part]), share  # type: ignore[misc]
+
+
+def _samples(values: Any) -> int:
+    """Return the length of the first tensor."""
+    if isinstance(values, torch.Tensor):
+        return len(values)
+    return _samples(next(iter(values.values() if isinstance(values, Mapping) else values)))
+
+
+def _mapped(values: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(values, torch.Tensor):
+        return function(values)
+    if isinstance(values, tuple | list):
+        return type(values)(_mapped(each, function) for each in values)
+    if isinstance(values, Mapping):
+        return {key: _mapped(each, function) for key, each in values.items()}
+    return values
 
 
 class Calls:
-    """A module and a loss, with what calls of them depend on.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-    loss : callable
-    name : str
-        What errors call the module.
-    seed, autocast, compile
-        See `mpidl.torch.TorchModel`.
+    """A module and a loss, with the settings of a `mpidl.torch.TorchModel`.
 
     Attributes
     ----------
     call : callable
-        The module, compiled if it is to be.
+        The module, compiled if `compile`.
     device : torch.device
-        Where the parameters are.
+        The device of the parameters.
     """
 
     def __init__(
@@ -42,23 +93,17 @@ class Calls:
         self._training: bool | None = None
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Return what lets forward passes compute in the precision that is asked for."""
+        """Return a context in which forward passes compute in the precision of `autocast`."""
         return torch.autocast(self.device.type, torch.bfloat16) if self._autocast else nullcontext()
 
     def outputs(self, inputs: Any) -> Any:
-        """Return what the module returns for a batch's inputs."""
+        """Call the module with a batch's inputs."""
         if isinstance(inputs, tuple | list):
             return self.call(*inputs)
         return self.call(**inputs) if isinstance(inputs, dict) else self.call(inputs)
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """Return the loss, a tensor with one element.
-
-        Raises
-        ------
-        ModelError
-            It is something else, or outputs and targets don't go together.
-        """
+        """Return the loss, a tensor with one element; ModelError if it is something else, or the shapes don't match."""
         if losses.is_one_of(losses.ELEMENTWISE, self._loss) and outputs.shape != targets.shape:
             raise ModelError(
                 f"{self._name}: outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}, "
@@ -72,13 +117,13 @@ class Calls:
         return loss
 
     def set_mode(self, training: bool) -> None:
-        """Let the module be trained, or tested."""
+        """Put the module into training or evaluation mode."""
         if self._training is not training:
             self._training = training
             self._module.train(training)
 
     def seed_by(self, number: int) -> None:
-        """Let random numbers follow from a batch's number."""
+        """Seed the generators of random numbers for a batch."""
         seed = seed_of_batch(self._seed, number)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)

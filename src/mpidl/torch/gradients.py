@@ -1,17 +1,83 @@
-"""The gradients of a PyTorch module."""
+"""The gradients of a PyTorch module, and which part of one is final while PyTorch computes the rest."""
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import torch
 
 from mpidl.data.batch import Batch
 from mpidl.nn.adaptation import ModelError
-from mpidl.torch.batches import pieces
-from mpidl.torch.calls import Calls
-from mpidl.torch.progress import BackwardProgress
+from mpidl.nn.wait_free import TakeFinal
+from mpidl.torch.calls import Calls, pieces
 from mpidl.torch.vector import Vector
+
+
+class BackwardProgress:
+    """Reports the first final element of a gradient during a backward pass.
+
+    A parameter's gradient is final when PyTorch has accumulated it, once in a backward pass. In nested passes, as of
+    `torch.utils.checkpoint` with ``use_reentrant=True``, it may be accumulated again, and statistics may change. The
+    first pass, during which nothing is reported, finds those; in later passes they are final only at the end.
+
+    Parameters
+    ----------
+    vector : Vector
+    name : str
+        Name of the module in messages.
+
+    Attributes
+    ----------
+    take : callable or None
+        Takes the reports; see `mpidl.nn.wait_free.WaitFree`.
+    """
+
+    def __init__(self, vector: Vector, name: str) -> None:
+        self._vector, self._name = vector, name
+        self._starts = [part.range.start for part in vector.layout][: len(vector.parameters)]
+        self._late, self._late_statistics = set[int](), False
+        self._done: list[bool] = []
+        self._final = self._passes = 0
+        self._watching = False
+        self.take: TakeFinal | None = None
+        self._takes = False
+
+    def begin(self, loss: torch.Tensor) -> None:
+        """Begin to watch the backward pass of a loss."""
+        self._done = [not each.requires_grad for each in self._vector.parameters]
+        self._final, self._watching = len(self._done), True
+        self._vector.store_statistics()
+        self._takes = self._passes > 0 and not self._late_statistics and isfinite(loss.item())
+
+    def accumulated(self, number: int) -> None:
+        """Record that the gradient of a parameter has been accumulated, and stored in the flat gradient."""
+        if not self._watching:
+            return
+        if self._done[number]:
+            self._late.add(number)
+            if number >= self._final:
+                raise self._changed(f"the gradient of {self._vector.layout.slices[number].name}")
+        self._done[number] = True
+        final = self._final
+        while final and self._done[final - 1] and final - 1 not in self._late:
+            final -= 1
+        if self._takes and self.take is not None and final < self._final:
+            self._final = final
+            self.take(self._vector.gradient, self._starts[final])
+
+    def end(self) -> None:
+        """Stop watching at the end of the pass."""
+        self._watching = False
+        self._passes += 1
+        if self._vector.store_statistics_again():
+            self._late_statistics = True
+            if self._final < len(self._done):
+                raise self._changed("a statistic")
+
+    def _changed(self, what: str) -> ModelError:
+        expected = "expected this in every batch or in none (torch.utils.checkpoint: use_reentrant=False)"
+        return ModelError(f"{self._name}: {what} changed after it was complete, {expected}")
 
 
 class Gradients:
@@ -23,14 +89,14 @@ class Gradients:
         The module's tensors.
     calls : Calls
     name : str
-        How messages call the module.
+        Name of the module in messages.
     micro_batches : int
-        Number of pieces in which a batch is computed.
+        Number of pieces into which a batch is divided.
 
     Attributes
     ----------
     progress : BackwardProgress
-        Watches the backward passes of whole batches on the CPU.
+        Watches the backward passes of undivided batches on the CPU.
     """
 
     def __init__(self, vector: Vector, calls: Calls, name: str, micro_batches: int) -> None:
@@ -44,22 +110,16 @@ class Gradients:
     # The steps of a gradient.
 
     def begin(self, number: int) -> None:
-        """Make ready for the gradient of the batch of this number.
-
-        Raises
-        ------
-        ModelError
-            A parameter is another now.
-        """
+        """Prepare for the gradient of the batch of this number; ModelError if a parameter has been replaced."""
         if (stray := self._vector.stray()) is not None:
-            raise ModelError(f"{self._name} has replaced its parameter {stray}, expected it to be changed in place")
+            raise ModelError(f"{self._name} has replaced its parameter {stray}, expected changes in place")
         self._calls.set_mode(training=True)
         self._calls.seed_by(number)
         self._vector.load_statistics()
         self._stored = [False] * len(self._stored)
 
     def store(self, number: int, parameter: torch.Tensor) -> None:
-        """Move a parameter's gradient, which is complete, into the flat gradient."""
+        """Move a parameter's complete gradient into the flat gradient."""
         gradient, parameter.grad = parameter.grad, None
         if gradient.layout is not torch.strided:
             name = self._vector.layout.slices[number].name
@@ -72,7 +132,7 @@ class Gradients:
         self.progress.accumulated(number)
 
     def fill(self) -> None:
-        """Let the gradient be 0 where nothing has been stored."""
+        """Set the gradient to 0 where nothing has been stored."""
         if not all(self._stored):
             for stored, gradient in zip(self._stored, self._vector.gradients, strict=True):
                 if not stored:
@@ -81,7 +141,7 @@ class Gradients:
     # Whole gradients.
 
     def compute(self, batch: Batch, inputs: Any, targets: Any) -> float:
-        """Return the loss of a batch, whose tensors these are, and compute its gradient."""
+        """Return the loss of a batch with these tensors, and compute its gradient."""
         self.begin(batch.number)
         if self._micro_batches == 1 and self.progress.take is not None and self._calls.device.type == "cpu":
             return self._watched(inputs, targets)
@@ -89,7 +149,7 @@ class Gradients:
             loss = self._backward(inputs, targets)
         elif batch.weight is not None:
             remedy = "use smaller batches, and push the sum of several (algorithm.n_push)"
-            raise ModelError(f"{self._name}: model.micro_batches can't cut a batch with a weight of its own: {remedy}")
+            raise ModelError(f"{self._name}: model.micro_batches can't divide a batch with a weight: {remedy}")
         else:
             loss = sum(
                 self._backward(some_inputs, some_targets, share)

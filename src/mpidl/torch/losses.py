@@ -1,4 +1,4 @@
-"""Losses of PyTorch by name, and how many predictions are correct."""
+"""Losses of PyTorch by name, and the number of correct predictions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAMES = [
     for name in dir(functional)
     if name.endswith("_loss") or name in ("cross_entropy", "kl_div") or name.startswith("binary_cross_entropy")
 ]
-#: Losses whose targets are as many as the outputs, and would be broadcast silently where they aren't.
+#: Losses of targets with the outputs' shape; other targets would be broadcast silently.
 ELEMENTWISE = (
     *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
     *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
 )
-#: Losses that take the classes along the second axis.
+#: Losses with the classes along the second axis.
 CLASSES = (functional.cross_entropy, functional.nll_loss, nn.CrossEntropyLoss, nn.NLLLoss)
 #: Losses of several labels.
 LABELS = (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss)
@@ -32,18 +32,12 @@ Loss = Callable[[Any, Any], torch.Tensor]
 
 
 def is_one_of(losses: Sequence[Any], loss: Loss) -> bool:
-    """Tell whether a loss is one of these functions and classes, or of such a class."""
+    """Return whether a loss is one of these functions and classes, or an instance of such a class."""
     return loss in losses or type(loss) in losses
 
 
 def by_name(name: str) -> Loss:
-    """Return a loss of `torch.nn.functional`.
-
-    Raises
-    ------
-    UsageError
-        There is none of that name.
-    """
+    """Return a loss of `torch.nn.functional`; UsageError if there is none of that name."""
     if name not in NAMES:
         known = f"a loss of torch.nn.functional, or module:function{nearest(name, NAMES)}"
         raise UsageError(f"model.loss: {quoted(name)}, expected {known}")
@@ -52,15 +46,15 @@ def by_name(name: str) -> Loss:
 
 
 def accuracy_name(loss: Loss) -> str:
-    """Return what the share of correct samples is called."""
+    """Return the name of the share of correct samples."""
     return "exact match" if is_one_of(LABELS, loss) else "accuracy"
 
 
 def correct(loss: Loss, outputs: Any, targets: Any, total: float) -> float:
     """Return the share of correct predictions, times the batch's weight; NaN where it has no meaning.
 
-    With class ids, the prediction is the largest output; ids below 0 don't count. With binary cross-entropy, all
-    labels of a sample must be told correctly.
+    With class ids, the prediction is the largest output; ids below 0 don't count. With binary cross-entropy, a sample
+    is correct if all its labels are.
     """
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         return float("nan")

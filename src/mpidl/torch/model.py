@@ -15,8 +15,7 @@ from mpidl.nn.adaptation import ModelError, refusing, telling
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.nn.wait_free import TakeFinal
 from mpidl.torch import losses
-from mpidl.torch.batches import Tensors
-from mpidl.torch.calls import Calls
+from mpidl.torch.calls import Calls, Tensors
 from mpidl.torch.gradients import Gradients
 from mpidl.torch.vector import Vector
 
@@ -28,37 +27,36 @@ T = TypeVar("T")
 class TorchModel(CompleteModel):
     """A `torch.nn.Module` and a loss as a model.
 
-    The module's parameters become views of the model's vector. A gradient moves into the flat gradient as soon as its
-    layer has it, while it is in cache: that is faster than letting PyTorch add it to what is there.
+    The module's parameters become views of the model's vector. A layer's gradient moves into the flat gradient while it
+    is in the cache, which is faster than PyTorch's accumulation.
 
-    A batch's inputs are the module's argument; a tuple or a list of them are its arguments, a mapping its keyword
-    arguments. Arrays of floats have the dtype of the parameters.
+    A batch's inputs are the module's argument, a tuple or a list its arguments, and a mapping its keyword arguments.
+    Arrays of floats are converted to the dtype of the parameters.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Its parameters are float32 or float64, all the same; frozen ones (``requires_grad = False``) are constants.
-        Its float buffers, such as running means, are statistics; its other buffers are kept by each replica.
+        Its parameters are all float32 or all float64; frozen ones (``requires_grad = False``) are constants. Its float
+        buffers, such as running means, are statistics; each replica keeps its other buffers.
     loss : str or callable
         A loss of `torch.nn.functional` by name, or a function of (outputs, targets) that returns the mean loss over
         the batch as a tensor with one element.
     seed : int
-        Seed of whatever the module does at random (dropout): each batch has its own numbers, which follow from
-        `seed` and from the batch's number in the run.
+        Seed of the module's random numbers (dropout), together with a batch's number in the run.
     autocast : {"bfloat16"}, optional
-        Compute forward passes in this precision where PyTorch deems it safe; parameters and gradient stay as they are.
+        Compute forward passes in this precision where PyTorch considers it safe; parameters and gradients keep theirs.
     compile : bool
         Compile the module with `torch.compile`.
     micro_batches : int
-        Compute the gradient of a batch in so many pieces, one after another, where memory is short.
+        Number of pieces in which to compute the gradient of a batch, one after another, to save memory.
     takes_integers : bool, optional
-        Whether integer inputs stay integers, bytes too, which otherwise become floats. By default, they do where the
-        module has a `torch.nn.Embedding`. Data sets with a collate function of their own are never converted.
+        Whether integer inputs, including bytes, stay integers rather than become floats; by default, if the module has
+        a `torch.nn.Embedding`. Data sets with a collate function are never converted.
 
     Attributes
     ----------
     settings : dict
-        The keyword arguments with which it was made.
+        The keyword arguments.
 
     Raises
     ------
@@ -109,13 +107,13 @@ class TorchModel(CompleteModel):
         self._place()
 
     def _place(self) -> None:
-        """Take note of the device where the parameters are."""
+        """Set the device to that of the parameters."""
         first = self._vector.parameters[0]
         self._calls.device, self._tensors = first.device, Tensors(first.dtype, first.device)
 
     @property
     def parameters(self) -> Any:
-        """See `Model.parameters`; the module's parameters are views of it."""
+        """The flat vector, of which the module's parameters are views."""
         return self._vector.array
 
     @parameters.setter
@@ -134,7 +132,7 @@ class TorchModel(CompleteModel):
         return same
 
     def freeze(self, names: Sequence[str]) -> None:
-        """See `CompleteModel.freeze`: PyTorch computes no gradient of these parameters, until training is over."""
+        """Let PyTorch compute no gradients of these parameters until training is over."""
         self._frozen = names
         for tensor, parameter in zip(self.layout, self._vector.parameters, strict=False):
             parameter.requires_grad_(tensor.name not in names)
@@ -142,19 +140,19 @@ class TorchModel(CompleteModel):
     # Gradients.
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """See `Model.loss_and_gradient`.
+        """Return the mean loss over the batch and its gradient.
 
         Raises
         ------
         ModelError
-            The module or the loss raised an error, the loss has several elements, or a parameter is another now.
+            The module or the loss raised an error, the loss has several elements, or a parameter has been replaced.
         """
         with telling(self._name):
             loss = self._gradients.compute(batch, *self._tensors_of(batch))
         return loss, self._vector.gradient
 
     def report_final(self, take: TakeFinal | None) -> None:
-        """Report parameter by parameter, of whole batches on the CPU."""
+        """Report parameter by parameter, for undivided batches on the CPU."""
         self._gradients.progress.take = take
 
     def _tensors_of(self, batch: Batch) -> tuple[Any, Any]:
@@ -163,27 +161,15 @@ class TorchModel(CompleteModel):
     # Evaluation.
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """See `CompleteModel.evaluate`.
-
-        Raises
-        ------
-        ModelError
-            The module or the loss raised an error.
-        """
+        """Return the evaluation of a batch; ModelError if the module or the loss raised an error."""
         return self._tested(self._evaluate, batch)
 
     def outputs(self, batch: Batch) -> np.ndarray:
-        """See `CompleteModel.outputs`.
-
-        Raises
-        ------
-        ModelError
-            The module raised an error, or returned no tensor.
-        """
+        """Return the outputs for a batch; ModelError if the module raised an error, or didn't return a tensor."""
         return self._tested(self._outputs_of, batch)
 
     def _tested(self, compute: Callable[[Batch], T], batch: Batch) -> T:
-        """Return what a function computes with the module as it is tested."""
+        """Return the result of a function of a batch, with the module in evaluation mode."""
         self._calls.set_mode(training=False)
         self._vector.load_statistics()
         with telling(self._name), torch.no_grad():
@@ -208,17 +194,16 @@ class TorchModel(CompleteModel):
         return Evaluation(loss * total, losses.correct(self.loss, outputs, targets, total), outputs)
 
     def rehearse(self, batch: Batch) -> None:
-        """See `CompleteModel.rehearse`; nothing that the module keeps changes."""
-        kept = self.buffers()
+        buffers = self.buffers()
         with refusing():
             self.loss_and_gradient(batch)
             self.evaluate(batch)
-        self.load_buffers(kept)
+        self.load_buffers(buffers)
 
     def accuracy_name(self, several_labels: bool) -> str:
         return losses.accuracy_name(self.loss)
 
-    # Beside the vector.
+    # State outside the vector.
 
     def constants(self) -> dict[str, np.ndarray]:
         return {name: _array(each) for name, each in self._vector.constants.items()}

@@ -1,4 +1,4 @@
-"""PyTorch modules by stages: consecutive modules of a `torch.nn.Sequential` on a rank."""
+"""Stages of PyTorch modules: consecutive modules of a `torch.nn.Sequential` on each rank."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def sections(model: TorchModel, stages: int, costs: Sequence[float] | None = Non
     model : TorchModel
     stages : int
     costs : sequence of float, optional
-        What each of its modules takes, in any unit, such as measured seconds; by default, their numbers of parameters.
+        Cost of each module, in any unit, such as measured seconds; by default, their numbers of parameters.
 
     Raises
     ------
     UsageError
-        The module is no `torch.nn.Sequential`, two stages would have the same parameter, or there are too few modules
-        with parameters.
+        The module isn't a `torch.nn.Sequential`, two stages would share a parameter, or there are too few modules with
+        parameters.
     """
     module = model.module
     if type(module).forward is not torch.nn.Sequential.forward:
         kind = type(module).__name__
-        raise UsageError(f"topology.stages: {stages}, but a {kind} trains whole, expected 1, or a torch.nn.Sequential")
+        raise UsageError(f"topology.stages: {stages}, but a {kind} can't be cut, expected 1, or a torch.nn.Sequential")
     modules, averaged = [], {name for part in model.statistics for name in _names(model, part)}
     for number, (key, _) in enumerate(module.named_children()):
         names = [name for name in model.layout.shapes if name.startswith(f"{key}.")]
@@ -54,8 +54,8 @@ def sections(model: TorchModel, stages: int, costs: Sequence[float] | None = Non
     for alias, name in model.aliases.items():
         if stage_of[alias.partition(".")[0]] != stage_of[name.partition(".")[0]]:
             raise UsageError(
-                f"topology.stages: {stages}, but {alias} is {name} in another stage, expected fewer stages, or weights "
-                "that aren't tied"
+                f"topology.stages: {stages}, but {alias} is {name} in another stage, expected fewer stages, or no tied "
+                "weights"
             )
     return found
 
@@ -64,8 +64,8 @@ def _names(model: TorchModel, part: Any) -> list[str]:
     return [piece.name for piece in model.layout.within(part)]
 
 
-class _Kept:
-    """A micro-batch on its way through a stage: the arguments and results of its modules, and their gradients."""
+class _Activations:
+    """The arguments and results of a stage's modules for a micro-batch, and the gradients of the results."""
 
     def __init__(self) -> None:
         self.inputs: list[torch.Tensor] = []
@@ -74,10 +74,10 @@ class _Kept:
 
 
 class _Stage(TorchModel):
-    """A run of modules, computed one by one where the way back has two parts, else all at once."""
+    """A run of modules, computed one by one if the backward pass has two parts, otherwise together."""
 
     def begin(self, batch: Batch) -> None:
-        """Make ready for a minibatch's gradient."""
+        """Prepare for a minibatch's gradient."""
         self._gradients.begin(batch.number)
 
     def end(self) -> Any:
@@ -87,37 +87,37 @@ class _Stage(TorchModel):
         return self._vector.gradient
 
     def tensors(self, values: Any, place: str) -> Any:
-        """Return an array as a tensor of the parameters' dtype, if it has floats."""
+        """Return an array as a tensor, floats in the parameters' dtype."""
         return self._tensors.of(values, place)
 
-    def through(self, inputs: torch.Tensor, first: bool, apart: bool) -> _Kept:
-        """Pass inputs through the modules, each apart from the others if so wanted."""
-        kept, values = _Kept(), inputs
+    def through(self, inputs: torch.Tensor, first: bool, apart: bool) -> _Activations:
+        """Pass inputs through the modules, separately if `apart`."""
+        kept, values = _Activations(), inputs
         for call in self.module if apart else [self._calls.call]:
             values = values.detach()
             if kept.outputs or not first:
                 values.requires_grad_()
             kept.inputs.append(values)
-            # What is changed in place mustn't be what the gradient is taken of, or what others keep.
+            # Modules that work in place get a copy: the gradient is taken of the values, and others keep them.
             changes = any(getattr(each, "inplace", False) for each in (call if apart else self.module).modules())
             with self._calls.precision():
                 values = call(values.clone() if changes else values)
             kept.outputs.append(values)
         return kept
 
-    def add_loss(self, kept: _Kept, targets: Any, share: float) -> float:
-        """Return the mean loss times a share, of which the way back is taken."""
+    def add_loss(self, kept: _Activations, targets: Any, share: float) -> float:
+        """Return the mean loss times a share, from which the backward pass begins."""
         with self._calls.precision():
             loss = self._calls.loss(kept.outputs[-1], targets) * share
         kept.outputs[-1] = loss
         return float(loss.item())
 
-    def backward(self, kept: _Kept, gradient: torch.Tensor | None) -> None:
-        """Take the whole way back."""
+    def backward(self, kept: _Activations, gradient: torch.Tensor | None) -> None:
+        """Compute all gradients."""
         kept.outputs[-1].backward(gradient)
 
-    def backward_inputs(self, kept: _Kept, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the gradient with respect to the inputs, unless they need none, and keep those between the modules."""
+    def backward_inputs(self, kept: _Activations, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the gradient of the inputs, if they need one, and keep those between the modules."""
         kept.gradients = [gradient]
         for inputs, outputs in zip(kept.inputs[::-1], kept.outputs[::-1], strict=True):
             if not inputs.requires_grad:
@@ -126,8 +126,8 @@ class _Stage(TorchModel):
             kept.gradients.append(gradient)
         return gradient
 
-    def backward_weights(self, kept: _Kept) -> None:
-        """Add the gradients with respect to the parameters to the minibatch's."""
+    def backward_weights(self, kept: _Activations) -> None:
+        """Add the gradients of the parameters to those of the minibatch."""
         numbers = {id(each): number for number, each in enumerate(self._vector.parameters)}
         for module, outputs, gradient in zip(
             reversed(list(self.module)), kept.outputs[::-1], kept.gradients, strict=False
@@ -142,7 +142,7 @@ class _Stage(TorchModel):
                     self._gradients.store(numbers[id(parameter)], parameter)
 
     def judge(self, batch: Batch, outputs: torch.Tensor) -> Evaluation:
-        """Return the figures of a batch's outputs."""
+        """Return the evaluation of a batch's outputs."""
         with torch.no_grad():
             return self._figures(outputs, self.tensors(batch.targets, "targets"), batch.total)
 
@@ -152,7 +152,7 @@ class _Stage(TorchModel):
         return array
 
     def test(self, inputs: Any) -> torch.Tensor:
-        """Return the outputs as the module is tested."""
+        """Return the outputs in evaluation mode."""
 
         def outputs(_: Any) -> torch.Tensor:
             with self._calls.precision():
@@ -163,16 +163,7 @@ class _Stage(TorchModel):
 
 
 class TorchSection(Section):
-    """A stage of a `torch.nn.Sequential`; see `Section`. It computes on the CPU.
-
-    Parameters
-    ----------
-    whole : TorchModel
-    plan : Sections
-        What `sections` returns.
-    rank, schedule, micro_batches
-        See `Section`.
-    """
+    """A stage of a `torch.nn.Sequential`, on the CPU, for a plan of `sections`."""
 
     def __init__(
         self,
@@ -188,12 +179,12 @@ class TorchSection(Section):
         module = copy.deepcopy(torch.nn.Sequential(OrderedDict(children)))
         self._stage = _Stage(module, whole.loss, **(whole.settings | {"micro_batches": 1}))
         self._apart = schedule == "zero_bubble"
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _Activations] = {}
         self._name = f"model: stage {rank}"
 
     @property
     def parameters(self) -> Any:
-        """What the rank holds of the flat vector, (slice.size,)."""
+        """The rank's part of the flat vector, (slice.size,)."""
         return self._stage.parameters
 
     @parameters.setter
@@ -204,11 +195,11 @@ class TorchSection(Section):
         self._stage.freeze([name for name in names if name in self._stage.layout.shapes])
 
     def constants(self) -> dict[str, np.ndarray]:
-        """See `CompleteModel.constants`: those of the stage."""
+        """Return the constants of the stage."""
         return self._stage.constants()
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """See `CompleteModel.buffers`: those of the stage."""
+        """Return the buffers of the stage."""
         return self._stage.buffers()
 
     def load_buffers(self, buffers: Any) -> None:
@@ -255,10 +246,10 @@ class TorchSection(Section):
         return self._stage.judge(batch, outputs)
 
     def _array(self, outputs: Any, own: MicroBatch) -> np.ndarray:
-        """Return what goes to the next stage."""
+        """Return the array for the next stage."""
         if not isinstance(outputs, torch.Tensor) or outputs.shape[:1] != (own.samples.size,):
             found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-            raise ModelError(f"{self._name} gives {found}, expected a tensor of {own.samples.size} samples")
+            raise ModelError(f"{self._name} returned {found}, expected a tensor of {own.samples.size} samples")
         return self._stage.host(outputs)
 
 

@@ -1,4 +1,4 @@
-"""The tensors of a module: the trained ones are views of one flat vector."""
+"""The tensors of a module, with the trained ones as views of a flat vector."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from mpidl.errors import UsageError
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 
-#: What vectors may consist of.
+#: Dtypes of vectors.
 DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
 
 class Vector:
-    """A module's parameters as views of a flat vector, and the gradient that belongs to it.
+    """A module's parameters as views of a flat vector, and the vector's gradient.
 
-    The vector also has the module's statistics, its float buffers, behind the parameters. The module computes with
-    statistics of its own, which it changes as it likes; `load_statistics` and `store_statistics` stand between.
+    The vector also has the module's statistics, its float buffers, after the parameters. The module changes copies of
+    these, which `load_statistics` and `store_statistics` synchronise.
 
     Parameters
     ----------
     module : torch.nn.Module
         Its parameters become views of the vector.
     name : str
-        How messages call it.
+        Its name in messages.
 
     Attributes
     ----------
     parameters : list of torch.nn.Parameter
-        The parameters that are trained.
+        The trained parameters.
     gradients : list of torch.Tensor
         A view of the gradient for each of `parameters`.
     layout : Layout
@@ -41,9 +41,9 @@ class Vector:
     statistics : list of Range
         The range of the statistics, if there are any.
     aliases : dict of str
-        Other names of tensors in the layout, of weights that are tied.
+        Other names of tensors in the layout, those of tied weights.
     constants : dict of torch.Tensor
-        Frozen parameters, and float buffers that can't be averaged: of another dtype, or infinite as masks are.
+        Frozen parameters, and float buffers that can't be averaged: of another dtype, or infinite, such as masks.
     counters : dict of torch.Tensor
         Buffers that aren't floats.
     dtype : numpy.dtype
@@ -54,7 +54,7 @@ class Vector:
     Raises
     ------
     UsageError
-        No parameter can be trained, or one is of a dtype that vectors can't have.
+        No parameter can be trained, or one has a dtype that vectors can't have.
     """
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
@@ -89,7 +89,7 @@ class Vector:
         return buffer.dtype is self._dtype and bool(torch.isfinite(buffer).all())
 
     def _take_over(self) -> None:
-        """Make vector, gradient and the module's own statistics, with the values that the module has."""
+        """Create the vector, the gradient and the module's own statistics, with the module's values."""
         values = np.empty(self.layout.size, self.dtype)
         tensors = [each.detach() for each in (*self.parameters, *self._statistics.values())]
         for view, each in zip(_views(values, tensors), tensors, strict=True):
@@ -101,24 +101,24 @@ class Vector:
         self.replace(values)
 
     def _use_own(self, values: torch.Tensor) -> None:
-        """Let the module's own statistics be views of a vector with their values."""
+        """Make the module's own statistics views of a vector with their values."""
         self._own, self._loaded, statistics = values, values.clone(), list(self._statistics.values())
         for view, each in zip(_views(values, statistics), statistics, strict=True):
             each.data = view
 
     def replace(self, array: Any) -> None:
-        """Let the parameters be views of another vector, with the values that it has."""
+        """Make the parameters views of another vector, with its values."""
         self.array, self._fetched = array, as_tensor(array)[self._averaged]
         for view, each in zip(_views(array, self.parameters), self.parameters, strict=True):
             each.data = view
         self._addresses = [each.data_ptr() for each in self.parameters]
 
     def move(self, xp: Any) -> None:
-        """Let the module compute on the device of CuPy's arrays; `replace` gives it parameters there."""
+        """Move the module to the device of CuPy's arrays."""
         values = xp.asarray(self.array)
         device = as_tensor(values).device
         self._module.to(device)
-        # Parameters are the same ones afterwards, and buffers are others.
+        # Parameters remain the same objects, but buffers don't.
         buffers = dict(_saved_buffers(self._module))
         for known in (self._statistics, self.counters, self.constants):
             known.update((key, buffers[key]) for key in known.keys() & buffers.keys())
@@ -129,10 +129,7 @@ class Vector:
         self.replace(values)
 
     def stray(self) -> str | None:
-        """Return the name of a parameter that the module has replaced, or moved out of the vector, if any.
-
-        It is cheap enough to be called for each batch.
-        """
+        """Return the name of a parameter that the module has replaced, or moved out of the vector, if any."""
         addresses = self._addresses
         for owner, key, name, parameter, ordinal in self._places:
             if owner.get(key) is not parameter or parameter.data_ptr() != addresses[ordinal]:
@@ -140,23 +137,23 @@ class Vector:
         return None
 
     def load_statistics(self) -> None:
-        """Give the module the statistics of the vector, which others may change at any time."""
+        """Copy the statistics of the vector, which others may change at any time, into the module."""
         if self.statistics:
             self._loaded.copy_(self._fetched)
             self._own.copy_(self._loaded)
 
     def store_statistics(self) -> None:
-        """Let the gradient of the statistics be what the module has changed them by, with the opposite sign."""
+        """Set the gradient of the statistics to the module's changes, with the opposite sign."""
         if self.statistics:
             torch.sub(self._loaded, self._own, out=self._changes)
 
     def store_statistics_again(self) -> bool:
-        """Do what `store_statistics` does, on the host; return whether the gradient is another one now."""
+        """Do the same as `store_statistics`, on the host, and return whether the gradient has changed."""
         if not self.statistics:
             return False
         self._before.copy_(self._changes)
         self.store_statistics()
-        # Bits, as no NaN equals itself.
+        # Compare bits: no NaN equals itself.
         return not torch.equal(self._before.view(torch.uint8), self._changes.view(torch.uint8))
 
     @cached_property
