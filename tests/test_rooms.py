@@ -28,8 +28,8 @@ ROOMS = (
     *("shards", "storage"),
     "algorithms",
     *("transport", "rma"),
-    *("engines", "relays"),
-    *("config", "job", "report", "roles", "runs", "doctor"),
+    "engines",
+    *("config", "job", "report", "roles", "relays", "runs", "doctor"),
     *("cli", "__main__", "__init__"),
 )
 #: Rooms that work without MPI.

@@ -21,6 +21,7 @@ import numpy as np
 from mpidl.config import toml
 from mpidl.data.schedule import Portions
 from mpidl.parameters import Range
+from mpidl.relays.residuals import saved_residuals
 from mpidl.storage.checkpoint import Checkpoint
 
 BATCH, PORTION = 4, 12
@@ -268,4 +269,4 @@ def _read_verified(path: Path) -> np.ndarray:
         assert np.array_equal(values, index["parameters/parameters"][...]), "the index shows other parameters"
     # What encodings have left out is a gradient, too, that a rate of 1 is still to subtract.
     replicas = map(checkpoint.replica_vectors, range(len(checkpoint.position.replicas)))
-    return values - sum(checkpoint.residuals()) - sum(each.get("residual", 0.0) for each in replicas)
+    return values - sum(saved_residuals(checkpoint)) - sum(each.get("residual", 0.0) for each in replicas)

@@ -3,6 +3,7 @@
 import json
 
 from mpidl.parameters import Range
+from mpidl.relays.residuals import saved_residuals
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.wire import encoded_bytes, parse
 
@@ -40,7 +41,7 @@ def test_a_job_learns_from_encoded_sums(mpidl, tmp_path):
     assert summary["bytes_pushed"] == received * pushed
     # Two workers and the relay begin with the whole vector.
     assert summary["bytes_fetched"] == 3 * 4 * SIZE + (received - 3) * fetched
-    (residual,) = Checkpoint(tmp_path / "runs" / "digits" / "checkpoints" / "360").residuals()
+    (residual,) = saved_residuals(Checkpoint(tmp_path / "runs" / "digits" / "checkpoints" / "360"))
     assert residual.shape == (SIZE,)
     assert residual.any()
     assert not residual[slice(*STATISTICS[0])].any()

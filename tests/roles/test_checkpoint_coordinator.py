@@ -50,7 +50,7 @@ def complete_checkpoint(job, order, position, shards, files):
 def checkpoints(monkeypatch):
     monkeypatch.setattr("mpidl.roles.checkpoint_coordinator.complete_checkpoint", complete_checkpoint)
     job, link = Job(), Link()
-    made = CheckpointCoordinator(job, SHARDS, relays=1)
+    made = CheckpointCoordinator(job, SHARDS, others=1)
     made.bind(link)
     made.job, made.link = job, link
     yield made
@@ -64,7 +64,7 @@ def order(checkpoints, last=False):
 def report(checkpoints, number, batches):
     """Report all that there is to an order."""
     place = ReplicaPosition(batches=batches, samples=10 * batches)
-    checkpoints.link.reports += [Saved(number, relay=0, files=["relay.h5"])]
+    checkpoints.link.reports += [Saved(number, other=0, files=["relay.h5"])]
     checkpoints.link.reports += [Saved(number, shards=[shard]) for shard in range(SHARDS)]
     checkpoints.link.reports += [
         Saved(number, replicas={each: place}, files=[f"{each}.h5"]) for each in range(REPLICAS)
@@ -137,5 +137,5 @@ def test_the_data_that_a_stopped_run_has_not_handed_out_are_not_done(checkpoints
     checkpoints.stop(3)
     order(checkpoints, last=True)
     replicas = {number: ReplicaPosition(batches=3, samples=30) for number in range(REPLICAS)}
-    checkpoints.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE, relay=0))
+    checkpoints.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE, other=0))
     assert wait(checkpoints).next_portion == 3

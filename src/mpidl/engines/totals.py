@@ -14,8 +14,8 @@ class Spent:
 
     Attributes
     ----------
-    workers, replicas, relays : int
-        Number of workers and of replicas whose time was measured, and of relays.
+    workers, replicas, others : int
+        Number of workers and of replicas whose time was measured, and of other ranks that push and fetch.
     computing_seconds, overhead_seconds, fetching_seconds, pushing_seconds : float
         Total time of all replicas for gradients, for the other parts of a step (batches and their own arithmetic), for
         copying parameters, and for copying pushes into mailboxes.
@@ -29,7 +29,7 @@ class Spent:
 
     workers: int = 0
     replicas: int = 0
-    relays: int = 0
+    others: int = 0
     computing_seconds: float = 0.0
     overhead_seconds: float = 0.0
     computing_squares: float = 0.0
@@ -100,7 +100,7 @@ class Totals:
     def timing(self) -> dict[str, float | None]:
         """Return the durations by which a virtual cluster can simulate this run.
 
-        Empty if nothing was measured, or if the run had relays, since its workers don't exchange with servers.
+        Empty if nothing was measured, or if there are other ranks through which workers exchange with servers.
 
         Returns
         -------
@@ -111,7 +111,7 @@ class Totals:
             included; None if there were none.
         """
         spent = self.spent
-        if not self.batches or not spent.computing_seconds or spent.relays:
+        if not self.batches or not spent.computing_seconds or spent.others:
             return {}
         gradient = spent.computing_seconds / self.batches
         variance = max(0.0, spent.computing_squares / self.batches - gradient * gradient)
@@ -157,7 +157,7 @@ SPENT_SUMS = ("fetching_seconds", "pushing_seconds")
 SPENT_OF_LEADS = ("computing_seconds", "overhead_seconds", "computing_squares")
 
 
-def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, relays: Any = None) -> Totals:
+def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, others: Any = None) -> Totals:
     """Add up the status of all ranks.
 
     Parameters
@@ -168,16 +168,16 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, rel
         One row for each worker and each shard, of `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
     partitions : int
         Number of workers of a replica, whose rows are consecutive.
-    relays : structured array, optional
-        One row for each relay, of `WORKER_STATUS`: bytes of workers that count none themselves.
+    others : structured array, optional
+        One row of `WORKER_STATUS` for each other rank that pushes and fetches: the bytes of workers that count none.
     """
-    relayed = {name: 0 if relays is None else relays[name].sum().item() for name in ("bytes_pushed", "bytes_fetched")}
+    moved = {name: 0 if others is None else others[name].sum().item() for name in ("bytes_pushed", "bytes_fetched")}
     leads = workers[::partitions]
     begun = workers["first_fetch"][workers["first_fetch"] > 0]
     spent = Spent(
         workers=len(workers),
         replicas=len(leads),
-        relays=0 if relays is None else len(relays),
+        others=0 if others is None else len(others),
         **{name: workers[name].sum().item() for name in SPENT_SUMS},
         **{name: leads[name].sum().item() for name in SPENT_OF_LEADS},
         waiting_seconds=float(workers["waiting_seconds"].mean()),
@@ -188,7 +188,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, rel
     )
     return Totals(
         now=now,
-        **{name: workers[name].sum().item() + relayed.get(name, 0) for name in SUMS},
+        **{name: workers[name].sum().item() + moved.get(name, 0) for name in SUMS},
         **{name: leads[name].sum().item() for name in OF_LEADS},
         dropped=int(servers["dropped"].sum()),
         first_fetch=float(begun.min()) if begun.size else 0.0,

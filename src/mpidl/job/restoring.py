@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
 
 import numpy as np
 
@@ -67,23 +66,6 @@ def _load_buffers(job: Job, buffers: Mapping[str, np.ndarray]) -> None:
 def replica_position(job: Job, number: int) -> ReplicaPosition | None:
     """Return where a replica goes on; None if it begins at the parameters."""
     return job.position.replicas[number] if job.replicas_resume else None
-
-
-def residual_of_relay(job: Job, number: int, relays: int) -> np.ndarray:
-    """Return what relay `number` of so many begins with, shape (size,): what relays before had left out of pushes.
-
-    Each relay takes its share of what there is. Another algorithm begins with nothing left out.
-
-    Raises
-    ------
-    MpidlError
-        A file of the checkpoint can't be read.
-    """
-    residual = np.zeros(job.layout.size, job.dtype)
-    if job.checkpoint is not None and job.same_algorithm:
-        for each in islice(job.checkpoint.residuals(job.layout), number, None, relays):
-            residual += each
-    return residual
 
 
 def find_best(job: Job) -> Best | None:

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range, within
-from mpidl.rma.reports import Reports
-from mpidl.storage.files import relay_file, scratch
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.files import scratch
 from mpidl.storage.writer import BackgroundTask, write_file
 from mpidl.transport.protocol import Saved
 from mpidl.wire import ErrorFeedback, Wire
 
+if TYPE_CHECKING:
+    from mpidl.rma.reports import Reports
+
 #: A relay's rings at the servers: of pushes, and of those that are late in a checkpoint.
 EARLY, LATE = 0, 1
+
+
+def relay_file(number: int) -> str:
+    """Return the name of the file of a relay's residual, in a checkpoint."""
+    return f"relay-{number}.h5"
+
+
+def saved_residuals(checkpoint: Checkpoint, layout: Layout | None = None) -> Iterator[np.ndarray]:
+    """Yield the residual of each relay in a checkpoint, shape (size,), in a layout as for `Checkpoint.read`."""
+    for number in count():
+        residual = checkpoint.vector(relay_file(number), "residual", layout)
+        if residual is None:
+            return
+        yield residual
 
 
 class RelayResiduals:
@@ -76,7 +95,7 @@ class RelayResiduals:
         """Write what the early ring has left out; a file that is still being written is of no use any more."""
         self.order, self._writing = order, BackgroundTask()
         if not self.feedback:
-            reports.saved(Saved(order, relay=self._number))
+            reports.saved(Saved(order, other=self._number))
             return
         path = scratch(self._checkpoints, order) / relay_file(self._number)
         residual = np.concatenate([each.residual for each in self.feedback[EARLY]])
@@ -85,4 +104,4 @@ class RelayResiduals:
     def report(self, reports: Reports) -> None:
         """Tell the coordinator when the file is on disk."""
         if self._writing.ended():
-            reports.saved(Saved(self.order, files=[relay_file(self._number)], relay=self._number))
+            reports.saved(Saved(self.order, files=[relay_file(self._number)], other=self._number))

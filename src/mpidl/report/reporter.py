@@ -247,7 +247,7 @@ class Reporter:
         totals : Totals
             The totals of the finished run.
         sizes : mapping of str to int
-            Numbers of ranks, servers, replicas, partitions and relays.
+            See `mpidl.topology.roles.Roles.sizes`.
         interrupted : bool
             Whether a signal ended the run early.
         seconds_to_target : float or None

@@ -32,14 +32,14 @@ class _Checkpoint:
     shards: set[int] = field(default_factory=set)
     replicas: dict[int, ReplicaPosition] = field(default_factory=dict)
     partitions: set[tuple[int, int]] = field(default_factory=set)
-    relays: set[int] = field(default_factory=set)
+    others: set[int] = field(default_factory=set)
     files: list[str] = field(default_factory=list)
 
     def add(self, saved: Saved, end: int) -> None:
         self.shards.update(saved.shards)
         self.replicas.update(saved.replicas)
         self.partitions.update([] if saved.partition is None else [saved.partition])
-        self.relays.update([] if saved.relay is None else [saved.relay])
+        self.others.update([] if saved.other is None else [saved.other])
         self.files.extend(saved.files)
         self.taken = self.taken if saved.taken is None else min(saved.taken, end)
 
@@ -54,12 +54,12 @@ class CheckpointCoordinator:
         Number of shards' files in a checkpoint.
     partitions : int
         Number of ranks of a replica.
-    relays : int
-        Number of relays.
+    others : int
+        Number of ranks that push without being workers, and report what they keep.
     """
 
-    def __init__(self, job: Job, shards: int, partitions: int = 1, relays: int = 0) -> None:
-        self._job, self._shards, self._others, self._relays = job, shards, partitions - 1, relays
+    def __init__(self, job: Job, shards: int, partitions: int = 1, others: int = 0) -> None:
+        self._job, self._shards, self._partitions, self._others = job, shards, partitions, others
         self._order = self._last = 0
         self._end = NO_MORE
         self._checkpoint: _Checkpoint | None = None
@@ -129,8 +129,8 @@ class CheckpointCoordinator:
     def _complete(self, found: _Checkpoint) -> None:
         """Write the index if all else has been reported."""
         replicas = 0 if found.position is not None else self._job.replicas
-        reported = len(found.replicas) == replicas and len(found.partitions) == replicas * self._others
-        if reported and len(found.shards) == self._shards and len(found.relays) == self._relays:
+        reported = len(found.replicas) == replicas and len(found.partitions) == replicas * (self._partitions - 1)
+        if reported and len(found.shards) == self._shards and len(found.others) == self._others:
             order, position, files = self._order, self._where(found), sorted(found.files)
             self._completed = order, position
             self._completing.begin(lambda: complete_checkpoint(self._job, order, position, self._shards, files))

@@ -40,11 +40,11 @@ class Coordinator:
     job : Job
     reporter : Reporter
     rank : int
-    shards, relays : int
-        Number of shards, and of relays.
+    shards, others : int
+        Number of shards, and of ranks that push without being workers.
     """
 
-    def __init__(self, job: Job, reporter: Reporter, rank: int, shards: int, relays: int = 0) -> None:
+    def __init__(self, job: Job, reporter: Reporter, rank: int, shards: int, others: int = 0) -> None:
         self._job, self._reporter, self._partitions = job, reporter, len(job.slices)
         self._control = RunControl(job, reporter, self, time.time(), rank)
         self._sandblaster: SandblasterCoordinator | None = None
@@ -52,7 +52,7 @@ class Coordinator:
             portions, state = job.schedule.portions, job.position.state
             self._sandblaster = SandblasterCoordinator(job.algorithm, portions, state, self)
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
-        self._checkpoints = CheckpointCoordinator(job, 1 if shared else shards, self._partitions, relays)
+        self._checkpoints = CheckpointCoordinator(job, 1 if shared else shards, self._partitions, others)
         self._tickets, self._phase = 0, Phase.TRAIN
         self._started = self._interrupted = self._stopped = False
 
@@ -181,14 +181,7 @@ class Coordinator:
         raise RankError(fail.cause, self._rank if fail.worker is None else self._workers[fail.worker])
 
     def sizes(self) -> dict[str, int]:
-        roles = self._roles
-        return {
-            "ranks": self._size,
-            "servers": len(roles.servers),
-            "replicas": len(roles.replicas),
-            "partitions": self._partitions,
-            "relays": len(roles.relays),
-        }
+        return self._roles.sizes()
 
     @property
     def _split(self) -> str:

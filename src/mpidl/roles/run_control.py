@@ -32,7 +32,7 @@ class Executor(Protocol):
     def fail(self, fail: Fail) -> NoReturn: ...
 
     def sizes(self) -> Mapping[str, int]:
-        """Return the numbers of ranks, servers, replicas, partitions and relays."""
+        """Return the sizes of the job; see `mpidl.topology.roles.Roles.sizes`."""
         ...
 
 

@@ -38,6 +38,7 @@ from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.storage.files import replica_file, scratch
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import save_shard, write_file
+from mpidl.topology.roles import Roles
 
 #: Vectors that a relay has: what it shows and fetches, and two sums.
 VECTORS = 4
@@ -240,14 +241,9 @@ class OneProcess:
         raise MpidlError(f"{role}: {fail.cause}")
 
     def sizes(self) -> dict[str, int]:
-        roles = self._engine.roles
-        return {
-            "ranks": 1 if roles is None else len(roles.names()),
-            "servers": self._job.config.servers,
-            "replicas": self._job.replicas,
-            "partitions": self._partitions,
-            "relays": 0 if roles is None else len(roles.relays),
-        }
+        roles = self._engine.roles or Roles((), ((0,),))
+        own = {"servers": self._job.config.servers, "replicas": self._job.replicas, "partitions": self._partitions}
+        return roles.sizes() | own
 
     def _evaluate(self, *splits: str) -> dict[str, float]:
         """Return the figures of the shards' parameters on splits of these names."""

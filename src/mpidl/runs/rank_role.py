@@ -12,14 +12,11 @@ from mpi4py import MPI
 from mpidl.device import Device, choose
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError
-from mpidl.job.fill import fill, fill_parameters
+from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.place import place
-from mpidl.job.rehearsal import learn_outputs, rehearse_encodings, rehearse_shard
-from mpidl.job.restoring import residual_of_relay
-from mpidl.parameters import Held, within
-from mpidl.relays.residuals import RelayResiduals
-from mpidl.relays.role import Relay
+from mpidl.job.rehearsal import learn_outputs, rehearse_shard
+from mpidl.parameters import Held
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.rma.staging import Staging, is_direct
@@ -27,10 +24,10 @@ from mpidl.rma.transport import Transport
 from mpidl.roles.coordinator import Coordinator
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
+from mpidl.runs.features import others
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Roles
-from mpidl.wire import Differences
 
 T = TypeVar("T")
 
@@ -59,6 +56,7 @@ class RankRole:
         self.outputs = 0
         self._work: Callable[[], dict[str, Any] | None] = lambda: None
         self._shards: list[Shard] = []
+        self._fingerprints: list[int] = []
         self.unbind: Callable[[], None] = lambda: None
 
     def choose_device(self, nodes: list[int]) -> None:
@@ -121,18 +119,19 @@ class RankRole:
     def prepare(self, transport: Transport) -> None:
         """Do before the training what may fail or takes long."""
         rank, job, roles = self._comm.rank, self._job, self._roles
-        role: Coordinator | Server | Relay | Worker
-        relays = [relay.rank for relay in roles.relays]
+        role: Coordinator | Server | Worker
         if self._reporter is not None:
-            role = coordinator = Coordinator(job, self._reporter, rank, len(self._held), len(relays))
+            role = coordinator = Coordinator(job, self._reporter, rank, len(self._held), len(roles.others))
             self._work = lambda: _interruptible(coordinator.run, coordinator.interrupt)
         elif rank in roles.servers:
             role = server = self._make_server(roles.servers.index(rank), transport)
             self._shards = [each.shard for each in server.served]
             self._work = lambda: _interruptible(server.serve, server.interrupt)
-        elif rank in relays:
-            role = relay = self._make_relay(relays.index(rank))
-            self._work = lambda: _interruptible(relay.serve, relay.interrupt)
+        elif rank in roles.others:
+            other = others.make(job, roles.others.index(rank), [part for part, _, _ in self._held], len(roles.others))
+            self._work = lambda: _interruptible(other.serve, other.interrupt)
+            other.bind(transport)
+            return
         elif rank in transport.workers:
             rehearse_shard(job)
             place = transport.workers.index(rank)
@@ -144,24 +143,7 @@ class RankRole:
             return
         self._fingerprints = [shard.fingerprint() for shard in self._shards]
         role.bind(transport)
-        if not isinstance(role, Relay):
-            self.unbind = role.unbind
-
-    def _make_relay(self, number: int) -> Relay:
-        job, shards = self._job, [part for part, _, _ in self._held]
-        parameters = np.empty(job.layout.size, job.dtype)
-        clocks = [fill_parameters(job, part, parameters[slice(*part)]) for part in shards]
-        rehearse_encodings(job)
-        wire, wire_fetch = job.algorithm.encoding(), job.algorithm.fetch_encoding()
-        residuals, copies = RelayResiduals(number, job.checkpoints, wire, shards, job.dtype, job.statistics), []
-        if wire is not None:
-            residuals.load(residual_of_relay(job, number, len(self._roles.relays)))
-        if wire_fetch is not None:
-            copies = [
-                Differences(wire_fetch, parameters[slice(*part)], statistics=within(job.statistics, part))
-                for part in shards
-            ]
-        return Relay(number, parameters, np.array(clocks), residuals, copies, job.statistics)
+        self.unbind = role.unbind
 
     def _make_server(self, number: int, transport: Transport) -> Server:
         job, xp = self._job, np if self._place is None else self._place.xp

@@ -28,7 +28,6 @@ from mpidl.launch import marks
 from mpidl.parameters import Held
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
-from mpidl.relays.routes import routes
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.report.results import warn_unchanged
 from mpidl.rma.nodes import neighbours
@@ -37,6 +36,7 @@ from mpidl.rma.shm_space import check_window_space
 from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same, together
 from mpidl.runs.common_values import agree_on_initial_values, share_trained
+from mpidl.runs.features import others
 from mpidl.runs.rank_role import RankRole
 from mpidl.topology.roles import Roles, assign, check_number
 from mpidl.transport.capacity import Capacity
@@ -73,7 +73,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
             marks.tell(f"{marks.NODES} {text}")
     partitions, hosts = config.topology.partitions, tuple(comm.allgather(MPI.Get_processor_name()))
     roles = replace(assign(nodes, config.servers, partitions, relay=config.topology.relay), hosts=hosts)
-    check_number(comm.size, config.servers, partitions, len(roles.relays))
+    check_number(comm.size, config.servers, partitions, len(roles.others))
     job = _agree(comm, roles, build)
     with _share_samples(comm, roles, job):
         return _train(comm, roles, job, nodes)
@@ -98,11 +98,11 @@ def _train(comm: MPI.Intracomm, roles: Roles, job: Job, nodes: list[int]) -> dic
     _agree(comm, roles, role.rehearse, in_groups=partitions > 1)
     job.know_outputs(comm.allreduce(role.outputs, op=MPI.MAX))
     capacity = _capacity(job, held)
-    paths = routes(roles, capacity)
-    _agree(comm, roles, lambda: check_window_space(comm, paths, config.topology.transport))
+    routes = others.routes(roles, capacity)
+    _agree(comm, roles, lambda: check_window_space(comm, routes, config.topology.transport))
     _agree(comm, roles, role.open_files)
     with _failing_together(comm, roles):
-        transport = Transport(comm, roles, capacity, staging=role.staging, way=config.topology.transport, routes=paths)
+        transport = Transport(comm, roles, capacity, staging=role.staging, way=config.topology.transport, routes=routes)
     try:
         _agree(comm, roles, lambda: role.prepare(transport), in_groups=partitions > 1, before=transport.quiesce)
     except MpidlError:
@@ -161,16 +161,17 @@ def _check_memory_of_node(job: Job, roles: Roles, nodes: list[int], rank: int) -
     """Check that what the ranks of this node hold fits into its memory."""
     here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
     servers = sum(other in roles.servers for other in here)
-    relays = sum(relay.rank in here for relay in roles.relays)
-    workers = len(here) - servers - relays - (roles.coordinator in here)
-    pushing = workers - sum(len(relay.workers) for relay in roles.relays if relay.rank in here)
+    others_here = sum(other in roles.others for other in here)
+    workers = len(here) - servers - others_here - (roles.coordinator in here)
+    fetchers = {rank for partition in range(len(job.slices)) for rank in roles.fetchers(partition)}
+    pushing = len(fetchers.intersection(here)) - others_here
     encodes, follows = job.algorithm.encoding() is not None, job.algorithm.fetch_encoding() is not None
     # A server has a copy for each rank that fetches differences. Whoever encodes keeps what that leaves out.
     of_servers = (1 + len(job.states) + follows * len(roles.fetchers())) * servers / max(1, len(roles.servers))
     of_workers = (2 * workers + (encodes + follows) * pushing) / len(job.slices)
-    # A relay has what it fetches, what it shows, two sums, and two rings.
-    of_relays = (4 + 2 * encodes) * relays
-    check_memory(job, of_workers + of_relays + of_servers, workers)
+    # Other ranks that push have what they fetch, what they show, two sums, and the residuals of two rings.
+    of_others = (4 + 2 * encodes) * others_here
+    check_memory(job, of_workers + of_others + of_servers, workers)
 
 
 def _nodes(comm: MPI.Intracomm) -> list[int]:

@@ -29,7 +29,6 @@ from mpidl.storage.files import (
     datasets,
     decoded_layout,
     describe,
-    relay_file,
     replica_file,
     shard_file,
 )
@@ -162,11 +161,10 @@ class Checkpoint:
         saved, (names, others) = SavedVectors(files, self.layout), _contents(*files[0])
         return others | {name: saved.read(name, range or Range(0, self.size), layout) for name in names}
 
-    def residuals(self, layout: Layout | None = None) -> Iterator[np.ndarray]:
-        """Yield the residual of each relay's encodings, shape (size,), in a layout as for `read`."""
-        whole = Range(0, self.size)
-        for path in takewhile(Path.exists, (self.path / relay_file(number) for number in count())):
-            yield SavedVectors([(path, whole)], self.layout).read("residual", whole, layout)
+    def vector(self, file: str, name: str, layout: Layout | None = None) -> np.ndarray | None:
+        """Return a vector (size,) that one of the other files has, in a layout as for `read`; None without the file."""
+        path, whole = self.path / file, Range(0, self.size)
+        return SavedVectors([(path, whole)], self.layout).read(name, whole, layout) if path.exists() else None
 
     def constants(self) -> dict[str, np.ndarray]:
         """Return the tensors of the model that training doesn't change, by name."""

@@ -36,11 +36,6 @@ def replica_file(number: int, part: int = 0) -> str:
     return f"replica-{number}.h5" if part == 0 else f"replica-{number}-{part}.h5"
 
 
-def relay_file(number: int) -> str:
-    """Return the name of the file of a relay's residual."""
-    return f"relay-{number}.h5"
-
-
 def encoded_layout(layout: Layout) -> str:
     """Return a layout's pieces as JSON: the name and the box of each, in the order of the vector."""
     return msgspec.json.encode([(part.name, part.box.ranges) for part in layout]).decode()

@@ -10,6 +10,8 @@ from mpidl.topology.roles import Roles
 
 __all__ = ["placement"]
 
+#: The roles that come first in a line, and those that come last.
+FIRST, LAST = ("coordinator", "server"), ("worker", "standby")
 #: Limits of the lines of a map, and of the runs of numbers in a line.
 LINES = 20
 RUNS = 6
@@ -35,10 +37,10 @@ def placement(roles: Roles) -> list[str]:
 
 def _played(roles: Roles) -> dict[int, tuple[str, str]]:
     """Return each rank's kind of role and number: ``("worker", "0.1")`` for the second rank of replica 0."""
-    found = {roles.coordinator: ("coordinator", "")}
-    relays = [relay.rank for relay in roles.relays]
-    for kind, ranks in (("server", roles.servers), ("relay", relays), ("standby", roles.standby)):
-        found |= {rank: (kind, str(number)) for number, rank in enumerate(ranks)}
+    found: dict[int, tuple[str, str]] = {}
+    for rank, name in enumerate(roles.names()):
+        kind, _, number = name.partition(" ")
+        found[rank] = kind, number
     for replica, ranks in enumerate(roles.replicas):
         parts = [""] if len(ranks) == 1 else [f".{part}" for part in range(len(ranks))]
         found |= {rank: ("worker", f"{replica}{part}") for rank, part in zip(ranks, parts, strict=True)}
@@ -49,7 +51,8 @@ def _line(hosts: dict[str, list[tuple[str, str]]]) -> str:
     """Return the line of hosts with the same number of each role."""
     names = list(hosts)
     parts = []
-    for kind in ("coordinator", "server", "relay", "worker", "standby"):
+    others = {kind for roles in hosts.values() for kind, _ in roles} - {*FIRST, *LAST}
+    for kind in (*FIRST, *sorted(others), *LAST):
         numbers = [number for roles in hosts.values() for other, number in roles if other == kind]
         if numbers:
             plural = "s" * (len(numbers) > 1 and kind != "standby")

@@ -97,6 +97,16 @@ class Roles:
         """Return a rank's host as ``" on node7"``; nothing if there is only one."""
         return f" on {self.hosts[rank]}" if len(set(self.hosts)) > 1 else ""
 
+    def sizes(self) -> dict[str, int]:
+        """Return the number of ranks, and those of servers, replicas, a replica's partitions and relays."""
+        return {
+            "ranks": len(self.names()),
+            "servers": len(self.servers),
+            "replicas": len(self.replicas),
+            "partitions": len(self.replicas[0]),
+            "relays": len(self.relays),
+        }
+
     def names(self) -> list[str]:
         """Return the role of each rank as text, as `role` does."""
         found = {self.coordinator: "coordinator"}

@@ -19,7 +19,7 @@ from mpidl.storage.position import ReplicaPosition
 
 #: A ticket beyond every run: taking it means that there are no more portions.
 NO_MORE = 1 << 60
-#: How many posts of status the coordinator or a relay gets in a second at most, and how many looks at orders.
+#: The most posts of status a second, and the most looks at orders, that one rank gets.
 REQUESTS = 1000
 #: The clock of a replica that has no more data: nobody waits for it.
 STOPPED = int(np.iinfo(np.int64).max)
@@ -42,7 +42,7 @@ class Phase(IntEnum):
 
 
 class Control(IntEnum):
-    """Numbers of the coordinator that workers look at; it tells servers and relays some of them."""
+    """Numbers of the coordinator that workers look at; it writes some of them to servers and other ranks."""
 
     TICKETS = 0  # portions taken so far
     PHASE = 1
@@ -217,7 +217,7 @@ class Meeting(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Worker, server or relay to coordinator: a part of a checkpoint is on disk.
+    """To the coordinator: a part of a checkpoint is on disk.
 
     Attributes
     ----------
@@ -233,8 +233,8 @@ class Saved:
         Tickets below it had been taken, if the order itself doesn't say so.
     partition : (int, int) or None
         A replica, and which of its ranks reports, if that isn't the first, which reports where the replica was.
-    relay : int or None
-        The relay that reports.
+    other : int or None
+        The rank that reports, by its place in `mpidl.topology.roles.Roles.others`.
     """
 
     order: int
@@ -243,7 +243,7 @@ class Saved:
     files: Sequence[str] = ()
     taken: int | None = None
     partition: tuple[int, int] | None = None
-    relay: int | None = None
+    other: int | None = None
 
 
 # Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.
