@@ -1,5 +1,6 @@
 """Ranks of the test's world."""
 
+import contextlib
 import dataclasses
 import os
 
@@ -52,3 +53,24 @@ def transport(request, monkeypatch):
     if request.param == "auto":
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
     return request.param
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Return a function that shows ``see(request, answer, parameters)`` what the replicas of an algorithm ask for."""
+
+    def watch(algorithm, see):
+        original = algorithm.replica
+
+        def replica(self, number, parameters, *arguments):
+            requests, answer = original(self, number, parameters, *arguments), None
+            with contextlib.suppress(StopIteration):
+                while True:
+                    request = requests.send(answer)
+                    answer = yield request
+                    if parameters.size > 1:  # else the replica only rehearses
+                        see(request, answer, parameters)
+
+        monkeypatch.setattr(algorithm, "replica", replica)
+
+    return watch

@@ -11,7 +11,7 @@ import mpidl
 from mpidl import Adagrad, Digits, Downpour, Sgd
 from mpidl.algorithms import Adag, BackupSync, Dcasgd, Diloco, Eamsgd, Easgd, Hogwild, Sandblaster, Softsync, Ssp, Sync
 from mpidl.nn import Dense, Network
-from mpidl.nn.ondevice import OnDevice
+from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.rma import staging
 from mpidl.rules import Adam, Momentum, Nesterov
 from mpidl.shards.on_device import ShardOnDevice
@@ -60,8 +60,11 @@ def test_workers_of_a_node_take_its_gpus_in_turn(comm, shared_path, monkeypatch,
     cupy = fake_cupy.fake(devices=2)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     used = []
-    upload = OnDevice._uploaded
-    monkeypatch.setattr(OnDevice, "_uploaded", lambda *each: (used.append(1), upload(*each))[1])
+    for kind in (OnDevice, Mirrored):
+        compute = kind.loss_and_gradient
+        monkeypatch.setattr(
+            kind, "loss_and_gradient", lambda *each, compute=compute: (used.append(1), compute(*each))[1]
+        )
     capfd.readouterr()
     model, summary = run(shared_path, "cuda", **options)
     comm.Barrier()
@@ -142,10 +145,16 @@ def test_a_run_on_gpus_is_one_on_cpus(comm, shared_path, monkeypatch, cupy, on_c
     given = []
     if stand_in:
         # A stand-in's pointer is the host's, and any MPI takes it.
-        memory = staging.Staging._memory
-        monkeypatch.setattr(
-            staging.Staging, "_memory", lambda self, values: (given.append(values.size), memory(self, values))[1]
-        )
+        for name in ("outgoing", "incoming"):
+            place = getattr(staging.Staging, name)
+
+            def noted(self, values, rank, place=place):
+                found = place(self, values, rank)
+                if not isinstance(found, np.ndarray):
+                    given.append(values.size)
+                return found
+
+            monkeypatch.setattr(staging.Staging, name, noted)
         cupy.cuda.pinned.clear()
     model, summary = run(shared_path, {"kind": "cuda"} | device, **options)
     close = 1e-12 if stand_in else 1e-6

@@ -27,12 +27,12 @@ class Summing(Pusher):
         self.pushes += 1
         vector = self._random.integers(-9999, 9999, SIZE).astype(float)
         self.sum += vector
-        self.link.pushes.begin(self._clocks[:, 0].tolist(), (self.pushes, self.pushes))
+        self.link.pushes.begin(self.clocks[:, 0].tolist(), (self.pushes, self.pushes))
         self.until(lambda: self.link.pushes.send(vector))
 
     def fetch(self):
         self.until(self.link.pushes.applied)
-        self.link.fetches.start(self._vector, self._clocks)
+        self.link.fetches.start(self._vector, self.clocks)
         self.link.fetches.finish()
 
 
@@ -41,10 +41,10 @@ def check_end(comm, found, wire):
     pushed = comm.allreduce(found.sum if isinstance(found, Summing) else np.zeros(SIZE))
     servers = vector_of_servers(comm, found)
     if comm.rank == 0:
-        left_out = np.concatenate([each.residual for each in found._residuals.feedback[EARLY]])
+        left_out = np.concatenate([each.residual for each in found.residuals.feedback[EARLY]])
         assert left_out.any()
         assert not any(left_out[slice(*part)].any() for part in STATISTICS)
-        assert not any(each.residual.any() for each in found._residuals.feedback[LATE])
+        assert not any(each.residual.any() for each in found.residuals.feedback[LATE])
         check_all_there(servers + left_out, pushed, wire)
 
 
@@ -84,22 +84,26 @@ def test_nothing_is_lost_and_copies_follow_the_servers(comm, shared_path, way, m
             if push % 3:
                 pusher.fetch()
 
-    from mpidl.roles.server import Server
+    from mpidl.rma.differences import names
+    from mpidl.rma.transport import Transport
 
-    copies, unbind = [], Server.unbind
+    copies, free = [], Transport.free
 
-    def keep_copy(server):
-        copies.append(server.served[0].link._differences._copies[0].values.copy())
-        unbind(server)
+    def keep_copy(transport):
+        if comm.rank in transport.roles.servers:
+            number = transport.roles.servers.index(comm.rank)
+            copy_of_relay = transport.window.local(names(number).copies)[: transport.capacity.shards[number].size]
+            copies.append(copy_of_relay.copy())
+        free(transport)
 
-    monkeypatch.setattr(Server, "unbind", keep_copy)
+    monkeypatch.setattr(Transport, "free", keep_copy)
     servers = comm.size - 2
     formats = {"wire": parse(wire), "wire_fetch": parse("topk:0.3"), "statistics": STATISTICS}
     _, found = play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, **formats)
     check_end(comm, found, wire)
     copies = [copy for each in comm.allgather(copies) for copy in each]
     if comm.rank == 0:
-        assert found._parameters.tobytes() == np.concatenate(copies).tobytes()
+        assert found.parameters.tobytes() == np.concatenate(copies).tobytes()
         figures, parts = found.status.figures, shards(SIZE, servers)
         assert figures["bytes_pushed"] == figures["pushes"] * sum(bytes_of_push(wire, part) for part in parts)
         fetched = sum(encoded_bytes(parse("topk:0.3"), part.size, float, within(STATISTICS, part)) for part in parts)

@@ -5,9 +5,11 @@ import pytest
 
 import mpidl
 from mpidl.algorithms import BackupSync, Diloco
+from mpidl.algorithms.requests import Gradient
 from mpidl.data import Dataset
 from mpidl.rules import Sgd
 from mpidl.shards.policies import FirstOfStep
+from mpidl.shards.shard import Shard
 
 pytestmark = pytest.mark.mpi(min_size=4)
 SAMPLES, EPOCHS, BATCH = 101, 3, 4
@@ -20,40 +22,37 @@ class Log:
 
     def __init__(self, monkeypatch):
         self.rounds, self.dropped, self._pushes, self._last = [], [], {}, {}
-        for name in ("apply_chunk", "_apply", "end_push"):
-            method, noted = getattr(FirstOfStep, name), getattr(self, name)
+        for kind, name in ((FirstOfStep, "apply_chunk"), (FirstOfStep, "end_push"), (Shard, "update")):
+            method, noted = getattr(kind, name), getattr(self, name)
 
-            def call(policy, *arguments, method=method, noted=noted):
-                noted(policy, *arguments)
-                method(policy, *arguments)
+            def call(own, *arguments, method=method, noted=noted):
+                noted(own, *arguments)
+                method(own, *arguments)
 
-            monkeypatch.setattr(FirstOfStep, name, call)
+            monkeypatch.setattr(kind, name, call)
 
     def apply_chunk(self, policy, shard, chunk, values, push):
         self._last[push.worker] = push.worker, self._pushes.setdefault(push.worker, 0)
         self._pushes[push.worker] += 1
 
-    def _apply(self, policy, shard, chunk):
-        self.rounds.append([self._last[worker] for worker in sorted(policy._givers[chunk])])
+    def update(self, shard, chunk, *arguments):
+        givers = np.flatnonzero(shard.policy.state()["givers"][chunk])
+        self.rounds.append([self._last[worker] for worker in givers.tolist()])
 
     def end_push(self, policy, shard, push):
-        if push.worker not in policy._taken:
+        if not policy.state()["taken"][push.worker]:
             self.dropped.append(self._last[push.worker])
 
 
-def train(comm, problem, algorithm, shared_path, monkeypatch, **debug):
+def train(comm, problem, algorithm, shared_path, monkeypatch, watch, **debug):
     """Train with a slow worker; return the summary, the server's log, and each worker's gradients in order."""
-    from mpidl.engines.mpi.engine import MpiEngine
-
     log, (model, split), computed = Log(monkeypatch), problem, []
-    compute = MpiEngine._gradient
 
-    def noted(engine, request):
-        gradient = compute(engine, request)
-        computed.append(gradient.copy())
-        return gradient
+    def see(request, gradient, parameters):
+        if isinstance(request, Gradient):
+            computed.append(gradient.copy())
 
-    monkeypatch.setattr(MpiEngine, "_gradient", noted)
+    watch(type(algorithm), see)
     summary = mpidl.train(
         model, Dataset("test", (1,), None, split, split), algorithm=algorithm, rule=Sgd(1.0), epochs=EPOCHS,
         batch=BATCH, portion=BATCH, dir=shared_path, debug=debug,
@@ -67,7 +66,7 @@ SLOW = {"gradient_seconds": 0.004, "slow_worker": 0, "slow_factor": 8.0}
 
 @pytest.mark.parametrize("grace", [0.0, SHORT, LONG])
 @pytest.mark.parametrize("name", ["diloco", "backup_sync"])
-def test_each_push_is_in_one_round_or_dropped(comm, shared_path, tally, name, grace, monkeypatch):
+def test_each_push_is_in_one_round_or_dropped(comm, shared_path, tally, name, grace, monkeypatch, watch):
     workers, (model, split) = comm.size - 2, tally()
     quorum, start = workers - 1, model.parameters.copy()
     algorithm = (
@@ -75,7 +74,7 @@ def test_each_push_is_in_one_round_or_dropped(comm, shared_path, tally, name, gr
         if name == "backup_sync"
         else Diloco(rate=1.0, window=1, inner="sgd", quorum=quorum, grace=grace)
     )
-    summary, (rounds, dropped), pushed = train(comm, (model, split), algorithm, shared_path, monkeypatch, **SLOW)
+    summary, (rounds, dropped), pushed = train(comm, (model, split), algorithm, shared_path, monkeypatch, watch, **SLOW)
     assert summary["samples"] == EPOCHS * SAMPLES
     assert summary["dropped"] == len(dropped)
     # Every push of every worker is in one round or dropped, and in none twice.
@@ -104,16 +103,16 @@ def test_a_worker_that_waits_for_a_round_holds_up_no_checkpoint(comm, shared_pat
     assert len(saved) > 3
 
 
-def test_a_quorum_of_all_drops_nothing(comm, shared_path, tally, monkeypatch):
+def test_a_quorum_of_all_drops_nothing(comm, shared_path, tally, monkeypatch, watch):
     workers = comm.size - 2
     algorithm = Diloco(rate=1.0, window=2, inner="sgd", quorum=workers)
-    summary, (rounds, dropped), _ = train(comm, tally(), algorithm, shared_path, monkeypatch, **SLOW)
+    summary, (rounds, dropped), _ = train(comm, tally(), algorithm, shared_path, monkeypatch, watch, **SLOW)
     assert dropped == []
     assert sum(map(len, rounds)) == summary["pushes"]
     assert all(len(giving) == workers for giving in rounds[: len(rounds) // 2])
 
 
-def test_more_than_there_are_replicas_is_one_line(comm, shared_path, tally, monkeypatch):
+def test_more_than_there_are_replicas_is_one_line(comm, shared_path, tally, monkeypatch, watch):
     workers = comm.size - 2
     with pytest.raises(mpidl.UsageError) as error:
         train(comm, tally(), Diloco(quorum=workers + 1), shared_path, monkeypatch)

@@ -53,7 +53,7 @@ class Pusher:
         self.number, self.link, self.pushes = number // transport.partitions, transport.worker(number), 0
         size = self.link.shards[-1].stop
         self._backoff, self._vector = self.link.backoff(), np.empty(size)
-        self._clocks = np.zeros((figures, len(ShardClock)), np.int64)
+        self.clocks = np.zeros((figures, len(ShardClock)), np.int64)
         self._has = np.zeros((len(transport.workers), size))
 
     def until(self, ready):
@@ -63,18 +63,18 @@ class Pusher:
     def push(self):
         self.pushes += 1
         self._vector[:] = self.pushes * float(BASE) ** self.number
-        self.link.pushes.begin(self._clocks[:, CLOCK].tolist(), (self.pushes, self.pushes))
+        self.link.pushes.begin(self.clocks[:, CLOCK].tolist(), (self.pushes, self.pushes))
         self.until(lambda: self.link.pushes.send(self._vector))
         self._vector[:] = np.nan  # What has been sent may change.
 
     def fetch(self):
         """Fetch, and check that all own pushes are there, and of the others whole ones, no fewer than before."""
         self.until(self.link.pushes.applied)
-        before = self._clocks.copy()
-        self.link.fetches.start(self._vector, self._clocks)
+        before = self.clocks.copy()
+        self.link.fetches.start(self._vector, self.clocks)
         self.link.fetches.finish()
-        assert (self._clocks >= before).all()
-        assert self.link.orders.read().number >= self._clocks[:, CUT].max()
+        assert (self.clocks >= before).all()
+        assert self.link.orders.read().number >= self.clocks[:, CUT].max()
         rest = self._vector.copy()
         for worker in range(len(self._has)):
             rest, digit = np.divmod(rest, BASE)
@@ -353,6 +353,6 @@ def test_workers_see_a_cut_no_sooner_than_its_order(comm, shared_path, way, serv
         pusher.until(lambda: coordinator.posted.look() or coordinator.posted.workers["samples"][0] == 5)
         give_order(coordinator, 1)
         pusher.fetch()
-        assert (pusher._clocks[:servers, CUT] == 1).all()
+        assert (pusher.clocks[:servers, CUT] == 1).all()
 
     check_sums(comm, *play(comm, shared_path, way, servers, monkeypatch, act))

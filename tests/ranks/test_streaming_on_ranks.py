@@ -1,6 +1,7 @@
 """Streaming DiLoCo on ranks: after each exchange, all workers have the same values of a fragment."""
 
 import time
+from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import mpidl
 from mpidl.algorithms import Diloco
+from mpidl.algorithms.requests import FinishReduction, StartReduction
 from mpidl.data import Dataset
 from mpidl.data.dataset import ArraySplit
 from mpidl.parameters import split
@@ -51,19 +53,23 @@ def train(path, algorithm=STREAMING, delay=0.0, seed=0, **options):
 
 
 @pytest.fixture
-def watched(monkeypatch):
+def watched(watch):
     """Results of the reductions that this rank has finished, and how many were under way then."""
-    from mpidl.engines.mpi.by_fragments import ByFragments
+    results, under_way, parts, latest = [], [], deque(), []
 
-    results, under_way, finish = [], [], ByFragments._finish
+    def see(request, given, parameters):
+        if not latest:
+            latest.append(parameters.copy())
+        if isinstance(request, StartReduction):
+            parts.append(slice(*request.part))
+        elif isinstance(request, FinishReduction):
+            own = parts.popleft()
+            if given:
+                latest[0][own] = request.vector[own]
+            results.append([given, latest[0].tobytes()])
+            under_way.append(len(parts))
 
-    def watch(self, request):
-        given = finish(self, request)
-        results.append([given, self._latest.tobytes()])
-        under_way.append(len(self._under_way))
-        return given
-
-    monkeypatch.setattr(ByFragments, "_finish", watch)
+    watch(Diloco, see)
     return results, under_way
 
 
@@ -118,7 +124,6 @@ def test_cut_replicas_stream_too(comm, shared_path):
 
 def test_a_checkpoint_has_no_update_that_the_replicas_have_not_finished(comm):
     """Even if the next fragment's shard was updated before the reduction was finished that brought the order."""
-    from mpidl.algorithms.requests import FinishReduction, StartReduction
     from mpidl.engines.mpi.by_fragments import ByFragments
     from mpidl.engines.mpi.fragment import Fragment
     from mpidl.shards.policies import ApplyAtOnce

@@ -51,6 +51,13 @@ class Relay:
         For each shard, if fetches are encoded; parts of the parameters.
     statistics : sequence of Range
         Ranges of the parameters that hold statistics.
+
+    Attributes
+    ----------
+    parameters : array (size,)
+        The parameters at the relay's last fetch.
+    residuals : RelayResiduals
+    status : Status
     """
 
     def __init__(
@@ -62,8 +69,8 @@ class Relay:
         copies: Sequence[Differences] = (),
         statistics: Sequence[Range] = (),
     ) -> None:
-        self._number, self._parameters, self._statistics = number, parameters, statistics
-        self._residuals, self._copies = residuals, copies
+        self._number, self.parameters, self._statistics = number, parameters, statistics
+        self.residuals, self._copies = residuals, copies
         self._clocks = np.zeros((len(clocks), len(ShardClock)), np.int64)
         self._clocks[:, ShardClock.CLOCK] = clocks
         self._order, self._cutting, self._ended = 0, False, False
@@ -73,13 +80,13 @@ class Relay:
 
     def bind(self, transport: Transport) -> None:
         """Relay between the ranks of a transport."""
-        self._link = link = RelayLink(transport, self._number, self._residuals.feedback, self._copies)
+        self._link = link = RelayLink(transport, self._number, self.residuals.feedback, self._copies)
         self._backoff, self._post_every = link.backoff(), link.reports.interval(POST_EVERY)
         self._aggregator = PushAggregator(
-            link.inboxes, link.shards, link.chunks, self._parameters.dtype, link.replicas, time.perf_counter,
+            link.inboxes, link.shards, link.chunks, self.parameters.dtype, link.replicas, time.perf_counter,
             self._statistics,
         )  # fmt: skip
-        link.show(self._parameters, self._clocks)
+        link.show(self.parameters, self._clocks)
         link.reports.post(self.status.row)
 
     def interrupt(self) -> None:
@@ -93,9 +100,9 @@ class Relay:
         self._post_every = self._link.reports.interval(POST_LAST_EVERY)
         while (order := self._link.orders.read()).phase != Phase.EXIT:
             self._report_interruption()
-            if order.number > self._residuals.order:
-                self._residuals.save(order.number, self._link.reports)
-            self._residuals.report(self._link.reports)
+            if order.number > self.residuals.order:
+                self.residuals.save(order.number, self._link.reports)
+            self.residuals.report(self._link.reports)
             self._post_now_and_then(State.TRAINED)
             self._backoff.pause()
 
@@ -113,7 +120,7 @@ class Relay:
     def _advance(self) -> bool:
         """Exchange if it is time to; return whether nothing is left to do."""
         aggregator = self._aggregator
-        self._residuals.report(self._link.reports)
+        self.residuals.report(self._link.reports)
         if not aggregator.empty:
             # A checkpoint waits for the workers that have not marked it, and late pushes wait for early ones.
             aggregator.closing = aggregator.closing or self._cutting or not aggregator.worth_waiting
@@ -132,13 +139,13 @@ class Relay:
         figures["pushes"] += 1
         figures["bytes_pushed"] += ring.bytes - before
         before = link.bytes_fetched
-        link.start_fetch(self._parameters, self._clocks)
+        link.start_fetch(self.parameters, self._clocks)
         self._until(lambda: link.finish_fetch(self._clocks))
         figures["fetches"] += 1
         figures["bytes_fetched"] += link.bytes_fetched - before
         # Workers that see a cut look for its order, which the coordinator may tell this relay later than others.
         self._until(lambda: link.orders.read().number >= self._clocks[:, ShardClock.CUT].max())
-        link.show(self._parameters, self._clocks)
+        link.show(self.parameters, self._clocks)
         aggregator.show_applied(gathered, time.perf_counter() - started)
 
     def _take_messages(self) -> bool:
@@ -150,8 +157,8 @@ class Relay:
         aggregator = self._aggregator
         if self._cutting and aggregator.active <= aggregator.marked and (aggregator.empty or aggregator.late):
             self._until(lambda: self._link.rings[EARLY].mark(self._order))
-            self._residuals.save(self._order, self._link.reports)
-            self._residuals.join()
+            self.residuals.save(self._order, self._link.reports)
+            self.residuals.join()
             self._cutting = aggregator.late = False
             aggregator.marked.clear()
         if not aggregator.active and aggregator.empty and not self._ended:
@@ -171,7 +178,7 @@ class Relay:
             self._order, self._cutting, aggregator.late = message.portions[0], True, False
             aggregator.marked.clear()
             aggregator.marked.add(worker)
-            self._residuals.join()
+            self.residuals.join()
             self._until(lambda: self._link.rings[LATE].mark(self._order))
         elif message.portions[0] == self._order:
             aggregator.marked.add(worker)
