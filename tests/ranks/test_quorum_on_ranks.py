@@ -115,5 +115,5 @@ def test_a_quorum_of_all_drops_nothing(comm, shared_path, tally, monkeypatch, wa
 def test_more_than_there_are_replicas_is_one_line(comm, shared_path, tally, monkeypatch, watch):
     workers = comm.size - 2
     with pytest.raises(mpidl.UsageError) as error:
-        train(comm, tally(), Diloco(quorum=workers + 1), shared_path, monkeypatch)
+        train(comm, tally(), Diloco(quorum=workers + 1), shared_path, monkeypatch, watch)
     assert str(error.value) == (f"algorithm.quorum: {workers + 1}, expected at most {workers}, the number of replicas")
