@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from threading import RLock
 
 import numpy as np
@@ -15,6 +14,7 @@ from mpidl.algorithms.requests import FinishReduction, StartReduction
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Part
 from mpidl.engines.mpi.fragment import Fragment
 from mpidl.engines.mpi.request_handler import RequestHandler
+from mpidl.engines.mpi.waiting import waiting
 from mpidl.rma.progress import ProgressThread
 from mpidl.rma.worker import WorkerLink
 from mpidl.storage.position import ReplicaPosition
@@ -65,10 +65,10 @@ class FragmentsCheckpoint(CheckpointSource):
 class ByFragments(RequestHandler):
     """A worker's part in the reductions of fragments.
 
-    They go on between batches or, if MPI may be called by several threads, while the worker computes. So a shard may be
-    updated before the worker's replica finishes the reduction. A checkpoint has the updates of those reductions that
-    the replicas have finished: the first worker says with a reduction that there is an order, the shards are copied
-    when that reduction has updated them, and the order is obeyed when the replicas have finished it.
+    They advance between batches or, if MPI supports several threads, while the worker computes. So a shard may be
+    updated before the worker's replica finishes the reduction. A checkpoint has the updates of the reductions that the
+    replicas have finished: the first worker announces an order with a reduction, the shards are copied when that
+    reduction has updated them, and the order is obeyed when the replicas have finished it.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class ByFragments(RequestHandler):
     Attributes
     ----------
     epoch_over : int
-        An epoch that is to be evaluated with the next reduction; 0 for none.
+        Epoch to evaluate with the next reduction; 0 for none.
     """
 
     def __init__(self, fragments: Sequence[Fragment], evaluate: Callable[[int, np.ndarray], None]) -> None:
@@ -115,7 +115,7 @@ class ByFragments(RequestHandler):
             communicator.Free()
 
     def start(self, parameters: np.ndarray) -> None:
-        """Bring all shards into `parameters`; the initial state is saved before the first reduction."""
+        """Gather all shards into `parameters`; the initial state is saved before the first reduction."""
         for fragment in self._fragments.values():
             fragment.gather(self._latest[slice(*fragment.part)])
         parameters[:] = self._latest
@@ -154,7 +154,7 @@ class ByFragments(RequestHandler):
         self.epoch_over = 0
         if self._peers.rank == 0:
             if self._announced == self._orders.latest:
-                # The one before has been obeyed: the shards' copies are free.
+                # The previous order has been obeyed: the shards' copies are free.
                 number, last, _ = self.lead.share(self._link.orders.read)
                 self._announced = Order(number, last, Phase.TRAIN)
             fragment.says[[Meeting.ORDER, Meeting.LAST]] = self._announced[:2]
@@ -184,7 +184,7 @@ class ByFragments(RequestHandler):
         return given
 
     def _advance(self) -> bool:
-        """Let the reductions under way go on; return whether any has not arrived."""
+        """Advance the reductions under way; return whether any has not arrived."""
         with self._lock:
             for fragment in self._under_way:
                 if not fragment.arrived():
@@ -200,7 +200,7 @@ class ByFragments(RequestHandler):
 
     def _complete_first(self) -> Fragment:
         """Wait until the first reduction under way is complete."""
-        with self._waiting(), self._lock:
+        with waiting(self.status), self._lock:
             fragment = self._under_way.popleft()
             if self._thread is not None and self._thread.error is not None:
                 raise self._thread.error
@@ -209,10 +209,3 @@ class ByFragments(RequestHandler):
                 self._apply(fragment)
                 fragment.arrived(wait=True)
         return fragment
-
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Count the time of waiting for other workers."""
-        started = time.perf_counter()
-        yield
-        self.status.figures["waiting_seconds"] += time.perf_counter() - started

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from mpidl.algorithms.requests import Reduce, Speed
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Part
 from mpidl.engines.mpi.own_shard import OwnShard
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
+from mpidl.engines.mpi.waiting import waiting
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
@@ -62,9 +62,9 @@ class ByReduction(OwnShard):
     Parameters
     ----------
     shard : Shard
-        What this worker holds.
+        This worker's shard.
     shards : sequence of Range
-        What each worker with the same slice of the vector holds, counted from its beginning.
+        The shards of the workers with the same slice of the vector, counted from its beginning.
     evaluate : callable
         Evaluates parameters after an epoch; called on all workers as (epoch, parameters).
     number : int
@@ -73,7 +73,7 @@ class ByReduction(OwnShard):
     Attributes
     ----------
     epoch_over : int
-        An epoch that is to be evaluated at the next reduction; 0 for none.
+        Epoch to evaluate at the next reduction; 0 for none.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ByReduction(OwnShard):
         self._collectives.free()
 
     def start(self, parameters: np.ndarray) -> None:
-        """Bring all shards into `parameters`; the initial state is saved before the first reduction."""
+        """Gather all shards into `parameters`; the initial state is saved before the first reduction."""
         self._gather(parameters)
         self._agree(False)
         self.status.figures["first_fetch"] = time.time()
@@ -139,12 +139,12 @@ class ByReduction(OwnShard):
         return int(given.sum())
 
     def _agree(self, gives: bool, weight: float = 0.0) -> np.ndarray:
-        """Tell all who gives a vector that counts so much, which epoch is over, what is to be saved; say who gives."""
+        """Exchange weights of vectors, finished epochs and orders among all workers; return which give a vector."""
         self._says[:] = gives, self.epoch_over, 0, 0, self.unpushed.portion, 0, 0
         self._says.view(np.float64)[[Meeting.WEIGHT, Meeting.SECONDS]] = weight, self._mean_seconds()
         if self._peers.rank == 0:
             self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.orders.read)[:2]
-        with self._waiting():
+        with waiting(self.status):
             self._peers.Allgather(self._says, self._all)
         self._orders.latest = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)
         return self._all[:, Meeting.GIVES].astype(bool)
@@ -169,21 +169,14 @@ class ByReduction(OwnShard):
 
     def _update(self, request: Reduce, given: np.ndarray) -> None:
         """Sum this shard's part of all vectors, and update the shard."""
-        with self._waiting():
+        with waiting(self.status):
             self._collectives.scatter(request.vector, given, self._received)
         portion = int(self._all[:, Meeting.PORTION].max())
         weights = self._all.view(np.float64)[given, Meeting.WEIGHT].tolist() if request.mean else None
         self.shard.receive_sum(self._received[: int(given.sum())], weights, (portion, portion))
 
     def _gather(self, parameters: np.ndarray) -> None:
-        """Bring all shards into a vector."""
-        with self._waiting():
+        """Gather all shards into a vector."""
+        with waiting(self.status):
             self._collectives.gather(self.shard.parameters, parameters)
         self._latest = parameters
-
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Count the time of a message to all, most of which goes by until the slowest is there."""
-        started = time.perf_counter()
-        yield
-        self.status.figures["waiting_seconds"] += time.perf_counter() - started

@@ -46,7 +46,7 @@ class CheckpointParticipant:
     finite : bool
         Whether checkpoints must be finite; see `mpidl.storage.writer.save_shard`.
     part : Range, optional
-        What this rank has of the flat vector, if it isn't all.
+        This rank's part of the flat vector, if not all of it.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class CheckpointParticipant:
 
     @property
     def position(self) -> ReplicaPosition:
-        """Where the replica is."""
+        """The position of the replica."""
         figures, handler = self._handler.status.figures, self._handler
         return ReplicaPosition(
             batches=int(figures["batches"]),
@@ -107,7 +107,7 @@ class CheckpointParticipant:
         )
 
     def look(self) -> None:
-        """Obey an order, now and then; the ranks of a replica do when their lead does.
+        """Obey an order if there is one, at intervals; the ranks of a replica obey with their lead.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class CheckpointParticipant:
             raise Stopped
 
     def _look(self) -> Sequence[int]:
-        """Return an order if there is one to obey, and ask the coordinator if it is time to."""
+        """Return an order if there is one to obey; ask the coordinator at intervals."""
         now = time.perf_counter()
         if now - self._looked >= self._look_every:
             self._looked = now
@@ -139,7 +139,7 @@ class CheckpointParticipant:
         return self._to_obey()
 
     def _look_now(self) -> Sequence[int]:
-        """Return an order if there is one to obey, and wait for the coordinator to say so."""
+        """Return an order if there is one to obey; ask the coordinator and wait for its answer."""
         self._take_in(self._link.orders.read())
         return self._to_obey()
 
@@ -155,7 +155,7 @@ class CheckpointParticipant:
         return order if order.number > self._marked or 0 < order.last <= self._marked else ()
 
     def obey_cut(self, cut: int) -> None:
-        """Obey the order that others have marked, before what they pushed since can become a part of this replica."""
+        """Obey the order that others have marked, before their later pushes reach this replica."""
         if not self._source.together and self._lead.largest(cut) > self._marked:
             self.obey(self._lead.share(self._look_now))
 
@@ -176,10 +176,10 @@ class CheckpointParticipant:
         self._save(order, part)
 
     def _save(self, order: int, part: Part) -> None:
-        """Write what there is to write, and report it; a file that is still being written is of no use any more."""
+        """Write and report this worker's part; a file that is still being written is abandoned."""
         lead = self._lead
         directory, name = scratch(self._checkpoints, order), replica_file(self._number, lead.partition)
-        # One worker may contribute what all of them keep.
+        # One worker may contribute the state of all.
         vectors = {**self._state.vectors(), **self._source.vectors()} if part.replicas else {}
         files = [name] if vectors else []
         replicas, partition = (part.replicas, None) if lead.leads else ({}, (self._number, lead.partition))

@@ -1,4 +1,4 @@
-"""Carries out a replica's requests on real ranks; how it exchanges parameters is a part of its own."""
+"""Carries out a replica's requests on MPI ranks; a request handler exchanges parameters."""
 
 from __future__ import annotations
 
@@ -28,21 +28,18 @@ POST_EVERY = 0.1
 
 
 class WorkerHooks(Protocol):
-    """What the worker decides while the engine works."""
+    """Decisions of the worker's role."""
 
     def ask_for_ticket(self) -> bool:
-        """Begin to take a ticket for a portion, if that can go on while the replica computes; return whether it does.
-
-        `take_ticket` is to follow.
-        """
+        """Request a ticket in the background, for `take_ticket` to return; return whether that is possible."""
         ...
 
     def take_ticket(self) -> int:
-        """Take a ticket for a portion, or the one that was asked for."""
+        """Take a ticket for a portion, or the one that was requested."""
         ...
 
     def epoch_over(self, epoch: int) -> None:
-        """Act on the end of an epoch (from 1); called by the one worker that first goes beyond it."""
+        """Act on the end of an epoch (from 1); called on the first worker beyond it."""
 
     def between_batches(self) -> None:
         """Act between two batches."""
@@ -51,12 +48,12 @@ class WorkerHooks(Protocol):
         """Act on a loss that is NaN or infinite."""
 
     def delay(self, seconds: float) -> float:
-        """Return how long to sleep after a gradient that took so many seconds."""
+        """Return the seconds to sleep after a gradient that took `seconds`."""
         ...
 
 
 class MpiEngine:
-    """One replica's hands: its data, its model, and its way to the parameters.
+    """Runs one replica, with its data, its model and its exchange of parameters.
 
     Parameters
     ----------
@@ -67,10 +64,10 @@ class MpiEngine:
     handler : RequestHandler
         Carries out the requests of the algorithm's exchange.
     state : ReplicaState
-        What the replica keeps.
+        The replica's state between steps.
     hooks : WorkerHooks
     resumed : sequence of (int, int)
-        Portions that the replica has taken before, each with its next batch.
+        Portions that the replica had taken, each with its next batch.
 
     Attributes
     ----------
@@ -114,7 +111,7 @@ class MpiEngine:
         link.clocks.show(self.participant.clock)
 
     def run(self, replica: Replica) -> None:
-        """Carry out what a replica asks for until it ends or is to stop, and all that it pushed has been applied."""
+        """Carry out a replica's requests until it ends or must stop, and all its pushes have been applied."""
         answer, figures = None, self.status.figures
         figures["state"] = State.WORKING
         try:
@@ -158,8 +155,8 @@ class MpiEngine:
         return batch
 
     def _ask_for_ticket(self) -> bool:
-        # Replicas that step together share the last portions evenly if each takes its own when it needs it, and the
-        # ranks of a cut one would have to agree whether a ticket is on its way.
+        # Replicas that step together share the last portions evenly if each takes one when needed, and the ranks of a
+        # cut one would have to agree whether a ticket is on its way.
         alone = not self.handler.checkpoint.together and self.handler.lead.partitions == 1
         return alone and self._hooks.ask_for_ticket()
 
@@ -174,7 +171,7 @@ class MpiEngine:
         self.status.figures["overhead_seconds"] -= self._timer() - started
 
     def _gradient(self, request: Gradient) -> np.ndarray:
-        # What a gradient takes: its samples too, unless they were made ready before.
+        # The time includes that of its samples, unless they were prefetched.
         started, since = self._timer(), time.perf_counter()
         batch = self.split.take(request.batch)
         if request.parameters is not self.model.parameters:
@@ -206,7 +203,7 @@ class MpiEngine:
         taken = self.schedule.tickets_before(request.epoch)
 
         def over() -> bool:
-            # What the replica keeps is complete as long as it waits.
+            # The replica's state is complete while it waits.
             self.participant.look()
             (found,) = self.handler.lead.share(lambda: (self._link.tickets.taken(),))
             return found >= taken

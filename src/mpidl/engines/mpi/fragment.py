@@ -27,7 +27,7 @@ class Fragment:
         The number of this worker's shard.
     shard : Shard
     shards : sequence of Range
-        What each worker with the same slice of the vector holds of the fragment, counted from the slice's beginning.
+        The fragment's shards on the workers with the same slice of the vector, counted from the slice's beginning.
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class Fragment:
         The fragment, counted from the slice's beginning.
     snapshot : Snapshot
     says, all : array (len(Meeting),), (workers, len(Meeting)) of int64
-        What this worker and all workers say of the reduction; see `Meeting`.
+        The messages of this worker and of all workers with the reduction; see `Meeting`.
     result : array (part.size,)
-        What has come of it.
+        The result of the reduction.
     applied : bool
         Whether the shard has been updated.
     """
@@ -74,19 +74,19 @@ class Fragment:
         return found
 
     def start(self, vector: np.ndarray) -> None:
-        """Send to every worker its shard of this worker's fragment, shape (part.size,), and what this worker says."""
+        """Send every worker its shard of this worker's fragment, shape (part.size,), with this worker's message."""
         self.applied = False
         meeting = self._scattering.Iallgather(self.says, self.all)
         self._requests = [meeting, self._to_shards.start_scatter(vector, self._received)]
 
     def arrived(self, wait: bool = False) -> bool:
-        """Return whether what is under way has arrived, or wait until it has."""
+        """Return whether all messages under way have arrived; with `wait`, wait for them."""
         if wait:
             MPI.Request.Waitall(self._requests)
         return bool(MPI.Request.Testall(self._requests))
 
     def apply(self) -> None:
-        """Update the shard by the mean of the vectors that count, if there are any, and begin to send it to all."""
+        """Update the shard by the mean of the vectors that count, if there are any, and start sending it to all."""
         given, weights = self.given, self.all.view(np.float64)[:, Meeting.WEIGHT]
         self.applied, self._requests = True, []
         if given:
@@ -96,5 +96,5 @@ class Fragment:
             self._requests = self._to_all.start_gather(self.shard.parameters, self.result)
 
     def gather(self, vector: np.ndarray) -> None:
-        """Bring the fragment of all shards as they are into a vector, shape (part.size,)."""
+        """Gather the present shards of the fragment into a vector, shape (part.size,)."""
         self._to_all.gather(self.shard.parameters, vector)

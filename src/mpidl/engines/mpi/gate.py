@@ -15,7 +15,7 @@ from mpidl.shards.state import ShardState
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.protocol import Row
 
-#: Seconds that a worker waits, with the gate closed, for others to end what they are changing, before it opens it.
+#: Seconds that a worker waits, with the gate closed, for others to end their changes before it opens the gate.
 PATIENCE = 5e-3
 #: Seconds between two attempts.
 RETRY_EVERY = 0.1
@@ -112,7 +112,7 @@ class Gate(CheckpointSource):
             self._gate[0] = 0
 
     def _copy(self) -> Part:
-        """Return all parameters and positions; nobody changes them."""
+        """Return all parameters and positions, which no worker changes."""
         taken = self._link.tickets.taken()
         for name, vector in self.whole.saved_vectors().items():
             if name not in self._copies:

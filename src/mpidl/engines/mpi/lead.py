@@ -1,4 +1,4 @@
-"""What the ranks of a replica agree on: the first one, the lead, decides for all of them."""
+"""Decisions of a replica: the first of its ranks, the lead, decides for all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lead:
     Attributes
     ----------
     partition, partitions : int
-        Which of the replica's ranks this is, and how many it has.
+        The index of this rank in the replica, and the number of its ranks.
     """
 
     partition, partitions = 0, 1
@@ -44,7 +44,7 @@ class Lead:
         """Wait by means of `link` from now on, and count the time in a status."""
 
     def share(self, decide: Callable[[], Sequence[int]]) -> Sequence[int]:
-        """Return what `decide` returns on the lead, on all ranks; others don't call it."""
+        """Return, on all ranks, the result of `decide` on the lead; others don't call it."""
         return decide()
 
     def largest(self, number: int) -> int:
@@ -72,7 +72,7 @@ class GroupLead(Lead):
         self._waiting = Waiting(link, status, SLEEP)
 
     def share(self, decide: Callable[[], Sequence[int]]) -> Sequence[int]:
-        """See `Lead`. Others may wait long: they sleep meanwhile."""
+        """Return the lead's decision; other ranks sleep while they wait, which may take long."""
         numbers = self._numbers
         if self.leads:
             found = decide()

@@ -1,4 +1,4 @@
-"""What workers have in common that hold a shard themselves, because there are no servers."""
+"""The common part of workers that hold a shard themselves, without servers."""
 
 from __future__ import annotations
 

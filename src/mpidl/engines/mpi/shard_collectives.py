@@ -25,7 +25,7 @@ class ShardCollectives:
     peers : MPI.Intracomm
         The workers.
     shards : sequence of Range
-        What each of them holds.
+        The shard of each.
     dtype : dtype
         The vectors' dtype.
     """
@@ -72,7 +72,7 @@ class ShardCollectives:
         ordinals = (np.cumsum(given) - given).tolist()
         sends, receives = [int(given[rank])] * len(given), given.astype(int).tolist()
         if vector is not None:
-            # MPI copies what stays here several times slower, through buffers of its own.
+            # MPI copies a rank's own part several times slower, through its own buffers.
             received[ordinals[rank]] = vector[slice(*self._own)]
             sends[rank] = receives[rank] = 0
         self._peers.Alltoallw(
@@ -88,7 +88,7 @@ class ShardCollectives:
         return self._peers.Ialltoallw([vector, counts, nowhere, self._shards], [received, counts, nowhere, self._rows])
 
     def gather(self, values: np.ndarray, vector: np.ndarray) -> None:
-        """Bring all workers' shards, `values` being this worker's, into a vector."""
+        """Gather all workers' shards, `values` being this worker's, into a vector."""
         for piece, own, counts, displacements in self._pieces:
             self._peers.Allgatherv(values[own], [vector[piece], counts, displacements, self._element])
 

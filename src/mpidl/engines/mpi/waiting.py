@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from mpidl.rma.worker import WorkerLink
 from mpidl.transport.status import Status
 
 
 class Waiting:
-    """Waits for what other ranks do, and counts the time in a worker's status.
+    """Waits for other ranks, and counts the time in a worker's status.
 
     Parameters
     ----------
     link : WorkerLink
     status : Status
     longest : float, optional
-        Longest sleep in seconds, where nobody rings this rank.
+        Longest sleep in seconds, where no rank rings this one.
     """
 
     def __init__(self, link: WorkerLink, status: Status, longest: float | None = None) -> None:
         self._backoff, self._status = link.backoff(longest), status
 
     def until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()`. What that pushes is no waiting."""
+        """Wait until `ready()`; the time in which it pushes doesn't count."""
         if ready():
             return
         figures = self._status.figures
@@ -33,6 +34,14 @@ class Waiting:
         figures["waiting_seconds"] += time.perf_counter() - started - (figures["pushing_seconds"] - pushed)
 
 
+@contextmanager
+def waiting(status: Status) -> Iterator[None]:
+    """Count the time of a collective: most of it passes until the slowest rank takes part."""
+    started = time.perf_counter()
+    yield
+    status.figures["waiting_seconds"] += time.perf_counter() - started
+
+
 def timer(crowded: bool) -> Callable[[], float]:
-    """Return the clock for work: where ranks share cores, the wall's clock also counts the others' work."""
+    """Return the clock for work: where ranks share cores, wall time would include that of other ranks."""
     return time.thread_time if crowded else time.perf_counter

@@ -1,4 +1,4 @@
-"""The coordinator's part in Sandblaster: what the algorithm's coordinator asks for, a little at a time."""
+"""The coordinator's part in Sandblaster: the requests of the algorithm's coordinator, step by step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Steps = Generator[None, None, Any]
 
 
 class CoordinatorHooks(Protocol):
-    """What the coordinator's role decides."""
+    """Decisions of the coordinator's role."""
 
     def iterated(self, iteration: Iteration) -> tuple[bool, bool, int]:
         """Act on an iteration.
@@ -29,9 +29,9 @@ class CoordinatorHooks(Protocol):
         Returns
         -------
         stop, test : bool
-            Whether to stop, and whether the test data are to be evaluated at the present parameters.
+            Whether to stop, and whether to evaluate the test data at the present parameters.
         order : int
-            Ordinal of an order to save that servers must take up before anything else; 0 for none.
+            Ordinal of an order to save that servers must obey first; 0 for none.
         """
         ...
 
@@ -40,7 +40,7 @@ class CoordinatorHooks(Protocol):
         ...
 
     def stopped(self) -> bool:
-        """Return whether the run is to stop."""
+        """Return whether the run must stop."""
         ...
 
 
@@ -52,7 +52,7 @@ class SandblasterCoordinator:
     algorithm : Algorithm
     portions : Portions
     state : dict, optional
-        What the algorithm's coordinator goes on from.
+        The state from which the algorithm's coordinator resumes.
     hooks : CoordinatorHooks
     """
 
@@ -76,7 +76,7 @@ class SandblasterCoordinator:
             link.evaluation.show_over()
 
     def steps(self) -> Steps:
-        """Return the whole of the training."""
+        """Run the whole training."""
         coordinator = self._algorithm.coordinator(self._portions.per_epoch, self._state)
         actions: dict[type, Callable[[Any], Steps]] = {
             Operate: self._operate, Evaluate: self._evaluate, Iteration: self._iterate,
@@ -92,7 +92,7 @@ class SandblasterCoordinator:
         return [fsum(parts) for parts in zip(*answers, strict=True)]
 
     def _call(self, message: Any) -> Steps:
-        """Tell all servers something, and return their answers."""
+        """Call all servers with a message, and return their answers."""
         self._messages += 2 * self._servers
         self._link.calls.call(message)
         while (answers := self._link.calls.answers()) is None:

@@ -24,7 +24,7 @@ class SandblasterServer:
     shards : mapping of int to Shard
         The server's shards by their numbers.
     obeyed : callable
-        Returns the ordinal of the last order to save that was taken up.
+        Returns the ordinal of the last order to save that was obeyed.
     """
 
     def __init__(self, shards: Mapping[int, Shard], obeyed: Callable[[], int]) -> None:

@@ -17,7 +17,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import COPY, NOTICE, TICKETS, Notice
 
-#: What the lead of a replica tells its other ranks where the test data are to be evaluated.
+#: Sent by the lead of a replica to its other ranks to evaluate the test data.
 TEST = [-1]
 
 
@@ -84,13 +84,13 @@ class SandblasterWorker(ThroughServers):
         return None
 
     def _find(self) -> Sequence[int]:
-        """Wait for what is to be done next; called on the lead of the replica.
+        """Wait for the next task; called on the lead of the replica.
 
         Returns
         -------
         sequence of int
-            Empty if training is over; `TEST` if the test data are to be evaluated; else an evaluation, the number of
-            a unit, whether it is a copy, and the first portion and the count of each segment.
+            Empty if training is over; `TEST` to evaluate the test data; else an evaluation, the number of a unit,
+            whether it is a copy, and the first portion and the count of each segment.
         """
         while True:
             self._link.evaluation.read(self._notice)
@@ -104,14 +104,14 @@ class SandblasterWorker(ThroughServers):
             self._backoff.until(self._has_news)
 
     def _has_news(self) -> bool:
-        """Return whether there is something new to do; if not, do what a worker does between two looks."""
+        """Return whether there may be a new task; if not, act as between two looks."""
         if self._link.evaluation.changed():
             return True
         self._between()
         return False
 
     def _take(self) -> int | None:
-        """Return a unit that nobody has taken; if there is none, and backups are on, a copy of an outstanding one."""
+        """Return a unit that no worker has taken, or else, with backups, a copy of an outstanding one."""
         evaluation, ticket = divmod(self._link.tickets.take(), TICKETS)
         if evaluation != self._known and not self._begin(evaluation):
             return None
@@ -122,7 +122,7 @@ class SandblasterWorker(ThroughServers):
         return ticket
 
     def _begin(self, evaluation: int) -> bool:
-        """Cut the units of an evaluation; return False if it is over, since this worker stood still for so long."""
+        """Cut the units of an evaluation; return False if it is over because this worker was delayed."""
         while self._notice[Notice.NUMBER] < evaluation:
             self._backoff.progress()
             self._link.evaluation.read(self._notice)
