@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
-from mpidl.algorithms.drive import drive
+from mpidl.algorithms.coordination import Evaluate, Evaluation, Iteration, Operate
+from mpidl.algorithms.requests import drive
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.shards.vectors import Vectors
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.algorithms.lbfgs import direction
-from mpidl.algorithms.line_search import MoreThuente
+from mpidl.algorithms.lbfgs import MoreThuente, direction
 
 
 def history(k, size, seed):

@@ -25,9 +25,8 @@ from mpidl.algorithms import (
     Ssp,
     Sync,
 )
-from mpidl.algorithms.drive import drive
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
+from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push, drive
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training

@@ -7,10 +7,10 @@ import pytest
 from test_lbfgs import history, two_loop
 
 from mpidl.algorithms import ALGORITHMS
-from mpidl.algorithms.coordinator_requests import Segment
+from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordination import Segment, cut_units, targets
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.sandblaster import Sandblaster
-from mpidl.algorithms.units import cut_units, targets
 from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards
 from mpidl.shards.operations import Combine, Dot, Multiply, copy
@@ -39,14 +39,9 @@ def run(lab, problem, algorithm=None, replicas=1, iterations=100, **options):
 def test_only_sandblaster_has_a_coordinator(name):
     algorithm = ALGORITHMS[name]()
     coordinated = name == "sandblaster"
-    assert algorithm.coordinated is coordinated
-    assert (algorithm.units(7) > 0) is (algorithm.vectors() != ()) is algorithm.backups is coordinated
-    assert algorithm.takes_statistics is algorithm.resumes(None) is not coordinated
-    assert algorithm.resumes({"iteration": 3})
+    assert algorithm.coordinated is isinstance(algorithm, Coordinated) is coordinated
+    assert (algorithm.vectors() != ()) is (not algorithm.takes_statistics) is coordinated
     assert algorithm.warm_start_run() is None
-    if not coordinated:
-        with pytest.raises(TypeError, match=f"^{algorithm.name} has no coordinator$"):
-            algorithm.coordinator(7)
 
 
 @pytest.mark.parametrize(("portions", "unit"), [(1, 2), (7, 1), (7, 2), (45, 4)])

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import Diloco
-from mpidl.algorithms.drive import drive
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, StartReduction
+from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, StartReduction, drive
 from mpidl.algorithms.streaming import stream
 from mpidl.algorithms.windowed import inner_steps
 from mpidl.data import Portions

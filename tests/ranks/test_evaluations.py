@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import Sandblaster
-from mpidl.algorithms.coordinator_requests import Segment
+from mpidl.algorithms.coordination import Segment
 from mpidl.algorithms.requests import NextUnit
 from mpidl.data.schedule import Portions
 from mpidl.parameters import shards

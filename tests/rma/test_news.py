@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mpidl.algorithms.coordinator_requests import Segment
+from mpidl.algorithms.coordination import Segment
 from mpidl.parameters import shards
 from mpidl.transport.protocol import NOTICE, Notice, ShardClock
 

@@ -1,6 +1,6 @@
 """A supervisor, and short names for what it is told and what it answers."""
 
-from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.algorithms.coordination import Iteration
 from mpidl.data.schedule import Portions, Schedule
 from mpidl.engines.totals import Totals
 from mpidl.job.goal import Goal

@@ -24,7 +24,7 @@ _ALL: tuple[type[Algorithm], ...] = (
     Sandblaster, Softsync, Ssp, Sync,
 )  # fmt: skip
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _ALL}
-# What users of dist-keras call ADAG with a window is the AGN of Hermans' thesis.
+# The ADAG of dist-keras, with a window, is the AGN of Hermans' thesis.
 ALGORITHMS["adag_window"] = Agn
 
 __all__ = [

@@ -18,7 +18,7 @@ from mpidl.shards.policies import DampedChange, Policy
 class Adag(Algorithm):
     """Replicas commit the change of `window` local steps, scaled down where other replicas have moved the parameters.
 
-    This is the ADAG of Hermans' thesis. What dist-keras calls ADAG is `Agn`.
+    This is the ADAG of Hermans' thesis; the ADAG of dist-keras is `Agn`.
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ class Adag(Algorithm):
     window : int
         Number of local steps between commits, lambda.
     damping : {"coordinate", "norm"}
-        How a change d is scaled down if the parameters have moved by m since they were fetched. "coordinate" adds
+        Scaling of a change d if the parameters have moved by m since they were fetched. "coordinate" adds
         (d / window) / (m^2 / rate + 1) coordinate by coordinate, as the author's code does; "norm" adds
-        d / (|m|^2 / rate + 1), as the thesis reads, with the norm of each chunk of 512 KiB.
+        d / (|m|^2 / rate + 1), as in the thesis, with the norm of each chunk of 512 KiB.
     """
 
     name: ClassVar[str] = "adag"
@@ -40,12 +40,12 @@ class Adag(Algorithm):
     damping: Literal["coordinate", "norm"] = "coordinate"
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker of the thesis; see `Algorithm.replica`."""
+        """Return the worker of the thesis."""
         factor = 1.0 if self.damping == "norm" else 1 / self.window
         return commit_windows(parameters, self._rate(replicas), self.window, state, factor, with_origin=True)
 
     def policy(self, replicas: int) -> Policy:
-        """Return the policy that scales a change by how far the parameters have moved since the worker's fetch."""
+        """Return the policy that scales a change by the parameters' movement since the worker's fetch."""
         return DampedChange(self._rate(replicas), self.damping == "norm")
 
     def _rate(self, replicas: int) -> float:

@@ -39,7 +39,7 @@ class Aeasgd(Algorithm):
     rho: Annotated[float, Meta(ge=0)] | None = None
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker of the thesis; see `Algorithm.replica`."""
+        """Return the worker of the thesis."""
         counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
         rho = self.rho if self.rho is not None else default_alpha(replicas) / self.rate
         elastic = parameters.copy()

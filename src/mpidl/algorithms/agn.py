@@ -16,7 +16,7 @@ from mpidl.shards.policies import AddChange, Policy
 
 @dataclass(frozen=True)
 class Agn(Algorithm):
-    """Replicas commit the change of `window` local steps divided by `window`, and fetch the parameters anew.
+    """Replicas commit the change of `window` local steps divided by `window`, and fetch the parameters again.
 
     dist-keras calls this algorithm ADAG; the ADAG of Hermans' thesis is `Adag`. With a window of 1 it is Downpour with
     plain SGD.
@@ -36,7 +36,7 @@ class Agn(Algorithm):
     window: Annotated[int, Meta(ge=1)] = 2
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker of the thesis; see `Algorithm.replica`."""
+        """Return the worker of the thesis."""
         rate = falling_rate(replicas) if self.rate is None else self.rate
         return commit_windows(parameters, rate, self.window, state, 1 / self.window)
 

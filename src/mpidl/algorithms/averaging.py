@@ -30,7 +30,7 @@ class Averaging(Algorithm):
         replica.
     dynamic : bool
         Whether a slower replica makes fewer steps in a round, in proportion to its speed, so that all end together
-        (dynamic local updates). Replicas then count in the mean by their steps.
+        (dynamic local updates). Replicas are then weighted in the mean by their steps.
     """
 
     name: ClassVar[str] = "averaging"
@@ -46,7 +46,7 @@ class Averaging(Algorithm):
         return Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the replica; see `Algorithm.replica`."""
+        """Return the replica."""
         step = inner_steps(parameters, self.inner, self.rate, state)
         while True:
             window = yield from local_window(self.tau, self.dynamic, state)
@@ -56,7 +56,7 @@ class Averaging(Algorithm):
                 break
 
     def policy(self, replicas: int) -> Policy:
-        """Return the policy that takes the mean as it is."""
+        """Return the policy that assigns the mean."""
         return Assign()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:

@@ -16,14 +16,14 @@ from mpidl.shards.policies import FirstOfStep, Policy
 
 @dataclass(frozen=True)
 class BackupSync(Algorithm):
-    """N + b replicas compute each step; it is made with the first N gradients that arrive, and the others are dropped.
+    """N + b replicas compute each step, which uses the first N gradients that arrive and drops the others.
 
     Parameters
     ----------
     backup : int
         Number of backup workers, b. At least one gradient is used in each step.
     grace : float
-        Seconds during which more gradients may join the first N, from when these have arrived.
+        Seconds during which more gradients may join the first N after these have arrived.
     """
 
     name: ClassVar[str] = "backup_sync"
@@ -32,11 +32,8 @@ class BackupSync(Algorithm):
     grace: Annotated[float, Meta(ge=0)] = 0.0
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker in algorithm 3 of the paper; see `Algorithm.replica`."""
-        while True:
-            batch = yield NextBatch()
-            if batch is None:
-                break
+        """Return the worker in algorithm 3 of the paper."""
+        while (batch := (yield NextBatch())) is not None:
             yield Fetch(parameters, newer=True)
             gradient = yield Gradient(parameters, batch)
             yield Push(gradient)

@@ -26,7 +26,7 @@ class Dcasgd(Algorithm):
     adaptive : bool
         Divide `variance` by the root of a moving mean of the squared gradients, element by element (DC-ASGD-a).
     decay : float
-        How much of the moving mean stays at each update, m; used if `adaptive` is set.
+        Fraction of the moving mean that remains at each update, m; used if `adaptive` is set.
     """
 
     name: ClassVar[str] = "dcasgd"
@@ -36,7 +36,7 @@ class Dcasgd(Algorithm):
     decay: Annotated[float, Meta(ge=0, lt=1)] = 0.95
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker of the paper; see `Algorithm.replica`."""
+        """Return the worker of the paper."""
         pushed = beside(parameters)
         gradient, origin = pushed
         while (batch := (yield NextBatch())) is not None:

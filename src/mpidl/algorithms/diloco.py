@@ -16,15 +16,15 @@ from mpidl.errors import UsageError
 from mpidl.rules import Nesterov, Rule
 from mpidl.shards.policies import ApplyAtOnce, DelayedNesterov, FirstOfStep, Policy
 
-#: What part of a window's change of statistics counts with delayed Nesterov. It applies means of changes, half of which
-#: were computed before the last mean was applied: of more than about a third, the next mean overshoots, and a running
-#: variance may become negative.
+#: Fraction of a window's change of statistics that is used with delayed Nesterov. It applies means of changes, half of
+#: which were computed before the last mean was applied: with more than about a third, the next mean overshoots, and a
+#: running variance may become negative.
 STATISTICS_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
 class Diloco(Algorithm):
-    """Replicas make `window` inner steps; an outer rule applies the mean of their changes as if it were a gradient.
+    """Replicas make `window` inner steps; an outer rule applies the mean of their changes as a gradient.
 
     The shards' rule is the outer rule. By default it is Nesterov(0.7, 0.9), as in the paper.
 
@@ -38,27 +38,27 @@ class Diloco(Algorithm):
         Rule of the inner steps, any of `mpidl.rules`, with its other settings at their defaults. Its state stays on the
         replica.
     fragments : int
-        Number of fragments of the parameters, P, of whole layers where there are as many. Each is exchanged every
-        `window` steps, at an offset of its own, so that no exchange takes long.
+        Number of fragments of the parameters, P, of whole layers if there are enough. Each is exchanged every `window`
+        steps, at its own offset, so that every exchange is short.
     overlap : int
-        Number of inner steps, tau, during which an exchange goes on.
+        Number of inner steps during an exchange, tau.
     mixing : float
-        What the replica's own values of a fragment count when those of the exchange come, alpha. The latter count the
-        rest.
+        Weight of the replica's own values of a fragment at the end of an exchange, alpha; the result has the rest.
     dynamic : bool
         Whether a slower replica makes fewer steps in a round, in proportion to its speed, so that all end together
-        (dynamic local updates). Replicas then count in the mean by their steps.
+        (dynamic local updates). Replicas are then weighted in the mean by their steps.
     asynchronous : bool
-        Whether servers apply the change of each replica by delayed Nesterov when it arrives, so that no replica waits.
+        Whether servers apply the change of each replica by delayed Nesterov when it arrives, so that replicas don't
+        wait.
     delay : int, optional
-        Number of changes between two updates of the outer momentum where `asynchronous` is set, N. By default twice the
+        Number of changes between two updates of the outer momentum if `asynchronous` is set, N. By default twice the
         number of replicas.
     quorum : int, optional
-        Number of changes with which servers end a round, K, so that no replica waits for slower ones: a change that
-        comes later is dropped, and its replica goes on from the new parameters. By default a round has the changes of
-        all replicas.
+        Number of changes after which servers end a round, K, so that replicas don't wait for slower ones: a later
+        change is dropped, and its replica continues from the new parameters. By default a round has the changes of all
+        replicas.
     grace : float
-        Seconds during which more changes may join the first `quorum`, from when these have arrived.
+        Seconds during which more changes may join the first `quorum` after these have arrived.
     """
 
     name: ClassVar[str] = "diloco"
@@ -97,7 +97,7 @@ class Diloco(Algorithm):
             "fragments or overlap": self.streamed,
         }  # fmt: skip
         if self.quorum is not None and (given := [form for form, taken in forms.items() if taken]):
-            raise UsageError(f"quorum: {self.quorum}, expected none with {given[0]}")
+            raise UsageError(f"quorum: {self.quorum}, can't be combined with {given[0]}")
 
     @property
     def streamed(self) -> int:
@@ -108,7 +108,7 @@ class Diloco(Algorithm):
         return Exchange.SERVERS if self.asynchronous or self.quorum is not None else Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker of the first paper (algorithm 1), or of the others; see `Algorithm.replica`."""
+        """Return the worker of the first paper (algorithm 1), or of the others."""
         step = inner_steps(parameters, self.inner, self.rate, state)
         if self.streamed:
             yield from stream(parameters, step, state, self.window, self.fragments, self.overlap, self.mixing)
@@ -117,7 +117,7 @@ class Diloco(Algorithm):
         change = state.keep("start", parameters.copy())
         while True:
             if not state.counts["done"]:
-                # A replica that is resumed between its fetch and its first step has fetched already.
+                # A replica resumed between its fetch and its first step has fetched already.
                 if through_servers and not state.counts["fetched"]:
                     yield Fetch(parameters, newer=not self.asynchronous)
                     state.counts["fetched"] = 1
@@ -138,7 +138,7 @@ class Diloco(Algorithm):
                 break
 
     def policy(self, replicas: int) -> Policy:
-        """Return the policy that applies the mean change, or delayed Nesterov for each change."""
+        """Return the policy for the mean change, for the first ones, or for each by delayed Nesterov."""
         if self.quorum is not None:
             return FirstOfStep(self.quorum, replicas, self.grace)
         return DelayedNesterov(self.delay or 2 * replicas) if self.asynchronous else ApplyAtOnce()

@@ -30,9 +30,9 @@ class Downpour(Algorithm):
     schedule : {"aligned", "literal"}
         "aligned" pushes after steps n_push, 2 n_push, ..., so that a fetch never overtakes the push before it.
         "literal" is the paper's pseudocode: it pushes after steps 1, n_push + 1, ..., and with n_fetch = n_push > 1
-        each fetch overwrites local progress that was not pushed yet.
+        each fetch overwrites local progress that hasn't been pushed yet.
     rate : float, optional
-        Learning rate of local steps between fetches, by plain SGD whatever the shards' rule is. By default a replica
+        Learning rate of local steps between fetches, by plain SGD regardless of the shards' rule. By default a replica
         makes no local steps.
     warm_start : float
         Number of epochs that the first replica trains alone before the others join.
@@ -51,7 +51,7 @@ class Downpour(Algorithm):
     overlap: bool = False
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the client in algorithm 7.1 of the paper's appendix; see `Algorithm.replica`."""
+        """Return the client in algorithm 7.1 of the paper's appendix."""
         if number > 0 and self.warm_start > 0:
             yield WaitForEpoch(self.warm_start)
         counts = state.counts
@@ -64,7 +64,7 @@ class Downpour(Algorithm):
             if step % self.n_fetch == 0:
                 yield Fetch(parameters)
                 if accrued is not None:
-                    # What is pushed of statistics must be no staler than the push seems.
+                    # Pushed changes of statistics must not be staler than the push.
                     state.scale_statistics(accrued, 0.0)
             gradient = yield Gradient(parameters, batch)
             counts["batches"] += 1
@@ -89,7 +89,7 @@ class Downpour(Algorithm):
             counts["unpushed"] = 0
 
     def _summed(self, counts: Counter[str]) -> int:
-        """Return how many steps' changes of statistics have been accrued."""
+        """Return the number of steps whose changes of statistics have been accrued."""
         return min(counts["unpushed"], (counts["batches"] - 1) % self.n_fetch + 1)
 
     def pattern(self, replicas: int) -> Pattern:
@@ -97,13 +97,10 @@ class Downpour(Algorithm):
         return Pattern(
             prefetches=self.overlap,
             fetches_next=fetches_next and isinstance(policy, ApplyAtOnce),
-            # With `overlap`, the replica doesn't wait for its pushes: nothing is gained if they begin to leave sooner.
+            # With `overlap`, the replica doesn't wait for its pushes, so that starting them sooner gains nothing.
             pushes_gradients=fetches_next and self.n_push == 1 and not self.overlap and not policy.by_arrival,
+            only_reads=fetches_next and not self.overlap and self.wire_fetch == "fp32",
         )
-
-    @property
-    def only_reads(self) -> bool:
-        return self.n_fetch == 1 and not self.overlap and self.wire_fetch == "fp32"
 
     def _pushes_after(self, step: int) -> bool:
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0

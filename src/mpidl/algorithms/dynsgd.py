@@ -33,7 +33,7 @@ class Dynsgd(Algorithm):
     window: Annotated[int, Meta(ge=1)] = 4
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker of the thesis; see `Algorithm.replica`."""
+        """Return the worker of the thesis."""
         return commit_windows(parameters, self.rate, self.window, state)
 
     def policy(self, replicas: int) -> Policy:

@@ -40,7 +40,7 @@ class Eamsgd(Algorithm):
     delta: Annotated[float, Meta(ge=0, lt=1)] = 0.9
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker of the paper; see `Algorithm.replica`."""
+        """Return the worker of the paper."""
         alpha = self.alpha if self.alpha is not None else default_alpha(replicas)
         center, elastic = parameters.copy(), parameters.copy()
         counts, x = state.counts, state.keep("x", parameters.copy())

@@ -55,7 +55,7 @@ class Easgd(Algorithm):
         return Exchange.SERVERS if self.asynchronous else Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker of the paper (algorithm 1, or equations 5 and 6); see `Algorithm.replica`."""
+        """Return the worker of the paper (algorithm 1, or equations 5 and 6)."""
         counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
         alpha = self.alpha if self.alpha is not None else default_alpha(replicas)
         center, elastic = parameters.copy(), parameters.copy()

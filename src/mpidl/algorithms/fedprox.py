@@ -32,7 +32,7 @@ class Fedprox(Algorithm):
         replica.
     dynamic : bool
         Whether a slower replica makes fewer steps in a round, in proportion to its speed, so that all end together
-        (dynamic local updates). Replicas then count in the mean by their steps.
+        (dynamic local updates). Replicas are then weighted in the mean by their steps.
     """
 
     name: ClassVar[str] = "fedprox"
@@ -49,7 +49,7 @@ class Fedprox(Algorithm):
         return Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the device in algorithm 2 of the paper; see `Algorithm.replica`."""
+        """Return the device in algorithm 2 of the paper."""
         local, adding = inner_steps(parameters, self.inner, self.rate, state), Sgd()
         start = state.keep("start", parameters.copy())
 
@@ -69,7 +69,7 @@ class Fedprox(Algorithm):
                 break
 
     def policy(self, replicas: int) -> Policy:
-        """Return the policy that takes the mean as it is."""
+        """Return the policy that assigns the mean."""
         return Assign()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:

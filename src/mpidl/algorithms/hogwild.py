@@ -27,11 +27,8 @@ class Hogwild(Algorithm):
         return Exchange.SHARED_MEMORY
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the processor in algorithm 1 of the paper; see `Algorithm.replica`."""
-        while True:
-            batch = yield NextBatch()
-            if batch is None:
-                break
+        """Return the processor in algorithm 1 of the paper."""
+        while (batch := (yield NextBatch())) is not None:
             gradient = yield Gradient(parameters, batch)
             yield Update(gradient)
 

@@ -1,4 +1,4 @@
-"""What a replica keeps between two steps, which a checkpoint holds, and the steps that it makes by itself."""
+"""The state of a replica between two steps, for checkpoints, and its local steps."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from mpidl.rules.segments import Segment, SegmentedRule
 
 
 class ReplicaState:
-    """The vectors and counts that a replica keeps, and the makings of its own steps.
+    """The vectors and counts of a replica, and the state of its local steps.
 
-    Whenever a replica asks for a batch or for a fetch, a checkpoint may be cut: all that it goes on from must then be
-    in the vectors that it keeps and in `counts`. Between the request of a batch and a fetch that follows it, nothing
-    of that may change, since the replica that is resumed asks for the batch again.
+    A checkpoint may be taken whenever a replica asks for a batch or for a fetch: everything that it needs to resume
+    must then be in the vectors passed to `keep` and in `counts`. This state must not change between the request for a
+    batch and a fetch that follows it, since a resumed replica asks for the batch again.
 
     Parameters
     ----------
     rate_at : callable
         Takes a portion's number and returns the factor of learning rates for gradients of that portion.
     statistics : sequence of Range
-        Parameters that rules leave alone, such as running means; see `sparing` of `mpidl.rules.Rule.update`.
+        Parameters that rules don't change, such as running means: `sparing` of `mpidl.rules.Rule.update`.
     segments : sequence of Segment
-        Parameters that rules update in ways of their own.
+        Parameters with their own settings of rules.
     buffers : callable
-        Returns what the replica's model counts by itself, by name; see `mpidl.nn.model.CompleteModel.buffers`.
+        Returns the counters of the replica's model, `mpidl.nn.model.CompleteModel.buffers`.
     fragments : sequence of Range
-        The parts of the vector that replicas reduce one after another, if the algorithm does.
+        The parts of the vector that replicas reduce one after another, if any.
 
     Attributes
     ----------
     portion : int
-        The portion of the present batch; the engine sets it.
+        The portion of the current batch; set by the engine.
     weight : float
-        What the batch of the last gradient counts beside others; the engine sets it. See `mpidl.data.Batch`.
+        Weight of the last gradient's batch, as in `mpidl.data.Batch`; set by the engine.
     counts : Counter
-        Numbers by name, 0 at first.
+        Numbers by name, initially 0.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class ReplicaState:
         self._loaded: dict[str, np.ndarray] = {}
 
     def keep(self, name: str, vector: Any) -> Any:
-        """Let checkpoints hold a vector, and return it; a resumed replica's has the values that it had.
+        """Include a vector in checkpoints, and return it; that of a resumed replica gets its saved values.
 
         Parameters
         ----------
         name : str
         vector : array, shape (size,)
-            The replica's own memory, the host's or a device's.
+            The replica's own memory, on the host or a device.
         """
         self._vectors[name] = vector
         if (values := self._loaded.pop(name, None)) is not None:
@@ -86,13 +86,13 @@ class ReplicaState:
         return step
 
     def scale_statistics(self, change: Any, factor: float) -> None:
-        """Multiply what a change of the parameters, shape (size,), has for statistics."""
+        """Multiply a change of the parameters, shape (size,), by a factor where it is of statistics."""
         for part in self._statistics:
             change[slice(*part)] *= factor
 
     @property
     def keeps(self) -> bool:
-        """Whether there are vectors to hold."""
+        """Whether there are vectors."""
         return bool(self._vectors)
 
     def vectors(self) -> dict[str, np.ndarray]:
@@ -101,7 +101,7 @@ class ReplicaState:
         return kept | {f"buffers/{name}": np.array(values) for name, values in self._buffers().items()}
 
     def load(self, vectors: Mapping[str, np.ndarray], counts: Mapping[str, int], portion: int) -> None:
-        """Let the replica, which has not begun, go on where another was when these were taken."""
+        """Restore the state of another replica before this one begins."""
         self._loaded = dict(vectors)
         self.counts.update(counts)
         self.portion = max(0, portion)
@@ -114,11 +114,11 @@ class Step:
     ----------
     rule : Rule
     segmented : SegmentedRule
-        The rule as it updates the parameters.
+        The same rule with the parameters' segments.
     parameters : array, shape (size,)
         Changed in place.
     scale : callable
-        Returns the present factor of the rule's learning rate.
+        Returns the current factor of the rule's learning rate.
     counts : Counter
         Has the number of steps, as "steps".
 
@@ -142,7 +142,7 @@ class Step:
 
     @property
     def rate(self) -> float:
-        """The present learning rate."""
+        """The current learning rate."""
         return self._rule.rate * self._scale()
 
     def __call__(self, gradient: Any) -> None:
@@ -152,6 +152,6 @@ class Step:
         self._segmented.update(self._parameters, self.state, gradient, count, self.rate)
 
     def multiply_by_rates(self, vector: Any, factor: float, out: Any) -> None:
-        """Store `factor` times the present rates of the parameters, times `vector`, shape (size,), in `out`."""
+        """Store `factor` times the parameters' current rates, times `vector`, shape (size,), in `out`."""
         for part, of_part in self._segmented.rates:
             np.multiply(vector[part], factor * (self.rate * of_part), out=out[part])

@@ -1,4 +1,4 @@
-"""The requests that a replica's generator makes of the engine that runs it.
+"""The requests that a replica's generator makes of the engine that runs it, and the loop that answers them.
 
 The generator yields a request, and the value of the `yield` is the answer. Vectors are flat arrays with as many
 elements as the model has parameters.
@@ -6,15 +6,16 @@ elements as the model has parameters.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mpidl.parameters.ranges import Range
 
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
-    """Take the next minibatch. Answer: a handle for `Gradient`, or None when no data are left for this replica."""
+    """Take the next minibatch. Answer: a handle for `Gradient`, or None when no data are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class WaitForEpoch:
 class Clock:
     """Count one more step when its pushes are applied, and wait until no replica is more than `bound` steps behind.
 
-    Nobody waits for replicas that have no data left. Answer: None.
+    Replicas without data don't count. Answer: None.
     """
 
     bound: int
@@ -54,9 +55,9 @@ class Fetch:
 
     With `newer`, first wait until every shard has been updated since this replica's last fetch.
 
-    Where the algorithm's `Pattern` prefetches, copy what the previous request began to fetch and begin the next fetch,
-    which goes on while the replica computes. The parameters are then one request old, and may lack the replica's latest
-    pushes.
+    If the algorithm's `Pattern` prefetches, copy the parameters whose fetch the previous request started, and start the
+    next fetch, which proceeds while the replica computes. The parameters are then one request old, and may lack the
+    replica's latest pushes.
     """
 
     parameters: Any
@@ -65,7 +66,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send a vector to the servers. Answer: None, once the vector is on its way and may be changed again.
+    """Send a vector to the servers. Answer: None, once the vector is under way and may be changed again.
 
     The vector has shape (size,). If the servers' policy compares, it has shape (2, size), and its second row is the
     parameters that the first was computed at.
@@ -74,14 +75,14 @@ class Push:
     vector: Any
 
 
-# Requests of algorithms that exchange by reduction. The replicas themselves have the shards.
+# Requests of algorithms that exchange by reduction, where the replicas have the shards.
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Meet all replicas: the mean or the sum of their vectors is one update, whose result is copied to `parameters`.
+    """Update the shards by the mean or the sum of all replicas' vectors, and copy the result to `parameters`.
 
-    In a mean, each vector counts `weight`. Vectors are added in the order of the replicas. A replica without a vector
+    In a mean, each vector has a `weight`. Vectors are added in the order of the replicas. A replica without a vector
     takes part with None. All replicas must take part as long as any of them has a vector. `vector` may be
     `parameters`. Answer: the number of vectors.
     """
@@ -94,18 +95,18 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Say how fast this replica is. Answer: its steps per second over those of the fastest replica, at most 1.
+    """Measure this replica's speed. Answer: its steps per second over those of the fastest replica, at most 1.
 
-    Both were measured before the last reduction, since the one before; before the first, the answer is 1.
+    Both are measured between the last two reductions; before the first, the answer is 1.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class StartReduction:
-    """Begin to reduce a part of all replicas' vectors, while they compute: the mean is one update of that part.
+    """Start a reduction of a part of all replicas' vectors, while they compute: the mean is one update of that part.
 
-    The part of `vector` stays as it is until it is finished. Each vector counts `weight` in the mean; one of weight 0
-    doesn't count. All replicas start the same reductions in the same order. Answer: None.
+    The part of `vector` must not change until the reduction is finished. Each vector has a `weight` in the mean; one of
+    weight 0 is left out. All replicas start the same reductions in the same order. Answer: None.
     """
 
     vector: Any
@@ -115,10 +116,10 @@ class StartReduction:
 
 @dataclass(frozen=True, slots=True)
 class FinishReduction:
-    """Wait for the first reduction that is started and not finished, and copy its result to that part of `vector`.
+    """Wait for the first unfinished reduction, and copy its result to that part of `vector`.
 
-    If no vector counted, `vector` stays as it is. The replica's last `rest` batches are not in the results of all parts
-    of its vector yet. Answer: the number of vectors that counted.
+    If all weights were 0, `vector` isn't changed. The replica's last `rest` batches are not in the results of all parts
+    of its vector yet. Answer: the number of vectors with a weight.
     """
 
     vector: Any
@@ -130,10 +131,7 @@ class FinishReduction:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Update the shared parameters by the rule, in place and without any lock.
-
-    Elements whose gradient is 0 stay as they are. Answer: None.
-    """
+    """Update the shared parameters by the rule, in place, without locks, where the gradient isn't 0. Answer: None."""
 
     gradient: Any
 
@@ -167,9 +165,9 @@ class NextUnit:
 
 @dataclass(frozen=True, slots=True)
 class Accrue:
-    """Let the servers add the weighted sum of a unit's gradients, unless they have already added this unit.
+    """Send the weighted sum of a unit's gradients to the servers, which add each unit only once.
 
-    Answer: None, once the vector is on its way and may be changed again.
+    Answer: None, once the vector is under way and may be changed again.
     """
 
     unit: Unit
@@ -180,3 +178,37 @@ Request = (
     NextBatch | Gradient | WaitForEpoch | Clock | Fetch | Push | Reduce | Speed | StartReduction | FinishReduction
     | Update | NextUnit | Accrue
 )  # fmt: skip
+
+
+Wait = TypeVar("Wait")
+Result = TypeVar("Result")
+
+
+def drive(
+    requests: Generator[Any, Any, Result], actions: Mapping[type, Callable[[Any], Generator[Wait, Any, Any]]]
+) -> Generator[Wait, Any, Result]:
+    """Answer each request of a generator by the action for its type; return the generator's result.
+
+    Everything that an action yields passes through: an engine that is a generator uses ``yield from drive(...)``, and
+    its actions yield the events that they wait for.
+
+    Parameters
+    ----------
+    requests : generator
+        Yields requests and receives their answers, like `Algorithm.replica` and `Coordinated.coordinator`.
+    actions : mapping of type to callable
+        The action for each type of request: takes the request and returns a generator, which returns the answer.
+
+    Raises
+    ------
+    KeyError
+        There is no action for a request.
+    """
+    answer: Any = None
+    while True:
+        try:
+            request = requests.send(answer)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        answer = yield from actions[type(request)](request)

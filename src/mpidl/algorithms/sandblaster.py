@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Coordinator, Exchange, Replica, WarmStart
-from mpidl.algorithms.coordinator_requests import (
+from mpidl.algorithms.algorithm import Coordinated, Coordinator, Replica, WarmStart
+from mpidl.algorithms.coordination import (
     SEGMENTS,
     CoordinatorRequest,
     Evaluate,
@@ -21,25 +21,24 @@ from mpidl.algorithms.coordinator_requests import (
     Segment,
 )
 from mpidl.algorithms.downpour import Downpour
-from mpidl.algorithms.lbfgs import GRADIENT, History, direction
-from mpidl.algorithms.line_search import MoreThuente, Point
+from mpidl.algorithms.lbfgs import GRADIENT, History, MoreThuente, Point, direction
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
 from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
 
-#: Vectors on the shards beside the parameters, the gradient and the history.
+#: Vectors on the shards besides the parameters, the gradient and the history.
 PREVIOUS, ORIGIN, DIRECTION = "previous", "origin", "direction"
 #: Gradients of the parts of a batch: the part shared with the previous batch, the unshared part, and the part shared
 #: with the next batch.
 FIRST, MIDDLE, LAST = "first", "middle", "last"
-#: A curvature s'y below this fraction of y'y is rounding error; so is a decrease below this fraction of the objective.
+#: A curvature s'y below this fraction of y'y is rounding error, like a decrease below this fraction of the objective.
 ROUNDING = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
-class Sandblaster(Algorithm):
+class Sandblaster(Coordinated):
     """L-BFGS, driven by a coordinator that never sees the parameters; replicas compute a batch's gradient in portions.
 
     Parameters
@@ -48,15 +47,15 @@ class Sandblaster(Algorithm):
         Number of pairs in the history, m.
     batch : float
         Fraction of the training data in a batch. If it is less than 1, each iteration has another batch; objectives
-        are compared, and gradients subtracted, on the part that two batches share (Berahas, Nocedal, Takáč 2016).
+        are compared, and gradients subtracted, on the part shared by two batches (Berahas, Nocedal, Takáč 2016).
     overlap : float
         Fraction of a batch that it shares with the next one.
     unit : int
         Number of portions that a replica takes at a time and pushes together.
     backups : bool
-        Whether units that are outstanding near the end of a batch are handed out a second time.
+        Whether outstanding units near the end of a batch are assigned to a second replica.
     warm_start : int
-        Number of epochs that Downpour trains first, with Adagrad on the servers (the paper's hybrid).
+        Number of epochs of an initial run of Downpour, with Adagrad on the servers (the paper's hybrid).
     warm_rate : float
         Learning rate of the warm start.
     tolerance : float
@@ -76,18 +75,13 @@ class Sandblaster(Algorithm):
     warm_rate: Annotated[float, Meta(gt=0)] = 0.01
     tolerance: Annotated[float, Meta(ge=0)] = 0.0
 
-    @property
-    def exchange(self) -> Exchange:
-        return Exchange.OPERATIONS
-
     def vectors(self) -> tuple[str, ...]:
-        """See `Algorithm.vectors`: those that L-BFGS operates on."""
         parts = () if self.batch == 1 else (FIRST, MIDDLE, LAST)
         pairs = [f"{letter}{slot}" for letter in "sy" for slot in range(self.history + 1)]
         return (GRADIENT, PREVIOUS, ORIGIN, DIRECTION, *parts, *pairs)
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the paper's model replica (its algorithm 7.2); see `Algorithm.replica`."""
+        """Return the paper's model replica (its algorithm 7.2)."""
         accrued = parameters.copy()
         evaluation = None
         while (unit := (yield NextUnit())) is not None:
@@ -102,20 +96,16 @@ class Sandblaster(Algorithm):
             yield Accrue(unit, accrued)
 
     def coordinator(self, portions: int, state: dict[str, Any] | None = None) -> Coordinator:
-        """Return the coordinator of the paper's algorithm 7.2; see `Algorithm.coordinator`."""
+        """Return the coordinator of the paper's algorithm 7.2."""
         return _Optimiser(self, portions, state or {}).run()
 
     def units(self, portions: int) -> int:
-        """See `Algorithm.units`: each segment may end with a smaller unit."""
+        # Each segment may end with a smaller unit.
         return -(-portions // self.unit) + SEGMENTS
 
     def warm_start_run(self) -> WarmStart | None:
-        """See `Algorithm.warm_start_run`: the paper's hybrid."""
+        """Return the warm start of the paper's hybrid."""
         return WarmStart(Downpour(), Adagrad(self.warm_rate), self.warm_start) if self.warm_start else None
-
-    def resumes(self, state: dict[str, Any] | None) -> bool:
-        """See `Algorithm.resumes`: only Sandblaster's own checkpoints have a coordinator's state."""
-        return state is not None
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         if deterministic:
@@ -139,9 +129,9 @@ class _Optimiser:
         self._at_floor = False
 
     def run(self) -> Coordinator:
-        """Iterate until the gradient is small, no step makes progress, or the answer to an iteration says stop.
+        """Iterate until the gradient is small, no step makes progress, or the answer to an iteration is to stop.
 
-        No step does if the objective's slope promises less than its rounding error.
+        There is no progress if the objective's slope promises less than its rounding error.
         """
         history = self._history
         yield from self._evaluate()
@@ -178,9 +168,9 @@ class _Optimiser:
         return self._settings.batch == 1
 
     def _first_step(self, norm: float) -> float:
-        """Return the step that a search tries first: 1 if there is a history, else of length 1 (as L-BFGS-B's) or less.
+        """Return the first step of a search: 1 with a history, otherwise of length 1 (as in L-BFGS-B) or less.
 
-        Where the history was cleared, the gradient may be small because the minimum is near.
+        After the history was cleared, the gradient may be small because the minimum is near.
         """
         if self._history.order:
             return 1.0
@@ -189,7 +179,7 @@ class _Optimiser:
     def _descend(self, coefficients: np.ndarray, step: float) -> Generator[CoordinatorRequest, Any, Point | None]:
         """Search along a direction; leave parameters and gradient at the accepted point, or at the starting point.
 
-        Trials are evaluated on the next batch and judged by the part that it shares with the current one. The last
+        Trials are evaluated on the next batch and compared on the part that it shares with the current one. The last
         trial is the next iteration's evaluation.
         """
         terms = tuple(zip(coefficients.tolist(), self._history.names(), strict=True))
@@ -220,18 +210,18 @@ class _Optimiser:
 
     @property
     def _shared(self) -> str:
-        """The vector of the gradient of the part that this batch shares with the previous one."""
+        """The vector of the gradient of the part shared by this batch and the previous one."""
         return GRADIENT if self._whole else FIRST
 
     def _at(self, step: float) -> Generator[CoordinatorRequest, Any, tuple[float, float]]:
-        """Return the objective at a step along the direction, and its slope, on the part that two batches share."""
+        """Return the objective at a step along the direction, and its slope, on the part shared by two batches."""
         yield Operate((Combine(PARAMETERS, ((1.0, ORIGIN), (step, DIRECTION))),))
         yield from self._evaluate()
         (slope,) = yield Operate((Dot(((self._shared, DIRECTION),)),))
         return self._means[0], slope
 
     def _learn(self, accepted: Point | None) -> Generator[CoordinatorRequest, Any, list[str]]:
-        """Add the pair of an accepted step to the history, or clear it; return the vectors that have changed."""
+        """Add the pair of an accepted step to the history, or clear it; return the changed vectors."""
         history = self._history
         if accepted is None:
             history.order.clear()

@@ -15,13 +15,13 @@ from mpidl.shards.policies import Gather, Policy, inverse, unscaled
 
 @dataclass(frozen=True)
 class Softsync(Algorithm):
-    """Servers make one update from every floor(replicas / n) gradients, whichever replicas they come from.
+    """Servers make one update from every floor(replicas / n) gradients, from any replicas.
 
     Parameters
     ----------
     n : int
-        Divisor of the number of replicas. With 1, an update gathers as many gradients as there are replicas; with the
-        number of replicas it gathers one, as in Downpour.
+        Divisor of the number of replicas. With 1, an update has as many gradients as there are replicas; with the
+        number of replicas it has one, as in Downpour.
     modulate : bool
         Whether the rate of each gradient is divided by its staleness: alpha_0 / max(staleness, 1).
 
@@ -39,11 +39,8 @@ class Softsync(Algorithm):
     modulate: bool = True
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the learner of the paper, which fetches right after each push; see `Algorithm.replica`."""
-        while True:
-            batch = yield NextBatch()
-            if batch is None:
-                break
+        """Return the learner of the paper, which fetches right after each push."""
+        while (batch := (yield NextBatch())) is not None:
             yield Fetch(parameters)
             gradient = yield Gradient(parameters, batch)
             yield Push(gradient)

@@ -27,11 +27,8 @@ class Ssp(Algorithm):
     bound: Annotated[int, Meta(ge=0)] = 3
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker, which at clock c reads all updates up to c - s - 1; see `Algorithm.replica`."""
-        while True:
-            batch = yield NextBatch()
-            if batch is None:
-                break
+        """Return the worker, which at clock c reads all updates up to c - s - 1."""
+        while (batch := (yield NextBatch())) is not None:
             yield Fetch(parameters)
             gradient = yield Gradient(parameters, batch)
             yield Push(gradient)

@@ -14,9 +14,9 @@ from mpidl.parameters.ranges import split
 def stream(
     parameters: Any, step: Step, state: ReplicaState, window: int, fragments: int, overlap: int, mixing: float
 ) -> Replica:
-    """Make local steps and exchange each fragment every `window` steps, at an offset of its own.
+    """Make local steps and exchange each fragment every `window` steps, at its own offset.
 
-    A replica whose data have run out goes on without steps until nobody has made any since the last exchange.
+    A replica without data continues without steps until no replica has made any since the last exchange.
 
     Parameters
     ----------
@@ -25,30 +25,29 @@ def stream(
     step : Step
         Makes a local step.
     state : ReplicaState
-        What the replica keeps.
     window : int
         Number of steps between two exchanges of a fragment, H.
     fragments : int
         Number of fragments, P.
     overlap : int
-        Number of steps after which what comes of an exchange is used, tau.
+        Number of steps between the start of an exchange and the use of its result, tau.
     mixing : float
-        What the replica's own values count then, alpha; those that come count the rest.
+        Weight of the replica's own values then, alpha; the result has the rest.
 
     References
     ----------
-    A. Douillard et al. (2025), Streaming DiLoCo with overlapping communication, algorithm 2. What a fragment's change
-    is counted from is the result of its last exchange, which all replicas have in common.
+    A. Douillard et al. (2025), Streaming DiLoCo with overlapping communication, algorithm 2. A fragment's change is
+    relative to the result of its last exchange, which all replicas have in common.
     """
     parts = state.fragments or split(parameters.size, fragments)
     slices = [slice(*part) for part in parts]
     offsets = [number * window // len(parts) for number in range(len(parts))]
     counts = state.counts
-    # The results of the last exchanges; of fragments that are under way, the changes since those before.
+    # The results of the last exchanges; for fragments under way, the changes since the exchanges before.
     start = state.keep("start", parameters.copy())
 
     def sent(number: int) -> int:
-        """Return after which step the fragment was sent last; not above 0 if it was not."""
+        """Return the step after which the fragment was sent last; at most 0 if it was not."""
         return counts["position"] - (counts["position"] - offsets[number]) % window
 
     def begin(number: int) -> StartReduction:
@@ -58,10 +57,10 @@ def stream(
         sorted((n for n in range(len(parts)) if 0 < sent(n) <= counts["position"] < sent(n) + overlap), key=sent)
     )
     for number in under_way:
-        # A replica that is resumed sends again what its checkpoint doesn't have the result of.
+        # A resumed replica sends fragments again whose results aren't in its checkpoint.
         yield begin(number)
     while True:
-        # All replicas ask at the same positions, whether they have data or not: there a checkpoint may be cut.
+        # All replicas ask at the same positions, with or without data: a checkpoint may be taken there.
         if (batch := (yield NextBatch())) is not None:
             step((yield Gradient(parameters, batch)))
         counts["position"] += 1
@@ -84,7 +83,7 @@ def stream(
 
 
 def _mix(own: Any, common: Any, mixing: float) -> None:
-    """Mix the common values into a replica's own, which count `mixing`; those that are equal keep their bits."""
+    """Mix the common values into a replica's own, of weight `mixing`; equal values keep their bits."""
     if mixing:
         own -= common
         own *= mixing

@@ -14,7 +14,7 @@ from mpidl.algorithms.requests import Gradient, NextBatch, Reduce
 class Sync(Algorithm):
     """All replicas step together by the mean of their gradients: serial SGD on batches of replicas x batch samples.
 
-    Each gradient counts as much as its batch: by its samples, or by the batch's weight.
+    Gradients are weighted by the samples of their batches, or by the batches' weights.
     """
 
     name: ClassVar[str] = "sync"
@@ -24,7 +24,7 @@ class Sync(Algorithm):
         return Exchange.REDUCTION
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the learner of the papers; see `Algorithm.replica`."""
+        """Return the learner of the papers."""
         while True:
             batch = yield NextBatch()
             gradient = None

@@ -1,4 +1,4 @@
-"""The parts of algorithms whose replicas make several local steps between two exchanges."""
+"""Parts of algorithms whose replicas make several local steps between two exchanges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def local_steps(
 ) -> Generator[Request, Any, int]:
     """Make `window` steps, or fewer if the data run out, and return their number.
 
-    A resumed replica makes those that are left; ``counts["done"]`` is the number of those made, 0 between two windows.
+    A resumed replica makes the remaining ones; ``counts["done"]`` is the number of those made, 0 between two windows.
 
     Parameters
     ----------
@@ -32,7 +32,6 @@ def local_steps(
     step : callable
         Takes a gradient, shape (size,), and changes the parameters by it.
     state : ReplicaState
-        What the replica keeps.
     """
     counts = state.counts
     while counts["done"] < window and (batch := (yield NextBatch())) is not None:
@@ -42,7 +41,7 @@ def local_steps(
 
 
 def local_window(window: int, dynamic: bool, state: ReplicaState) -> Generator[Request, Any, int]:
-    """Return how many steps this replica makes in the round that it is in: `window`, or fewer if it is slower.
+    """Return this replica's number of steps in the current round: `window`, or fewer if it is slower.
 
     Parameters
     ----------
@@ -51,7 +50,7 @@ def local_window(window: int, dynamic: bool, state: ReplicaState) -> Generator[R
     dynamic : bool
         Whether a slower one makes fewer, in proportion to its speed, so that all end together.
     state : ReplicaState
-        Keeps the number, as ``counts["window"]``, until the next round.
+        Has the number as ``counts["window"]`` until the next round.
 
     References
     ----------
@@ -65,19 +64,7 @@ def local_window(window: int, dynamic: bool, state: ReplicaState) -> Generator[R
 
 
 def inner_steps(parameters: Any, name: str, rate: float, state: ReplicaState) -> Step:
-    """Return a function of a gradient that makes a replica's local steps; the parameters are kept.
-
-    Parameters
-    ----------
-    parameters : array, shape (size,)
-        Changed by each step.
-    name : str
-        Name of the rule in `mpidl.rules.RULES`.
-    rate : float
-        Learning rate of the rule.
-    state : ReplicaState
-        What the replica keeps.
-    """
+    """Return a function of a gradient that makes a replica's local steps by the rule `name` in `mpidl.rules.RULES`."""
     state.keep("parameters", parameters)
     return state.step_by(RULES[name](rate=rate), parameters)  # type: ignore[call-arg]
 
@@ -104,10 +91,9 @@ def commit_windows(
     window : int
         Number of steps between pushes, lambda; the last push of a run may have fewer.
     state : ReplicaState
-        What the replica keeps.
     factor : float
     with_origin : bool
-        Whether what was fetched is pushed too; see `Push`.
+        Whether each `Push` includes the fetched parameters.
     """
     counts, local = state.counts, state.step_by(Sgd(rate), parameters)
     pushed = beside(parameters) if with_origin else parameters.copy()
@@ -120,7 +106,7 @@ def commit_windows(
         np.subtract(parameters, start, out=change)
         np.multiply(change, factor, out=change)
         if factor == 1.0:
-            # Others commit theirs before this replica sees them: whole changes together would overshoot.
+            # Others commit theirs before this replica sees them: the sum of whole changes would overshoot.
             state.scale_statistics(change, 1 / counts["done"])
         counts.pop("done")
         return Push(pushed)
@@ -138,5 +124,5 @@ def commit_windows(
 
 
 def beside(parameters: Any) -> Any:
-    """Return an array of two rows like `parameters`, for a `Push` that brings the parameters that were fetched."""
+    """Return an array of two rows like `parameters`, for a `Push` that includes the fetched parameters."""
     return np.empty_like(parameters, shape=(2, parameters.size))

@@ -23,6 +23,9 @@ class Spent:
         Sum of the squares of the gradients' durations, in seconds squared.
     waiting_seconds : float
         Time that a replica waited for servers; mean over the replicas.
+    bytes_behind : int
+        Bytes fetched right behind a push, while the rest of the push was under way, which `fetching_seconds` leaves
+        out.
     busy_seconds : list of float
         Time that the server of each shard has worked.
     """
@@ -36,6 +39,7 @@ class Spent:
     fetching_seconds: float = 0.0
     pushing_seconds: float = 0.0
     waiting_seconds: float = 0.0
+    bytes_behind: int = 0
     busy_seconds: list[float] = field(default_factory=list)
 
 
@@ -54,8 +58,6 @@ class Totals:
         no weights, sum of the samples' losses and number of samples.
     pushes, fetches, bytes_pushed, bytes_fetched : int
         Number of pushes and fetches of whole vectors by all replicas, and their bytes.
-    bytes_behind : int
-        The bytes fetched right behind a push, while the rest of the push was under way.
     bytes_moved : int
         Bytes that ranks of the same replica have sent each other.
     dropped : int
@@ -78,7 +80,6 @@ class Totals:
     fetches: int = 0
     bytes_pushed: int = 0
     bytes_fetched: int = 0
-    bytes_behind: int = 0
     bytes_moved: int = 0
     dropped: int = 0
     first_fetch: float = 0.0
@@ -122,7 +123,7 @@ class Totals:
             "compute": mean,
             "compute_deviation": variance**0.5 / mean,
             "service": sum(spent.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
-            "bandwidth": (self.bytes_pushed + self.bytes_fetched - self.bytes_behind) / moving if moving else None,
+            "bandwidth": (self.bytes_pushed + self.bytes_fetched - spent.bytes_behind) / moving if moving else None,
         }
 
     def shares(self) -> dict[str, float]:
@@ -150,10 +151,10 @@ class Totals:
 
 
 #: Sums over the workers, and sums over the first ranks of the replicas.
-SUMS = ("bytes_pushed", "bytes_fetched", "bytes_behind", "bytes_moved")
+SUMS = ("bytes_pushed", "bytes_fetched", "bytes_moved")
 OF_LEADS = ("samples", "batches", "loss", "weight", "pushes", "fetches")
 #: The same of `Spent`.
-SPENT_SUMS = ("fetching_seconds", "pushing_seconds")
+SPENT_SUMS = ("bytes_behind", "fetching_seconds", "pushing_seconds")
 SPENT_OF_LEADS = ("computing_seconds", "overhead_seconds", "computing_squares")
 
 

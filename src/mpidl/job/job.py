@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config
 from mpidl.data import CachedSplit, Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.data.schedule import Schedule
@@ -258,7 +259,9 @@ class Job:
     @property
     def resumes(self) -> bool:
         """Whether the algorithm resumes from the checkpoint, and doesn't just start from its parameters."""
-        return self.checkpoint is not None and self.algorithm.resumes(self.checkpoint.position.state)
+        if self.checkpoint is None:
+            return False
+        return not self.algorithm.coordinated or self.checkpoint.position.state is not None
 
     @property
     def checkpoints(self) -> Path:
@@ -268,7 +271,8 @@ class Job:
     @property
     def units(self) -> int:
         """Largest number of units of a coordinator's evaluation; 0 without a coordinator."""
-        return self.algorithm.units(self.schedule.portions.per_epoch)
+        algorithm = self.algorithm
+        return algorithm.units(self.schedule.portions.per_epoch) if isinstance(algorithm, Coordinated) else 0
 
     def rate_at(self, portion: int) -> float:
         """Return the factor of all rates for a gradient of this portion."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.errors import shown
 from mpidl.job.job import Job

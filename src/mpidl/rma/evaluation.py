@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mpidl.algorithms.coordinator_requests import Segment
+from mpidl.algorithms.coordination import Segment
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import TICKETS, Control, Notice

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import RankError
@@ -48,7 +49,7 @@ class Coordinator:
         self._job, self._reporter, self._partitions = job, reporter, len(job.slices)
         self._control = RunControl(job, reporter, self, time.time(), rank)
         self._sandblaster: SandblasterCoordinator | None = None
-        if job.algorithm.coordinated:
+        if isinstance(job.algorithm, Coordinated):
             portions, state = job.schedule.portions, job.position.state
             self._sandblaster = SandblasterCoordinator(job.algorithm, portions, state, self)
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
-from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.algorithms.coordination import Iteration
 from mpidl.data.schedule import Schedule
 from mpidl.engines.totals import Totals
 from mpidl.errors import NOT_FINITE

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from mpidl.algorithms import Exchange
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.data import Split
 from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_fragments import ByFragments
@@ -116,7 +117,7 @@ class Worker:
                 shards, self._encodings, pattern=algorithm.pattern(self._replicas),
                 model=job.model if self._direct else None, in_rounds=job.config.run.deterministic,
             )  # fmt: skip
-        if algorithm.coordinated:
+        if isinstance(algorithm, Coordinated):
             return SandblasterWorker(
                 shards, algorithm=algorithm, portions=job.schedule.portions,
                 between=self._report_interruption, test=self._evaluate_pieces,

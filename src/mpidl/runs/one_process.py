@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
@@ -73,7 +73,7 @@ class OneProcess:
         job.rehearse()
         load_buffers(job, 0)
         chunk = CHUNK_BYTES // job.dtype.itemsize
-        alone = replicas == 1 and not self._virtual and job.algorithm.only_reads
+        alone = replicas == 1 and not self._virtual and job.algorithm.pattern(replicas).only_reads
         whole = job.model.parameters if alone else np.empty(job.layout.size, job.dtype)
         self._shards = [fill(job, range, whole[slice(*range)], chunk) for range in self._ranges()]
         for split in (job.dataset.train, *job.evaluated.values()):

@@ -106,7 +106,7 @@ def warm_start(config: Config, position: Position | None) -> Config | None:
     first = config.algorithm.warm_start_run()
     if first is None:
         return None
-    if position is not None and (config.algorithm.resumes(position.state) or position.epoch >= first.epochs):
+    if position is not None and (position.state is not None or position.epoch >= first.epochs):
         return None
     run = dataclasses.replace(config.run, epochs=first.epochs, steps=None)
     return dataclasses.replace(config, algorithm=first.algorithm, rule=first.rule, run=run)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpidl.algorithms.coordinator_requests import SEGMENTS, Segment
+from mpidl.algorithms.coordination import SEGMENTS, Segment
 from mpidl.shards.staleness import BINS
 from mpidl.storage.position import ReplicaPosition
 

@@ -18,8 +18,7 @@ import numpy as np
 import simpy
 
 from mpidl.algorithms.algorithm import Exchange
-from mpidl.algorithms.drive import drive
-from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch
+from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
 from mpidl.data.loader import Loader
 from mpidl.engines.totals import Spent, Totals
 from mpidl.engines.training import Training

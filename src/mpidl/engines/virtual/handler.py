@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mpidl.algorithms.coordinator_requests import Iteration
+from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.virtual.cluster import VirtualReplica
 from mpidl.engines.virtual.server import Process
 

@@ -10,10 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate
-from mpidl.algorithms.drive import drive
-from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit
-from mpidl.algorithms.units import UnitData, cut_units, minibatches, segment_sums, targets
+from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordination import (
+    Evaluate,
+    Evaluation,
+    Iteration,
+    Operate,
+    UnitData,
+    cut_units,
+    minibatches,
+    segment_sums,
+    targets,
+)
+from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit, drive
 from mpidl.engines.training import Training
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, Hooks
@@ -64,6 +73,7 @@ class VirtualSandblaster(ThroughServers):
         state: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(cluster, training.algorithm, replicas=1)
+        assert isinstance(training.algorithm, Coordinated)
         self._algorithm, self._compute, self._hooks, self._state = training.algorithm, compute, hooks, state
         schedule, self._portions = training.schedule, training.schedule.portions
         self._samples = schedule.steps / schedule.steps_per_epoch * schedule.portions.samples

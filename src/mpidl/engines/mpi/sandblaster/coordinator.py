@@ -8,10 +8,9 @@ from dataclasses import replace
 from math import fsum
 from typing import Any, Protocol
 
-from mpidl.algorithms.algorithm import Algorithm
-from mpidl.algorithms.coordinator_requests import Evaluate, Evaluation, Iteration, Operate, Segment
-from mpidl.algorithms.drive import drive
-from mpidl.algorithms.units import cut_units, segment_sums
+from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordination import Evaluate, Evaluation, Iteration, Operate, Segment, cut_units, segment_sums
+from mpidl.algorithms.requests import drive
 from mpidl.data.schedule import Portions
 from mpidl.rma.coordinator import CoordinatorLink
 from mpidl.transport.protocol import Begin, Complete, Obeyed
@@ -49,7 +48,7 @@ class SandblasterCoordinator:
 
     Parameters
     ----------
-    algorithm : Algorithm
+    algorithm : Coordinated
     portions : Portions
     state : dict, optional
         The state from which the algorithm's coordinator resumes.
@@ -57,7 +56,7 @@ class SandblasterCoordinator:
     """
 
     def __init__(
-        self, algorithm: Algorithm, portions: Portions, state: dict[str, Any] | None, hooks: CoordinatorHooks
+        self, algorithm: Coordinated, portions: Portions, state: dict[str, Any] | None, hooks: CoordinatorHooks
     ) -> None:
         self._algorithm, self._portions, self._state, self._hooks = algorithm, portions, state, hooks
         self._evaluation = self._tests = 0

@@ -7,8 +7,7 @@ from math import fsum
 
 import numpy as np
 
-from mpidl.algorithms.coordinator_requests import Operate
-from mpidl.algorithms.units import cut_units, targets
+from mpidl.algorithms.coordination import Operate, cut_units, targets
 from mpidl.rma.server import ServerLink
 from mpidl.shards.operations import PARAMETERS, Dot
 from mpidl.shards.shard import Shard

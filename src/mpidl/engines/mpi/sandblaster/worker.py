@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Algorithm
-from mpidl.algorithms.coordinator_requests import Segment
+from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordination import Segment, UnitData, cut_units, minibatches
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit
-from mpidl.algorithms.units import UnitData, cut_units, minibatches
 from mpidl.data.schedule import Portions
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
 from mpidl.parameters.ranges import Range
@@ -28,7 +27,7 @@ class SandblasterWorker(ThroughServers):
     ----------
     shards
         See `ThroughServers`.
-    algorithm : Algorithm
+    algorithm : Coordinated
     portions : Portions
         Units are made of these, in the order of the first epoch.
     between : callable
@@ -41,7 +40,7 @@ class SandblasterWorker(ThroughServers):
         self,
         shards: Sequence[Range],
         *,
-        algorithm: Algorithm,
+        algorithm: Coordinated,
         portions: Portions,
         between: Callable[[], None],
         test: Callable[[], int],
