@@ -169,9 +169,8 @@ class Case:
 
     def _costs(self) -> Costs:
         """Measure the doctor's speeds, on all ranks."""
-        from mpidl.doctor.gradients import speeds
-        from mpidl.doctor.pair import Pair
-        from mpidl.doctor.windows import sends
+        from mpidl.doctor.measuring import speeds
+        from mpidl.doctor.windows import Pair, sends
 
         found = speeds()
         pair = self._comm.Split(self._comm.rank // 2)

@@ -48,7 +48,7 @@ def main() -> None:
         sys.exit(start(2).returncode)
     from mpi4py import MPI
 
-    from mpidl.doctor.pair import Pair
+    from mpidl.doctor.windows import Pair
 
     pair = Pair(MPI.COMM_WORLD)
     rows = [row for size in SIZES if (row := transfer(pair, size, arguments.rounds))]

@@ -8,7 +8,7 @@ def pair():
     """Return the pair of the first and the last rank; None on the others."""
     from mpi4py import MPI
 
-    from mpidl.doctor.pair import Pair
+    from mpidl.doctor.windows import Pair
 
     world = MPI.COMM_WORLD
     chosen = world.rank in (0, world.size - 1)

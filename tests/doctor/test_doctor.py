@@ -62,9 +62,9 @@ def test_a_sound_machine(mpidl_doctor, tmp_path):
             def find_spec(self, name, path=None, target=None):
                 if name == "mpidl.doctor.ranks":
                     sys.meta_path.remove(self)
-                    from mpidl.doctor import gradients
-                    gradients.PRODUCTS.clear()
-                    gradients.ROUNDS = 1
+                    from mpidl.doctor import measuring
+                    measuring.PRODUCTS.clear()
+                    measuring.ROUNDS = 1
         sys.meta_path.insert(0, Finder())
         """
     ended = mpidl_doctor(first, "--save", "measured.toml")
@@ -135,11 +135,11 @@ def test_a_probe_that_hangs_ends_the_job(mpidl_doctor):
     ended = mpidl_doctor(
         """
         import time
-        from mpidl.doctor import examination, library
+        from mpidl.doctor import examination, machine
         examination.PATIENCE = 5.0
         def hang():
             time.sleep(100)
-        library.threads = hang
+        machine.threads = hang
         """
     )
     assert ended.returncode == 1

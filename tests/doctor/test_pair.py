@@ -153,9 +153,9 @@ def test_what_is_measured_is_kept(comm, pair, tmp_path, monkeypatch):
     if comm.size > 2:
         pytest.skip("takes 2 ranks")
     from mpidl.config.measured import read
-    from mpidl.doctor import gradients, measuring
+    from mpidl.doctor import measuring
 
-    monkeypatch.setattr(gradients, "ROUNDS", 1)
+    monkeypatch.setattr(measuring, "ROUNDS", 1)
     if pair is not None:
         path = tmp_path / "measured.toml"
         probes = measuring.Measuring(pair, "allocate", path)
@@ -165,8 +165,8 @@ def test_what_is_measured_is_kept(comm, pair, tmp_path, monkeypatch):
         if pair.origin:
             found = read(path)
             assert found.between is None
-            assert set(found.node.flops_of) == set(gradients.PRODUCTS)
-            assert {"activation", *found.node.elements_of} == set(gradients.ELEMENTWISE)
+            assert set(found.node.flops_of) == set(measuring.PRODUCTS)
+            assert {"activation", *found.node.elements_of} == set(measuring.ELEMENTWISE)
             assert min(found.node.elements, found.node.parameter_bandwidth, *found.node.elements_of.values()) > 1e6
             assert min(found.node.flops, found.node.update, found.within.send_bandwidth) > 1e7
             assert 0 < found.within.send_latency < 1

@@ -36,9 +36,9 @@ def main(save: Path | None = None) -> int:
     environment.limit_threads()
     examination = Examination(speaks=started.rank == 0)
     _examine_machine(examination)
-    from mpidl.doctor import library
+    from mpidl.doctor import machine
 
-    if not examination.check("MPI library", library.identify):
+    if not examination.check("MPI library", machine.identify):
         return examination.end()
     from mpidl.doctor.ranks import examine
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.doctor import library, machine, serving, windows
+from mpidl.doctor import machine, serving, windows
 from mpidl.doctor.examination import Examination, Finding
 from mpidl.doctor.measuring import Measuring
-from mpidl.doctor.pair import Pair, typical
+from mpidl.doctor.windows import Pair, typical
 from mpidl.report.text import duration
 from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
 from mpidl.wire import FORMATS, parse
@@ -44,9 +44,9 @@ def examine(examination: Examination, save: Path | None = None) -> int:
 
 def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> int:
     examination.comm = pair.comm
-    examination.check("thread level", library.threads)
+    examination.check("thread level", machine.threads)
     examination.check("ranks", partial(places, pair))
-    examination.check("after a rank's death", library.fault_tolerance)
+    examination.check("after a rank's death", machine.fault_tolerance)
     if not pair.one_node:
         examination.check("TCP congestion control", machine.congestion)
     allocated = allocation_chosen()

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.doctor.examination import Finding, Verdict
-from mpidl.doctor.pair import ORIGIN, TARGET, Pair
+from mpidl.doctor.windows import ORIGIN, TARGET, Pair
 from mpidl.parameters.ranges import Range
 from mpidl.rma.backoff import POLLING_SLEEP
 from mpidl.rma.doorbells import Doorbells
