@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import simpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,12 @@ from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
 from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
+from mpidl.engines.virtual.cluster import VirtualCluster
+from mpidl.engines.virtual.machines import Machines
+from mpidl.engines.virtual.relay import VirtualRelay
+from mpidl.engines.virtual.server import VirtualServer
 from mpidl.engines.virtual.times import Constant, Death, Exponential, Times
+from mpidl.engines.virtual.traffic import Traffic
 from mpidl.parameters import Range, shards
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -158,52 +164,62 @@ def test_statistics_are_averaged(tally):
 
 
 @pytest.fixture
-def by_hand(tally):
-    """Return a function that makes a relay of two replicas, which compute all the time: the test pushes for them.
+def by_hand():
+    """Return a function that makes a relay of two replicas, for which the test pushes.
 
-    It returns the relay, a function that pushes for a replica and returns the event that this is applied, and one that
-    lets time pass and returns how many vectors have left for the server since the beginning.
+    It returns the relay, a function that pushes for a replica and returns the event that this is applied, one that lets
+    time pass and returns how many vectors have left for the server since the beginning, and what the server receives:
+    clock, portions and first value of each push.
     """
 
     def make(copy=0.0):
-        problem = tally()
-        vector = np.ones_like(problem[0].parameters)
-        times = two_nodes(compute=Constant(1e9), memory_bandwidth=vector.nbytes / copy if copy else math.inf)
-        run = engine(problem, Downpour(), times, replicas=5)
-        relay, environment = run._handler._relays[0], run._environment
+        vector, environment, received = np.ones(13), simpy.Environment(), []
+        times = two_nodes(compute=Constant(1.0), memory_bandwidth=vector.nbytes / copy if copy else math.inf)
+        shard = Shard(Range(0, 13), np.zeros(13), ScheduledRule(Sgd(1.0)), Downpour().policy(5), 13, clock=6)
+        receive = shard.receive_push
 
-        def push(replica, fetched=0, portion=0):
+        def noted(worker, fetched, values, portions):
+            received.append((fetched, portions, values[0]))
+            receive(worker, fetched, values, portions)
+
+        shard.receive_push = noted
+        machines = Machines(environment, times, seed=3, replicas=5, servers=1)
+        servers = [VirtualServer(environment, shard)]
+        cluster = VirtualCluster(environment, machines, servers, vector.dtype, lambda: float(environment.now))
+        relay = VirtualRelay(machines.replicas, *machines.relays, cluster, Traffic(cluster, None), None)
+
+        def push(replica, fetched=6, portion=0):
             return environment.process(relay.push(replica, vector, [fetched], (portion, portion)))
 
         def sent(until):
             environment.run(until)
-            return run.totals.bytes_pushed / vector.nbytes
+            return cluster.totals.bytes_pushed / vector.nbytes
 
         assert sent(1.0) == 0
-        return relay, push, sent
+        return relay, push, sent, received
 
     return make
 
 
 def test_a_sum_is_as_stale_as_the_oldest_push_in_it(by_hand):
-    relay, push, _ = by_hand()
+    _, push, sent, received = by_hand()
     for replica, fetched, portion in ((0, 5, 7), (1, 2, 9)):
         push(replica, fetched, portion)
-    (gathered,) = relay._sums
-    assert (gathered.fetched, gathered.portions, gathered.pushes) == ([2], (7, 9), 2)
+    assert sent(2.0) == 1
+    assert received == [(2, (7, 9), 2.0)]
 
 
 def test_a_relay_waits_for_who_is_due_and_no_longer(by_hand):
     # A step has taken 1 s: the other one is waited for 0.6 s.
-    _, push, sent = by_hand()
+    _, push, sent, _ = by_hand()
     push(0)
     assert [sent(1.59), sent(1.61)] == [0, 1]
-    _, push, sent = by_hand()
+    _, push, sent, _ = by_hand()
     push(0)
     assert sent(1.3) == 0
     push(1)
     assert sent(1.31) == 1
-    relay, push, sent = by_hand()
+    relay, push, sent, _ = by_hand()
     push(0)
     assert sent(1.3) == 0
     relay.leaves(1)
@@ -216,12 +232,11 @@ def test_a_relay_waits_for_who_is_due_and_no_longer(by_hand):
 
 
 def test_pushes_are_added_up_one_after_the_other_and_then_sent_together(by_hand):
-    relay, push, sent = by_hand(copy=0.1)
+    _, push, sent, received = by_hand(copy=0.1)
     first, second = push(0), push(1)
     # Whoever comes when the relay waits for nobody any more is in the next sum.
     assert sent(1.15) == 0
     push(0)
-    assert [gathered.pushes for gathered in relay._sums] == [2, 1]
     assert [sent(1.19), sent(1.21)] == [0, 1]
     # The relay shows the parameters when it has copied them.
     assert not first.triggered
@@ -230,3 +245,5 @@ def test_pushes_are_added_up_one_after_the_other_and_then_sent_together(by_hand)
     sent(1.31)
     assert first.triggered
     assert second.triggered
+    assert sent(3.0) == 2
+    assert [value for *_, value in received] == [2.0, 1.0]
