@@ -2,8 +2,8 @@
 
 Each worker has two counters for each of its shards, in the window of the server that holds it: `asked`, which the
 worker sets, and `answered`, which the server sets to the same number once the answer lies in its window for the worker
-to read. A server that can be asked to answer later sends it then. What a worker has pushed before it asks is in the
-answer.
+to read. A server that supports deferred gets sends it then. The answer has all that the worker has pushed before it
+asks.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DifferenceFetch:
     worker : int
         Number of this worker among those that fetch the shard.
     copy : Differences
-        This worker's copy. A copy that has begun is brought to the server, which then follows it.
+        This worker's copy. A copy that has begun is sent to the server, which then follows it.
     doorbells : Doorbells
     shard : int
         The shard's number.
@@ -95,7 +95,7 @@ class DifferenceFetch:
             self._window.get_when(*self._answer(), *counter, number)
 
     def _answer(self) -> tuple[np.ndarray, int, str, int]:
-        """Return where the answer goes, and where it lies: rank, region and offset."""
+        """Return the destination of the answer, and its source: rank, region and offset."""
         copy, name = self._copy, self._names
         if copy.begun:
             return self._encoded, self.server, name.encoded, self._worker * copy.nbytes
@@ -103,11 +103,11 @@ class DifferenceFetch:
 
     @property
     def answered(self) -> bool:
-        """Whether the server, when it was looked at last, had answered."""
+        """Whether the server had answered when its counter was last read."""
         return bool(self._answered[0] == self._asked[0])
 
     def start_looking(self) -> None:
-        """Start looking whether the server has answered, or waiting for its answer; the caller flushes."""
+        """Start reading whether the server has answered, or waiting for its answer; the caller flushes."""
         if self._comes:
             self._answered[0] = self._asked[0]
         else:
@@ -119,7 +119,7 @@ class DifferenceFetch:
             self._window.get(*self._answer())
 
     def take(self) -> None:
-        """Bring the copy up to date by the answer, which has arrived."""
+        """Update the copy by the answer, which has arrived."""
         copy = self._copy
         if copy.begun:
             copy.decode(self._encoded)
@@ -128,7 +128,7 @@ class DifferenceFetch:
 
 
 def take_answers(window: RemoteMemory, fetches: Collection[DifferenceFetch]) -> bool:
-    """Take the answers that there are to all that has been asked; return whether none is missing."""
+    """Take the answers so far; return whether none is missing."""
     waiting = [each for each in fetches if not each.answered]
     for each in waiting:
         each.start_looking()
@@ -162,7 +162,7 @@ class DifferenceAnswers:
     shard : int
         The shard's number.
     pending : callable
-        Returns how many chunks of a worker wait to be applied.
+        Returns the number of a worker's chunks that wait to be applied.
     statistics : sequence of Range
         The ranges of the shard that hold statistics.
     """

@@ -39,7 +39,7 @@ class Inbox:
         headers = window.local(name.headers).reshape(workers, slots, HEADER)
         rings = window.local(name.slots).reshape(workers, geometry.ring)
         self._headers = [[headers[w, s] for s in range(slots)] for w in range(workers)]
-        # The slots of each ring, as they lie if its worker encodes chunks or, first, if it does not.
+        # The slots of each ring as a worker that doesn't encode chunks lays them out, and as one that does.
         self._payloads = [
             [[ring[s * stride : (s + 1) * stride] for s in range(slots)] for ring in rings]
             for stride in (geometry.stride(False), geometry.stride(True))
@@ -47,7 +47,7 @@ class Inbox:
         self._rows = 1 if geometry.encoding is None else geometry.encoding.wire.rows
         self._decoded = np.empty(0 if geometry.encoding is None else self._rows * chunk, geometry.dtype)
         self._taken = [0] * workers
-        # What `published` was when nothing was waiting; a worker may have published before this end exists.
+        # `published` when nothing was waiting; a worker may have published before this end exists.
         self._seen = bytes(self._published.nbytes)
         self._last = geometry.chunks - 1
         self._expected = [(0, self._last)] * workers
@@ -89,7 +89,7 @@ class Inbox:
         return message
 
     def _message(self, worker: int, slot: int, expected: tuple[int, int]) -> Message:
-        """Return what is in a slot, which must be a chunk of a push or what comes between pushes."""
+        """Return the message in a slot, which must be the expected chunk or one between two pushes."""
         push, chunk, fetched, count, first, last, encoded = self._headers[worker][slot].tolist()
         if (push, chunk) != expected and (chunk not in (END, MARK) or (push, self._last) != expected):
             raise MpidlError(
@@ -117,7 +117,7 @@ class Inbox:
         self._expected[worker] = (push, chunk - 1) if chunk else (push + 1, self._last)
 
     def acknowledge(self, worker: int) -> None:
-        """Show `worker` what has been released, and wake it if it may be waiting for that."""
+        """Show `worker` the number of released chunks, and wake it if it may be waiting for them."""
         taken = self._taken[worker]
         self._window.sync()
         self._consumed[worker] = taken

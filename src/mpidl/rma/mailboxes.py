@@ -3,8 +3,8 @@
 Each worker has a ring of chunk slots for each of its shards, in the window of the server that holds it. Two counters
 make it a queue with one writer and one reader, without locks: `published` (chunks that the worker has written, set by
 the worker after their data have arrived) and `consumed` (chunks that the server has applied, set by the server). The
-worker learns of free slots, and that its pushes are applied, by reading `consumed`: nothing is ever written to a
-worker, who does not enter MPI while it computes.
+worker learns of free slots and of applied pushes by reading `consumed`: nothing is ever written to a worker, which
+does not enter MPI while it computes.
 
 A push travels from its last chunk to its first, as back-propagation computes a gradient, and rings are filled from
 their last slot to their first: chunks that are neighbours in the vector are neighbours in the ring, and one transfer
@@ -26,7 +26,7 @@ from mpidl.transport.protocol import Header
 #: Plain integers, which index arrays faster than an enumeration's.
 PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST, ENCODED = (int(number) for number in Header)
 HEADER = len(Header)
-#: Chunks that a worker publishes at once at most: each publication costs two round trips.
+#: Most chunks that a worker publishes at once: each publication costs two round trips.
 GROUP = 8
 
 

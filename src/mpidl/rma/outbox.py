@@ -90,7 +90,7 @@ class Outbox:
         return self._push.left_from(start) > 0
 
     def has_room(self) -> bool:
-        """Return whether there is room for a group of the push or for half of a ring; if not, the server tells when."""
+        """Return whether a group of the push or half of a ring has room; if not, the server announces it."""
         return self.ring.has_room(min(self._group, self._push.left_from(), self._geometry.slots // 2))
 
     def write(self, values: Any, start: int = 0) -> bool:
@@ -117,7 +117,7 @@ class Outbox:
         return True
 
     def write_end(self) -> bool:
-        """Start saying that no push follows; False if there is no free slot yet."""
+        """Start announcing that no push follows; False if there is no free slot yet."""
         return self._write_between(END)
 
     def write_mark(self, order: int) -> bool:

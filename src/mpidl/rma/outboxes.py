@@ -11,7 +11,7 @@ from mpidl.rma.verbs import RemoteMemory
 
 
 class Outboxes:
-    """A worker's ends of its rings for all its shards, whose servers it asks and tells side by side.
+    """A worker's ends of the mailboxes of all its shards, whose servers it contacts side by side.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Outboxes:
         self._all, self._unended, self._unmarked = list(outboxes), list(outboxes), list[Outbox]()
 
     def __getitem__(self, number: int) -> Outbox:
-        """Return the end of the ring for the worker's shard of that number, from 0."""
+        """Return the end of the mailbox of the worker's shard of that number, from 0."""
         return self._all[number]
 
     @property
@@ -38,7 +38,7 @@ class Outboxes:
         return sum(outbox.bytes for outbox in self._all)
 
     def begin(self, fetched: Sequence[int], portions: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
-        """Begin a push; `send` until it returns True. See `Outbox.begin`; `fetched` is of each shard."""
+        """Begin a push, to `send` until that returns True; see `Outbox.begin`. `fetched` has each shard's clock."""
         for outbox, clock in zip(self._all, fetched, strict=True):
             outbox.begin(clock, portions, zero_copy)
 
@@ -62,7 +62,7 @@ class Outboxes:
             self._publish(written)
 
     def end(self) -> bool:
-        """Say that no push follows; False, to be called again, if a shard has no free slot yet."""
+        """Announce that no push follows; False, to be called again, if a shard has no free slot yet."""
         self._unended = self._tell(self._unended, lambda outbox: outbox.write_end())
         return not self._unended
 
@@ -84,12 +84,12 @@ class Outboxes:
         return all(applied)
 
     def start_asking(self) -> None:
-        """Start asking the servers how far they have come; the caller flushes."""
+        """Start reading the servers' counters; the caller flushes."""
         for outbox in self._all:
             outbox.ring.ask()
 
     def _publish(self, written: Sequence[Outbox]) -> None:
-        """Show servers what has been written, once it is there."""
+        """Show the servers their new messages, once these have arrived."""
         for outbox in written:
             self._window.fence(outbox.server)
         for outbox in written:

@@ -68,7 +68,7 @@ class PushChunks:
         -------
         headers : array (count, HEADER) of int64
         parts : list of (int, array)
-            What goes into their slots, each part from a byte on; valid until the next call.
+            The contents of their slots, each part with its first byte; valid until the next call.
         """
         headers, first = self._headers[:count], self._left - count
         headers[:, PUSH] = self.pushes

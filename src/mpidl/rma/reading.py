@@ -33,7 +33,7 @@ class ShardReader:
         self._window, self._holders, self._parts = window, holders, parts
         self._regions = [regions(holder.shard) for holder in holders]
         self._ranks = list(dict.fromkeys(holder.rank for holder in holders))
-        # Tell whether shards have been updated, of those that `all_newer` waits for.
+        # Return whether shards that `all_newer` waits for have been updated.
         self._awaited: list[Callable[[], bool]] = []
 
     def start_clocks(self, clocks: np.ndarray, without: Collection[int] = ()) -> None:
@@ -55,7 +55,7 @@ class ShardReader:
         return not self._awaited
 
     def start(self, parameters: Any, without: Collection[int] = ()) -> None:
-        """Start reading all shards but some into a vector, after what has been started before."""
+        """Start reading all shards but some into a vector, after earlier reads."""
         for rank in self._ranks:
             self._window.fence(rank)
         for number, (rank, _) in enumerate(self._holders):
@@ -63,6 +63,6 @@ class ShardReader:
                 self._window.get(parameters[self._parts[number]], rank, self._regions[number][0])
 
     def finish(self) -> None:
-        """Wait until all that has been started has arrived."""
+        """Wait until all reads have arrived."""
         for rank in self._ranks:
             self._window.flush(rank)

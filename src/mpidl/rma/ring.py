@@ -65,14 +65,14 @@ class Ring:
         return bool(self._applied[0] == self._published[0])
 
     def has_applied(self) -> bool:
-        """Return whether the server has applied everything that was sent; if not, it tells when it has."""
+        """Return whether the server has applied everything that was sent; if not, it announces it then."""
         while not self.applied:
             if not self._reached(self._applied_name, self._applied, self.sent):
                 return False
         return True
 
     def has_room(self, slots: int) -> bool:
-        """Return whether `slots` slots are free; if not, the server tells when they are."""
+        """Return whether `slots` slots are free; if not, the server announces it then."""
         while self._free < slots:
             if not self._reached(self._names.consumed, self._consumed, self.sent - self._slots + slots):
                 return False
@@ -125,7 +125,7 @@ class Ring:
         ----------
         headers : array (messages, HEADER) of int64
         parts : sequence of (int, array)
-            What is written into their slots, each part from a byte on.
+            The contents of their slots, each part with its first byte.
         zero_copy : bool
             Whether the parts are unchanged until the server has been flushed.
         """

@@ -1,1 +1,1 @@
-"""What the ranks of a run say to each other: the interface of a transport, and its words and numbers. No MPI."""
+"""The messages between the ranks of a run, their routes and the sizes of memory; without MPI."""

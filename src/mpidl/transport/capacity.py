@@ -1,4 +1,4 @@
-"""What a transport must have room for."""
+"""The sizes of a transport's memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from mpidl.wire import Wire
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a transport must have room for; the same on all ranks.
+    """The sizes of a transport's memory, the same on all ranks.
 
     Attributes
     ----------
     shards : sequence of Range
-        What servers hold or, without servers, workers.
+        The shards of servers or, without servers, of workers.
     dtype : dtype
         The parameters' dtype.
     wire, wire_fetch : Wire, optional
-        How pushes, and how fetches are encoded.
+        The encodings of pushes and of fetches.
     within_nodes : bool
         Whether they are encoded between ranks of one node, too, as in deterministic runs.
     evaluations : int
@@ -40,11 +40,11 @@ class Capacity:
     chunk_bytes : int
         Bytes of a chunk; see `mpidl.transport.mailbox_geometry.MailboxGeometry`.
     statistics : sequence of Range
-        What of the parameters are statistics, which are not encoded.
+        Ranges of the parameters that hold statistics, which are not encoded.
     held : sequence of Held
-        The shards again, with who holds each. By default, server or replica k holds shard k for replicas of one rank.
+        The shards with their holders. By default, server or replica k holds shard k, for replicas of one rank.
     slices : sequence of Range
-        What each partition of a replica has of the vector; by default, one has all.
+        Each partition's slice of the vector; by default, one partition has all.
     """
 
     shards: Sequence[Range]

@@ -12,7 +12,7 @@ from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.transport.protocol import Header
 from mpidl.wire import BLOCK, Wire, WithStatistics
 
-#: Bytes that the rings of all workers may take in one server's memory, and the slots a ring has at most and at least.
+#: Most bytes of the rings of all workers in one server's memory, and the largest and smallest number of a ring's slots.
 MAILBOX_BYTES = 256 << 20
 MOST_SLOTS, FEWEST_SLOTS = 32, 2
 #: Fewest elements to which chunks shrink where there are many workers.
@@ -30,11 +30,11 @@ class MailboxGeometry(NamedTuple):
         Elements of a slot, and chunks of a whole push.
     dtype : dtype
     encoding : WithStatistics or None
-        How chunks are encoded.
+        The encoding of chunks.
     slot : int
         Bytes of a slot.
     whole : int
-        Bytes of a slot in the rings of workers that don't encode where others do; 0 if all encode.
+        Bytes of a slot in the rings of workers that don't encode while others do; 0 if all encode.
     """
 
     workers: int
@@ -53,8 +53,8 @@ class MailboxGeometry(NamedTuple):
     ) -> MailboxGeometry:  # fmt: skip
         """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as `room` bytes allow.
 
-        Where many workers leave too little memory for two slots of a ring, chunks are smaller. Unless those of workers
-        on the server's node are encoded, too (`within_nodes`), each ring has room for chunks as they are.
+        Where many workers leave too little memory for two slots of a ring, chunks are smaller. Unless workers on the
+        server's node encode, too (`within_nodes`), each ring has room for chunks as they are.
         `statistics` are ranges of the whole vector, which travel as they are.
         """
         dtype = np.dtype(dtype)
@@ -69,7 +69,7 @@ class MailboxGeometry(NamedTuple):
         return cls(workers, slots, chunk, chunks, dtype, encoding, slot, whole)
 
     def stride(self, encoded: bool) -> int:
-        """Return the bytes from one slot to the next in the ring of a worker whose chunks are encoded, or are not."""
+        """Return the bytes from one slot to the next in the ring of a worker that encodes its chunks or doesn't."""
         return self.slot if encoded or not self.whole else self.whole
 
     @property

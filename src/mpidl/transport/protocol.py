@@ -1,7 +1,7 @@
-"""What the ranks say to each other: every word and number, whichever transport carries them.
+"""The messages and numbers that ranks exchange, over any transport.
 
-Running totals are posted whole, so that a rank posts whenever it likes and nothing is lost if the coordinator looks
-less often. Counters and the numbers of orders only grow.
+Running totals are posted whole, so that a rank may post at any time and nothing is lost if the coordinator looks less
+often. Counters and the numbers of orders only grow.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mpidl.storage.position import ReplicaPosition
 NO_MORE = 1 << 60
 #: The most posts of status a second, and the most looks at orders, that one rank gets.
 REQUESTS = 1000
-#: The clock of a replica that has no more data: nobody waits for it.
+#: The clock of a replica that has no more data: no replica waits for it.
 STOPPED = int(np.iinfo(np.int64).max)
 
 
 class State(IntEnum):
-    """How far a rank has come."""
+    """The progress of a rank."""
 
     WORKING = 1
     TRAINED = 2
@@ -34,7 +34,7 @@ class State(IntEnum):
 
 
 class Phase(IntEnum):
-    """What workers do that have no more portions."""
+    """The task of workers that have no more portions."""
 
     TRAIN = 0
     EVALUATE = 1
@@ -42,7 +42,7 @@ class Phase(IntEnum):
 
 
 class Control(IntEnum):
-    """Numbers of the coordinator that workers look at; it writes some of them to servers and other ranks."""
+    """Numbers of the coordinator that workers read; it writes some of them to servers and other ranks."""
 
     TICKETS = 0  # portions taken so far
     PHASE = 1
@@ -50,8 +50,8 @@ class Control(IntEnum):
     ORDER = 3  # ordinal of the last order to save a checkpoint, from 1
     LAST = 4  # ordinal of the order after which all stop; 0 for none
     ROUND = 5  # in a deterministic run: that order, times `ROUNDS`, plus the pushes that are in its checkpoint
-    TAKEN = 6  # all tickets below it had been taken a while ago
-    COPIED = 7  # where workers share memory: ordinal of the last order that a worker takes the copy for
+    TAKEN = 6  # a number below which all tickets have been taken
+    COPIED = 7  # where workers share memory: ordinal of the last order for which a worker takes the copy
     BEGUN = 8  # in a deterministic run: most pushes that a worker may make before it looks for an order
 
 
@@ -60,7 +60,7 @@ ROUNDS = 1 << 40
 
 
 class Order(NamedTuple):
-    """What the coordinator has told a worker or a server.
+    """An order of the coordinator to workers and servers.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Order(NamedTuple):
 
     @classmethod
     def of(cls, control: np.ndarray) -> Order:
-        """Return what the numbers of `Control` say."""
+        """Return the order in the numbers of `Control`."""
         numbers = control.tolist()
         return cls(numbers[Control.ORDER], numbers[Control.LAST], numbers[Control.PHASE])
 
@@ -101,7 +101,7 @@ WORKER_STATUS = np.dtype(
         ("fetches", np.int64),
         ("bytes_pushed", np.int64),
         ("bytes_fetched", np.int64),
-        ("bytes_behind", np.int64),  # of those fetched: what came while the push before it was on its way
+        ("bytes_behind", np.int64),  # of those fetched: the part that arrived behind a push that was still under way
         ("bytes_moved", np.int64),  # sent to other ranks of the same replica
         ("first_fetch", np.float64),  # seconds since the epoch
         ("last_push", np.float64),
@@ -113,7 +113,7 @@ WORKER_STATUS = np.dtype(
         ("fetching_seconds", np.float64),
         ("pushing_seconds", np.float64),
         ("tested_samples", np.int64),  # samples of an evaluation whose sums this worker has posted
-        ("tests", np.int64),  # how many times it has evaluated its part
+        ("tests", np.int64),  # number of its evaluations of the test data
         ("diverged", np.int64),  # 1 + the portion in which the loss was not finite, which ends the run; 0 for none
     ]
 )
@@ -130,20 +130,20 @@ SERVER_STATUS = np.dtype(
     ]
 )
 
-#: Fields of a status that say of others that they are final. No transport writes a row whole at one moment, so that
-#: these are shown after all others, and one after the other in this order.
+#: Fields of a status that announce that others are final. No transport writes a whole row at once, so that these are
+#: written after all others, one after the other in this order.
 ANNOUNCING = ("tested_samples", "tests", "diverged", "state")
 
 
 def evaluation(figures: int) -> np.dtype:
-    """Return the dtype of a worker's evaluation after an epoch, which has so many figures."""
-    # When it began, in seconds since the epoch, and the figures in the order of `mpidl.metrics.figures.Figures.names`.
+    """Return the dtype of a worker's evaluation after an epoch, with its number of figures."""
+    # Its start, in seconds since the epoch, and the figures in the order of `mpidl.metrics.figures.Figures.names`.
     return np.dtype([("time", np.float64), ("values", np.float64, (figures,))])
 
 
 # A push, chunk by chunk.
 
-#: Chunk numbers of the messages that say that a worker pushes no more, and that its pushes so far are in a checkpoint.
+#: Chunk numbers of the messages that announce the end of a worker's pushes, and a checkpoint that has those so far.
 END, MARK = -1, -2
 
 
@@ -170,7 +170,7 @@ class Message(NamedTuple):
     chunk : int
         Number of the chunk within the shard, `END` or `MARK`.
     fetched : int
-        The shard's clock when the worker fetched what the gradient was computed on.
+        The shard's clock when the worker fetched the parameters of its gradient.
     values : array (count,)
         Valid until the chunk is released.
     portions : (int, int)
@@ -196,20 +196,20 @@ class Row(IntEnum):
     PLACES = 5  # number of places
 
 
-#: How many places a row has room for.
+#: Most places in a row.
 PLACES = 8
 
 
 class Meeting(IntEnum):
-    """What each worker tells all others before a reduction."""
+    """The message of each worker to all others before a reduction."""
 
     GIVES = 0  # whether it gives a vector
-    EPOCH = 1  # an epoch that is over and that nobody has evaluated, or 0
+    EPOCH = 1  # an epoch that is over and not evaluated yet, or 0
     ORDER = 2  # the first worker's: Control.ORDER
     LAST = 3  # and Control.LAST
     PORTION = 4  # the portion of its last batch
-    WEIGHT = 5  # what its vector counts, the bits of a float64
-    SECONDS = 6  # mean seconds of its gradients since it was last asked, likewise; 0 if there were none
+    WEIGHT = 5  # the weight of its vector, the bits of a float64
+    SECONDS = 6  # mean seconds of its gradients since the last message, likewise; 0 if there were none
 
 
 # Checkpoints.
@@ -226,13 +226,13 @@ class Saved:
     shards : sequence of int
         Numbers of the shards whose files are complete.
     replicas : dict of int to ReplicaPosition
-        Where replicas were, by their numbers; the files of those that keep vectors are complete.
+        Positions of replicas, by their numbers; the files of those that keep vectors are complete.
     files : sequence of str
         Names of the files beside the shards'.
     taken : int or None
-        Tickets below it had been taken, if the order itself doesn't say so.
+        A number below which tickets had been taken, if the order itself doesn't have it.
     partition : (int, int) or None
-        A replica, and which of its ranks reports, if that isn't the first, which reports where the replica was.
+        A replica and the index of its rank that reports, if that isn't the first, which reports the position.
     other : int or None
         The rank that reports, by its place in `mpidl.topology.roles.Roles.others`.
     """
@@ -249,8 +249,8 @@ class Saved:
 # Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.
 
 TICKETS = 1 << 32
-#: What is added to a unit's number if another worker had taken that unit before. The header of a push has evaluation
-#: and unit where others have the clock, and the bits of two float64, the sums of losses and of weights, for portions.
+#: Added to a unit's number if another worker had taken that unit before. The header of a push has evaluation and unit
+#: in the place of the clock, and the bits of two float64, the sums of losses and of weights, in that of the portions.
 COPY = 1 << 31
 
 
@@ -258,11 +258,11 @@ class Notice(IntEnum):
     """Numbers that the coordinator shows to workers; each segment's first portion and count follow."""
 
     NUMBER = 0  # the evaluation that workers may take units of, from 1
-    TEST = 1  # how many times the test data are to have been evaluated
+    TEST = 1  # number of evaluations of the test data so far, the present one included
     OVER = 2  # whether training is over
     SEGMENTS = 3  # number of segments
     PIECE = 4  # ticket of the next piece of the test data
-    NEWS = 5  # how many times one of the first three has changed
+    NEWS = 5  # number of changes of the first three
 
 
 class Tag(IntEnum):
@@ -274,7 +274,7 @@ class Tag(IntEnum):
     SAVED = 4
 
 
-#: How many numbers a notice has.
+#: Number of numbers in a notice.
 NOTICE = len(Notice) + 2 * SEGMENTS
 
 
@@ -289,7 +289,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Obeyed:
-    """Coordinator to servers. Answer: ordinal of the last order to save that was taken up."""
+    """Coordinator to servers. Answer: ordinal of the last order to save that was obeyed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Status:
 
 
 class ShardStatus(Status):
-    """The status of whoever holds a shard.
+    """The status of the holder of a shard.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Reductions of fragments by MPI, which go on while the workers compute."""
+"""Reductions of fragments by MPI while the workers compute."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from mpidl.transport.protocol import Order
 
 @dataclass(frozen=True)
 class Part:
-    """What one worker contributes to a checkpoint.
+    """The contribution of one worker to a checkpoint.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Part:
 
 
 class CheckpointSource:
-    """What an exchange contributes to checkpoints.
+    """The contribution of an exchange to checkpoints.
 
     Attributes
     ----------
@@ -72,11 +72,11 @@ class CheckpointSource:
         return True
 
     def cut(self, order: int, number: int, position: ReplicaPosition) -> Part | None:
-        """Return what worker `number` contributes to a checkpoint; None if it isn't available at this moment."""
+        """Return the contribution of worker `number` to a checkpoint; None if it isn't available yet."""
         return Part({number: position})
 
     def last_fetched(self) -> list[list[int]]:
-        """Return what was read of each shard's clock at the last fetch."""
+        """Return the clock of each shard at the last fetch."""
         return []
 
     def vectors(self) -> dict[str, np.ndarray]:

@@ -63,7 +63,7 @@ class InMemory(OwnShard):
         self.status.figures["first_fetch"] = time.time()
 
     def took(self, portion: int, batch: int) -> None:
-        """Note the updates that what is read from now on holds."""
+        """Note the number of updates in the parameters that are read from now on."""
         super().took(portion, batch)
         self._read = self._gate.clock
 

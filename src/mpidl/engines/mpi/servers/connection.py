@@ -28,7 +28,7 @@ class Connection:
     status : Status
     unpushed : UnpushedBatches
     copies : sequence of Differences
-        What the worker has of each shard, where fetches are encoded.
+        The worker's copy of each shard, where fetches are encoded.
     arriving : callable
         Called with the ordinal of an order that others may have marked, before fetched values are used.
 
@@ -36,7 +36,7 @@ class Connection:
     ----------
     link : WorkerLink
     fetched : array (shards, len(ShardClock)) of int64
-        What each shard's server showed at the last fetch.
+        The clock of each shard at the last fetch.
     parameters : array or None
         The vector of the last `Fetch`, and of the next one.
     """
@@ -66,7 +66,7 @@ class Connection:
         self._behind, self._begun = (), None
 
     def clocks(self) -> np.ndarray:
-        """Return memory for what the shards' servers show at a fetch."""
+        """Return memory for the clocks of all shards at a fetch."""
         return np.full((len(self._parts), len(ShardClock)), -1, np.int64)
 
     def wait(self, ready: Callable[[], bool]) -> None:
@@ -130,7 +130,7 @@ class Connection:
         assert self._begun is vector, "a part of another vector has been sent"
 
     def begin(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int], zero_copy: bool = False) -> None:
-        """Begin a push with what goes into its headers: a clock for each server, and two numbers."""
+        """Begin a push; its headers have a clock for each shard, and two numbers."""
         self._begun, self._pushed_before = vector, self.link.pushes.bytes
         self.link.pushes.begin(clocks, portions, zero_copy)
 
@@ -142,7 +142,7 @@ class Connection:
         return delivered
 
     def deliver(self, vector: Any) -> None:
-        """Send what is left of a push that has begun."""
+        """Send the rest of a push that has begun."""
         figures = self._status.figures
         self.wait(lambda: self.send(vector))
         self._begun = None

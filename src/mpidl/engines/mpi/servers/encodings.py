@@ -1,4 +1,4 @@
-"""What a worker keeps for its encoded pushes and fetches."""
+"""A worker's state of encoded pushes and fetches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Encodings:
         wire_fetch: Wire | None = None,
         statistics: Sequence[Range] = (),
     ) -> Encodings:
-        """Return what pushes encoded by `wire` and fetches encoded by `wire_fetch` need.
+        """Return the initial state for pushes encoded by `wire` and fetches encoded by `wire_fetch`.
 
         Parameters
         ----------

@@ -8,7 +8,7 @@ from mpidl.engines.mpi.servers.connection import Connection
 
 
 class InOrder:
-    """A fetch begins when the servers have applied what the worker has pushed, and ends when it has arrived.
+    """A fetch begins when the servers have applied the worker's pushes, and ends when it has arrived.
 
     Parameters
     ----------

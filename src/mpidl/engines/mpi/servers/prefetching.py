@@ -11,7 +11,7 @@ from mpidl.engines.mpi.servers.in_order import InOrder
 
 
 class Prefetching(InOrder):
-    """A fetch copies what the one before began to fetch, and begins the next one."""
+    """A fetch copies the values that the one before began to fetch, and begins the next one."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -22,7 +22,7 @@ class Prefetching(InOrder):
         self._connection.start_fetch(self._prefetched, self._clocks)
 
     def _take(self, parameters: Any) -> None:
-        """Copy what has been prefetched; the first time, fetch it before."""
+        """Copy the prefetched values; the first time, fetch them before."""
         if self._prefetched is None:
             self._prefetched = np.empty_like(parameters)
             self._connection.start_fetch(self._prefetched, self._clocks)
@@ -32,7 +32,7 @@ class Prefetching(InOrder):
 
 
 class PrefetchingBehindPush(Prefetching):
-    """A fetch begins behind the push before it; before that push, the worker takes what has been prefetched."""
+    """A fetch begins behind the push before it, ahead of which the worker takes the prefetched values."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -47,7 +47,7 @@ class PrefetchingBehindPush(Prefetching):
     def push(self, vector: Any) -> None:
         connection = self._connection
         connection.begin_push(vector, zero_copy=False)
-        # What has arrived behind the push before shows, too, that there is room for this one.
+        # Values that have arrived behind the previous push show, too, that there is room for this one.
         self._take(connection.parameters)
         self._taken = True
         connection.deliver(vector)

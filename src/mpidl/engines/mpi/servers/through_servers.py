@@ -33,7 +33,7 @@ class ThroughServers(RequestHandler):
         The shards that make up the worker's slice of the vector, counted from its beginning.
     encodings : Encodings, optional
     pattern : Pattern, optional
-        What holds for the replica's requests.
+        The pattern of the replica's requests.
     model : PlacedModel, optional
         Computes the gradients, which may leave while it does so; None if each push must be whole when it begins.
     in_rounds : bool
