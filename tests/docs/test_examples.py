@@ -44,3 +44,10 @@ def test_downpour_in_one_file_trains(ranks):
     accuracy = float(done.stdout.split()[-1])
     assert losses[-1] < losses[0] / 2
     assert accuracy > 0.94
+
+
+def test_one_push_prints_what_the_tour_shows():
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "one_push.py")], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == (EXAMPLES / "one_push.txt").read_text()
