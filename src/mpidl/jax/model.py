@@ -13,7 +13,7 @@ import numpy as np
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.jax.tree import Tree
-from mpidl.nn.adaptation import ModelError, refusing, telling
+from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
 from mpidl.nn.frameworks import correct_classes, parts, seed_of_batch
 from mpidl.nn.model import CompleteModel, Evaluation
 
@@ -131,7 +131,7 @@ class JaxModel(CompleteModel):
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch and its gradient; ModelError if the function failed."""
-        with telling(self._name):
+        with model_errors(self._name):
             return self._summed((batch.inputs, batch.targets), seed_of_batch(self._seed, batch.number)), self._gradient
 
     def _summed(self, values: Any, seed: int) -> float:
@@ -152,13 +152,13 @@ class JaxModel(CompleteModel):
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the evaluation of a batch; ModelError if the function failed."""
-        with telling(self._name):
+        with model_errors(self._name):
             values = (batch.inputs, batch.targets)
             loss, outputs = self._computed(self._leaves, self._tree.constants, values, None)
             return figures(loss, outputs, batch)
 
     def rehearse(self, batch: Batch) -> None:
-        with refusing():
+        with as_usage_errors():
             self.loss_and_gradient(batch)
             self.evaluate(batch)
 

@@ -14,7 +14,7 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
 from mpidl.jax.model import JaxModel, figures
 from mpidl.jax.tree import Tree
-from mpidl.nn.adaptation import ModelError, telling
+from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.frameworks import seed_of_batch
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import MicroBatch
@@ -192,7 +192,7 @@ class JaxSection(Section):
         if self._last:
             self._kept[own.slot] = inputs
             return None
-        with telling(self._name):
+        with model_errors(self._name):
             outputs, way = self._passed(self._leaves, self._tree.constants, inputs, self._seeds(own), None, None)
             self._kept[own.slot] = way, None
             if outputs.shape[:1] != (own.samples.size,):
@@ -200,7 +200,7 @@ class JaxSection(Section):
             return np.asarray(outputs)
 
     def _loss(self, targets: Any, own: MicroBatch) -> float:
-        with telling(self._name):
+        with model_errors(self._name):
             given = self._kept[own.slot], self._seeds(own), targets, own.share
             loss, way = self._passed(self._leaves, self._tree.constants, *given)
             self._kept[own.slot] = way, np.ones((), loss.dtype)
@@ -211,7 +211,7 @@ class JaxSection(Section):
         given = kept if gradient is None else gradient
         if part == "inputs":
             self._kept[own.slot] = way, given
-        with telling(self._name):
+        with model_errors(self._name):
             found = self._ways[part](way, given)
             if part != "inputs":
                 for sums, each in zip(self._gradients, found[0], strict=True):
@@ -222,14 +222,14 @@ class JaxSection(Section):
         return self._gradient
 
     def _test(self, inputs: Any) -> Any:
-        with telling(self._name):
+        with model_errors(self._name):
             return self._tested(self._leaves, self._tree.constants, inputs, None)
 
     def _host(self, outputs: Any) -> np.ndarray:
         return np.asarray(outputs)
 
     def _judge(self, batch: Batch, outputs: Any) -> Evaluation:
-        with telling(self._name):
+        with model_errors(self._name):
             return figures(self._loss_of(outputs, batch.targets), outputs, batch)
 
     def _seeds(self, own: MicroBatch) -> tuple[np.uint32, np.uint32]:

@@ -1,6 +1,6 @@
 """Activation functions and their derivatives, in place.
 
-Most derivatives are computed from the function's outputs, so that a layer need not keep its inputs.
+Most derivatives are computed from the function's outputs, so that a layer needn't keep its inputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A user's own model behind the full interface: its members are checked, and whatever goes wrong in it is one line."""
+"""A user's own model behind the full interface, with its members checked, and its errors in one line."""
 
 from __future__ import annotations
 
@@ -13,27 +13,21 @@ from mpidl.errors import MpidlError, UsageError, quoted, raised
 from mpidl.nn.model import CompleteModel, Evaluation, Model
 from mpidl.parameters.layout import Layout
 
-__all__ = ["ModelError", "adapt", "refusing", "telling"]
+__all__ = ["ModelError", "adapt", "as_usage_errors", "model_errors"]
 
 
 class ModelError(MpidlError):
-    """A user's model raised an error, or returned what it shouldn't; the text names the model."""
+    """A user's model raised an error, or returned a wrong result; the message names the model."""
 
 
 def adapt(model: Model) -> CompleteModel:
-    """Return `model` with the full interface; itself if it has that already.
-
-    Raises
-    ------
-    UsageError
-        It lacks a member of `Model`, or has one that is something else.
-    """
+    """Return `model` with the full interface, or itself if it has that; UsageError for a missing or wrong member."""
     return model if isinstance(model, CompleteModel) else _AdaptedModel(model)
 
 
 @contextmanager
-def telling(what: str) -> Iterator[None]:
-    """Let whatever a user's code raises be a `ModelError` that says what raised it."""
+def model_errors(what: str) -> Iterator[None]:
+    """Convert errors of a user's code, named `what`, to `ModelError`."""
     try:
         yield
     except MpidlError:
@@ -43,8 +37,8 @@ def telling(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
-    """Let a `ModelError` be a `UsageError`: nothing has begun yet."""
+def as_usage_errors() -> Iterator[None]:
+    """Convert a `ModelError` before the training to a `UsageError`."""
     try:
         yield
     except ModelError as error:
@@ -52,7 +46,7 @@ def refusing() -> Iterator[None]:
 
 
 class _AdaptedModel(CompleteModel):
-    """An object of the user's own with the members that it lacks."""
+    """A user's object, and the members that it lacks."""
 
     own = True
 
@@ -119,13 +113,7 @@ class _AdaptedModel(CompleteModel):
         self._model.parameters = vector
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """See `Model.loss_and_gradient`.
-
-        Raises
-        ------
-        ModelError
-            The object raised an error, or returned something else.
-        """
+        """Return the mean loss over the batch and its gradient; ModelError if the object failed."""
         loss, gradient = self._tuple("loss_and_gradient", self._loss_and_gradient, batch)
         suits = (
             type(gradient) is np.ndarray
@@ -141,13 +129,7 @@ class _AdaptedModel(CompleteModel):
         return self._number("loss_and_gradient", "loss", loss), gradient
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """See `PlacedModel.evaluate`; by an object without it, correctness is unknown.
-
-        Raises
-        ------
-        ModelError
-            The object raised an error, or returned something else.
-        """
+        """Return the evaluation of a batch, without correctness if the object has none; ModelError if it failed."""
         if self._evaluate is None:
             return Evaluation(self.loss_and_gradient(batch)[0] * batch.total, float("nan"))
         loss, correct, *outputs = self._tuple("evaluate", self._evaluate, batch)
@@ -156,13 +138,13 @@ class _AdaptedModel(CompleteModel):
         )
 
     def rehearse(self, batch: Batch) -> None:
-        with refusing():
+        with as_usage_errors():
             self.loss_and_gradient(batch)
             if self._evaluate is not None:
                 self.evaluate(batch)
 
     def _tuple(self, name: str, method: Callable[[Batch], Any], batch: Batch) -> Any:
-        with telling(f"{self._name}.{name}"):
+        with model_errors(f"{self._name}.{name}"):
             result = method(batch)
         lengths = (2,) if name == "loss_and_gradient" else (2, 3)
         if not isinstance(result, tuple | list) or len(result) not in lengths:
@@ -178,7 +160,7 @@ class _AdaptedModel(CompleteModel):
 
 
 def _kind(value: Any) -> str:
-    """Return what a value is, for people."""
+    """Describe a value for an error."""
     if type(value) is np.ndarray:
         kind = f"{value.dtype} of shape {value.shape}"
         if not (value.flags.c_contiguous and value.flags.writeable):

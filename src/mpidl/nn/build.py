@@ -34,14 +34,14 @@ def from_config(
     loss
         A name in `LOSSES`.
     input_shape, seed, dtype, xp, regularisation
-        See `Network`.
+        As for `Network`.
     label_smoothing
         Smoothing of the targets of softmax cross-entropy, in [0, 1).
 
     Raises
     ------
     UsageError
-        If a key is unknown, missing or of the wrong type, or the parts don't fit together.
+        A key is unknown, missing or of the wrong type, or the parts don't fit together.
     """
     layers = [layer_from_section(section, f"model.layer[{i}]") for i, section in enumerate(layer_sections)]
     chosen = schema.choose(LOSSES, "model.loss", loss)
@@ -52,13 +52,7 @@ def from_config(
 
 
 def layer_from_section(section: Mapping[str, Any], where: str) -> Layer:
-    """Build a layer from its section; `where` is the section's key, for error messages.
-
-    Raises
-    ------
-    UsageError
-        If a key is unknown, missing or of the wrong type.
-    """
+    """Build a layer from its section, which errors call `where`; UsageError if a key is unknown, missing or wrong."""
     schema.check_table(where, section)
     if "type" not in section:
         raise UsageError(f"{where}.type: missing; known: {', '.join(sorted(LAYERS))}")

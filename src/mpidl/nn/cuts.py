@@ -11,7 +11,7 @@ from mpidl.parameters.ranges import Range, split
 
 Shape = tuple[int, ...]
 
-#: For each cut that divides a layer's outputs: the axes, and the numbers of axes that it takes.
+#: For each cut that divides a layer's outputs: the axes to divide, and the possible numbers of axes.
 AXES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "rows": ((0,), (2, 3)),
     "tiles": ((0, 1), (2, 3)),
@@ -22,13 +22,13 @@ AXES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 @cache
 def divide(how: str, shape: Shape, parts: int) -> tuple[Box, ...]:
-    """Divide an array of one sample into as many boxes as there are parts, as equal as possible.
+    """Divide an array of one sample into `parts` boxes, as equal as possible.
 
     Parameters
     ----------
     how
-        ``"rows"``, ``"tiles"`` (rows and columns, of the shape that has the shortest borders), ``"channels"`` (the
-        last of three axes) or ``"units"`` (the last of one or two).
+        ``"rows"``, ``"tiles"`` (rows and columns, with the shortest borders), ``"channels"`` (the last of three axes)
+        or ``"units"`` (the last of one or two).
     shape
         Shape of the array.
     parts
@@ -37,7 +37,7 @@ def divide(how: str, shape: Shape, parts: int) -> tuple[Box, ...]:
     Raises
     ------
     UsageError
-        If the array has no such axes, or there are more parts than indices along them.
+        The array has no such axes, or there are more parts than indices along them.
     """
     axes, dimensions = AXES[how]
     if len(shape) not in dimensions:
@@ -55,13 +55,7 @@ def divide(how: str, shape: Shape, parts: int) -> tuple[Box, ...]:
 
 
 def divided_by(what: str, extent: int, parts: int) -> list[Range]:
-    """Return the ranges of `parts` parts of an axis.
-
-    Raises
-    ------
-    UsageError
-        If there are more parts than indices.
-    """
+    """Return the ranges of `parts` parts of an axis; UsageError if there are more parts than indices."""
     if parts > extent:
         noun = what.removesuffix("s") if extent == 1 else what
         raise UsageError(f"{extent} {noun}, expected at least one for each of {parts} ranks")
@@ -69,7 +63,7 @@ def divided_by(what: str, extent: int, parts: int) -> list[Range]:
 
 
 def _tiles(height: int, width: int, parts: int) -> tuple[int, int]:
-    """Return the numbers of tiles, down and across, whose inner borders are the shortest."""
+    """Return the numbers of tiles, down and across, with the shortest inner borders."""
     fitting = [
         (down, parts // down)
         for down in range(min(height, parts), 0, -1)

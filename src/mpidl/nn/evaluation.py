@@ -14,13 +14,7 @@ BATCH = 256
 
 
 def evaluate_split(model: PlacedModel, split: Split, start: int, stop: int, figures: Figures) -> NDArray[np.float64]:
-    """Evaluate a model's present parameters on the samples [start, stop) of a split.
-
-    Returns
-    -------
-    array (figures.size,)
-        Sums over the samples; see `Figures`.
-    """
+    """Evaluate a model's present parameters on the samples [start, stop) of a split: the sums of its `Figures`."""
     sums = np.zeros(figures.size)
     for batch in split.in_turn([np.arange(first, min(stop, first + BATCH)) for first in range(start, stop, BATCH)]):
         loss, correct, outputs = Evaluation(*model.evaluate(batch))

@@ -1,4 +1,4 @@
-"""What models of PyTorch and of JAX have in common."""
+"""Common functions of models of PyTorch and of JAX."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["correct_classes", "parts", "seed_of_batch", "share_of_total"]
 
 
 def seed_of_batch(seed: int, number: int) -> int:
-    """Return the seed, of 32 bits, of what a model does at random in batch `number` of a run."""
+    """Return the seed, of 32 bits, of a model's random numbers for batch `number` of a run."""
     return xxhash.xxh32_intdigest(struct.pack("<QQ", seed % 2**64, number))
 
 
 def parts(samples: int, count: int) -> Iterator[tuple[slice, float]]:
-    """Yield at most `count` parts of so many samples, each with its share of them."""
+    """Yield at most `count` parts of a number of samples, each with its share of them."""
     size = -(-samples // count)
     for start in range(0, samples, size):
         stop = min(start + size, samples)
@@ -25,18 +25,9 @@ def parts(samples: int, count: int) -> Iterator[tuple[slice, float]]:
 
 
 def correct_classes(outputs: Any, targets: Any, axis: int, total: float) -> float:
-    """Return the share of the targets, class ids, that are at the largest output, times the batch's weight.
+    """Return the share of the targets, class ids, at the largest output, times the batch's weight `total`.
 
-    Ids below 0 don't count.
-
-    Parameters
-    ----------
-    outputs : array or tensor
-        `axis` is that of the classes; the others are those of `targets`.
-    targets : array or tensor of integers
-    axis : int
-    total : float
-        Weight of the batch.
+    Ids below 0 don't count. The outputs, arrays or tensors, have the targets' axes and `axis` for the classes.
     """
     counted = targets >= 0
     right = (outputs.argmax(axis) == targets) & counted

@@ -1,4 +1,4 @@
-"""The graph of a network: which layer takes the outputs of which."""
+"""The graph of a network: its layers, and the values between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INPUTS = "inputs"
 
 
 class Graph:
-    """Layers in topological order: each one comes after those whose outputs it takes.
+    """Layers in topological order: each after those whose outputs it takes.
 
     Values are numbered: value 0 is the network's inputs, value i + 1 the outputs of layer i.
 
@@ -41,7 +41,7 @@ class Graph:
     Raises
     ------
     UsageError
-        If two layers have the same name, or a layer takes unknown or unsuitable values.
+        Two layers have the same name, or a layer takes unknown or unsuitable values.
     """
 
     def __init__(self, layers: Sequence[Layer], input_shape: Shape) -> None:
@@ -91,13 +91,7 @@ class Graph:
 
 
 def layer_names(layers: Sequence[Layer]) -> list[str]:
-    """Return each layer's name, by default its index and type: ``"0-dense"``.
-
-    Raises
-    ------
-    UsageError
-        If two layers have the same name, or a name contains the slash that separates layer and tensor.
-    """
+    """Return each layer's name, by default its index and type: ``"0-dense"``; UsageError for duplicate or bad names."""
     names: list[str] = []
     for index, layer in enumerate(layers):
         name = layer.name or f"{index}-{layer.type}"
@@ -112,18 +106,18 @@ def layer_names(layers: Sequence[Layer]) -> list[str]:
 
 
 class Value(NamedTuple):
-    """An array (samples, *shape) that layers take or give.
+    """An input or output (samples, *shape) of layers.
 
     Attributes
     ----------
     shape : tuple of int
         Shape of one sample.
     share : (int, int), optional
-        Number and count, if it has a share of the batch's samples only: one of so many parts as equal as possible.
+        Number and count, if it has only a share of the batch: the part with this number, of parts as equal as possible.
     inputs : Box, optional
-        If it is a part of the network's inputs: which part of a sample. It has no gradient then.
+        The part of a sample, for a part of the network's inputs, which has no gradient.
     as_is : bool
-        Whether inputs keep the dtype that they have, such as ids. Other arrays have the network's.
+        Whether inputs, such as ids, keep their dtype. Other arrays have the network's.
     """
 
     shape: Shape
@@ -132,12 +126,12 @@ class Value(NamedTuple):
     as_is: bool = False
 
     def samples(self, of: int) -> Range:
-        """Return which samples of a batch of so many it has."""
+        """Return its samples of a batch with a number of samples."""
         return Range(0, of) if self.share is None else share(of, *self.share)
 
 
 class Node(NamedTuple):
-    """A layer and the values that it takes and gives.
+    """A layer, and the values that it takes and computes.
 
     Attributes
     ----------
@@ -145,9 +139,10 @@ class Node(NamedTuple):
     operands : tuple of int
         Indices of the values that it takes.
     output : int
-        Index of the value that it gives.
+        Index of the value that it computes.
     first : tuple of bool
-        For each operand, whether this is the first on the way back to give a gradient. What others give is added.
+        For each operand, whether this layer is the first in the backward pass to compute a gradient, to which those of
+        others are added.
     """
 
     layer: Layer

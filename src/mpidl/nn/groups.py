@@ -1,4 +1,4 @@
-"""Groups of parameters: tensors, chosen by their names, that are trained in a way of their own."""
+"""Groups of parameters: tensors, selected by their names, with training settings of their own."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mpidl.rules import Sgd
 from mpidl.rules.segments import Segment
 from mpidl.schema import Checked
 
-#: Names that an error lists.
+#: Maximum number of names in an error.
 NAMES = 5
 
 
 @dataclass(frozen=True)
 class Group(Checked):
-    """``[[model.group]]``: parameters that are trained in a way of their own.
+    """``[[model.group]]``: parameters with training settings of their own.
 
     A tensor belongs to the first group whose pattern matches its name.
 
@@ -35,10 +35,9 @@ class Group(Checked):
     rate : float
         Factor of learning rates.
     weight_decay : float, optional
-        Takes the place of the rule's own weight decay; for rules without one, this times the parameters is added to
-        the gradient at each update.
+        Replaces the rule's own weight decay; for rules without one, it is L2 weight decay in the gradient.
     frozen : bool
-        Never change these parameters.
+        Whether these parameters never change.
     """
 
     match: Annotated[str, Meta(min_length=1)]
@@ -48,7 +47,7 @@ class Group(Checked):
 
 
 def group_of(groups: Sequence[Group], name: str) -> Group | None:
-    """Return the group that a tensor of this name belongs to; None if to none."""
+    """Return the group of a tensor of this name, or None."""
     return next((group for group in groups if _matches(group, name)), None)
 
 
@@ -58,7 +57,7 @@ def frozen_names(groups: Sequence[Group], layout: Layout) -> list[str]:
 
 
 def statistics_in(layout: Layout, model: CompleteModel) -> Sequence[Range]:
-    """Return the ranges of a vector of this layout, whose tensors are a model's, that hold the model's statistics."""
+    """Return the ranges of a model's statistics in a vector of this layout, which has the model's tensors."""
     if layout == model.layout:
         return model.statistics
     names = {part.name for part in model.layout if any(part.range.intersect(each) for each in model.statistics)}
@@ -66,15 +65,7 @@ def statistics_in(layout: Layout, model: CompleteModel) -> Sequence[Range]:
 
 
 def segments_of(groups: Sequence[Group], layout: Layout, statistics: Sequence[Range]) -> list[Segment]:
-    """Return the segments of a vector that groups make up, as few as there can be; statistics are in none.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-    layout : Layout
-        The vector's layout.
-    statistics : sequence of Range
-        Ranges of the vector that hold statistics.
+    """Return the segments of groups in a vector with a layout and ranges of statistics, which are in no segment.
 
     Raises
     ------
@@ -108,10 +99,10 @@ def _dotted(name: str) -> str:
 
 
 class Penalised:
-    """A model (`mpidl.nn.model.PlacedModel`) whose function itself has the groups, where no rule applies them.
+    """A model (`mpidl.nn.model.PlacedModel`) that applies groups itself, for algorithms without rules.
 
-    Half the weight decay times the sum of the squared parameters is a part of the loss, and the gradient of frozen
-    parameters is 0. Rates have no meaning there.
+    The loss includes half the weight decay times the sum of the squared parameters, and the gradient of frozen
+    parameters is 0. Rates have no meaning.
 
     Parameters
     ----------
@@ -119,7 +110,7 @@ class Penalised:
     segments : sequence of Segment
         The segments of the model's vector.
     total : callable
-        Returns the sum of a number over the ranks that compute the model together, of which each has a part of it.
+        Returns the sum of a number over the ranks that compute the model together.
     """
 
     _adding = Sgd()

@@ -2,10 +2,8 @@
 
 Each one takes a NumPy generator, the tensor's shape and an array (n,) of float32 or float64, which it overwrites:
 consecutive elements of the flattened tensor. The last two axes of a shape are (inputs, outputs). The axes before them,
-such as a convolution's height and width, multiply both fans.
-
-A tensor is drawn in blocks, each with a generator of its own, so that for a part of it only the blocks that it touches
-are drawn.
+such as a convolution's height and width, multiply both fans. A tensor is drawn in blocks, each with its own generator,
+so that only the blocks of the required part are drawn.
 
 Sources: Glorot and Bengio 2010 (Understanding the difficulty of training deep feedforward neural networks),
 equation 16; He et al. 2015 (Delving deep into rectifiers), equation 10; LeCun et al. 1998 (Efficient
@@ -36,16 +34,16 @@ def draw(
     initialise: Callable[[np.random.Generator, np.ndarray], None],
     values: np.ndarray,
 ) -> None:
-    """Overwrite an array with a box of a tensor's initial values; memory beside it is one block.
+    """Overwrite an array with a box of a tensor's initial values, in the memory of one more block.
 
     Parameters
     ----------
     shape : tuple of int
         Shape of the tensor.
     box : Box
-        The part of it.
+        The part to draw.
     seed : sequence of int
-        Seed of the tensor's generators. That of a block has the block's number at the end.
+        Seed of the tensor's generators, to which a block's number is appended.
     initialise : callable
         Overwrites a block, an array (n,), given a generator.
     values : array (*box.shape)
@@ -68,7 +66,7 @@ def draw(
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """Return the number of inputs that reach one output, and of outputs that one input reaches."""
+    """Return the number of inputs of an output, and of outputs of an input."""
     *window, inputs, outputs = shape
     return prod(window) * inputs, prod(window) * outputs
 
@@ -85,50 +83,25 @@ def _normal(generator: np.random.Generator, values: np.ndarray, variance: float)
     values *= sqrt(variance)
 
 
-def glorot_uniform(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
-    """Uniform with variance 2 / (inputs + outputs)."""
-    _uniform(generator, values, 2 / sum(fans(shape)))
-
-
-def glorot_normal(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
-    """Normal with variance 2 / (inputs + outputs)."""
-    _normal(generator, values, 2 / sum(fans(shape)))
-
-
-def he_uniform(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
-    """Uniform with variance 2 / inputs."""
-    _uniform(generator, values, 2 / fans(shape)[0])
-
-
-def he_normal(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
-    """Normal with variance 2 / inputs."""
-    _normal(generator, values, 2 / fans(shape)[0])
-
-
-def lecun_uniform(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
-    """Uniform with variance 1 / inputs."""
-    _uniform(generator, values, 1 / fans(shape)[0])
-
-
-def lecun_normal(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
-    """Normal with variance 1 / inputs."""
-    _normal(generator, values, 1 / fans(shape)[0])
-
-
-def zeros(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
-    """All zero."""
+def _zeros(generator: np.random.Generator, shape: Shape, values: np.ndarray) -> None:
     values.fill(0)
 
 
-INITIALISERS: dict[str, Initialiser] = {
-    initialiser.__name__: initialiser
-    for initialiser in (
-        glorot_uniform,
-        glorot_normal,
-        he_uniform,
-        he_normal,
-        lecun_uniform,
-        lecun_normal,
-        zeros,
-    )
+def _of_variance(
+    distribution: Callable[[np.random.Generator, np.ndarray, float], None], variance: Callable[[int, int], float]
+) -> Initialiser:
+    """Return an initialiser with this distribution, whose variance depends on the fans."""
+    return lambda generator, shape, values: distribution(generator, values, variance(*fans(shape)))
+
+
+VARIANCES: dict[str, Callable[[int, int], float]] = {
+    "glorot": lambda inputs, outputs: 2 / (inputs + outputs),
+    "he": lambda inputs, outputs: 2 / inputs,
+    "lecun": lambda inputs, outputs: 1 / inputs,
 }
+
+INITIALISERS: dict[str, Initialiser] = {
+    f"{source}_{name}": _of_variance(distribution, variance)
+    for source, variance in VARIANCES.items()
+    for name, distribution in (("uniform", _uniform), ("normal", _normal))
+} | {"zeros": _zeros}

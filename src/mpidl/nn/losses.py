@@ -1,4 +1,8 @@
-"""Losses, means over the batch with their gradients, and regularisation: an L2 penalty and gradient clipping."""
+"""Losses, means over the batch with their gradients, and regularisation: an L2 penalty and gradient clipping.
+
+Targets are class ids (integers of shape (n,)), which stand for one-hot rows, or floats of the outputs' shape
+(n, outputs). Losses allocate nothing larger than vectors of n elements.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from mpidl.schema import Checked
 
 
 def are_classes(targets: Any) -> bool:
-    """Tell whether targets are class ids rather than rows of floats."""
+    """Return whether targets are class ids rather than rows of floats."""
     return bool(targets.dtype.kind in "iu")
 
 
@@ -42,14 +46,14 @@ class Loss(ABC):
     name: ClassVar[str]
 
     def accuracy_name(self, several_labels: bool) -> str:
-        """Return what the share of correct samples is called; `several_labels` if targets are rows of floats."""
+        """Return the name of the share of correct samples; `several_labels` if targets are rows of floats."""
         return "accuracy"
 
     @abstractmethod
     def loss_and_gradient(
         self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
     ) -> float:
-        """Return the mean loss over the batch, or the part of it that some of the batch's samples are.
+        """Return the mean loss over the batch, or the part of that mean for some of the batch's samples.
 
         Parameters
         ----------
@@ -66,7 +70,7 @@ class Loss(ABC):
         """
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
-        """Return the number of samples whose highest output is at the class with the highest target."""
+        """Return the number of samples whose highest output is that of the class with the highest target."""
         predictions = outputs.argmax(axis=1)
         if are_classes(targets):
             return int((predictions == targets).sum())
@@ -148,7 +152,7 @@ class OneVsAllLogistic(Loss):
         return "exact match" if several_labels else super().accuracy_name(several_labels)
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
-        """See `Loss`; with rows of targets, of which several may be 1, the number of samples with all of them right."""
+        """Return the number of correct samples; with rows of targets, of which several may be 1, all must be right."""
         if are_classes(targets):
             return super().correct(xp, outputs, targets)
         return int(((outputs > 0) == (targets > 0.5)).all(axis=1).sum())
@@ -170,7 +174,7 @@ class MeanSquaredError(Loss):
         return loss
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
-        """See `Loss`; NaN if the targets are floats."""
+        """Return the number of correct samples; NaN if the targets are floats."""
         return super().correct(xp, outputs, targets) if are_classes(targets) else nan
 
 
@@ -188,24 +192,16 @@ class Regularisation(Checked):
     Attributes
     ----------
     l2 : float
-        Adds l2 / 2 times the sum of the squared weights to the loss. Only tensors named ``weight`` count, no biases.
+        Adds l2 / 2 times the sum of the squared weights to the loss. Only tensors named ``weight`` count, not biases.
     clip : float, optional
-        Largest Euclidean norm of the gradient, which is scaled down if its norm is larger.
+        Maximum Euclidean norm of the gradient, which is scaled down if necessary.
     """
 
     l2: Annotated[float, Meta(ge=0)] = 0.0
     clip: Annotated[float, Meta(gt=0)] | None = None
 
     def penalise(self, weights: Sequence[Range], parameters: Any, gradient: Any) -> float:
-        """Add the penalty's gradient in place, and return the penalty.
-
-        Parameters
-        ----------
-        weights : list of Range
-            Ranges of the penalised parameters.
-        parameters, gradient : array (size,)
-            NumPy or CuPy vectors.
-        """
+        """Return the penalty of some ranges of the parameters (size,), and add its gradient in place."""
         loss = 0.0
         for part in weights if self.l2 else ():
             own = parameters[slice(*part)]
@@ -221,7 +217,7 @@ class Regularisation(Checked):
         return sum(float(part @ part) for part in parts)
 
     def clip_norm(self, trained: Sequence[Range], gradient: Any, squared_norm: float) -> None:
-        """Scale the gradient in some ranges down, in place, if its norm, of which they may be a part, is too large."""
+        """Scale the gradient in some ranges down, in place, if the norm of the whole gradient is too large."""
         norm = sqrt(squared_norm)
         if self.clip is not None and norm > self.clip:
             for part in trained:

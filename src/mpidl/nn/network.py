@@ -52,15 +52,14 @@ class Network(CompleteModel):
     layout : Layout
         The tensors in the flat vectors, such as ``"0-dense/weight"``.
     statistics : list of Range
-        Ranges of parameters that update rules leave alone.
+        Ranges of parameters that update rules don't change.
     input_shape, output_shape : tuple of int
         Shapes of one sample.
 
     Raises
     ------
     UsageError
-        If there is no layer, two layers have the same name, a layer can't take its inputs, or the dtype is
-        unknown.
+        There is no layer, two layers have the same name, a layer can't take its inputs, or the dtype is unknown.
     """
 
     def __init__(
@@ -104,10 +103,7 @@ class Network(CompleteModel):
 
     @property
     def parameters(self) -> Any:
-        """The flat vector (layout.size,), allocated and initialised at its first use.
-
-        It may be written into, or replaced by another vector, with which the network then computes.
-        """
+        """The flat vector (layout.size,), allocated and initialised at its first use; it may be changed or replaced."""
         return self._tensors.parameters
 
     @parameters.setter
@@ -115,7 +111,7 @@ class Network(CompleteModel):
         self._tensors.parameters = vector
 
     def freeze(self, names: Sequence[str]) -> None:
-        """See `CompleteModel.freeze`: their gradient doesn't count for the norm that is clipped."""
+        """Exclude tensors from training, and from the norm that is clipped."""
         self._frozen = names
         left_out = [*self.statistics, *(self.layout[name].range for name in names)]
         self._trained = [part.range for part in self.layout if part.range not in left_out]
@@ -151,32 +147,15 @@ class Network(CompleteModel):
         return self._passes.nbytes(samples)
 
     def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
-        """Return the initial values of the parameters [start, stop).
+        """Return the initial values of a range of the flat vector (whole.size,), in host memory.
 
-        They depend on the seed and on a tensor's position in the network, not on range and layout. A tensor is drawn in
-        blocks (`mpidl.nn.initialisers.draw`), of which only those that the range touches are generated.
-
-        Parameters
-        ----------
-        whole
-            A range within the flat vector.
-        layout
-            Layout of that vector; the network's own by default.
-
-        Returns
-        -------
-        numpy.ndarray (whole.size,)
-            In the network's dtype, in host memory.
-
-        Raises
-        ------
-        ValueError
-            If the range isn't within the flat vector.
+        They depend on the seed and on a tensor's position in the network, not on range and layout. Only the blocks
+        (`mpidl.nn.initialisers.draw`) of the range are drawn. ValueError if it isn't within the flat vector.
         """
         return self._tensors.initial(Range(*whole), self.layout if layout is None else layout)
 
     def takes_as_is(self, index: int) -> bool:
-        """Return whether a layer takes the network's inputs before they are converted."""
+        """Return whether a layer takes the network's inputs unconverted."""
         return self.layers[index].takes_integers and self.graph.operands[index] == (0,)
 
     def check_inputs(self, inputs: Any) -> None:
@@ -198,14 +177,10 @@ class Network(CompleteModel):
         return work
 
     def mean_loss(self, outputs: Any, targets: Any, gradient: Any, samples: int | None = None) -> float:
-        """Return the mean loss over a batch, and overwrite `gradient` with that with respect to the outputs.
+        """Return the mean loss over a batch, and overwrite `gradient` with that of the outputs.
 
-        With `samples`, the number of the batch's samples, of which some are given: their part of that mean.
-
-        Raises
-        ------
-        UsageError
-            If the targets don't fit the outputs.
+        With `samples`, the number of the whole batch's samples, return the part of their mean for some of them.
+        UsageError if the targets don't fit the outputs.
         """
         expected = outputs.shape[:1] if are_classes(targets) else outputs.shape
         if targets.shape != expected:
@@ -224,7 +199,7 @@ class Network(CompleteModel):
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch and its gradient.
 
-        Once the largest batch has been seen, no activations or tensors are allocated.
+        After the largest batch, no activations or tensors are allocated.
 
         Parameters
         ----------
@@ -241,7 +216,7 @@ class Network(CompleteModel):
         Raises
         ------
         UsageError
-            If the shapes don't fit.
+            The shapes don't fit.
         """
         work, tensors = self._forward(batch, training=True), self._tensors
         gradient, last = tensors.gradient, work.calls[-1]
@@ -271,7 +246,7 @@ class Network(CompleteModel):
         return self.judge(batch, last.outputs, last.output_gradient)
 
     def judge(self, batch: Batch, outputs: Any, gradient: Any) -> Evaluation:
-        """Return what `evaluate` does, from the outputs for the batch; `gradient` is overwritten."""
+        """Evaluate the outputs for a batch; `gradient` is overwritten."""
         loss = self.mean_loss(outputs, batch.targets, gradient) * batch.total
         return Evaluation(loss, self.loss.correct(self.xp, outputs, batch.targets), outputs)
 

@@ -14,10 +14,10 @@ from mpidl.nn.model import CompleteModel, Evaluation
 
 
 class OnDevice:
-    """A model (`mpidl.nn.model.PlacedModel`) that computes another's loss and gradient on a GPU.
+    """A model (`mpidl.nn.model.PlacedModel`) that computes another model's loss and gradient on a GPU.
 
-    Batches are copied through pinned memory. Every method waits for the GPU, so that its time is measured correctly
-    and the next batch may overwrite that memory.
+    Batches are copied through pinned memory. Every method waits for the GPU, so that its time is measured correctly,
+    and that the next batch may overwrite this memory.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class OnDevice:
 
     @property
     def parameters(self) -> Any:
-        """The flat vector (size,) on the device; see `Model.parameters`."""
+        """The flat vector (size,) on the device."""
         return self._device.parameters
 
     @parameters.setter
@@ -48,13 +48,13 @@ class OnDevice:
         self._device.parameters = vector
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """See `Model.loss_and_gradient`; the batch lies on the host, the gradient on the device."""
+        """Return the loss of a batch on the host, and its gradient on the device."""
         result = self._device.loss_and_gradient(self._uploaded(batch))
         self._synchronise()
         return result
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """See `PlacedModel.evaluate`; the batch lies on the host, the outputs on the device."""
+        """Return the evaluation of a batch on the host, with outputs on the device."""
         result = self._device.evaluate(self._uploaded(batch))
         self._synchronise()
         return result
@@ -68,14 +68,14 @@ class OnDevice:
         return batch._replace(inputs=inputs, targets=targets)
 
     def _synchronise(self) -> None:
-        """Wait for the GPU: its inputs must not change, nor its outputs be read, before it is done."""
+        """Wait for the GPU: before that, its inputs must not change, nor its outputs be read."""
         self._xp.cuda.get_current_stream().synchronize()
 
 
 class Mirrored(OnDevice):
-    """`OnDevice` with parameters and gradient in pinned host memory, for engines whose vectors lie there.
+    """`OnDevice` with parameters and gradient in pinned host memory, for engines with vectors in host memory.
 
-    The parameters are uploaded with each batch, so that they may be written into at any time between batches.
+    The parameters are uploaded with each batch, so that they may be changed at any time between batches.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Mirrored(OnDevice):
 
     @property
     def parameters(self) -> Any:
-        """The flat vector (size,) in host memory; see `Model.parameters`."""
+        """The flat vector (size,) in host memory."""
         return self._host.parameters
 
     @parameters.setter
@@ -103,7 +103,7 @@ class Mirrored(OnDevice):
         self._host.parameters = vector
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, np.ndarray]:
-        """See `Model.loss_and_gradient`; batch and gradient lie on the host."""
+        """Return the loss of a batch and its gradient, all on the host."""
         loss, gradient = self._device.loss_and_gradient(self._uploaded(batch))
         gradient.get(out=self._gradient, blocking=False)
         self._synchronise()
@@ -125,10 +125,9 @@ class _Staging:
         self._memory: dict[str, tuple[np.ndarray, Any]] = {}
 
     def uploaded(self, values: Any, place: str = "") -> Any:
-        """Return a copy of `values` on the device, which the next call overwrites.
+        """Return a copy on the device, which the next call overwrites, of an array (n, ...).
 
-        They are an array (n, ...), or several in whatever tuples, lists and mappings they lie; anything else stays as
-        it is. `place` tells them from others.
+        Arrays may be nested in tuples, lists and mappings; other values don't change. `place` distinguishes arrays.
         """
         if isinstance(values, tuple | list):
             return type(values)(self.uploaded(each, f"{place}/{number}") for number, each in enumerate(values))
@@ -148,5 +147,5 @@ class _Staging:
 
 
 def _alike(values: np.ndarray, others: np.ndarray) -> bool:
-    """Return whether two arrays differ in their length alone."""
+    """Return whether two arrays differ at most in length."""
     return values.shape[1:] == others.shape[1:] and values.dtype == others.dtype

@@ -1,7 +1,7 @@
 """Networks as ONNX models.
 
-Images stay in the package's order of axes, (n, height, width, channels), at every border of a layer; operators on
-images, which want channels first, stand between two transpositions.
+Between layers, images have the package's order of axes, (n, height, width, channels); operators on images, which take
+channels first, are between two transpositions.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from mpidl.nn.network import Network
 from mpidl.nn.sliding_windows import SlidingWindows, sliding_windows
 from mpidl.paths import whole
 
-#: Version of ONNX's operators: the first with Gelu. Files say the oldest format that has it.
+#: Version of ONNX's operators: the first with Gelu. Files have the oldest format for it.
 OPSET = 20
-#: Most bytes of a file of ONNX.
+#: Maximum size of an ONNX file in bytes.
 MOST = 2**31 - 1
 
 #: Operators of activations: name and attributes.
@@ -45,21 +45,11 @@ CHANNELS_FIRST, CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def to_onnx(network: Network, file: Path) -> int:
-    """Write a network as an ONNX model, which computes as `Network.predict` does.
+    """Write a network as an ONNX model, equivalent to `Network.predict`, and return the number of its tensors.
 
-    The model takes ``inputs`` (n, *input_shape) and gives ``outputs`` (n, *output_shape), for any n. Inputs are as the
-    network takes them: bytes scaled to [0, 1], and normalised; int64 where an embedding takes ids.
-
-    Parameters
-    ----------
-    network : Network
-    file : Path
-        Appears when it is complete.
-
-    Returns
-    -------
-    int
-        Number of tensors in it.
+    The model takes ``inputs`` (n, *input_shape) and returns ``outputs`` (n, *output_shape), for any n. Inputs are those
+    of the network: bytes scaled to [0, 1], and normalised; int64 ids for an embedding. The file appears when it is
+    complete.
 
     Raises
     ------
@@ -84,13 +74,13 @@ class _Graph:
     Attributes
     ----------
     parameters : dict of str to array
-        The parameters of the layer that is being written.
+        The parameters of the present layer.
     name : str
-        The layer's name.
+        Its name.
     dtype : numpy.dtype
         The network's.
     float, integer : int
-        ONNX's names of that dtype and of the ids' dtype.
+        ONNX's numbers of this dtype and of the ids' dtype.
     """
 
     def __init__(self, onnx: Any, network: Network) -> None:
@@ -108,7 +98,7 @@ class _Graph:
         self._nodes.append(onnx.helper.make_node("Identity", [values[-1]], ["outputs"]))
 
     def _of_dtype(self, value: str, layer: Layer) -> str:
-        """Return a value as a layer takes it: ids are inputs of a network, others take its dtype."""
+        """Return a value in the dtype that a layer takes: only the network's inputs may be ids."""
         if value != "inputs" or not self._network.takes_integers or layer.takes_integers:
             return value
         return self.add("Cast", [value], to=self.float)
@@ -159,7 +149,7 @@ def _activation(graph: _Graph, layer: Activation, shapes: Any, inputs: list[str]
 
 
 def _on_images(graph: _Graph, value: str, shape: Sequence[int], add: Callable[[str], str]) -> str:
-    """Return what an operator on images, with channels first, makes of a value of this shape."""
+    """Apply an operator on images, with channels first, to a value of this shape."""
     images = value if len(shape) == 3 else graph.reshaped(value, (*shape, 1))
     return graph.add("Transpose", [add(graph.add("Transpose", [images], perm=CHANNELS_FIRST))], perm=CHANNELS_LAST)
 
@@ -190,7 +180,7 @@ def _pooling(operator: str, **attributes: Any) -> Callable[..., str]:
 
 
 def _batch_normalisation(graph: _Graph, layer: BatchNormalisation, shapes: Any, inputs: list[str]) -> str:
-    # The last axis is the channels', for samples of any shape, where ONNX's own operator takes the second.
+    # The channels are along the last axis, for samples of any shape; ONNX's operator takes the second axis.
     found = graph.parameters
     factor = found["scale"] / np.sqrt(found["variance"] + graph.dtype.type(layer.epsilon))
     centred = graph.add("Sub", [inputs[0], graph.constant("mean", found["mean"])])
@@ -228,7 +218,7 @@ def _dropout(graph: _Graph, layer: Dropout, shapes: Any, inputs: list[str]) -> s
     return inputs[0]
 
 
-#: What writes a layer of each type: returns the name of its outputs, given the shapes and names of its inputs.
+#: The function that writes each type of layer: it returns the name of the outputs, given shapes and names of inputs.
 LAYERS: dict[type[Layer], Callable[..., str]] = {
     Activation: _activation,
     Add: _add,

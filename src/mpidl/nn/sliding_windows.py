@@ -47,7 +47,7 @@ class SlidingWindows(NamedTuple):
     after: tuple[int, int]
 
     def on_rows(self, rows: Range, height: int) -> Range:
-        """Return the rows of positions whose windows have no other rows of an image, of this height, than some.
+        """Return the rows of positions whose windows are within some rows of an image of this height.
 
         Examples
         --------
@@ -69,7 +69,7 @@ def sliding_windows(input_shape: Shape, size: Pair, stride: Pair, padding: Paddi
     Raises
     ------
     UsageError
-        If the inputs aren't images, or are smaller than a window.
+        The inputs aren't images, or are smaller than a window.
     """
     if len(input_shape) not in (2, 3):
         raise UsageError(f"inputs of shape {input_shape}, expected (height, width, channels) or (height, width)")
@@ -99,10 +99,7 @@ def sliding_windows(input_shape: Shape, size: Pair, stride: Pair, padding: Paddi
 def under_windows(
     windows: SlidingWindows, input_shape: Shape, positions: tuple[Range, Range]
 ) -> tuple[tuple[Range, Range], list[Sides]]:
-    """Return the rows and columns of an image under the windows at some positions, and the padding around these.
-
-    Windows with this padding on that part of the image are the ones at these positions.
-    """
+    """Return the rows and columns of an image under the windows at some positions, and the padding around these."""
     ranges: list[Range] = []
     padding: list[Sides] = []
     for axis, some in enumerate(positions):

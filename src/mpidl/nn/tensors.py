@@ -24,7 +24,6 @@ class Tensors:
     ----------
     layers : sequence of Layer
     graph : Graph
-        How the layers are connected.
     dtype : dtype
     seed : int
         Seed of the initial parameters.
@@ -34,13 +33,13 @@ class Tensors:
     Attributes
     ----------
     layout : Layout
-        Names are such as ``"0-dense/weight"``.
+        With names such as ``"0-dense/weight"``.
     statistics : list of Range
-        Ranges of parameters that update rules leave alone.
+        Ranges of parameters that update rules don't change.
     starts : list of int
-        For each layer, where its parameters begin.
+        The index of each layer's first parameter.
     weights : list of list of Range
-        For each layer, the range of its ``weight``, if it has one.
+        For each layer, the range of its ``weight``, if any.
     """
 
     def __init__(self, layers: Sequence[Layer], graph: Graph, dtype: np.dtype, seed: int, xp: Any) -> None:
@@ -60,7 +59,7 @@ class Tensors:
 
     @property
     def parameters(self) -> Any:
-        """The flat vector (layout.size,); another one that replaces it is what the layers then view."""
+        """The flat vector (layout.size,), or another one that has replaced it, of which the layers have views."""
         if self._parameters is None:
             self.parameters = self._xp.asarray(self.initial(Range(0, self.layout.size), self.layout))
         return self._parameters
@@ -86,12 +85,12 @@ class Tensors:
         return views
 
     def views(self, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a layer's parameters and gradients by their names; the dicts remain when `parameters` is replaced."""
+        """Return a layer's parameters and gradients by their names; replacing `parameters` updates these dicts."""
         name = self._names[index]
         return self._parameter_views[name], self._gradient_views[name]
 
     def initial(self, whole: Range, layout: Layout) -> np.ndarray:
-        """Return the initial values of a range of the flat vector of a layout; see `Network.initial`."""
+        """Return the initial values of a range of the flat vector of a layout."""
         if not 0 <= whole.start <= whole.stop <= layout.size:
             raise ValueError(f"parameters {tuple(whole)} of {layout.size}")
         ordinals = {name: ordinal for ordinal, name in enumerate(self.layout.shapes)}

@@ -81,7 +81,7 @@ ALIGNMENT = 64
 
 
 class _Arrays(NamedTuple):
-    """The arrays of a slot for the largest batch: values, their gradients, and each layer's buffers that are kept."""
+    """The arrays of a slot for the largest batch: values, their gradients, and each layer's kept buffers."""
 
     values: list[Any]
     gradients: list[Any]
@@ -98,7 +98,7 @@ class Pass(NamedTuple):
     calls : list of Call
         The layers, in the order of the forward pass.
     slot : int
-        See `Passes.take`.
+        The slot of `Passes.take`.
     """
 
     values: list[Any]
@@ -134,7 +134,7 @@ class Passes:
         self._xp, self._dtype, self._workspace = xp, dtype, workspace
         self._specified, self._nodes = values, nodes
         self._inputs = [index for index, value in enumerate(values) if value.inputs is not None]
-        # For each layer, the values whose gradient is there already when it gives its part of it.
+        # For each layer, the values whose gradients others have computed before it in the backward pass.
         self._shared = [
             [v for v, first in zip(node.operands, node.first, strict=True) if not first and v not in self._inputs]
             for node in nodes
@@ -147,9 +147,9 @@ class Passes:
         self._copies: dict[tuple[int, int, str], Any] = {}
 
     def take(self, samples: int, slot: int = 0) -> Pass:
-        """Return the arrays for this number of samples: the same ones until more samples are asked for.
+        """Return the arrays for this number of samples, the same ones until a call with more samples.
 
-        Passes that are under way at the same time have different slots: they share scratch memory only.
+        Passes at the same time need different slots, which share only scratch memory.
         """
         found = self._passes.get((samples, slot))
         if found is None:
@@ -161,7 +161,7 @@ class Passes:
         return found
 
     def feed(self, work: Pass, inputs: Any) -> None:
-        """Let the layers of a pass take a batch's inputs (n, *input_shape): themselves, or a copy in another dtype."""
+        """Set the inputs (n, *input_shape) of the layers of a pass, or a copy of them in another dtype."""
         parts = {index: self._part(index, inputs, work.slot) for index in self._inputs}
         for node, call in zip(self._nodes, work.calls, strict=True):
             for position, index in enumerate(node.operands):
@@ -169,7 +169,7 @@ class Passes:
                     call.inputs[position] = parts[index]
 
     def nbytes(self, samples: int, slots: int = 1) -> int:
-        """Return the bytes that `take` would allocate for this number of samples, in so many slots."""
+        """Return the bytes that `take` allocates for this number of samples and of slots."""
         own = set(range(len(self._specified))).difference(self._inputs)
         found = 2 * sum(self._elements(index, samples) for index in own) * self._itemsize(None)
         for node, buffers in zip(self._nodes, self._buffers, strict=True):
@@ -180,7 +180,7 @@ class Passes:
         return slots * found + self._scratch_bytes() + self._spare_size(samples) * self._itemsize(None)
 
     def _part(self, index: int, inputs: Any, slot: int) -> Any:
-        """Return a part of the inputs: a view, or a copy where its dtype or its order differs."""
+        """Return a part of the inputs: a view, or a copy if its dtype or its order differs."""
         value = self._specified[index]
         assert value.inputs is not None
         part = inputs[slice(*value.samples(len(inputs))), *(slice(*each) for each in value.inputs.ranges)]
@@ -199,7 +199,7 @@ class Passes:
         self._passes.clear()
         self._slots.clear()
         self._spare = self._xp.empty(self._spare_size(samples), self._dtype)
-        # All layers share one scratch memory, which stays in the cache from one layer to the next.
+        # All layers share one scratch memory, so that it stays in the cache.
         self._scratch = self._xp.empty(self._scratch_bytes(), "uint8")
 
     def _allocate_slot(self) -> _Arrays:

@@ -11,7 +11,7 @@ import torch
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
-from mpidl.nn.adaptation import ModelError, refusing, telling
+from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.nn.wait_free import TakeFinal
 from mpidl.torch import losses
@@ -147,7 +147,7 @@ class TorchModel(CompleteModel):
         ModelError
             The module or the loss raised an error, the loss has several elements, or a parameter has been replaced.
         """
-        with telling(self._name):
+        with model_errors(self._name):
             loss = self._gradients.compute(batch, *self._tensors_of(batch))
         return loss, self._vector.gradient
 
@@ -172,7 +172,7 @@ class TorchModel(CompleteModel):
         """Return the result of a function of a batch, with the module in evaluation mode."""
         self._calls.set_mode(training=False)
         self._vector.load_statistics()
-        with telling(self._name), torch.no_grad():
+        with model_errors(self._name), torch.no_grad():
             return compute(batch)
 
     def _outputs_of(self, batch: Batch) -> np.ndarray:
@@ -195,7 +195,7 @@ class TorchModel(CompleteModel):
 
     def rehearse(self, batch: Batch) -> None:
         buffers = self.buffers()
-        with refusing():
+        with as_usage_errors():
             self.loss_and_gradient(batch)
             self.evaluate(batch)
         self.load_buffers(buffers)

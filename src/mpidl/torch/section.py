@@ -12,7 +12,7 @@ import torch
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
-from mpidl.nn.adaptation import ModelError, telling
+from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import MicroBatch
 from mpidl.partition.section import Part, Section
@@ -209,20 +209,20 @@ class TorchSection(Section):
         self._stage.begin(batch)
 
     def _compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
-        with telling(self._name):
+        with model_errors(self._name):
             kept = self._kept[own.slot] = self._stage.through(
                 self._stage.tensors(inputs, f"inputs {own.slot}"), self._first, self._apart
             )
             return None if self._last else self._array(kept.outputs[-1], own)
 
     def _loss(self, targets: Any, own: MicroBatch) -> float:
-        with telling(self._name):
+        with model_errors(self._name):
             return self._stage.add_loss(self._kept[own.slot], self._stage.tensors(targets, "targets"), own.share)
 
     def _back(self, gradient: np.ndarray | None, own: MicroBatch, part: Part) -> np.ndarray | None:
         kept = self._kept[own.slot] if part == "inputs" else self._kept.pop(own.slot)
         given = None if gradient is None else torch.from_numpy(gradient)
-        with telling(self._name):
+        with model_errors(self._name):
             if part == "weights":
                 self._stage.backward_weights(kept)
                 return None
