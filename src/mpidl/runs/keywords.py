@@ -80,9 +80,7 @@ def resolve(
     rule: Rule | None,
     keywords: Mapping[str, Any],
 ) -> Config:
-    """Return a configuration in which the section of a model, objects and `KEYWORDS` take the place of `config`'s.
-
-    What is None takes the place of nothing.
+    """Return `config` with the given section of a model, objects and keywords; None leaves a value as it is.
 
     Raises
     ------

@@ -49,10 +49,10 @@ def train(
     ----------
     model : Model or torch.nn.Module, optional
         A `Network`, a PyTorch module, a `mpidl.jax.JaxModel`, or any object with ``parameters`` and
-        ``loss_and_gradient(batch)``. Takes the place of the section ``[model]`` of `config`.
+        ``loss_and_gradient(batch)``. Replaces the section ``[model]`` of `config`.
     data : Dataset or Source, optional
         For example ``mpidl.data.Idx("data/fashion-mnist")``, ``Arrays((x, y), (test_x, test_y))``, or a dataset of
-        your own by ``Indexed(train, test)``. Takes the place of the source that ``[data]`` of `config` names.
+        your own by ``Indexed(train, test)``. Replaces the source that ``[data]`` of `config` names.
     loss : str or callable, optional
         Loss of a PyTorch module: a name in `torch.nn.functional`, or a function of (outputs, targets). A
         `mpidl.torch.TorchModel` of the module has more options.
@@ -60,15 +60,15 @@ def train(
         A configuration, the path of a TOML file, or a mapping of sections, such as
         ``{"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}``.
     algorithm : Algorithm, optional
-        Takes the place of the section ``[algorithm]``; ``Downpour()`` by default.
+        Replaces the section ``[algorithm]``; ``Downpour()`` by default.
     rule : Rule, optional
-        Takes the place of the section ``[server]``. The default is the algorithm's, ``Adagrad(0.01)`` for most.
+        Replaces the section ``[server]``. The default is the algorithm's, ``Adagrad(0.01)`` for most.
     resume : bool
         Continue from the newest checkpoint in the run's directory.
     **keywords
-        Each takes the place of one key, such as ``epochs``, ``batch``, ``servers``, ``name``, ``checkpoint_every`` and
-        ``device``, or of one section, which may be an object or a mapping. The manual has a table of keywords on the
-        page "From Python", and describes the keys on the page "Configuration". None leaves a key as it is.
+        Each replaces one key, such as ``epochs``, ``batch``, ``servers``, ``name``, ``checkpoint_every`` and
+        ``device``, or one section, given as an object or a mapping. The manual has a table of keywords on the page
+        "From Python", and describes the keys on the page "Configuration". None leaves a key as it is.
 
     Returns
     -------
@@ -129,7 +129,7 @@ train.__dict__["__signature__"] = signature(train)
 
 
 def _check_objects(data: Any, algorithm: Any, rule: Any) -> None:
-    """Raise UsageError for an argument of another type than the one that no section of a configuration describes."""
+    """Raise UsageError for data, an algorithm or a rule of the wrong type."""
     if data is not None and not isinstance(data, Dataset) and (isinstance(data, type) or not hasattr(data, "open")):
         expected = "a Dataset or a source, such as mpidl.Digits() or mpidl.Arrays((x, y), (test_x, test_y))"
         raise UsageError(f"data: expected {expected}, found {_found(data)}")
