@@ -5,6 +5,7 @@ from itertools import count
 import torch
 
 from mpidl.data.loader import Loader
+from mpidl.job.placed import place
 
 functional = torch.nn.functional
 
@@ -66,7 +67,10 @@ def noisy(dataset=None, seed=0):
 
 def batches(job):
     """Yield the batches of a job with one replica, as tensors."""
-    loader, split = Loader(job.schedule, job.dataset.train, count().__next__, lambda epoch: None), job.dataset.train
+    loader, split = (
+        Loader(place(job, 1).schedule, job.dataset.train, count().__next__, lambda epoch: None),
+        job.dataset.train,
+    )
     while (minibatch := loader.next()) is not None:
         batch = split.take(minibatch)
         yield torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)

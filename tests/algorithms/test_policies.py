@@ -6,6 +6,7 @@ import pytest
 from mpidl.config import from_dict
 from mpidl.job.build import build
 from mpidl.job.fill import fill
+from mpidl.job.placed import place
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Nesterov, Sgd
 from mpidl.shards.policies import (
@@ -259,6 +260,6 @@ def test_a_job_shows_a_policy_the_first_values(monkeypatch):
     values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
     job = build(from_dict(values | {"algorithm": {"name": "downpour"}, "server": {"rule": "sgd"}}))
     monkeypatch.setattr(type(job.algorithm), "policy", lambda algorithm, replicas: Watching())
-    size = job.layout.size
-    shard = fill(job, Range(0, size), np.empty(size, job.dtype), 100)
+    size = job.original.layout.size
+    shard = fill(place(job, 1), Range(0, size), np.empty(size, job.dtype), 100)
     assert np.array_equal(shown[0], shard.parameters)

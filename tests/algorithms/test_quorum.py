@@ -13,6 +13,7 @@ from mpidl.config import from_dict
 from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.errors import UsageError
 from mpidl.job.build import build
+from mpidl.job.placed import place
 from mpidl.rules import Nesterov, Sgd
 
 EVEN = Times(Constant(1.0), Constant(0.125))
@@ -250,13 +251,13 @@ def test_a_grace_window_is_not_deterministic(algorithm):
 
 def test_a_quorum_is_of_the_replicas_that_there_are():
     job = build(configured({"name": "diloco", "quorum": 3}))
-    job.begin(3)
+    place(job, 3)
     with pytest.raises(UsageError, match=r"^algorithm.quorum: 3, expected at most 2, the number of replicas$"):
-        job.begin(2)
+        place(job, 2)
     deterministic = build(configured({"name": "diloco", "quorum": 3}, deterministic=True))
-    deterministic.begin(3)
+    place(deterministic, 3)
     with pytest.raises(UsageError) as error:
-        deterministic.begin(4)
+        place(deterministic, 4)
     assert str(error.value) == (
         "algorithm.quorum: 3 of 4 replicas depends on timing, which rules out run.deterministic = true, expected 4"
     )

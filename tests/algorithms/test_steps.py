@@ -8,6 +8,7 @@ from mpidl.config import from_dict
 from mpidl.data import Batch
 from mpidl.engines.virtual.times import Exponential, Times
 from mpidl.job.build import build
+from mpidl.job.placed import place
 from mpidl.parameters import Range
 from mpidl.rules import Momentum, Sgd
 from mpidl.rules.schedule import RateSchedule
@@ -118,8 +119,7 @@ def test_outer_rates_do_not_follow_the_schedule(algorithm, factor):
         "algorithm": {"name": algorithm}, "rate": {"schedule": "steps", "epochs": [1], "factor": 0.5},
         "run": {"epochs": 2},
     }  # fmt: skip
-    job = build(from_dict(sections))
-    job.begin(1)
+    job = place(build(from_dict(sections)), 1)
     last = 2 * job.schedule.portions.per_epoch - 1
     assert job.scheduled_rule.rate_at(last) == factor
     assert job.rate_at(last) == 0.5

@@ -129,7 +129,7 @@ def test_the_order_is_by_samples_or_by_portions(arrays, write_hdf5, shuffle, blo
     job = build(from_dict(sections(write_hdf5(arrays), keep=keep, **given)))
     expected = Portions(TRAIN, 4, 8, 0, contiguous=blocks)
     for number in range(2 * expected.per_epoch):
-        assert np.array_equal(job.schedule.portions.indices(number), expected.indices(number))
+        assert np.array_equal(job.portions.indices(number), expected.indices(number))
 
 
 def test_portions_of_any_source_may_be_neighbours():
@@ -137,7 +137,7 @@ def test_portions_of_any_source_may_be_neighbours():
         "data": {"source": "digits", "batch": 8, "portion": 32, "shuffle": "portion"},
         "model": {"layer": [{"type": "dense", "units": 10}]},
     }
-    portions = build(from_dict(config)).schedule.portions
+    portions = build(from_dict(config)).portions
     for number in range(portions.per_epoch):
         found = np.sort(portions.indices(number))
         assert np.array_equal(found, np.arange(found[0], found[0] + len(found)))

@@ -43,7 +43,7 @@ def test_numbers_have_the_models_precision(source, dtype, tmp_path):
     section = {"layer": [{"type": "dense", "units": 3}], "loss": "mean_squared_error", "dtype": dtype}
     config = from_dict({"model": section, "data": {"source": "digits"}})
     dataset = SOURCES[source](tmp_path).open()
-    job = Job(config, dataset, build_model(config, dataset))
+    job = Job.of(config, dataset, build_model(config, dataset))
     for split, (inputs, targets) in ((job.dataset.train, TRAIN), (job.dataset.test, TEST)):
         for indices in (np.array([5, 20, 3]), np.arange(7, 12)):
             split.prefetch(indices)

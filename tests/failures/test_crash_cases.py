@@ -6,6 +6,7 @@ from counting import CASES
 
 from mpidl.config import load
 from mpidl.job.build import build
+from mpidl.job.placed import place
 from mpidl.job.slices import held_shards
 
 
@@ -14,13 +15,13 @@ def test_a_job_that_counts_has_shards_for_all_its_servers(case, tmp_path, monkey
     for name, value in case.environment(tmp_path, replicas=1).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    job = build(load(case.write(tmp_path)))
+    job = place(build(load(case.write(tmp_path))), 1)
     for servers in filter(None, case.servers):
         assert len(held_shards(job, servers)) == servers
 
 
 @pytest.mark.parametrize("setting", MATRIX, ids=str)
 def test_a_deterministic_job_has_shards_for_all_its_servers(setting, tmp_path):
-    job = build(load(setting.write(tmp_path)))
+    job = place(build(load(setting.write(tmp_path))), 3)
     if setting.servers:
         assert len(held_shards(job, setting.servers)) == setting.servers

@@ -8,6 +8,7 @@ import pytest
 from mpidl.config import from_dict
 from mpidl.errors import UsageError
 from mpidl.job.build import build
+from mpidl.job.rehearsal import rehearse_own
 
 MODEL = """
 import numpy as np
@@ -44,7 +45,7 @@ def test_a_factory_may_import_its_neighbours_while_the_model_trains(factory, tmp
     (tmp_path / "late_neighbour.py").write_text("ONE = 1.0")
     job = factory("late", MODEL.format(name="late") + "def make(dataset, seed):\n    return Model()\n")
     monkeypatch.chdir("/")
-    job.rehearse()
+    rehearse_own(job)
     assert job.original.loss_and_gradient(None)[1].tolist() == [1, 1, 1]
 
 
@@ -108,5 +109,5 @@ def test_what_a_factory_raises_is_one_line(factory, number, source, line):
 def test_a_job_has_its_model_compute_once_before_the_training(factory):
     job = factory("odd", MODEL.format(name="odd") + "def make(dataset, seed):\n    return Model()\n")
     with pytest.raises(UsageError, match=r"^model: Model.loss_and_gradient raised ModuleNotFoundError: .*odd_neigh"):
-        job.rehearse()
+        rehearse_own(job)
     assert np.array_equal(job.original.parameters, np.zeros(3))

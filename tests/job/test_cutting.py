@@ -6,8 +6,10 @@ import pytest
 from mpidl.config import from_dict
 from mpidl.errors import UsageError
 from mpidl.job.build import build
-from mpidl.job.cutting import cut, take_part
 from mpidl.job.fill import fill
+from mpidl.job.local_model import local_model
+from mpidl.job.placed import place
+from mpidl.job.planning import cut
 from mpidl.job.slices import held_shards, own_segments
 from mpidl.parameters import Range, moves
 from mpidl.partition.threads import run
@@ -35,37 +37,41 @@ def job(partitions=1, **more):
     return build(from_dict(sections | more))
 
 
+def cut_job(job, partitions):
+    return place(job, 1, cut(job, partitions))
+
+
 @pytest.mark.parametrize("partitions", [2, 3])
 def test_a_cut_job_begins_with_the_values_of_the_whole_one(partitions):
-    whole, parts = job(), job()
-    cut(parts, partitions)
-    parts.begin(1)
+    whole = job()
+    parts = cut_job(whole, partitions)
     vector = np.concatenate(
         [
-            fill(parts, each.range, np.empty(each.range.size, parts.dtype), 50).parameters
+            fill(parts, each.range, np.empty(each.range.size, whole.dtype), 50).parameters
             for each in held_shards(parts, 2)
         ]
     )
-    back, size = np.empty_like(vector), whole.layout.size
-    for move in moves(parts.layout, Range(0, size), whole.layout, Range(0, size)):
+    back, size = np.empty_like(vector), parts.layout.size
+    layout = whole.original.layout
+    for move in moves(parts.layout, Range(0, size), layout, Range(0, size)):
         move.copy(vector, back)
-    assert back.tobytes() == whole.initial(Range(0, size)).tobytes()
+    assert back.tobytes() == whole.first_values(Range(0, size), layout).tobytes()
 
 
 def test_a_rank_has_the_groups_of_its_slice():
-    whole = job()
+    whole = place(job(), 1)
 
     def work(group):
-        own = job()
-        take_part(own, cut(own, 2), group)
-        names = [(piece.name, piece.range.shift(-own.slice.start)) for piece in own.layout.within(own.slice)]
+        placed = cut_job(job(), 2)
+        local = local_model(placed, group)
+        names = [(piece.name, piece.range.shift(-local.slice.start)) for piece in placed.layout.within(local.slice)]
         rates = {}
-        for segment in own_segments(own):
-            for name, place in names:
-                if place.intersect(segment.range):
-                    assert segment.range.intersect(place) == place
+        for segment in own_segments(placed, local.slice):
+            for name, part in names:
+                if part.intersect(segment.range):
+                    assert segment.range.intersect(part) == part
                     rates.setdefault(name, set()).add(segment[1:])
-        return (rates, [name for name, _ in names]), own.part.parameters.size
+        return (rates, [name for name, _ in names]), local.host.parameters.size
 
     expected = {}
     for segment in whole.segments:
@@ -96,9 +102,7 @@ def test_a_cut_that_cannot_be_made_is_one_line(partitions, layers, line):
 
 def test_a_deterministic_job_says_where_its_bits_depend_on_the_partitions():
     sections = {"run": {"deterministic": True}}
-    made = job(partitions=2, **sections)
-    cut(made, 2)
-    cuts, note = made.notes
+    cuts, note = cut_job(job(partitions=2, **sections), 2).notes
     assert cuts == "each replica is cut over 2 ranks: 0-conv2d by channels, 1-dense by units, 2-dense by inputs"
     assert note.startswith("run.deterministic: the bits are those of any run of 2 partitions; of other numbers of them")
     assert note.endswith("1-dense, 2-dense")
@@ -107,8 +111,7 @@ def test_a_deterministic_job_says_where_its_bits_depend_on_the_partitions():
 
 def test_a_job_in_stages_says_how_it_is_cut_and_that_micro_batches_are_summed():
     made = job(run={"deterministic": True}, topology={"partitions": 3, "stages": 3})
-    cut(made, 3)
-    cuts, note = made.notes
+    cuts, note = cut_job(made, 3).notes
     assert (
         cuts
         == "each replica is cut over 3 ranks in 3 stages: 0-conv2d by samples, 1-dense by samples, 2-dense by samples"

@@ -1,16 +1,22 @@
 """What a run's section says of its goal, and the best checkpoint that a resumed run goes on from."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from mpidl.config import from_dict
-from mpidl.data import Digits
 from mpidl.errors import UsageError
-from mpidl.job.build import build_model
+from mpidl.job.build import build
+from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.goal import Goal
-from mpidl.job.job import Job
-from mpidl.job.restoring import find_best
+from mpidl.job.local_model import local_model
+from mpidl.job.placed import place
+from mpidl.job.ready import ReadyJob
+from mpidl.metrics.figures import Figures
 from mpidl.metrics.target import Target
-from mpidl.storage.checkpoints import Best, write_best
+from mpidl.storage.checkpoints import write_best
+from mpidl.storage.position import Best
 
 BEST = Best(8, "test_loss", 0.25, 1.5)
 
@@ -56,17 +62,15 @@ def test_better(lower, order):
 
 @pytest.fixture
 def resumed(tmp_path):
-    """Return a function that makes a job which resumes from a checkpoint of some step."""
+    """Return a function: the checkpoints of a run that resumes from a checkpoint of some step."""
 
     def make(step, **run):
-        made = config(dir=str(tmp_path), **run)
-        dataset = Digits().open()
-        job = Job(made, dataset, build_model(made, dataset))
-        job.directory = tmp_path
+        job = build(config(dir=str(tmp_path), **run))
+        placed = place(job, 1)
         if step is not None:
-            job.checkpoint = type("Saved", (), {"position": job.position._replace(step=step)})
-            job.continues = True
-        return job
+            checkpoint = SimpleNamespace(position=placed.position._replace(step=step))
+            placed = replace(placed, job=replace(job, checkpoint=checkpoint, continues=True))
+        return Checkpoints(ReadyJob(placed, local_model(placed), Figures(), tmp_path))
 
     return make
 
@@ -74,8 +78,7 @@ def resumed(tmp_path):
 def test_a_resumed_run_finds_its_best(resumed, tmp_path):
     write_best(tmp_path, BEST)
     for step in (8, 9):
-        job = resumed(step, patience=3)
-        assert find_best(job) == job.best == BEST
+        assert resumed(step, patience=3).best == BEST
 
 
 @pytest.mark.parametrize(
@@ -89,4 +92,4 @@ def test_a_resumed_run_finds_its_best(resumed, tmp_path):
 )
 def test_what_is_not_its_best(resumed, tmp_path, step, run):
     write_best(tmp_path, BEST)
-    assert find_best(resumed(step, **run)) is None
+    assert resumed(step, **run).best is None

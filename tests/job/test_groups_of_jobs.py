@@ -6,7 +6,8 @@ import pytest
 import mpidl
 from mpidl.config import from_dict, load
 from mpidl.job.build import build
-from mpidl.job.training import training_of
+from mpidl.job.local_model import local_model, training_of
+from mpidl.job.placed import place
 from mpidl.nn import Group
 from mpidl.parameters import Range
 from mpidl.rules.segments import Segment
@@ -32,7 +33,7 @@ def test_groups_are_read_and_written(tmp_path):
     (tmp_path / "again.toml").write_text(config.to_toml())
     assert load(tmp_path / "again.toml") == config
     biases = [Segment(Range(start, stop), 0.5, 0.0) for start, stop in ((256, 260), (300, 310))]
-    assert build(config).segments == [Segment(Range(0, 256), frozen=True), *biases]
+    assert place(build(config), 1).segments == [Segment(Range(0, 256), frozen=True), *biases]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +64,9 @@ def test_a_script_gives_groups_and_the_outer_rule_knows_only_what_is_frozen(tmp_
     assert changed[260:300].all()
     assert not changed[300:].any()
     outer = from_dict(sections(tmp_path, algorithm={"name": "diloco"}))
-    assert build(outer).scheduled_rule.segments == [Segment(Range(0, 256), frozen=True)]
-    assert len(training_of(build(outer)).segments) == 3
+    placed = place(build(outer), 1)
+    assert placed.scheduled_rule.segments == [Segment(Range(0, 256), frozen=True)]
+    assert len(training_of(placed, local_model(placed)).segments) == 3
 
 
 def test_a_line_search_keeps_what_is_frozen(tmp_path):

@@ -146,9 +146,10 @@ def test_servers_begin_with_their_parts_of_a_run(trained):
     job = build(from_dict(sections(trained.parent, trained)))
     network = mpidl.load(trained)
     for servers in (1, 2, 3):
-        parts = [job.initial(part) for part in shards(job.layout.size, servers)]
+        layout = job.original.layout
+        parts = [job.first_values(part, layout) for part in shards(layout.size, servers)]
         np.testing.assert_array_equal(np.concatenate(parts), network.parameters)
-    assert not np.array_equal(job.original.initial(Range(0, job.layout.size)), network.parameters)
+    assert not np.array_equal(job.original.initial(Range(0, job.original.layout.size)), network.parameters)
 
 
 @pytest.mark.parametrize("own", [False, True])

@@ -1,5 +1,7 @@
 """A job whose vectors have the tensors in pieces: what it does with a tensor has the bits of a job of whole tensors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,10 +11,14 @@ import mpidl
 from cut_layouts import cut_layouts, in_layout
 from mpidl.config import from_dict
 from mpidl.job.build import build
-from mpidl.job.checkpoints import complete_checkpoint
+from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
+from mpidl.job.local_model import local_model
+from mpidl.job.placed import place
+from mpidl.job.ready import ReadyJob
 from mpidl.job.restoring import restore
+from mpidl.metrics.figures import Figures
 from mpidl.parameters import Range, shards
 from mpidl.runs.start import run
 from mpidl.storage.checkpoint import Checkpoint
@@ -52,19 +58,18 @@ def trained(tmp_path_factory):
     config = configured(tmp_path_factory.mktemp("trained"))
     run(config)
     saved = latest(config.run.directory)
-    return config, saved, build(config, saved)
+    return config, saved, place(build(config, saved), 1)
 
 
 def filled(job, servers):
     """Return the shards of a job, as so many servers have them."""
     parts = shards(job.layout.size, servers)
-    return [fill(job, part, np.empty(part.size, job.dtype), 50) for part in parts]
+    return [fill(job, part, np.empty(part.size, job.job.dtype), 50) for part in parts]
 
 
 def laid_out(job, layout):
     """Return a job whose vectors have a layout."""
-    job.lay_out(layout)
-    return job
+    return replace(place(job, 1), layout=layout)
 
 
 def vectors_of(shards):
@@ -79,8 +84,8 @@ def test_shards_begin_and_go_on_with_the_same_bits(trained, data, resumed, n_pus
     layout = data.draw(cut_layouts(plain.layout.shapes))
     # With another n_push, not all that shards kept is of use, but the rule's state is.
     config = configured("runs", algorithm={"name": "downpour", "n_push": n_push, "wire": "bf16"})
-    plain = build(config, saved if resumed else None)
-    job = laid_out(Job(config, plain.given, plain.original, plain.checkpoint), layout)
+    plain = place(build(config, saved if resumed else None), 1)
+    job = laid_out(plain.job, layout)
     assert job.layout == layout
     apart, whole = filled(job, data.draw(st.integers(1, 4))), filled(plain, 1)
     random = np.random.default_rng(0)
@@ -101,19 +106,18 @@ def test_shards_begin_and_go_on_with_the_same_bits(trained, data, resumed, n_pus
 def test_what_it_saves_is_read_as_whole_tensors(trained, tmp_path_factory, data):
     config, saved, plain = trained
     layout = data.draw(cut_layouts(plain.layout.shapes))
-    job = laid_out(Job(config, plain.given, plain.original, saved), layout)
-    job.directory = tmp_path_factory.mktemp("again")
+    job = laid_out(plain.job, layout)
+    ready = ReadyJob(job, local_model(job), Figures(), tmp_path_factory.mktemp("again"))
     for number, shard in enumerate(filled(job, 3)):
-        save_shard(scratch(job.checkpoints, 1), number, shard.range, shard.state())
-    complete_checkpoint(job, 1, saved.position, 3)
-    again = Checkpoint(job.checkpoints / str(saved.position.step))
+        save_shard(scratch(ready.checkpoints, 1), number, shard.range, shard.state())
+    Checkpoints(ready).complete(1, saved.position, 3)
+    again = Checkpoint(ready.checkpoints / str(saved.position.step))
     assert again.layout == layout
     whole = Range(0, layout.size)
-    for name in ("parameters", *(f"rule/{state}" for state in plain.states)):
+    for name in ("parameters", *(f"rule/{state}" for state in plain.job.states)):
         assert again.read(name, whole, plain.layout).tobytes() == saved.read(name, whole).tobytes()
     network = mpidl.Network([mpidl.Dense(7, "tanh"), mpidl.nn.BatchNormalisation(), mpidl.Dense(10)], (8, 8))
-    restored = laid_out(Job(config, plain.given, network), layout)
-    restore(restored, again)
+    restore(Job.of(config, plain.job.given, network), again)
     assert network.parameters.tobytes() == saved.read("parameters", whole).tobytes()
 
 
@@ -123,7 +127,7 @@ def test_a_run_begins_with_the_trained_values_of_another(trained, data):
     _, saved, plain = trained
     config = configured("runs", model={"layer": LAYERS, "initial": str(saved.path)})
     layout = data.draw(cut_layouts(plain.layout.shapes))
-    job = laid_out(Job(config, plain.given, build(config).original), layout)
+    job = build(config)
     tensors = plain.layout.views(saved.read("parameters", Range(0, layout.size)))
-    found = [job.initial(part) for part in shards(layout.size, 3)]
+    found = [job.first_values(part, layout) for part in shards(layout.size, 3)]
     assert np.concatenate(found).tobytes() == in_layout(tensors, layout).tobytes()

@@ -8,6 +8,8 @@ from mpidl.algorithms import ALGORITHMS
 from mpidl.config import from_dict
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.job.build import build
+from mpidl.job.local_model import local_model
+from mpidl.job.placed import place
 from mpidl.job.rehearsal import rehearse_replica, rehearse_shard
 from mpidl.nn.kernels.cpu import elementwise
 from mpidl.rules import rule
@@ -68,14 +70,16 @@ def test_nothing_is_compiled_while_a_run_trains(tmp_path, monkeypatch, compiled,
 @pytest.mark.parametrize("name", ["downpour", "easgd", "hogwild", "sandblaster", "averaging"])
 def test_a_rehearsal_changes_nothing(tmp_path, name):
     job = build(configuration(tmp_path, name))
-    before = job.model.parameters.copy()
-    rehearse_shard(job)
-    rehearse_replica(job)
-    assert np.array_equal(job.model.parameters, before)
+    before = job.original.parameters.copy()
+    placed = place(job, 1)
+    rehearse_shard(placed)
+    rehearse_replica(placed, local_model(placed))
+    assert np.array_equal(job.original.parameters, before)
 
 
 def test_a_model_of_a_users_own_is_left_alone(tmp_path, monkeypatch):
     job = build(configuration(tmp_path, "downpour"))
     monkeypatch.setattr(type(job.original), "own", True)
     monkeypatch.setattr(type(job.original), "loss_and_gradient", None)
-    rehearse_replica(job)
+    placed = place(job, 1)
+    rehearse_replica(placed, local_model(placed))

@@ -48,7 +48,7 @@ def iterations(summary):
 def test_the_physics_informed_network_reaches_scipys_objective_in_as_many_evaluations(configured):
     job = build(configured("torch_burgers"))
     assert job.dataset.train.gather(np.arange(3)).inputs.dtype == np.float64
-    evaluate, start = whole(job.model, job.dataset.train), job.model.parameters.copy()
+    evaluate, start = whole(job.original, job.dataset.train), job.original.parameters.copy()
     converged = {"maxcor": 10, "ftol": 0, "gtol": 1e-9, "maxfun": 5000, "maxiter": 5000}
     found = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=converged)
     summary = simulate(configured("torch_burgers", f"run.epochs={int(1.1 * found.nfev)}"), replicas=3)
@@ -59,15 +59,15 @@ def test_the_physics_informed_network_reaches_scipys_objective_in_as_many_evalua
     assert done[-1]["iteration"]["gradient_norm"] <= 1e-6
     # The measurements' noise has the square 0.0025; the viscosity is 0.1.
     assert summary["test_loss"] < 0.0002
-    job.model.parameters[:] = found.x
-    assert abs(job.model.module.viscosity.item() - 0.1) < 0.01
+    job.original.parameters[:] = found.x
+    assert abs(job.original.module.viscosity.item() - 0.1) < 0.01
 
 
 def test_force_matching_learns_energies_and_forces(configured):
     job = build(configured("torch_forces"))
     test = job.dataset.test.gather(np.arange(job.dataset.test.samples))
     assert test.total == pytest.approx(test.targets[1].sum())
-    before = job.model.evaluate(test)[0] / test.total
+    before = job.original.evaluate(test)[0] / test.total
     summary = simulate(configured("torch_forces", "run.epochs=60"), replicas=3)
     assert summary["test_loss"] < 0.05 * before
 
@@ -75,7 +75,7 @@ def test_force_matching_learns_energies_and_forces(configured):
 def test_forces_are_slopes_of_the_energy(configured):
     job = build(configured("torch_forces"))
     batch, step = job.dataset.test.gather(np.arange(2)), 1e-5
-    module = job.model.module.eval()
+    module = job.original.module.eval()
     moved = [batch.inputs.copy(), batch.inputs.copy()]
     moved[0][:, 1, 2] += step
     moved[1][:, 1, 2] -= step

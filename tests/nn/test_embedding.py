@@ -80,7 +80,7 @@ def test_a_job_gives_an_embedding_the_ids_of_its_data(dtype):
     network = Network([Embedding(int(ids.max()) + 1, 1), Dense(3)], (2,))
     split = ArraySplit(ids, np.arange(12) % 3)
     config = from_dict({"data": {"source": "digits"}, "model": {"factory": "python:object"}})
-    batch = Job(config, Dataset("test", (2,), 3, split, split), network).dataset.train.gather(np.arange(12))
+    batch = Job.of(config, Dataset("test", (2,), 3, split, split), network).dataset.train.gather(np.arange(12))
     assert np.array_equal(batch.inputs, ids)
     network.parameters = np.zeros(network.layout.size, np.float32)
     network.layout.views(network.parameters)["1-dense/weight"][:] = 1
@@ -96,7 +96,7 @@ def test_ids_are_read_once_for_their_checksum_and_the_training():
     split = ArraySplit(lambda: reads.append(1) or np.zeros((12, 2), np.uint8), np.arange(12) % 3)
     config = from_dict({"data": {"source": "digits"}, "model": {"factory": "python:object"}})
     network = Network([Embedding(5, 1), Dense(3)], (2,))
-    job = Job(config, Dataset("test", (2,), 3, split, ArraySplit(np.zeros((1, 2)), [0])), network)
+    job = Job.of(config, Dataset("test", (2,), 3, split, ArraySplit(np.zeros((1, 2)), [0])), network)
     job.given.train.checksum()
     job.dataset.train.load()
     assert len(reads) == 1

@@ -45,7 +45,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
                 server.bind(transport)
                 windows.append(shard.parameters)
                 comm.Barrier()
-                server.serve()
+                server.run()
                 server.unbind()
             elif handler is not None:
                 comm.Barrier()
@@ -142,4 +142,4 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
         assert (totals.samples, totals.pushes) == (summary["samples"], summary["pushes"])
         assert totals.samples > 0
     elif after and comm.rank > 0:
-        np.testing.assert_array_equal(after[0], job.model.parameters)
+        np.testing.assert_array_equal(after[0], job.original.parameters)

@@ -1,5 +1,7 @@
 """Replicas of several ranks: each algorithm does with them what it does with replicas of one rank."""
 
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
@@ -168,9 +170,7 @@ def test_a_run_that_is_resumed_goes_on_as_an_unbroken_one(comm, shared_path, mon
     from mpidl.storage.checkpoints import latest
 
     def resumed():
-        job = build(config, latest(shared_path / "broken"))
-        job.continues = True
-        return job
+        return replace(build(config, latest(shared_path / "broken")), continues=True)
 
     config = configured(shared_path, "broken", **cut)
     run(config, resumed, comm)
@@ -207,7 +207,7 @@ def test_evaluations_have_the_metrics_of_all_outputs(comm, shared_path):
 
 def test_the_bytes_that_replicas_move_are_those_of_the_plan(comm, shared_path):
     from mpidl.job.build import build
-    from mpidl.job.cutting import cut
+    from mpidl.job.planning import cut
 
     algorithm = {"name": "sync"}
     config = configured(shared_path, "cut", algorithm=algorithm, topology={"partitions": comm.size - 1})

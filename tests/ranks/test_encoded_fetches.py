@@ -55,7 +55,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
             if server is not None:
                 server.bind(transport)
                 comm.Barrier()
-                server.serve()
+                server.run()
                 rows = transport.window.local(names(number).copies).reshape(workers, -1).copy()
                 server.unbind()
             elif handler is not None:
@@ -121,7 +121,7 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
             )  # Meanwhile a push arrives whole, and what follows it.
             server.bind(transport)
             comm.Barrier()
-            server.serve()
+            server.run()
             server.unbind()
         elif comm.rank > 0:
             comm.Barrier()

@@ -54,7 +54,7 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
             server = Server(0, {0: shard}, shared_path, workers=workers)
             server.bind(transport)
             comm.Barrier()
-            server.serve()
+            server.run()
             assert shard.parameters.tolist() == [sum(3.0 * 10**worker for worker in range(workers))] * SIZE
             server.unbind()
         else:

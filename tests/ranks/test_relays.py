@@ -146,7 +146,7 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
             found = relay = Relay(0, vector, np.zeros(len(ranges), np.int64), residuals, copies)
             relay.bind(opened)
             opened.quiesce()
-            relay.serve()
+            relay.run()
         elif comm.rank in roles.servers:
             number = roles.servers.index(comm.rank)
             own = {
@@ -157,7 +157,7 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
             server = Server(number, own, path, workers=len(roles.pushers()))
             server.bind(opened)
             opened.quiesce()
-            server.serve()
+            server.run()
             server.unbind()
             found = server
         else:

@@ -9,6 +9,7 @@ import pytest
 from mpidl.config import from_dict
 from mpidl.engines.totals import Spent, Totals
 from mpidl.job.build import build
+from mpidl.job.placed import place
 from mpidl.report.recorder import Recorder
 from mpidl.report.reporter import Reporter
 
@@ -26,10 +27,8 @@ def reporter(tmp_path):
             "model": {"layer": [{"type": "dense", "units": 10}]},
         }
     )
-    job = build(config)
     recorder = Recorder(config)
-    job.directory = recorder.directory
-    return Reporter(job, recorder, {"seed": 7})
+    return Reporter(place(build(config), 1), recorder, {"seed": 7})
 
 
 def records(reporter):

@@ -89,7 +89,7 @@ def served(monkeypatch, tmp_path):
         shard = Shard(Range(0, 1), np.zeros(1), ScheduledRule(Sgd(1.0)), FirstOfStep(1, workers, GRACE), 1)
         server, rank = module.Server(0, {0: shard}, tmp_path, workers=workers), Rank(clock, dict(pushes), until)
         server.bind(rank)
-        server.serve()
+        server.run()
         return SimpleNamespace(shard=shard, rank=rank, now=clock.now)
 
     return serve

@@ -25,8 +25,7 @@ from mpidl.metrics.target import Target
 from mpidl.roles.events import Evaluated, Saved, Signalled
 from mpidl.roles.instructions import Fail, Finish, Keep, Log, Save, Stop
 from mpidl.roles.monitor import Monitor
-from mpidl.storage.checkpoints import Best
-from mpidl.storage.position import Position
+from mpidl.storage.position import Best, Position
 
 VALIDATED = Goal("validation_loss", keeps_best=True)
 PATIENT = Goal("validation_loss", patience=2, keeps_best=True)

@@ -14,7 +14,8 @@ from mpidl.data import Arrays
 from mpidl.errors import UsageError
 from mpidl.nn import Dense, MeanSquaredError, Network, OneVsAllLogistic
 from mpidl.runs.simulate import simulate
-from mpidl.storage.checkpoints import Best, read_best, steps
+from mpidl.storage.checkpoints import read_best, steps
+from mpidl.storage.position import Best
 
 CPU = {"device": "cpu"}
 

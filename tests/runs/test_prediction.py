@@ -10,8 +10,9 @@ from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Jitter
 from mpidl.job.build import build
 from mpidl.job.fill import fill
+from mpidl.job.local_model import local_model, training_of
+from mpidl.job.placed import place
 from mpidl.job.slices import shards_of
-from mpidl.job.training import training_of
 from mpidl.runs import prediction
 from mpidl.runs.prediction import predict
 from mpidl.shards.shard import CHUNK_BYTES
@@ -43,13 +44,15 @@ def job(servers=1, layers=({"type": "dense", "units": 500}, {"type": "dense", "u
 
 def simulated(job, replicas, times):
     """Return samples per second of a virtual run in the middle of it."""
-    job.begin(replicas)
+    placed = place(job, replicas)
     ranges, taken = shards_of(job, job.config.servers or replicas), []
-    parts = [fill(job, part, np.empty(part.size, job.dtype), CHUNK_BYTES // job.dtype.itemsize) for part in ranges]
+    parts = [fill(placed, part, np.empty(part.size, job.dtype), CHUNK_BYTES // job.dtype.itemsize) for part in ranges]
     hooks = Hooks(on_batch=lambda: taken.append(engine.now))
-    engine = VirtualEngine(training_of(job), parts, replicas, time=VirtualTime(times), hooks=hooks)
+    engine = VirtualEngine(
+        training_of(placed, local_model(placed)), parts, replicas, time=VirtualTime(times), hooks=hooks
+    )
     engine.run()
-    quarter = job.schedule.steps // 4
+    quarter = placed.schedule.steps // 4
     return 2 * quarter * job.config.data.batch / (taken[3 * quarter] - taken[quarter])
 
 

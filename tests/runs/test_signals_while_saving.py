@@ -7,15 +7,14 @@ import pytest
 import mpidl
 from mpidl.algorithms import Downpour
 from mpidl.data import Dataset
+from mpidl.job.checkpoints import Checkpoints
 from mpidl.rules import Sgd
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_signal_while_a_checkpoint_is_written_orders_the_last_one(least_squares, tmp_path, monkeypatch, number):
     """The first checkpoint is that of the beginning, the second the last."""
-    from mpidl.runs import one_process
-
-    complete, written = one_process.complete_checkpoint, []
+    complete, written = Checkpoints.complete, []
 
     def interrupted(*arguments):
         complete(*arguments)
@@ -23,7 +22,7 @@ def test_a_signal_while_a_checkpoint_is_written_orders_the_last_one(least_square
         if len(written) == number:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(one_process, "complete_checkpoint", interrupted)
+    monkeypatch.setattr(Checkpoints, "complete", interrupted)
     model, split = least_squares()
     data = Dataset("test", (1,), None, split, split)
     options = {"rule": Sgd(0.05), "epochs": 2, "batch": 8, "dir": str(tmp_path)}

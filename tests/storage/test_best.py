@@ -5,7 +5,8 @@ from saved import POSITION, save
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.storage import checkpoints
-from mpidl.storage.checkpoints import BEST, Best, read_best, step_of, write_best
+from mpidl.storage.checkpoints import BEST, read_best, step_of, write_best
+from mpidl.storage.position import Best
 from mpidl.storage.trained import checkpoint_of
 
 

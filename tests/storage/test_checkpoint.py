@@ -15,6 +15,7 @@ from mpidl.config import from_dict
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.build import build
 from mpidl.job.fill import fill
+from mpidl.job.placed import place
 from mpidl.parameters import Layout, Range, shards
 from mpidl.runs.start import run
 from mpidl.storage import checkpoint, checkpoints, writer
@@ -197,8 +198,8 @@ def test_sandblasters_vectors_are_saved_beside_the_parameters(tmp_path):
         assert sorted(file["rule"]) == sorted(VECTORS)
         gradient = file["rule/gradient"][...]
     assert gradient.any()
-    job = build(sandblaster(tmp_path), saved)
-    shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
+    job = place(build(sandblaster(tmp_path), saved), 1)
+    shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, np.float32), 100)
     assert list(shard.vectors) == ["parameters", *VECTORS]
     np.testing.assert_array_equal(shard.vectors["gradient"], gradient)
     run(sandblaster(tmp_path, epochs=6), resume=tmp_path / "run")
@@ -209,8 +210,8 @@ def test_sandblasters_vectors_are_saved_beside_the_parameters(tmp_path):
 def test_sandblaster_starts_anew_from_the_parameters_of_another_algorithm(tmp_path):
     save(tmp_path, Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))]))
     saved = Checkpoint(tmp_path / "42")
-    job = build(sandblaster(tmp_path), saved)
-    shard = fill(job, Range(0, 650), np.empty(650, job.dtype), 100)
+    job = place(build(sandblaster(tmp_path), saved), 1)
+    shard = fill(job, Range(0, 650), np.empty(650, np.float32), 100)
     np.testing.assert_array_equal(shard.parameters, saved.read("parameters", Range(0, 650)))
     assert list(shard.vectors) == ["parameters", *VECTORS]
     assert not any(vector.any() for name, vector in shard.vectors.items() if name != "parameters")
@@ -239,8 +240,8 @@ def test_a_resumed_shard_has_its_clock_back(tmp_path):
     layers = {"layer": [{"type": "dense", "units": 10}]}
     config = from_dict({"run": {"epochs": 1, "dir": str(tmp_path)}, "data": {"source": "digits"}, "model": layers})
     run(config)
-    job = build(config, checkpoints.latest(tmp_path / "run"))
-    shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, job.dtype), 100)
+    job = place(build(config, checkpoints.latest(tmp_path / "run")), 1)
+    shard = fill(job, Range(0, job.layout.size), np.empty(job.layout.size, np.float32), 100)
     assert shard.clock == job.position.step == 12
 
 

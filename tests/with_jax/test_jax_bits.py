@@ -26,7 +26,7 @@ def plain_loop(parameters):
     """Train as one does without this package."""
     values = {"run": {"steps": RUN["steps"], "seed": RUN["seed"]}, "model": {"factory": "python:object"}}
     config = from_dict(values | {"data": {"batch": RUN["batch"]}}, data_source=mpidl.Digits())
-    job = Job(config, mpidl.Digits().open(), JaxModel(parameters, plain))
+    job = Job.of(config, mpidl.Digits().open(), JaxModel(parameters, plain))
     gradient = jax.jit(jax.grad(plain))
     for inputs, targets in torch_modules.batches(job):
         gradients = gradient(parameters, (inputs.numpy(), targets.numpy()))

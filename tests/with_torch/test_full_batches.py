@@ -101,4 +101,4 @@ def test_statistics_beside_the_parameters_are_refused():
     )
     dataset = mpidl.Digits().open()
     with pytest.raises(UsageError, match=r"^algorithm.name: sandblaster minimises .*, such as norms.0.running_mean$"):
-        Job(config, dataset, own_model(cnn(), config, functional.cross_entropy))
+        Job.of(config, dataset, own_model(cnn(), config, functional.cross_entropy))

@@ -17,7 +17,7 @@ def job(module):
     """Return the job that `mpidl.train` would make."""
     values = {"run": {"steps": RUN["steps"], "seed": RUN["seed"]}, "model": {"factory": "python:object"}}
     config = from_dict(values | {"data": {"batch": RUN["batch"]}}, data_source=mpidl.Digits())
-    return Job(config, mpidl.Digits().open(), TorchModel(module, "cross_entropy"))
+    return Job.of(config, mpidl.Digits().open(), TorchModel(module, "cross_entropy"))
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])

@@ -80,7 +80,7 @@ class ServerAndWorker(Owner):
         """On the server: serve until the worker is done; return the share of a core that this took."""
         self._transport.quiesce()
         started, worked = time.perf_counter(), time.process_time()
-        self._server.serve()
+        self._server.run()
         share = (time.process_time() - worked) / (time.perf_counter() - started)
         self._transport.quiesce()
         return share

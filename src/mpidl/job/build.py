@@ -38,7 +38,7 @@ def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:
         A file is missing, the model can't be built, or the parts don't fit together.
     """
     dataset = config.data_source.open()
-    return Job(config, dataset, build_model(config, dataset), checkpoint)
+    return Job.of(config, dataset, build_model(config, dataset), checkpoint)
 
 
 def build_model(config: Config, dataset: Dataset) -> Model:

@@ -42,7 +42,7 @@ def durations(job: Job, measured: Measured, shards: int, compute: float | None =
     return Times(
         compute=Jitter(gradient_seconds(job, costs) if compute is None else compute, DEVIATION),
         latency=Constant(latency),
-        service=Constant(job.layout.size * job.dtype.itemsize / shards / update),
+        service=Constant(job.original.layout.size * job.dtype.itemsize / shards / update),
         bandwidth=bandwidth,
         memory_bandwidth=exchange(measured, costs, between=False)[1],
         ranks_per_node=cores if spread else 1,

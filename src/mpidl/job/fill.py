@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.job.job import Job
+from mpidl.job.placed import PlacedJob
 from mpidl.parameters import Range
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.shard import Shard
 
 
 def fill(
-    job: Job,
+    placed: PlacedJob,
     range: Range,
     parameters: np.ndarray,
     chunk: int,
@@ -25,7 +25,7 @@ def fill(
 
     Parameters
     ----------
-    job : Job
+    placed : PlacedJob
     range : Range
         The shard's range of the flat parameter vector.
     parameters : array, shape (range.size,)
@@ -33,7 +33,7 @@ def fill(
     chunk : int
         Number of elements of a chunk.
     state : sequence of arrays, optional
-        Memory for the vectors of `Job.states`, in their order; overwritten. Allocated if not given.
+        Memory for the vectors `Job.states`; overwritten. Allocated if not given.
     xp
         NumPy, or CuPy for a shard on the device, which publishes its parameters in `parameters`.
 
@@ -42,25 +42,26 @@ def fill(
     MpidlError
         The checkpoint is damaged.
     """
+    job = placed.job
     if state is None:
         state = [np.empty_like(parameters) for _ in job.states]
-    vectors, clock = dict(zip(job.states, state, strict=True)), fill_parameters(job, range, parameters)
+    vectors, clock = dict(zip(job.states, state, strict=True)), fill_parameters(placed, range, parameters)
     for name, vector in vectors.items():
         vector.fill(0)
         if job.checkpoint is not None and job.resumes:
-            vector[:] = job.checkpoint.read(f"rule/{name}", range, job.layout)
-    policy = job.algorithm.shard_policy(job.replicas)
-    rule = job.scheduled_rule
+            vector[:] = job.checkpoint.read(f"rule/{name}", range, placed.layout)
+    policy = job.algorithm.shard_policy(placed.replicas)
+    rule = placed.scheduled_rule
     if xp is np:
         shard = Shard(range, parameters, rule, policy, chunk, state=vectors, clock=clock)
     else:
         shard = ShardOnDevice(range, parameters, rule, policy, chunk, xp=xp, state=vectors, clock=clock)
     if job.checkpoint is not None and job.same_algorithm:
-        _load(shard, job.checkpoint.shard_state(range, job.layout), job.replicas, job.replicas_resume)
+        _load(shard, job.checkpoint.shard_state(range, placed.layout), placed.replicas, placed.replicas_resume)
     return shard
 
 
-def fill_parameters(job: Job, range: Range, parameters: np.ndarray) -> int:
+def fill_parameters(placed: PlacedJob, range: Range, parameters: np.ndarray) -> int:
     """Write the first values of a range of the parameters, shape (range.size,); return their shard's first clock.
 
     Raises
@@ -68,17 +69,18 @@ def fill_parameters(job: Job, range: Range, parameters: np.ndarray) -> int:
     MpidlError
         The checkpoint is damaged.
     """
-    if job.checkpoint is None:
-        parameters[:] = job.initial(range)
+    checkpoint, layout = placed.job.checkpoint, placed.layout
+    if checkpoint is None:
+        parameters[:] = placed.job.first_values(range, layout)
         return 0
-    parameters[:] = job.checkpoint.read("parameters", range, job.layout)
-    return job.checkpoint.clock(range, job.layout)
+    parameters[:] = checkpoint.read("parameters", range, layout)
+    return checkpoint.clock(range, layout)
 
 
 def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_workers: bool) -> None:
-    """Let a shard go on where those of a checkpoint were, unless an earlier version saved their vectors only.
+    """Restore a shard's clock and policy, unless an earlier version saved the vectors only.
 
-    `same_workers` tells whether the replicas go on where those of the checkpoint were, too, or begin anew.
+    `same_workers` tells whether the replicas, too, go on where those of the checkpoint were.
     """
     if "clock" not in saved:
         return

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 
 from mpidl.errors import UsageError
-from mpidl.job.job import Job
+from mpidl.job.placed import PlacedJob
 from mpidl.nn.capabilities import activation_bytes
 
 #: Bytes of what an engine keeps for a replica beside its parameters.
 REPLICA = 10_000
 
 
-def check_memory(job: Job, vectors: float, replicas: int) -> None:
+def check_memory(placed: PlacedJob, vectors: float, replicas: int) -> None:
     """Check that the least that a job needs on this machine fits into its memory.
 
     Parameters
     ----------
-    job : Job
+    placed : PlacedJob
     vectors : float
         Number of vectors as long as the parameters that this machine holds.
     replicas : int
@@ -28,9 +28,10 @@ def check_memory(job: Job, vectors: float, replicas: int) -> None:
     UsageError
         It doesn't fit.
     """
+    job, size = placed.job, placed.layout.size
     train, batch = job.dataset.train.samples, job.config.data.batch
     parts = {
-        f"{job.layout.size:,} parameters": int(vectors * job.layout.size) * job.dtype.itemsize + replicas * REPLICA,
+        f"{size:,} parameters": int(vectors * size) * job.dtype.itemsize + replicas * REPLICA,
         f"batches of {batch:,}": (activation_bytes(job.original, min(batch, train)) or 0),
         f"{train:,} samples": 8 * train,  # their order in an epoch
     }

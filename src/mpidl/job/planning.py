@@ -10,6 +10,28 @@ from mpidl.nn.capabilities import Staged
 from mpidl.partition.costs import Basis, Costs, plan_seconds
 from mpidl.partition.plan import Plan
 from mpidl.partition.planner import make_plan
+from mpidl.partition.sections import Sections, sections_of
+
+
+def cut(job: Job, partitions: int) -> Plan | Sections | None:
+    """Plan how a job's model is cut over the ranks of a replica: into the stages that it asks for.
+
+    Returns
+    -------
+    Plan, Sections or None
+        The same on every rank; None for one partition.
+
+    Raises
+    ------
+    UsageError
+        The model can't be cut like this.
+    """
+    stages = job.config.topology.stages
+    if partitions == 1:
+        return None
+    if isinstance(job.original, Staged) and stages == partitions:
+        return sections_of(job.original, stages)
+    return plan_model(job, partitions, stages)
 
 
 def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:

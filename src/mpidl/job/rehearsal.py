@@ -1,6 +1,6 @@
-"""What a rank compiles, or loads from caches, before the clock starts: it does once, on spare memory, what it will do.
+"""Rehearsals: a rank compiles its work, or loads it from caches, before the clock starts, by doing it on spare memory.
 
-Nothing of the run changes: neither parameters nor what a replica keeps, nor the order of the data.
+Nothing of the run changes: neither parameters nor a replica's state, nor the order of the data.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms import Exchange
+from mpidl.algorithms import Algorithm, Exchange
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, Reduce, Request, Speed, StartReduction
+from mpidl.data import Batch
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.job import Job
+from mpidl.job.local_model import LocalModel
+from mpidl.job.placed import PlacedJob
+from mpidl.metrics.figures import Figures
 from mpidl.nn.evaluation import BATCH
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
@@ -23,21 +27,38 @@ from mpidl.rules.segments import Segment
 from mpidl.shards.on_device import rehearse
 from mpidl.shards.scheduled_rule import ScheduledRule
 
-#: Steps of the rehearsal of an algorithm: its second step may do what its first doesn't.
+#: Steps of the rehearsal of an algorithm: later steps may do more than the first.
 STEPS = 3
 
 
-def rehearse_shard(job: Job, xp: Any = np) -> None:
-    """Compile what a shard and those who push to it need; `xp` is where the shard lies, NumPy or CuPy."""
+def rehearse_own(job: Job) -> None:
+    """Let a user's own model compute the first batch, so that errors surface before training starts.
+
+    Raises
+    ------
+    UsageError
+        The model failed.
+    """
+    if job.original.own:
+        job.original.rehearse(_first_batch(job))
+
+
+def _first_batch(job: Job) -> Batch:
+    return job.dataset.train.take(job.portions.minibatches(0)[0])
+
+
+def rehearse_shard(placed: PlacedJob, xp: Any = np) -> None:
+    """Compile the work of a shard and of pushes to it; `xp` is the shard's device, NumPy or CuPy."""
+    job = placed.job
     rehearse_encodings(job)
     if xp is np:
         # Policies and a coordinator's operations add vectors by plain SGD.
         sparse = job.algorithm.exchange is Exchange.SHARED_MEMORY
         for rule in {Sgd(), job.rule or Sgd()}:
-            for segments in _ways(job):
+            for segments in _forms(placed):
                 rule.warm(job.dtype, sparse, decay=1.0 if segments else 0.0)
     elif not job.algorithm.coordinated:  # `Vectors.rehearse` compiles a coordinator's operations.
-        for segments in _ways(job):
+        for segments in _forms(placed):
             scheduled = ScheduledRule(job.rule, segments=segments)
             rehearse(xp, scheduled, job.algorithm.shard_policy(1), job.dtype)
 
@@ -49,37 +70,29 @@ def rehearse_encodings(job: Job) -> None:
             encoding.warm(job.dtype)
 
 
-def rehearse_replica(job: Job) -> None:
-    """Compile what a replica of the job needs beside that: its layers, its loss, its algorithm's own steps.
+def rehearse_replica(placed: PlacedJob, local: LocalModel) -> None:
+    """Compile the work of a replica: its layers, its loss, its algorithm's own steps.
 
-    A user's own model has computed its first batch already; see `mpidl.job.job.Job.rehearse`.
+    A user's own model has computed its first batch already; see `rehearse_own`.
     """
-    for segments in _ways(job):
-        _rehearse_algorithm(job, segments)
+    job = placed.job
+    for segments in _forms(placed):
+        _rehearse_algorithm(job.algorithm, local.model.parameters[:1].copy(), segments)
     if not job.original.own:
-        first_gradient(job)
+        local.model.loss_and_gradient(_first_batch(job))
         test = job.dataset.test
-        job.model.evaluate(test.gather(np.arange(min(BATCH, test.samples))))
+        local.model.evaluate(test.gather(np.arange(min(BATCH, test.samples))))
 
 
-def first_gradient(job: Job) -> None:
-    """Let this rank's model compute the gradient of the first minibatch."""
-    if job.original.own:
-        job.rehearse()
-    else:
-        job.model.loss_and_gradient(job.dataset.train.take(job.schedule.portions.minibatches(0)[0]))
-
-
-def _ways(job: Job) -> list[list[Segment]]:
-    """Return segments of a vector of one element with which every form of a rule is compiled that the job uses."""
-    decays = any(each.weight_decay for each in job.segments)
+def _forms(placed: PlacedJob) -> list[list[Segment]]:
+    """Return the segments of a vector of one element for each form in which the job compiles a rule."""
+    decays = any(each.weight_decay for each in placed.segments)
     return [[], *([[Segment(Range(0, 1), weight_decay=1.0)]] if decays else [])]
 
 
-def _rehearse_algorithm(job: Job, segments: Sequence[Segment]) -> None:
+def _rehearse_algorithm(algorithm: Algorithm, parameters: np.ndarray, segments: Sequence[Segment]) -> None:
     """Let a replica of one parameter make a few steps whose gradients are 0."""
-    parameters = job.model.parameters[:1].copy()
-    replica = job.algorithm.replica(0, parameters, 1, ReplicaState(segments=segments))
+    replica = algorithm.replica(0, parameters, 1, ReplicaState(segments=segments))
     batches, counting = iter(range(STEPS)), deque[bool]()
 
     def answer(request: Request) -> Any:
@@ -106,24 +119,25 @@ def _rehearse_algorithm(job: Job, segments: Sequence[Segment]) -> None:
         return
 
 
-def learn_outputs(job: Job) -> int:
-    """Let the model evaluate a sample, if there are metrics, and return its number of outputs, which they need.
+def count_outputs(job: Job, local: LocalModel) -> int:
+    """Evaluate a sample if there are metrics, and return the model's number of outputs, which they need.
+
+    The number is 0 without metrics, and on all but the first rank of a replica.
 
     Raises
     ------
     UsageError
-        The model doesn't say its outputs, or a metric can't be computed of them.
+        The model gives no outputs, or a metric can't be computed from them.
     """
-    if not job.figures.metrics:
+    if not job.metrics:
         return 0
     batch = job.dataset.test.gather(np.arange(1))
-    loss, correct, outputs = job.model.evaluate(batch)
-    if job.group is not None and job.group.rank:
-        return 0  # The group's first rank has them.
-    count = job.figures.outputs(outputs, batch.targets)
-    job.know_outputs(count)
+    loss, correct, outputs = local.model.evaluate(batch)
+    if local.group is not None and local.group.rank:
+        return 0
+    count = Figures(job.metrics).outputs(outputs, batch.targets)
     try:
-        job.figures.sums(batch.total, loss, correct, outputs, batch.targets)
+        Figures(job.metrics, count).sums(batch.total, loss, correct, outputs, batch.targets)
     except MpidlError as error:
         raise UsageError(str(error)) from error.__cause__
     return count

@@ -1,30 +1,31 @@
-"""A job that goes on from a checkpoint: what of it the data, the model, replicas and the run's figures go on with."""
+"""Restoring a job from a checkpoint: its data, its model and its replicas."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from mpidl.job.checks import check_data, check_model
 from mpidl.job.job import Job
+from mpidl.job.placed import PlacedJob
 from mpidl.parameters import Range
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.checkpoints import Best, read_best
 from mpidl.storage.position import ReplicaPosition
 
 
-def identify(job: Job, data: Mapping[str, str]) -> None:
-    """Note what a job's data are, as `mpidl.job.description` says it; checkpoints will have that.
+def identify(job: Job, data: Mapping[str, str]) -> Job:
+    """Return a job with the description of its data (see `mpidl.job.description`), which checkpoints will have.
 
     Raises
     ------
     UsageError
-        The checkpoint's were others.
+        The checkpoint is of other data.
     """
-    job.described = dict(data)
     if job.checkpoint is not None:
-        check_data(job.checkpoint, job.described)
+        check_data(job.checkpoint, data)
+    return replace(job, described=dict(data))
 
 
 def restore(job: Job, checkpoint: Checkpoint) -> None:
@@ -44,18 +45,18 @@ def restore(job: Job, checkpoint: Checkpoint) -> None:
     _load_buffers(job, checkpoint.buffers())
 
 
-def load_buffers(job: Job, number: int) -> None:
-    """Give a job's model the buffers with which replica `number` goes on, if the run is resumed.
+def load_buffers(placed: PlacedJob, number: int) -> None:
+    """Give a job's model the buffers of replica `number` in the checkpoint, if there is one.
 
-    They are those that the replica had or, where the replicas begin anew, those of the first.
+    Where the replicas begin anew, they are those of the first replica.
 
     Raises
     ------
     MpidlError
         A file of the checkpoint can't be read.
     """
-    if job.checkpoint is not None:
-        _load_buffers(job, job.checkpoint.buffers(number if job.replicas_resume else 0))
+    if (checkpoint := placed.job.checkpoint) is not None:
+        _load_buffers(placed.job, checkpoint.buffers(number if placed.replicas_resume else 0))
 
 
 def _load_buffers(job: Job, buffers: Mapping[str, np.ndarray]) -> None:
@@ -63,21 +64,6 @@ def _load_buffers(job: Job, buffers: Mapping[str, np.ndarray]) -> None:
         job.original.load_buffers(buffers)
 
 
-def replica_position(job: Job, number: int) -> ReplicaPosition | None:
+def replica_position(placed: PlacedJob, number: int) -> ReplicaPosition | None:
     """Return where a replica goes on; None if it begins at the parameters."""
-    return job.position.replicas[number] if job.replicas_resume else None
-
-
-def find_best(job: Job) -> Best | None:
-    """Return the best checkpoint of a run that goes on, if it is by the same figure and before the run's position.
-
-    Raises
-    ------
-    MpidlError
-        What names it can't be read.
-    """
-    if job.checkpoint is not None and job.continues and job.goal.keeps_best:
-        best = read_best(job.directory)
-        if best is not None and best.figure == job.goal.figure and best.step <= job.checkpoint.position.step:
-            job.best = best
-    return job.best
+    return placed.position.replicas[number] if placed.replicas_resume else None

@@ -22,6 +22,11 @@ def known(values: Mapping[str, float]) -> dict[str, float | None]:
     return {name: None if isnan(value) and name not in losses else value for name, value in values.items()}
 
 
+def named(figures: Figures, sums: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+    """Return the figures of evaluations by their names, such as "test_loss", given the sums over each split."""
+    return {f"{split}_{name}": value for split, of in sums.items() for name, value in figures.values(of).items()}
+
+
 class Figures:
     """The figures of an evaluation, and the sums they are computed from.
 

@@ -8,7 +8,8 @@ from itertools import islice
 import numpy as np
 
 from mpidl.job.fill import fill_parameters
-from mpidl.job.job import Job
+from mpidl.job.placed import PlacedJob
+from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import rehearse_encodings
 from mpidl.parameters.ranges import Range, within
 from mpidl.relays.residuals import RelayResiduals, saved_residuals
@@ -19,7 +20,7 @@ from mpidl.wire import Differences
 __all__ = ["make", "relay_mailboxes", "routes"]
 
 
-def make(job: Job, number: int, shards: Sequence[Range], relays: int) -> Relay:
+def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int) -> Relay:
     """Return relay `number` of a job with `relays` relays, which begins with the job's parameters.
 
     Raises
@@ -27,28 +28,29 @@ def make(job: Job, number: int, shards: Sequence[Range], relays: int) -> Relay:
     MpidlError
         A file of the checkpoint can't be read.
     """
-    parameters = np.empty(job.layout.size, job.dtype)
-    clocks = [fill_parameters(job, part, parameters[slice(*part)]) for part in shards]
+    placed, job, statistics = ready.placed, ready.job, ready.placed.statistics
+    parameters = np.empty(placed.layout.size, job.dtype)
+    clocks = [fill_parameters(placed, part, parameters[slice(*part)]) for part in shards]
     rehearse_encodings(job)
     wire, wire_fetch = job.algorithm.encoding(), job.algorithm.fetch_encoding()
-    residuals, copies = RelayResiduals(number, job.checkpoints, wire, shards, job.dtype, job.statistics), []
+    residuals, copies = RelayResiduals(number, ready.checkpoints, wire, shards, job.dtype, statistics), []
     if wire is not None:
-        residuals.load(_residual(job, number, relays))
+        residuals.load(_residual(placed, number, relays))
     if wire_fetch is not None:
         copies = [
-            Differences(wire_fetch, parameters[slice(*part)], statistics=within(job.statistics, part))
-            for part in shards
+            Differences(wire_fetch, parameters[slice(*part)], statistics=within(statistics, part)) for part in shards
         ]
-    return Relay(number, parameters, np.array(clocks), residuals, copies, job.statistics)
+    return Relay(number, parameters, np.array(clocks), residuals, copies, statistics)
 
 
-def _residual(job: Job, number: int, relays: int) -> np.ndarray:
+def _residual(placed: PlacedJob, number: int, relays: int) -> np.ndarray:
     """Return the residual that a relay begins with, shape (size,): its share of those of earlier relays.
 
     Another algorithm begins without.
     """
-    residual = np.zeros(job.layout.size, job.dtype)
+    job, layout = placed.job, placed.layout
+    residual = np.zeros(layout.size, job.dtype)
     if job.checkpoint is not None and job.same_algorithm:
-        for saved in islice(saved_residuals(job.checkpoint, job.layout), number, None, relays):
+        for saved in islice(saved_residuals(job.checkpoint, layout), number, None, relays):
             residual += saved
     return residual

@@ -13,6 +13,7 @@ from mpidl.relays.link import RelayLink
 from mpidl.relays.push_aggregator import PushAggregator
 from mpidl.relays.residuals import EARLY, LATE, RelayResiduals
 from mpidl.rma.transport import Transport
+from mpidl.roles.role import Role
 from mpidl.transport.protocol import END, WORKER_STATUS, Message, Phase, ShardClock, State
 from mpidl.transport.status import Status
 from mpidl.wire import Differences
@@ -22,7 +23,7 @@ from mpidl.wire import Differences
 POST_EVERY, POST_LAST_EVERY = 0.1, 5e-3
 
 
-class Relay:
+class Relay(Role):
     """Exchanges with the servers for the workers of its node until they push no more.
 
     To its workers it is a server that has all shards. In an exchange it pushes the sum of what has come from them,
@@ -69,12 +70,12 @@ class Relay:
         copies: Sequence[Differences] = (),
         statistics: Sequence[Range] = (),
     ) -> None:
+        super().__init__()
         self._number, self.parameters, self._statistics = number, parameters, statistics
         self.residuals, self._copies = residuals, copies
         self._clocks = np.zeros((len(clocks), len(ShardClock)), np.int64)
         self._clocks[:, ShardClock.CLOCK] = clocks
         self._order, self._cutting, self._ended = 0, False, False
-        self._interrupted = False
         self._posted = 0.0
         self.status = Status(WORKER_STATUS)
 
@@ -89,17 +90,13 @@ class Relay:
         link.show(self.parameters, self._clocks)
         link.reports.post(self.status.row)
 
-    def interrupt(self) -> None:
-        """Tell the coordinator that a signal asked to stop."""
-        self._interrupted = True
-
-    def serve(self) -> None:
+    def run(self) -> None:
         """Exchange until no worker pushes any more, and stay until the coordinator says to exit."""
         self.status.figures["state"] = State.WORKING
         self._until(self._advance, worked=self._take_messages)
         self._post_every = self._link.reports.interval(POST_LAST_EVERY)
         while (order := self._link.orders.read()).phase != Phase.EXIT:
-            self._report_interruption()
+            self.report_interruption(self._link.reports)
             if order.number > self.residuals.order:
                 self.residuals.save(order.number, self._link.reports)
             self.residuals.report(self._link.reports)
@@ -109,7 +106,7 @@ class Relay:
     def _until(self, ready: Callable[[], Any], worked: Callable[[], bool] = lambda: False) -> None:
         """Gather until something is true, and do what else there is to do, which tells whether it did anything."""
         while not ready():
-            self._report_interruption()
+            self.report_interruption(self._link.reports)
             self._post_now_and_then(State.WORKING)
             if self._aggregator.take() | worked():
                 self._backoff.reset()
@@ -191,8 +188,3 @@ class Relay:
         self._posted = time.perf_counter()
         self.status.figures["state"] = state
         self._link.reports.post(self.status.row)
-
-    def _report_interruption(self) -> None:
-        if self._interrupted:
-            self._interrupted = False
-            self._link.reports.signal()

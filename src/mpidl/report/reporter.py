@@ -11,15 +11,15 @@ from typing import Any
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.errors import shown
-from mpidl.job.job import Job
+from mpidl.job.placed import PlacedJob
 from mpidl.launch import environment
-from mpidl.metrics.figures import known
+from mpidl.metrics.figures import Figures, known
 from mpidl.report.progress import COLUMNS, Title, choose
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder
 from mpidl.report.screen import show_on_terminal
 from mpidl.report.text import size
-from mpidl.storage.checkpoints import Best
+from mpidl.storage.position import Best
 from mpidl.topology.placement import placement
 from mpidl.topology.roles import Roles
 
@@ -41,7 +41,7 @@ class Reporter:
 
     Parameters
     ----------
-    job : Job
+    placed : PlacedJob
     recorder : Recorder
     origin : mapping
         Items of the summary about the origin of its figures.
@@ -53,12 +53,13 @@ class Reporter:
         Time of the next record, in seconds since the epoch on the clock of the totals.
     """
 
-    def __init__(self, job: Job, recorder: Recorder, origin: Mapping[str, Any]) -> None:
+    def __init__(self, placed: PlacedJob, recorder: Recorder, origin: Mapping[str, Any]) -> None:
+        job = placed.job
         self._job, self.recorder, self._origin = job, recorder, origin
-        self._done_before, self._seconds_before = job.position.samples, job.position.seconds
+        self._done_before, self._seconds_before = placed.position.samples, placed.position.seconds
         self._samples_per_epoch = job.dataset.train.samples
-        total = min(job.schedule.steps * job.config.data.batch, job.schedule.epochs * self._samples_per_epoch)
-        model = size(job.layout.size, job.layout.size * job.dtype.itemsize)
+        total = min(placed.schedule.steps * job.config.data.batch, placed.schedule.epochs * self._samples_per_epoch)
+        model = size(placed.layout.size, placed.layout.size * job.dtype.itemsize)
         title = f"{recorder.directory}: {model}"
         self._progress = choose(
             Title(
@@ -69,7 +70,7 @@ class Reporter:
                 next(iter(job.evaluated)),
             )
         )
-        for note in job.notes:
+        for note in placed.notes:
             self._progress.write(f"mpidl: {note}")
         self._every = REDRAW_EVERY if self._progress.drawn else job.config.run.report
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
@@ -78,8 +79,8 @@ class Reporter:
         # An evaluated epoch is over, even if some ranks have yet to post their work in it.
         self._reached = 0.0
         self._complete = self._interrupted = False
-        self._saved = None if job.checkpoint is None else job.position.step
-        evaluated = {f"{split}_{name}": None for split in job.evaluated for name in job.figures.names}
+        self._saved = None if job.checkpoint is None else placed.position.step
+        evaluated = {f"{split}_{name}": None for split in job.evaluated for name in Figures(job.metrics).names}
         self._losses: dict[str, Any] = {"train_loss": None, **evaluated}
         self._iteration: dict[str, Any] = {}
         # Samples accrued by a coordinator; workers compute some of them twice.
@@ -279,7 +280,7 @@ class Reporter:
             **counts(totals),
             "failures": 0,
             "recoveries": 0,
-            "run_dir": str(self._job.directory),
+            "run_dir": str(self.recorder.directory),
             **self._origin,
         }
         self.recorder.summary(summary)

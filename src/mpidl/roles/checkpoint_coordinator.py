@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mpidl.job.checkpoints import complete_checkpoint
-from mpidl.job.job import Job
+from mpidl.job.checkpoints import Checkpoints
+from mpidl.job.placed import PlacedJob
 from mpidl.rma.coordinator import CoordinatorLink
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import BackgroundTask
@@ -49,7 +49,8 @@ class CheckpointCoordinator:
 
     Parameters
     ----------
-    job : Job
+    placed : PlacedJob
+    checkpoints : Checkpoints
     shards : int
         Number of shards' files in a checkpoint.
     partitions : int
@@ -58,8 +59,11 @@ class CheckpointCoordinator:
         Number of ranks that push without being workers, and report what they keep.
     """
 
-    def __init__(self, job: Job, shards: int, partitions: int = 1, others: int = 0) -> None:
-        self._job, self._shards, self._partitions, self._others = job, shards, partitions, others
+    def __init__(
+        self, placed: PlacedJob, checkpoints: Checkpoints, shards: int, partitions: int = 1, others: int = 0
+    ) -> None:
+        self._placed, self._checkpoints = placed, checkpoints
+        self._shards, self._partitions, self._others = shards, partitions, others
         self._order = self._last = 0
         self._end = NO_MORE
         self._checkpoint: _Checkpoint | None = None
@@ -128,22 +132,21 @@ class CheckpointCoordinator:
 
     def _complete(self, found: _Checkpoint) -> None:
         """Write the index if all else has been reported."""
-        replicas = 0 if found.position is not None else self._job.replicas
+        replicas = 0 if found.position is not None else self._placed.replicas
         reported = len(found.replicas) == replicas and len(found.partitions) == replicas * (self._partitions - 1)
         if reported and len(found.shards) == self._shards and len(found.others) == self._others:
             order, position, files = self._order, self._where(found), sorted(found.files)
             self._completed = order, position
-            self._completing.begin(lambda: complete_checkpoint(self._job, order, position, self._shards, files))
+            self._completing.begin(lambda: self._checkpoints.complete(order, position, self._shards, files))
 
     def _where(self, found: _Checkpoint) -> Position:
         if found.position is not None:
             return found.position
-        job = self._job
-        in_turn = job.config.run.deterministic
+        placed, in_turn = self._placed, self._placed.job.config.run.deterministic
         return cut_position(
-            job.position,
-            [found.replicas[number] for number in range(job.replicas)],
-            job.schedule,
+            placed.position,
+            [found.replicas[number] for number in range(placed.replicas)],
+            placed.schedule,
             taken=None if in_turn else found.taken,
             seconds=found.seconds,
         )

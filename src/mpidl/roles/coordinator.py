@@ -15,12 +15,15 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import RankError
-from mpidl.job.job import Job
+from mpidl.job.checkpoints import Checkpoints
+from mpidl.job.ready import ReadyJob
+from mpidl.metrics.figures import named
 from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
 from mpidl.roles.events import Diverged, Looked, Saved, Started, Trained
 from mpidl.roles.instructions import Fail, Save, Test
+from mpidl.roles.role import Role
 from mpidl.roles.run_control import RunControl
 from mpidl.transport.protocol import NO_MORE, Phase, State
 
@@ -31,31 +34,32 @@ LOOK_EVERY = 0.05
 IDLE_SLEEP = 0.02
 
 
-class Coordinator:
+class Coordinator(Role):
     """Executes a run on the ranks. It computes nothing: every rank's counters wait for it.
-
-    It has its own state; `bind` gives it the other ranks.
 
     Parameters
     ----------
-    job : Job
+    ready : ReadyJob
     reporter : Reporter
     rank : int
     shards, others : int
         Number of shards, and of ranks that push without being workers.
     """
 
-    def __init__(self, job: Job, reporter: Reporter, rank: int, shards: int, others: int = 0) -> None:
-        self._job, self._reporter, self._partitions = job, reporter, len(job.slices)
-        self._control = RunControl(job, reporter, self, time.time(), rank)
+    def __init__(self, ready: ReadyJob, reporter: Reporter, rank: int, shards: int, others: int = 0) -> None:
+        super().__init__()
+        placed, job = ready.placed, ready.job
+        self._ready, self._reporter, self._partitions = ready, reporter, len(placed.slices)
+        files = Checkpoints(ready)
+        self._control = RunControl(placed, reporter, self, files, time.time(), rank)
         self._sandblaster: SandblasterCoordinator | None = None
         if isinstance(job.algorithm, Coordinated):
-            portions, state = job.schedule.portions, job.position.state
+            portions, state = placed.schedule.portions, placed.position.state
             self._sandblaster = SandblasterCoordinator(job.algorithm, portions, state, self)
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
-        self._checkpoints = CheckpointCoordinator(job, 1 if shared else shards, self._partitions, others)
+        self._checkpoints = CheckpointCoordinator(placed, files, 1 if shared else shards, self._partitions, others)
         self._tickets, self._phase = 0, Phase.TRAIN
-        self._started = self._interrupted = self._stopped = False
+        self._started = self._stopped = False
 
     def bind(self, transport: Transport) -> None:
         """Coordinate the ranks of a transport from now on."""
@@ -77,10 +81,6 @@ class Coordinator:
         if self._control.summary is None:
             self._look()
         self._tickets = self._link.tickets.taken()
-
-    def interrupt(self) -> None:
-        """Stop the run as soon as the batches in work are done."""
-        self._interrupted = True
 
     def run(self) -> dict[str, Any]:
         """See the run through and return its summary."""
@@ -121,7 +121,7 @@ class Coordinator:
         totals = self._totals()
         for epoch, result in self._link.posted.evaluations():
             then = replace(totals, now=float(result["time"]))
-            values = zip(self._job.figures.names, result["values"].tolist(), strict=True)
+            values = zip(self._ready.figures.names, result["values"].tolist(), strict=True)
             self._control.evaluated(then, {f"{self._split}_{name}": value for name, value in values}, epoch)
         self._look_for_divergence()
         self._reporter.look(totals)
@@ -155,10 +155,10 @@ class Coordinator:
     # What the run's control asks.
 
     def signalled(self) -> bool:
-        return self._interrupted or bool(self._link.posted.signals())
+        return self.interrupted or bool(self._link.posted.signals())
 
     def save(self, save: Save) -> None:
-        seconds = self._job.position.seconds + self._totals().seconds
+        seconds = self._ready.placed.position.seconds + self._totals().seconds
         self._checkpoints.order(save.last, self._tickets_taken(), seconds, save.position)
 
     def stop(self) -> None:
@@ -175,7 +175,7 @@ class Coordinator:
         while not (self._link.posted.workers["state"] == State.DONE).all():
             self._backoff.pause()
             self._link.posted.look()
-        values = self._values(np.ones(len(self._link.posted.workers), bool), list(self._job.evaluated))
+        values = self._values(np.ones(len(self._link.posted.workers), bool), list(self._ready.job.evaluated))
         self._control.evaluated(self._control.trained, values, final=True)
 
     def fail(self, fail: Fail) -> NoReturn:
@@ -187,12 +187,12 @@ class Coordinator:
     @property
     def _split(self) -> str:
         """Name of the split that is evaluated during the training."""
-        return next(iter(self._job.evaluated))
+        return next(iter(self._ready.job.evaluated))
 
     def _values(self, workers: np.ndarray, splits: Sequence[str]) -> Mapping[str, float]:
         """Return the figures of splits, of which each of the chosen workers has posted the sums over a part."""
-        sums = self._link.posted.sums[workers].sum(axis=0).reshape(len(self._job.evaluated), -1)
-        return self._job.values(dict(zip(splits, sums, strict=False)))
+        sums = self._link.posted.sums[workers].sum(axis=0).reshape(len(self._ready.job.evaluated), -1)
+        return named(self._ready.figures, dict(zip(splits, sums, strict=False)))
 
     def _set_phase(self, phase: Phase) -> None:
         self._phase = phase
@@ -205,8 +205,9 @@ class Coordinator:
         return self._stopped, Test in done, self._checkpoints.number if Save in done else 0
 
     def tested(self, number: int) -> bool:
-        took_part = self._link.posted.workers["tests"] == number
-        if self._link.posted.workers["tested_samples"][took_part].sum() < self._job.evaluated[self._split].samples:
+        workers, split = self._link.posted.workers, self._ready.job.evaluated[self._split]
+        took_part = workers["tests"] == number
+        if workers["tested_samples"][took_part].sum() < split.samples:
             return False
         values, totals = self._values(took_part, [self._split]), self._look()
         self._control.evaluated(totals, values)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mpidl.shards.policies import PushHeader
-from mpidl.storage.checkpoints import Best
-from mpidl.storage.position import Position
+from mpidl.storage.position import Best, Position
 
 
 @dataclass(frozen=True, slots=True)

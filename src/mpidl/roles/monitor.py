@@ -6,7 +6,7 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from mpidl.job.goal import Goal
-from mpidl.storage.checkpoints import Best
+from mpidl.storage.position import Best
 
 
 class _Found(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any, NoReturn, Protocol
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.errors import MpidlError
-from mpidl.job.checkpoints import keep_best
-from mpidl.job.job import Job
+from mpidl.job.checkpoints import Checkpoints
+from mpidl.job.placed import PlacedJob
 from mpidl.report.reporter import Reporter
 from mpidl.roles.events import Evaluated, Event, Iterated, Saved, Signalled, Trained
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
@@ -41,9 +41,10 @@ class RunControl:
 
     Parameters
     ----------
-    job : Job
+    placed : PlacedJob
     reporter : Reporter
     executor : Executor
+    checkpoints : Checkpoints
     now : float
         The time in seconds since the epoch; virtual if the events' times are.
     rank : int
@@ -57,9 +58,28 @@ class RunControl:
         None until the run has finished.
     """
 
-    def __init__(self, job: Job, reporter: Reporter, executor: Executor, now: float, rank: int = 0) -> None:
-        self._job, self._reporter, self._executor, self._rank = job, reporter, executor, rank
-        self._supervisor = Supervisor.for_job(job, now)
+    def __init__(
+        self,
+        placed: PlacedJob,
+        reporter: Reporter,
+        executor: Executor,
+        checkpoints: Checkpoints,
+        now: float,
+        rank: int = 0,
+    ) -> None:
+        self._reporter, self._executor, self._checkpoints, self._rank = reporter, executor, checkpoints, rank
+        job = placed.job
+        self._supervisor = Supervisor(
+            placed.schedule,
+            placed.position,
+            now=now,
+            every=job.config.checkpoint.every,
+            resumed=job.checkpoint is not None,
+            coordinated=job.algorithm.coordinated,
+            goal=job.goal,
+            best=checkpoints.best,
+            terminate_on_nan=job.config.run.terminate_on_nan,
+        )
         self.trained = Totals(0.0)
         self.summary: dict[str, Any] | None = None
 
@@ -110,7 +130,7 @@ class RunControl:
             case Log():
                 self.log(instruction)
             case Keep(best):
-                keep_best(self._job, best)
+                self._checkpoints.keep(best)
             case Fail():
                 self._executor.fail(instruction)
             case Finish(interrupted, seconds_to_target, stopped, best):

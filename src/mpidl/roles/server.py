@@ -9,6 +9,7 @@ from pathlib import Path
 from mpidl.engines.mpi.sandblaster.server import SandblasterServer
 from mpidl.engines.mpi.waiting import timer
 from mpidl.rma.transport import Transport
+from mpidl.roles.role import Role
 from mpidl.roles.served import ServedShard
 from mpidl.shards.shard import Shard
 from mpidl.transport.protocol import Phase, State
@@ -17,8 +18,8 @@ from mpidl.transport.protocol import Phase, State
 POST_EVERY = 0.1
 
 
-class Server:
-    """Serves shards until the coordinator lets it exit. It has its own state; `bind` gives it the other ranks.
+class Server(Role):
+    """Serves shards until the coordinator lets it exit.
 
     A server has one shard or, where replicas are cut, one for each partition that has a part of what it holds.
 
@@ -55,6 +56,7 @@ class Server:
         coordinated: bool = False,
         finite: bool = False,
     ) -> None:
+        super().__init__()
         self._sandblaster = SandblasterServer(shards, self._obeyed) if coordinated else None
         accrue = None if self._sandblaster is None else self._sandblaster.accrue
         self.served = [
@@ -65,7 +67,10 @@ class Server:
             for own, shard in shards.items()
         ]  # fmt: skip
         self._posted = 0.0
-        self._interrupted = False
+
+    @property
+    def shards(self) -> list[Shard]:
+        return [each.shard for each in self.served]
 
     def bind(self, transport: Transport) -> None:
         """Serve the ranks of a transport from now on; the parameters move into its memory."""
@@ -82,11 +87,7 @@ class Server:
         for each in self.served:
             each.unbind()
 
-    def interrupt(self) -> None:
-        """Tell the coordinator that a signal asked to stop."""
-        self._interrupted = True
-
-    def serve(self) -> None:
+    def run(self) -> None:
         """Apply pushes and obey orders until the coordinator says to exit."""
         served, statuses = self.served, [each.status.figures for each in self.served]
         for status in statuses:
@@ -102,9 +103,7 @@ class Server:
                 worked |= each.link.answer_fetches()
             if self._sandblaster is not None:
                 worked |= self._sandblaster.obey()
-            if self._interrupted:
-                self._interrupted = False
-                self._link.reports.signal()
+            self.report_interruption(self._link.reports)
             if worked:
                 seconds = self._timer() - started
                 for status in statuses:

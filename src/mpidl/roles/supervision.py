@@ -1,13 +1,12 @@
-"""What is decided while a run trains: when to save, to test and to stop, and which events to record.
+"""Decisions of a running job: when to save, to test and to stop, and which events to record.
 
-The coordinator of an MPI job and the run in one process tell a `Supervisor` what has happened and carry out the
-instructions that it returns. The supervisor itself reads no clock and touches neither files nor MPI.
+A `mpidl.roles.run_control.RunControl` passes events to a `Supervisor` and has its instructions carried out. The
+supervisor itself reads no clock and touches neither files nor MPI.
 """
 
 from __future__ import annotations
 
 from math import isfinite, nan
-from typing import TYPE_CHECKING
 
 from mpidl.algorithms.coordination import Iteration
 from mpidl.data.schedule import Schedule
@@ -18,11 +17,7 @@ from mpidl.metrics.target import SPLITS
 from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
 from mpidl.roles.monitor import Monitor
-from mpidl.storage.checkpoints import Best
-from mpidl.storage.position import Position
-
-if TYPE_CHECKING:
-    from mpidl.job.job import Job
+from mpidl.storage.position import Best, Position
 
 #: The goal of a run that only has to end.
 ANY = Goal()
@@ -99,23 +94,6 @@ class Supervisor:
         self._saved_step = position.step
         self._saving = self._last_ordered = False
         self._interrupted = self._stopped = self._testing = self._finished = False
-
-    @classmethod
-    def for_job(cls, job: Job, now: float) -> Supervisor:
-        """Return the supervisor of a job."""
-        from mpidl.job.restoring import find_best  # It reads checkpoints; to supervise takes no HDF5.
-
-        return cls(
-            job.schedule,
-            job.position,
-            now=now,
-            every=job.config.checkpoint.every,
-            resumed=job.checkpoint is not None,
-            coordinated=job.algorithm.coordinated,
-            goal=job.goal,
-            best=find_best(job),
-            terminate_on_nan=job.config.run.terminate_on_nan,
-        )
 
     def handle(self, event: Event) -> list[Instruction]:
         """Return what is to be done after an event, in order."""

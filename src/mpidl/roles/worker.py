@@ -24,15 +24,16 @@ from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.servers.encodings import Encodings
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
 from mpidl.job.fill import fill
-from mpidl.job.job import Job
+from mpidl.job.local_model import training_of
+from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import rehearse_replica
 from mpidl.job.restoring import load_buffers, replica_position
 from mpidl.job.slices import own_statistics
-from mpidl.job.training import training_of
 from mpidl.metrics.figures import Figures
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Held, Range, split
 from mpidl.rma.transport import Transport
+from mpidl.roles.role import Role
 from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.transport.protocol import NO_MORE, TICKETS, Phase, State, evaluation
 
@@ -42,64 +43,60 @@ LOOK_EVERY = 1e-3
 PIECES = 4
 
 
-class Worker:
+class Worker(Role):
     """Trains one replica until there are no more data, then does what the coordinator says.
 
     Where replicas are cut, all ranks of one do so together, each with its slice of the vectors: they run the same
-    algorithm, and the first of them decides for all. It has its own state; `bind` gives it the other ranks.
+    algorithm, and the first of them decides for all.
 
     Parameters
     ----------
-    job : Job
+    ready : ReadyJob
     number : int
         The replica's number.
-    held : list of Held
-        All shards, and who holds them.
-    group : MpiGroup, optional
-        The ranks of the replica, if there are several.
+    held : sequence of Held
+        All shards and their holders.
     direct : bool
         Whether this worker pushes to the servers themselves; see `mpidl.transport.routes.Route`.
     """
 
-    def __init__(
-        self, job: Job, number: int, held: list[Held], group: MpiGroup | None = None, direct: bool = True
-    ) -> None:
-        self._job, self._number, self._replicas, self._direct = job, number, job.replicas, direct
-        self._lead = Lead() if group is None else GroupLead(group)
-        self._interrupted = self._reported = False
+    def __init__(self, ready: ReadyJob, number: int, held: Sequence[Held], direct: bool = True) -> None:
+        super().__init__()
+        self._ready, self._placed, self._job = ready, ready.placed, ready.job
+        self._model, self._slice, group = ready.local.model, ready.local.slice, ready.local.group
+        self._number, self._replicas, self._direct = number, ready.placed.replicas, direct
+        self._lead = GroupLead(group) if isinstance(group, MpiGroup) else Lead()
         own = [(place, each) for place, each in enumerate(held) if each.partition == self._lead.partition]
         self._encodings = Encodings()
         self._handler = self._make_handler(own)
         self._handler.lead = self._lead
         self._engine = self._make_engine()
-        self._delay = job.config.debug.delay(number)
+        self._delay = self._job.config.debug.delay(number)
         # Reading the data, the first sight of them and compiling are no part of training.
-        job.dataset.train.load()
-        for each in job.evaluated.values():
+        for each in (self._job.dataset.train, *self._job.evaluated.values()):
             each.load()
-        rehearse_replica(job)
-        if group is not None:
+        rehearse_replica(self._placed, ready.local)
+        if isinstance(group, MpiGroup):
             group.sent = 0
 
     def _make_engine(self) -> MpiEngine:
         """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""
-        job, number, in_turn = self._job, self._number, self._job.config.run.deterministic
-        state, working, tickets = training_of(job).replica_state(), [], 0
-        position = replica_position(job, number)
-        load_buffers(job, number)
+        job, placed, number = self._job, self._placed, self._number
+        state, working, tickets = training_of(placed, self._ready.local).replica_state(), [], 0
+        position = replica_position(placed, number)
+        load_buffers(placed, number)
         if position is not None:
             assert job.checkpoint is not None
-            vectors = job.checkpoint.replica_vectors(number, job.slice, job.layout)
+            vectors = job.checkpoint.replica_vectors(number, self._slice, placed.layout)
             state.load(vectors, position.counts, position.portion)
             self._handler.unpushed.load(position)
             self._handler.checkpoint.load(position, vectors)
-            working, tickets = position.working, position.tickets if job.position.beginning is not None else 0
-        engine = MpiEngine(job.model, job.dataset.train, job.schedule, self._handler, state, self, working)
-        finite = job.config.run.terminate_on_nan
-        part = job.slice if self._lead.partitions > 1 else None
+            working, tickets = position.working, position.tickets if placed.position.beginning is not None else 0
+        engine = MpiEngine(self._model, job.dataset.train, placed.schedule, self._handler, state, self, working)
         participant = CheckpointParticipant(
-            number, self._handler, state, engine.loader, job.checkpoints, in_turn, tickets, finite, part
-        )
+            number, self._handler, state, engine.loader, self._ready.checkpoints, job.config.run.deterministic, tickets,
+            job.config.run.terminate_on_nan, self._slice if self._lead.partitions > 1 else None,
+        )  # fmt: skip
         participant.clock = 0 if position is None else position.clock
         engine.participant = participant
         self._own_tickets = iter(range(number + tickets * self._replicas, NO_MORE, self._replicas))
@@ -107,19 +104,19 @@ class Worker:
 
     def _make_handler(self, held: list[tuple[int, Held]]) -> RequestHandler:
         """Return what carries out requests, given the shards that make up the worker's slice, and their numbers."""
-        job, algorithm = self._job, self._job.algorithm
-        shards = [each.range.shift(-job.slice.start) for _, each in held]
+        job, algorithm, own_slice = self._job, self._job.algorithm, self._slice
+        shards = [each.range.shift(-own_slice.start) for _, each in held]
         if algorithm.exchange is Exchange.SERVERS:
             if self._direct:
                 wires = algorithm.encoding(), algorithm.fetch_encoding()
-                self._encodings = Encodings.of(shards, job.dtype, *wires, own_statistics(job))
+                self._encodings = Encodings.of(shards, job.dtype, *wires, own_statistics(self._placed, own_slice))
             return ThroughServers(
                 shards, self._encodings, pattern=algorithm.pattern(self._replicas),
-                model=job.model if self._direct else None, in_rounds=job.config.run.deterministic,
+                model=self._model if self._direct else None, in_rounds=job.config.run.deterministic,
             )  # fmt: skip
         if isinstance(algorithm, Coordinated):
             return SandblasterWorker(
-                shards, algorithm=algorithm, portions=job.schedule.portions,
+                shards, algorithm=algorithm, portions=self._placed.schedule.portions,
                 between=self._report_interruption, test=self._evaluate_pieces,
             )  # fmt: skip
         own = [(place, each.range) for place, each in held if each.holder == self._number]
@@ -127,7 +124,7 @@ class Worker:
         own_shards = []
         for _, part in own:
             chunk = CHUNK_BYTES // job.dtype.itemsize if reduces else part.size
-            own_shards.append(fill(job, part, np.empty(part.size, job.dtype), chunk))
+            own_shards.append(fill(self._placed, part, np.empty(part.size, job.dtype), chunk))
         if algorithm.streamed:
             # For each fragment, one shard of each replica.
             of_fragments = [shards[first : first + self._replicas] for first in range(0, len(held), self._replicas)]
@@ -137,11 +134,10 @@ class Worker:
         ((place, _),), (shard,) = own, own_shards
         if reduces:
             return ByReduction(shard, shards, self._evaluate_together, place)
-        return InMemory(self._number, job.model, shard)
+        return InMemory(self._number, self._model, shard)
 
     @property
     def shards(self) -> Sequence[Shard]:
-        """What this worker holds, where there are no servers."""
         return self._handler.shards
 
     def bind(self, transport: Transport) -> None:
@@ -156,19 +152,15 @@ class Worker:
         self._engine.loader.wait_for_ticket()
         self._handler.unbind()
 
-    def interrupt(self) -> None:
-        """Tell the coordinator that a signal asked to stop."""
-        self._interrupted = True
-
     def run(self) -> None:
         """Run the replica to its end, and stay until the coordinator says to exit."""
-        algorithm, parameters = self._job.algorithm, self._job.model.parameters
+        algorithm, parameters = self._job.algorithm, self._model.parameters
         self._handler.start(parameters)
         self._engine.run(algorithm.replica(self._number, parameters, self._replicas, self._engine.state))
         self._report_interruption()
         self._engine.announce_end()
         self._follow_orders()
-        self._job.model.copy_to_host()
+        self._model.copy_to_host()
 
     # What the engine asks.
 
@@ -209,7 +201,7 @@ class Worker:
             self._handler.epoch_over = epoch
             return
         self._link.reports.post(self._engine.status.row)
-        model = self._job.model
+        model = self._model
         with self._evaluating() as at:
             own = None if isinstance(self._handler, InMemory) else model.parameters.copy()
             self._handler.fetch(model.parameters)
@@ -219,9 +211,7 @@ class Worker:
             self._post_evaluation(epoch, at, sums)
 
     def _report_interruption(self) -> None:
-        if self._interrupted and not self._reported:
-            self._reported = True
-            self._link.reports.signal()
+        self.report_interruption(self._link.reports)
 
     # Evaluation.
 
@@ -232,10 +222,10 @@ class Worker:
 
     def _evaluate(self, split: Split, part: Range) -> np.ndarray:
         """Return the sums over a part of a split; zeros on all but the first rank of a replica."""
-        figures = self._job.figures
+        figures = self._ready.figures
         # The others compute, but get no outputs.
         own = figures if self._lead.leads else Figures()
-        sums = evaluate_split(self._job.model, split, part.start, part.stop, own)
+        sums = evaluate_split(self._model, split, part.start, part.stop, own)
         return sums if self._lead.leads else np.zeros(figures.size)
 
     @contextmanager
@@ -248,13 +238,13 @@ class Worker:
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
         """Evaluate this worker's part of the data, as all do at this moment."""
         self._link.reports.post(self._engine.status.row)
-        model, part = self._job.model, split(self._split.samples, self._replicas)[self._number]
+        model, part = self._model, split(self._split.samples, self._replicas)[self._number]
         with self._evaluating() as at:
             own = None
             if parameters is not model.parameters:
                 own = model.parameters.copy()
                 model.parameters[:] = parameters
-            sums = np.zeros(self._job.figures.size)
+            sums = np.zeros(self._ready.figures.size)
             self._link.peers.Allreduce(self._evaluate(self._split, part), sums)
             if own is not None:
                 model.parameters[:] = own
@@ -265,7 +255,7 @@ class Worker:
         """Post the figures after an epoch, given the sums over all samples; the evaluation began at the time `at`."""
         if not self._lead.leads:
             return
-        values = list(self._job.figures.values(sums).values())
+        values = list(self._ready.figures.values(sums).values())
         result = np.zeros(1, evaluation(len(values)))
         result["time"], result["values"] = at, values
         self._link.reports.post_evaluation(epoch, result)
@@ -283,7 +273,7 @@ class Worker:
                 taken = number
                 status.figures["tests"] = number if self._lead.leads else 0
                 status.figures["tested_samples"] = sums[...] = 0
-                self._handler.fetch(self._job.model.parameters)
+                self._handler.fetch(self._model.parameters)
             part = pieces[piece]
             sums[0] += self._evaluate(self._split, part)
             if not self._lead.leads:
@@ -294,7 +284,7 @@ class Worker:
 
     def _evaluate_part(self) -> None:
         """Evaluate this worker's part of all splits at the final parameters."""
-        self._handler.fetch(self._job.model.parameters)
+        self._handler.fetch(self._model.parameters)
         status, sums = self._engine.status, self._sums()
         for row, each in zip(sums, self._job.evaluated.values(), strict=True):
             row[:] = self._evaluate(each, split(each.samples, self._replicas)[self._number])
@@ -305,7 +295,7 @@ class Worker:
 
     def _sums(self) -> np.ndarray:
         """Return memory for the sums over this worker's part of each split."""
-        return np.zeros((len(self._job.evaluated), self._job.figures.size))
+        return np.zeros((len(self._job.evaluated), self._ready.figures.size))
 
     def _follow_orders(self) -> None:
         """Evaluate this worker's part of the data when the coordinator says so, and stay until it says to exit."""
@@ -322,4 +312,4 @@ class Worker:
             done = Phase(order.phase)
         if self._engine.status.figures["state"] != State.DONE:
             # A signal has stopped the run: the parameters are what its checkpoint holds.
-            self._handler.fetch(self._job.model.parameters)
+            self._handler.fetch(self._model.parameters)

@@ -12,11 +12,12 @@ from mpidl.config.configuration import read
 from mpidl.data import Dataset, Source, opened
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.job import Job
-from mpidl.job.place import place
-from mpidl.job.rehearsal import learn_outputs
+from mpidl.job.local_model import local_model
+from mpidl.job.placed import place
+from mpidl.job.rehearsal import count_outputs
 from mpidl.job.restoring import restore
 from mpidl.launch.output import say
-from mpidl.metrics.figures import known
+from mpidl.metrics.figures import Figures, known, named
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.nn.model import Model, Module
 from mpidl.schema import keys
@@ -91,12 +92,12 @@ def evaluate(
     checkpoint = checkpoint_of(run, step)
     config = config_of(run, model is not None, data)
     dataset = opened(config.data_source if data is None else data)
-    job = Job(config, dataset, build_model(config, dataset) if model is None else own_model(model, config, loss))
+    job = Job.of(config, dataset, build_model(config, dataset) if model is None else own_model(model, config, loss))
     restore(job, checkpoint)
-    place(job, mirrored=False)
-    learn_outputs(job)
+    local = local_model(place(job, 1), mirrored=False)
+    figures = Figures(job.metrics, count_outputs(job, local))
     sums = {
-        name: evaluate_split(job.model, split, 0, split.samples, job.figures) for name, split in job.evaluated.items()
+        name: evaluate_split(local.model, split, 0, split.samples, figures) for name, split in job.evaluated.items()
     }
     position = checkpoint.position
     return {
@@ -104,7 +105,7 @@ def evaluate(
         "step": position.step,
         "epoch": position.epoch,
         "samples": position.samples,
-        **known(job.values(sums)),
+        **known(named(figures, sums)),
         "accuracy_name": job.accuracy_name,
     }
 

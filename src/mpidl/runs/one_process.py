@@ -14,16 +14,18 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
-from mpidl.job.checkpoints import complete_checkpoint
+from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
+from mpidl.job.local_model import LocalModel, local_model, training_of
 from mpidl.job.memory import check_memory
-from mpidl.job.place import place
-from mpidl.job.rehearsal import learn_outputs, rehearse_replica, rehearse_shard
+from mpidl.job.placed import place
+from mpidl.job.ready import ReadyJob
+from mpidl.job.rehearsal import count_outputs, rehearse_own, rehearse_replica, rehearse_shard
 from mpidl.job.restoring import identify, load_buffers, replica_position
 from mpidl.job.slices import held_shards, shards_of
-from mpidl.job.training import training_of
+from mpidl.metrics.figures import Figures, named
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range
 from mpidl.report.recorder import Recorder, origin
@@ -34,7 +36,7 @@ from mpidl.roles.instructions import Fail, Save, Test, dropped
 from mpidl.roles.run_control import RunControl
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
-from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.storage.files import replica_file, scratch
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import save_shard, write_file
@@ -58,73 +60,83 @@ class OneProcess:
     """
 
     def __init__(self, job: Job, replicas: int = 1, times: Times | None = None) -> None:
-        self._job, self._virtual = job, times is not None
-        self._partitions = 1 if times is None else times.cut.partitions
+        self._virtual, self._partitions = times is not None, 1 if times is None else times.cut.partitions
         if job.config.device.shards and not self._virtual:
             raise UsageError("device.shards: true is for servers on ranks of their own, and this is one process")
-        identify(job, of_data(job.given) | of_samples(job.given))
-        job.begin(replicas)
-        vectors = 1 + len(job.states) + 2 + replicas
-        check_memory(job, vectors, replicas)
-        if times is not None and times.relay:
-            relays = place_ranks(times, replicas, job.config.servers)[1].relays
-            check_memory(job, vectors + VECTORS * len(relays), replicas)
-        placed = place(job)
-        job.rehearse()
-        load_buffers(job, 0)
-        chunk = CHUNK_BYTES // job.dtype.itemsize
-        alone = replicas == 1 and not self._virtual and job.algorithm.pattern(replicas).only_reads
-        whole = job.model.parameters if alone else np.empty(job.layout.size, job.dtype)
-        self._shards = [fill(job, range, whole[slice(*range)], chunk) for range in self._ranges()]
+        job = identify(job, of_data(job.given) | of_samples(job.given))
+        self._placed = placed = place(job, replicas)
+        self._check_memory(times)
+        local = local_model(placed)
+        rehearse_own(job)
+        load_buffers(placed, 0)
+        self._shards = self._fill(local)
         for split in (job.dataset.train, *job.evaluated.values()):
             split.load()
-        learn_outputs(job)
-        rehearse_shard(job)
-        rehearse_replica(job)
+        figures = Figures(job.metrics, count_outputs(job, local))
+        rehearse_shard(placed)
+        rehearse_replica(placed, local)
         # A run that is refused leaves no directory behind.
         self._recorder = Recorder(job.config, resume=job.continues)
-        job.directory = self._recorder.directory
+        self._ready = ReadyJob(placed, local, figures, self._recorder.directory)
         self._reporter = Reporter(
-            job, self._recorder, origin([socket.gethostname()], None, job.config.run.seed, self._virtual)
+            placed, self._recorder, origin([socket.gethostname()], None, job.config.run.seed, self._virtual)
         )
-        self._reporter.placed([str(placed)] if placed else [])
+        self._reporter.placed([str(local.device)] if local.device else [])
         clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
-            training_of(job),
+            training_of(placed, local),
             self._shards,
             replicas,
             time=VirtualTime(times, job.config.run.seed, clock, start=time.time()),
             hooks=Hooks(self._evaluate_epoch, self._watch, self._log, self._diverged, self._iterated),
-            state=job.position.state,
+            state=placed.position.state,
             resumed=self._resumed(),
             taken=self._tickets_before(),
         )
         for number, shard in enumerate(self._shards):
             shard.on_drop = partial(self._log_drop, number)
-        self._control = RunControl(job, self._reporter, self, self._engine.now)
+        self._checkpoints = Checkpoints(self._ready)
+        self._control = RunControl(placed, self._reporter, self, self._checkpoints, self._engine.now)
         self._interrupted = self._ending = False
         self._order = 0
         self._looked_at = 0.0
 
+    def _check_memory(self, times: Times | None) -> None:
+        placed, replicas = self._placed, self._placed.replicas
+        vectors = 1 + len(placed.job.states) + 2 + replicas
+        check_memory(placed, vectors, replicas)
+        if times is not None and times.relay:
+            relays = place_ranks(times, replicas, placed.job.config.servers)[1].relays
+            check_memory(placed, vectors + VECTORS * len(relays), replicas)
+
+    def _fill(self, local: LocalModel) -> list[Shard]:
+        """Return the shards; those of a replica alone that only reads the parameters lie in its own vector."""
+        placed, job = self._placed, self._placed.job
+        alone = placed.replicas == 1 and not self._virtual and job.algorithm.pattern(1).only_reads
+        whole = local.model.parameters if alone else np.empty(placed.layout.size, job.dtype)
+        chunk = CHUNK_BYTES // job.dtype.itemsize
+        return [fill(placed, range, whole[slice(*range)], chunk) for range in self._ranges()]
+
     def _resumed(self) -> dict[int, tuple[ReplicaPosition, dict[str, np.ndarray]]]:
         """Return where the replica of a real run goes on, and what it kept."""
-        job = self._job
-        if self._virtual or not job.replicas_resume:
+        placed, checkpoint = self._placed, self._placed.job.checkpoint
+        if self._virtual or not placed.replicas_resume:
             return {}
-        assert job.checkpoint is not None
-        return {0: (job.position.replicas[0], job.checkpoint.replica_vectors(0, layout=job.layout))}
+        assert checkpoint is not None
+        return {0: (placed.position.replicas[0], checkpoint.replica_vectors(0, layout=placed.layout))}
 
     def _tickets_before(self) -> int:
         """Return how many tickets the replica had taken in turn, if it goes on where it was."""
-        position = replica_position(self._job, 0)
-        return position.tickets if position is not None and self._job.position.beginning is not None else 0
+        position = replica_position(self._placed, 0)
+        return position.tickets if position is not None and self._placed.position.beginning is not None else 0
 
     def _ranges(self) -> list[Range]:
-        if self._job.algorithm.exchange is Exchange.SHARED_MEMORY:
-            return [Range(0, self._job.layout.size)]
-        if self._job.algorithm.streamed:
-            return [each.range for each in held_shards(self._job, 0)]
-        return shards_of(self._job, self._job.config.servers or self._job.replicas)
+        placed, job = self._placed, self._placed.job
+        if job.algorithm.exchange is Exchange.SHARED_MEMORY:
+            return [Range(0, placed.layout.size)]
+        if job.algorithm.streamed:
+            return [each.range for each in held_shards(placed, 0)]
+        return shards_of(job, job.config.servers or placed.replicas)
 
     def run(self) -> dict[str, Any]:
         """Train, and return the run's summary."""
@@ -137,7 +149,7 @@ class OneProcess:
                 if not engine.look().samples:
                     self._recorder.discard()
                 raise
-            self._job.model.parameters[:] = engine.parameters()
+            self._ready.local.model.parameters[:] = engine.parameters()
             control.tell(Trained(totals))
         assert control.summary is not None
         if self._fingerprints() == before:
@@ -177,7 +189,7 @@ class OneProcess:
     def _evaluate_epoch(self, epoch: float | None = None) -> None:
         """Evaluate the parameters when `epoch` epochs are over; the time that it takes is not training time."""
         started = time.time()
-        values = self._evaluate(next(iter(self._job.evaluated)))
+        values = self._evaluate(next(iter(self._ready.job.evaluated)))
         if not self._virtual:
             self._engine.totals.evaluation_seconds += time.time() - started
         self._control.evaluated(self._engine.look(), values, epoch)
@@ -202,9 +214,9 @@ class OneProcess:
 
     def save(self, save: Save) -> None:
         self._order += 1
-        directory, files = scratch(self._job.checkpoints, self._order), []
+        directory, files = scratch(self._ready.checkpoints, self._order), []
         for number, shard in enumerate(self._engine.settled_shards()):
-            finite = self._job.config.run.terminate_on_nan
+            finite = self._ready.job.config.run.terminate_on_nan
             save_shard(directory, number, shard.range, shard.on_host(), finite)
         # The replicas of a virtual cluster begin anew.
         for number, replica in enumerate(self._engine.replicas[:0] if self._virtual else self._engine.replicas):
@@ -212,21 +224,21 @@ class OneProcess:
                 files.append(replica_file(number))
                 write_file(directory / files[-1], {}, vectors)
         position = save.position or self._position()
-        complete_checkpoint(self._job, self._order, position, len(self._shards), files)
+        self._checkpoints.complete(self._order, position, len(self._shards), files)
         self._ending |= save.last
         self._control.tell(Saved(self._engine.now, position.step))
 
     def _position(self) -> Position:
-        job, engine = self._job, self._engine
-        seconds = job.position.seconds + engine.look().seconds
-        in_turn = job.config.run.deterministic and not self._virtual
+        placed, engine = self._placed, self._engine
+        seconds = placed.position.seconds + engine.look().seconds
+        in_turn = placed.job.config.run.deterministic and not self._virtual
         taken = None if in_turn else engine.tickets
-        position = cut_position(job.position, engine.positions(), job.schedule, taken=taken, seconds=seconds)
+        position = cut_position(placed.position, engine.positions(), placed.schedule, taken=taken, seconds=seconds)
         return position._replace(replicas=()) if self._virtual else position
 
     def test(self, test: Test) -> None:
         if test.final:
-            self._control.evaluated(self._control.trained, self._evaluate(*self._job.evaluated), final=True)
+            self._control.evaluated(self._control.trained, self._evaluate(*self._ready.job.evaluated), final=True)
         else:
             self._evaluate_epoch()
 
@@ -242,17 +254,21 @@ class OneProcess:
 
     def sizes(self) -> dict[str, int]:
         roles = self._engine.roles or Roles((), ((0,),))
-        own = {"servers": self._job.config.servers, "replicas": self._job.replicas, "partitions": self._partitions}
+        own = {
+            "servers": self._ready.job.config.servers,
+            "replicas": self._placed.replicas,
+            "partitions": self._partitions,
+        }
         return roles.sizes() | own
 
     def _evaluate(self, *splits: str) -> dict[str, float]:
         """Return the figures of the shards' parameters on splits of these names."""
-        job, model = self._job, self._job.model
+        ready, model = self._ready, self._ready.local.model
         own = model.parameters.copy()
         model.parameters[:] = self._engine.parameters()
         sums = {}
         for name in splits:
-            split = job.evaluated[name]
-            sums[name] = evaluate_split(model, split, 0, split.samples, job.figures)
+            split = ready.job.evaluated[name]
+            sums[name] = evaluate_split(model, split, 0, split.samples, ready.figures)
         model.parameters[:] = own
-        return job.values(sums)
+        return named(ready.figures, sums)

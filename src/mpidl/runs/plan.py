@@ -83,7 +83,11 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
 
 def of_model(job: Job) -> dict[str, Any]:
     """Describe a job without its ranks; see `plan`."""
-    parameters, nbytes, batch = job.layout.size, job.layout.size * job.dtype.itemsize, job.config.data.batch
+    parameters, nbytes, batch = (
+        job.original.layout.size,
+        job.original.layout.size * job.dtype.itemsize,
+        job.config.data.batch,
+    )
     result: dict[str, Any] = {
         "name": job.config.run.name,
         "algorithm": job.config.algorithm.name,
@@ -120,7 +124,7 @@ def of_ranks(
     """Describe the ranks of a job on these nodes, so many of which are servers, maybe with relays; see `plan`."""
     ranks, partitions = len(nodes), 1 if cut is None else cut.partitions
     assigned = assign(nodes, servers, partitions, relay=relay)
-    job.begin(len(assigned.replicas))
+    job.algorithm.check_replicas(len(assigned.replicas), job.config.run.deterministic)
     roles = _roles(job, assigned, ranks, cut)
     needed = sum(sum(rank["memory"].values()) for rank in roles)
     return {"nodes": len(set(nodes)), "roles": roles, "memory_bytes": needed}
@@ -177,7 +181,7 @@ def _parts(job: Job, cut: Plan | None) -> list[_Part]:
     """Return what each rank of a replica has of the model."""
     samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
     if cut is None:
-        return [_Part(job.layout.size, activation_bytes(job.original, samples) or 0)]
+        return [_Part(job.original.layout.size, activation_bytes(job.original, samples) or 0)]
     # What a plan counts includes the vectors.
     return [
         _Part(own, max(0, elements - 2 * own) * job.dtype.itemsize)
@@ -190,7 +194,7 @@ def _memory_of_relay(job: Job, shards: Sequence[Range], replicas: int) -> dict[s
 
     With a wire format, it also keeps what its two rings at the servers have left out.
     """
-    held = 2 * job.layout.size * job.dtype.itemsize
+    held = 2 * job.original.layout.size * job.dtype.itemsize
     exchange = held + sum(each.nbytes for each in relay_mailboxes(shards, replicas, job.dtype)) + _answers(job, shards)
     exchange += 0 if job.algorithm.encoding() is None else held
     return {**dict.fromkeys(PARTS, 0), "parameters": held, "exchange": exchange}
@@ -202,7 +206,9 @@ def _answers(job: Job, shards: Sequence[Range]) -> int:
     return (
         0
         if fetched is None
-        else sum(encoded_bytes(fetched, shard.size, job.dtype, within(job.statistics, shard)) for shard in shards)
+        else sum(
+            encoded_bytes(fetched, shard.size, job.dtype, within(job.original.statistics, shard)) for shard in shards
+        )
     )
 
 
@@ -217,7 +223,7 @@ def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, rel
         memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
         if part is None:
             encoding, rings = job.algorithm.encoding(), len(roles.pushers())
-            geometry = MailboxGeometry.of(shard, rings, job.dtype, encoding, statistics=job.statistics)
+            geometry = MailboxGeometry.of(shard, rings, job.dtype, encoding, statistics=job.original.statistics)
             memory["exchange"] += geometry.nbytes
             if job.algorithm.fetch_encoding() is not None:
                 memory["exchange"] += len(roles.fetchers()) * (own + _answers(job, [shard]))

@@ -88,7 +88,7 @@ def _open(run: Path, checkpoint: Checkpoint, data: str) -> tuple[CompleteModel, 
         model, shape = network, tuple(network.input_shape)
     else:
         assert dataset is not None
-        job = Job(config, dataset, build_model(config, dataset))
+        job = Job.of(config, dataset, build_model(config, dataset))
         restore(job, checkpoint)
         model, shape = job.original, dataset.input_shape
     if data in SPLITS and dataset is not None:

@@ -75,7 +75,7 @@ def predict(job: Job, servers: int, replicas: int, times: Times, algorithm: Algo
     encoded = algorithm.encoding() or algorithm.fetch_encoding()
     fragments = algorithm.streamed
     model = _Nothing(count * (MANY if encoded else FEW) * max(1, fragments))
-    scale = job.layout.size * job.dtype.itemsize / model.parameters.nbytes
+    scale = job.original.layout.size * job.dtype.itemsize / model.parameters.nbytes
     (low, high), period = STEPS, 4 * exchanges_every(algorithm)
     each = max(low, min(high, MESSAGES * period // (4 * replicas * count)))
     steps = replicas * -(-each // period) * period

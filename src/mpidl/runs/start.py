@@ -127,9 +127,7 @@ def _start(
     continues: bool,
 ) -> dict[str, Any]:
     def build_job() -> Job:
-        job = make(config, checkpoint)
-        job.continues = continues
-        return job
+        return dataclasses.replace(make(config, checkpoint), continues=continues)
 
     if environment.world().size == 1:
         from mpidl.runs.one_process import OneProcess

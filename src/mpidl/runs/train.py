@@ -107,8 +107,7 @@ def train(
     def make(config: Config, checkpoint: Checkpoint | None) -> Job:
         dataset = opened(config.data_source if data is None else data)
         built = build_model(config, dataset) if model is None else own_model(model, config, loss)
-        job = Job(config, dataset, built, checkpoint)
-        job.shared = model is not None
+        job = Job.of(config, dataset, built, checkpoint, shared=model is not None)
         jobs.append(job)
         return job
 

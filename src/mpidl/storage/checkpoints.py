@@ -16,6 +16,7 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import cannot_read
 from mpidl.storage.integrity import DamagedError, verify
+from mpidl.storage.position import Best
 
 
 def steps(checkpoints: Path) -> list[int]:
@@ -142,30 +143,6 @@ def sweep(checkpoints: Path) -> None:
 
 #: Name of the file in a run's directory.
 BEST = "best.json"
-
-
-class Best(msgspec.Struct, frozen=True):
-    """The best checkpoint of a run.
-
-    Replicas train on during an evaluation, and the checkpoint is ordered when the figure is known, so it may be a few
-    batches newer. At the end of a run, it has exactly the parameters that were evaluated.
-
-    Attributes
-    ----------
-    step : int
-        The checkpoint's step.
-    figure : str
-        The figure, such as "validation_loss".
-    value : float
-        Its value.
-    epoch : float
-        Epochs trained before the evaluation.
-    """
-
-    step: int
-    figure: str
-    value: float
-    epoch: float
 
 
 def read_best(run: Path) -> Best | None:

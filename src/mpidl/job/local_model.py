@@ -1,0 +1,117 @@
+"""A rank's own part of a job's model, on the device that it computes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpidl.device import Device, choose
+from mpidl.engines.training import Training
+from mpidl.errors import UsageError
+from mpidl.job.job import Job
+from mpidl.job.placed import PlacedJob
+from mpidl.job.slices import own_fragments, own_segments, own_statistics
+from mpidl.nn import Network
+from mpidl.nn.capabilities import Movable
+from mpidl.nn.groups import Penalised, frozen_names
+from mpidl.nn.model import CompleteModel, PlacedModel
+from mpidl.nn.ondevice import Mirrored, OnDevice
+from mpidl.parameters import Range
+from mpidl.partition.group import Group
+from mpidl.partition.network import CutNetwork
+from mpidl.partition.section import Section, section_of
+from mpidl.partition.sections import Sections
+
+
+@dataclass(frozen=True, eq=False)
+class LocalModel:
+    """A rank's own part of a job's model.
+
+    Attributes
+    ----------
+    host : CompleteModel
+        The part on the host; the whole model unless it is cut, and on a rank that doesn't compute.
+    model : PlacedModel
+        The part on its device, which computes.
+    slice : Range
+        The rank's part of the job's flat vectors.
+    device : Device or None
+        None where there was no choice: the configuration says the CPU, or the model computes where it likes.
+    group : Group or None
+        The ranks that compute the model together.
+    """
+
+    host: CompleteModel
+    model: PlacedModel
+    slice: Range
+    device: Device | None = None
+    group: Group | None = None
+
+
+def local_model(placed: PlacedJob, group: Group | None = None, number: int = 0, mirrored: bool = True) -> LocalModel:
+    """Return this rank's part of a job's model, on the device that ``[device]`` asks for.
+
+    Parameters
+    ----------
+    placed : PlacedJob
+    group : Group, optional
+        The ranks of the replica, if the model is cut.
+    number : int
+        Number of this rank among those of its node that compute on GPUs.
+    mirrored : bool
+        Whether parameters and gradient lie in the host's memory even if the model computes on a GPU.
+
+    Raises
+    ------
+    UsageError
+        The configuration asks for a GPU, but none is found, or the model can't use it.
+    """
+    job, part = placed.job, Range(0, placed.layout.size)
+    host: CompleteModel = job.original
+    if group is not None:
+        own = _part(placed, group)
+        host, part = own, own.slice
+    model: PlacedModel = host
+    device = _device(job, number)
+    if device is not None and device.xp is not np:
+        model = (Mirrored if mirrored else OnDevice)(host, device.xp)
+    if job.algorithm.coordinated and placed.segments:
+        model = Penalised(model, own_segments(placed, part), float if group is None else group.total)
+    return LocalModel(host, model, part, device, group)
+
+
+def _part(placed: PlacedJob, group: Group) -> CutNetwork | Section:
+    """Return what this rank of a replica computes of a cut model."""
+    job, plan, pipeline = placed.job, placed.plan, placed.job.config.topology.pipeline
+    part: CutNetwork | Section
+    if isinstance(plan, Sections):
+        part = section_of(job.original, plan, group.rank, **pipeline)
+    else:
+        assert isinstance(job.original, Network)
+        assert plan is not None
+        part = CutNetwork(job.original, plan, group.rank, **pipeline)
+    part.freeze(frozen_names(job.config.model.group, job.original.layout))
+    part.bind(group)
+    return part
+
+
+def _device(job: Job, number: int) -> Device | None:
+    kind = job.config.device.kind
+    if isinstance(job.original, Movable):
+        return None if kind == "cpu" else choose(kind, number)
+    if kind == "cuda":
+        raise UsageError(
+            "device.kind: 'cuda' is for [[model.layer]] and PyTorch modules; a model of your own chooses its device"
+        )
+    return None
+
+
+def training_of(placed: PlacedJob, local: LocalModel) -> Training:
+    """Return what an engine trains: a job without its files and reports."""
+    job = placed.job
+    return Training(
+        job.algorithm, local.model, job.dataset.train, placed.schedule, placed.rate_at,
+        own_statistics(placed, local.slice), own_segments(placed, local.slice), job.original.buffers,
+        own_fragments(placed, local.slice),
+    )  # fmt: skip

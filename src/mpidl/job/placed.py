@@ -1,0 +1,132 @@
+"""A job placed on replicas: the layout of its vectors, and where in the data it begins. The second of three stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mpidl.algorithms.algorithm import Coordinated
+from mpidl.data.schedule import Schedule
+from mpidl.errors import UsageError
+from mpidl.job.job import Job
+from mpidl.job.notes import notes_on_cut
+from mpidl.nn.groups import segments_of, statistics_in
+from mpidl.parameters import Layout, Range
+from mpidl.partition.plan import Plan
+from mpidl.partition.sections import Sections
+from mpidl.rules.segments import Segment
+from mpidl.schema import LARGEST
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.storage.position import Position
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedJob:
+    """A job for a number of replicas.
+
+    Attributes
+    ----------
+    job : Job
+    replicas : int
+    plan : Plan, Sections or None
+        How the model is cut over the ranks of a replica; None if it isn't.
+    layout : Layout
+        Layout of the flat vectors of shards, replicas and algorithms: the model's own or, where it is cut, one with the
+        tensors in the order in which ranks hold them.
+    slices : sequence of Range
+        The part of the flat vectors of each rank of a replica.
+    position : Position
+        Where the run starts or resumes.
+    schedule : Schedule
+    """
+
+    job: Job
+    replicas: int
+    plan: Plan | Sections | None
+    layout: Layout
+    slices: Sequence[Range]
+    position: Position
+    schedule: Schedule
+
+    @cached_property
+    def statistics(self) -> Sequence[Range]:
+        """Ranges of the flat vectors that hold statistics; see `CompleteModel`."""
+        return statistics_in(self.layout, self.job.original)
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """The parameters that are in groups."""
+        return segments_of(self.job.config.model.group, self.layout, self.statistics)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user may not have meant or may want to know, in lines."""
+        return [*self.job.notes, *([] if self.plan is None else notes_on_cut(self.job.config, self.plan))]
+
+    @property
+    def replicas_resume(self) -> bool:
+        """Whether the replicas go on with what the checkpoint's replicas kept; else they begin at the parameters."""
+        return _resume(self.job, self.replicas)
+
+    @property
+    def units(self) -> int:
+        """Largest number of units of a coordinator's evaluation; 0 without a coordinator."""
+        algorithm = self.job.algorithm
+        return algorithm.units(self.schedule.portions.per_epoch) if isinstance(algorithm, Coordinated) else 0
+
+    def rate_at(self, portion: int) -> float:
+        """Return the factor of all rates for a gradient of this portion."""
+        schedule = self.schedule
+        epochs = schedule.steps / schedule.steps_per_epoch
+        # The middle of the portion: at its beginning, the first step of a warm-up would have a rate of 0.
+        return self.job.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
+
+    @property
+    def scheduled_rule(self) -> ScheduledRule:
+        """The shards' rule with its groups of parameters and, unless replicas have rates of their own, its schedule."""
+        rule = self.job.rule
+        if self.job.algorithm.outer:
+            frozen = [each._replace(rate=1.0, weight_decay=None) for each in self.segments if each.frozen]
+            return ScheduledRule(rule, statistics=self.statistics, segments=frozen)
+        return ScheduledRule(rule, self.rate_at, self.statistics, self.segments)
+
+
+def place(job: Job, replicas: int, plan: Plan | Sections | None = None) -> PlacedJob:
+    """Return a job for this many replicas, which go on where those of the checkpoint were if they are as many.
+
+    Parameters
+    ----------
+    job : Job
+    replicas : int
+    plan : Plan or Sections, optional
+        The cut of the model; see `mpidl.job.planning.cut`.
+
+    Raises
+    ------
+    UsageError
+        The algorithm's settings don't go with the number of replicas, or the run is too long.
+    """
+    deterministic = job.config.run.deterministic
+    job.algorithm.check_replicas(replicas, deterministic)
+    layout = job.original.layout if plan is None else plan.layout
+    slices = [Range(0, layout.size)] if plan is None else plan.slices
+    position = job.checkpoint.position if job.checkpoint is not None else Position(0, 0, 0.0, 0, [])
+    schedule = _schedule(job, position)
+    if _resume(job, replicas):
+        position = position.with_replicas(schedule, deterministic)
+        schedule = _schedule(job, position)
+    return PlacedJob(job, replicas, plan, layout, slices, position, schedule)
+
+
+def _resume(job: Job, replicas: int) -> bool:
+    return job.checkpoint is not None and job.same_algorithm and len(job.checkpoint.position.replicas) == replicas
+
+
+def _schedule(job: Job, position: Position) -> Schedule:
+    run = job.config.run
+    schedule = Schedule(job.portions, run.epochs, run.steps, position.next_portion, position.unfinished)
+    if schedule.steps * job.config.data.batch > LARGEST:
+        key = "epochs" if run.steps is None else "steps"
+        raise UsageError(f"run.{key}: {getattr(run, key)}, expected fewer than 2**63 samples in all")
+    return schedule

@@ -1,0 +1,64 @@
+"""What the roles of ranks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mpidl.rma.reports import Reports
+from mpidl.rma.transport import Transport
+from mpidl.shards.shard import Shard
+
+
+class Role:
+    """The role of a rank; this one has nothing to do.
+
+    A role has its own state; `bind` gives it the other ranks.
+
+    Attributes
+    ----------
+    interrupted : bool
+        Whether a signal has asked this rank to stop.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._before: list[int] = []
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """The shards that this rank holds."""
+        return ()
+
+    def begin(self, transport: Transport) -> None:
+        """Remember the shards' first parameters, and bind the role."""
+        self._before = self._fingerprints()
+        self.bind(transport)
+
+    @property
+    def changed(self) -> bool:
+        """Whether this rank's shards have other parameters than at the beginning."""
+        return self._fingerprints() != self._before
+
+    def _fingerprints(self) -> list[int]:
+        return [shard.fingerprint() for shard in self.shards]
+
+    def bind(self, transport: Transport) -> None:
+        """Work with the ranks of a transport from now on."""
+
+    def unbind(self) -> None:
+        """Let go of the transport's memory, which is about to be freed."""
+
+    def interrupt(self) -> None:
+        """Ask the run to stop; called by a signal."""
+        self.interrupted = True
+
+    def report_interruption(self, reports: Reports) -> None:
+        """Tell the coordinator of a signal, if there was one."""
+        if self.interrupted:
+            self.interrupted = False
+            reports.signal()
+
+    def run(self) -> dict[str, Any] | None:
+        """Play the role to the end of the run; the coordinator returns the summary."""
+        return None

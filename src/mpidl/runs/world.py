@@ -1,0 +1,136 @@
+"""The ranks of a run: their roles and nodes, and how they agree, or fail, together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+from mpidl.config import Config
+from mpidl.errors import MpidlError, RankError, UsageError
+from mpidl.launch import marks
+from mpidl.report.recorder import first_failure, record_event
+from mpidl.rma.nodes import neighbours
+from mpidl.runs.agreement import together
+from mpidl.topology.roles import assign, check_number
+
+T = TypeVar("T")
+
+
+class World:
+    """The ranks of a run; made collectively, with the nodes told to the launcher.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    config : Config
+
+    Attributes
+    ----------
+    comm : MPI.Intracomm
+    rank : int
+    nodes : list of int
+        For each rank the lowest rank of its node.
+    roles : Roles
+    workers : list of int
+        The ranks that train, replica by replica.
+    directory : Path or None
+        The run's directory, once it is known: failures are recorded in its events.
+
+    Raises
+    ------
+    UsageError
+        There are too few ranks, or a number that leaves some without a role.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
+        self.comm, self.rank = comm, comm.rank
+        self.directory: Path | None = None
+        node = neighbours(comm)
+        lowest = node.allreduce(comm.rank, op=MPI.MIN)
+        node.Free()
+        self.nodes: list[int] = comm.allgather(lowest)
+        if comm.rank == 0:
+            marks.tell(marks.READY)
+            if len(set(self.nodes)) > 1 and (text := marks.nodes_as_text(self.nodes)) is not None:
+                marks.tell(f"{marks.NODES} {text}")
+        topology, hosts = config.topology, tuple(comm.allgather(MPI.Get_processor_name()))
+        self.roles = replace(assign(self.nodes, config.servers, topology.partitions, relay=topology.relay), hosts=hosts)
+        check_number(comm.size, config.servers, topology.partitions, len(self.roles.others))
+        self.workers = [rank for replica in self.roles.replicas for rank in replica]
+
+    @property
+    def trains(self) -> bool:
+        """Whether this rank trains."""
+        return self.rank in self.workers
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether this rank is the coordinator."""
+        return self.rank == self.roles.coordinator
+
+    def agree(self, action: Callable[[], T], in_groups: bool = False, before: Callable[[], None] = lambda: None) -> T:
+        """Carry out an action on every rank; if it fails on some, raise the first one's error on all.
+
+        Parameters
+        ----------
+        action : callable
+        in_groups : bool
+            Whether ranks of a replica wait for each other in the action. An error that isn't a `UsageError`, which they
+            all meet, then ends the job.
+        before : callable
+            Called after the action, before this rank waits for the others.
+        """
+
+        def guarded() -> T:
+            with self.failing_together(but=(UsageError,) if in_groups else (MpidlError, MemoryError)):
+                return action()
+
+        def gather(value: Any) -> list[Any]:
+            before()
+            return self.comm.allgather(value)
+
+        roles = self.roles
+        return together(
+            guarded, (self.rank, gather), lambda rank: f"rank {rank}, {roles.role(rank)}{roles.place(rank)}"
+        )
+
+    @contextmanager
+    def failing_together(self, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """End the whole job if this rank raises an error that the others don't know of; name rank, role and cause.
+
+        Once the run has a directory, its events have the failure with a traceback, and of several ranks that fail
+        together only the first writes a line. Errors of the types `but` are only raised.
+        """
+        try:
+            yield
+        except but:
+            raise
+        except BaseException as error:
+            self._abort(error)
+
+    def _abort(self, error: BaseException) -> None:
+        roles, run = self.roles, self.directory
+        cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
+        rank = error.rank if isinstance(error, RankError) else self.rank
+        cause, role = " ".join(cause.split()), roles.role(rank)
+        first = run is None or first_failure(run)
+        if first:
+            print(f"mpidl: rank {rank} ({role}){roles.place(rank)} failed: {cause}", file=sys.stderr, flush=True)
+        if run is not None:
+            record_event(
+                run, "failure", rank, role, host=roles.hosts[rank], cause=cause, traceback=traceback.format_exc()
+            )
+        if os.environ.get("MPIDL_DEBUG"):
+            traceback.print_exc()
+        # The line needs time to pass through the launcher before the launcher ends the job.
+        time.sleep(0.2 if first else 1.0)
+        self.comm.Abort(1)
