@@ -77,7 +77,7 @@ class Backoff:
         bool
             Whether this rank slept the whole time, because no rank rang.
         """
-        # A message may become visible only by the call that looked for it in vain.
+        # A message may become visible only by a call that doesn't find it yet.
         if self.progress():
             return False
         if self._spin and time.perf_counter() < self._spin_until:

@@ -43,7 +43,7 @@ class Caller:
         return [self._answers[rank] for rank in self._servers]
 
     def notices(self) -> list[tuple[int, Any]]:
-        """Return what servers said without being asked: pairs of a server's number and the message."""
+        """Return the notices of servers: pairs of a server's number and the message."""
         found = []
         for number, rank in enumerate(self._servers):
             while self._comm.iprobe(rank, Tag.NOTICE):
@@ -75,7 +75,7 @@ class Callee:
         self._send(message, Tag.ANSWER)
 
     def notify(self, message: Any) -> None:
-        """Tell the coordinator something that it has not asked for."""
+        """Send the coordinator a notice, which is no answer."""
         self._send(message, Tag.NOTICE)
 
     def _send(self, message: Any, tag: int) -> None:

@@ -20,7 +20,7 @@ TOLD_AFTER = 4
 
 
 class Posted:
-    """What other ranks have reported.
+    """The reports of other ranks.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Posted:
         self._seen = np.zeros(len(self._evaluated), bool)
 
     def look(self) -> None:
-        """Make what other ranks have posted visible."""
+        """Make the posts of other ranks visible."""
         self._window.sync()
 
     def evaluations(self) -> Iterator[tuple[int, Any]]:
@@ -145,7 +145,7 @@ class GivenOrders:
         self._numbers.show(Control.ROUND, number * ROUNDS + self._begun.fetch_add(0))
 
     def set_phase(self, phase: Phase) -> None:
-        """Tell all ranks what to do once they have no more portions."""
+        """Set the task of all ranks that have no more portions."""
         self._numbers.show(Control.PHASE, phase)
         self._numbers.write(self._followers, Control.PHASE)
         self._numbers.wake(self._followers)

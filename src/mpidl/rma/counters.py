@@ -40,11 +40,11 @@ class Counter:
         return self.finish()
 
     def start_add(self, amount: int = 1) -> None:
-        """Begin what `fetch_add` does; `finish` is to be called before anything else is done with this object."""
+        """Start a `fetch_add`; call `finish` before any other method."""
         self._start(amount, MPI.SUM)
 
     def finish(self) -> int:
-        """Wait for what was started, and return the value before."""
+        """Wait for the operation that was started, and return the value before."""
         self._window.flush(self._rank)
         return int(self._before[0])
 
@@ -61,7 +61,7 @@ class Counter:
         return self._operate(value, MPI.MAX)
 
     def read(self) -> int:
-        """Return the present value: by a Get where one is whole: no atomic operations hold it up."""
+        """Return the present value, by a Get where one is whole: no atomic operations delay it."""
         if not WHOLE_GETS:
             return self._operate(0, MPI.NO_OP)
         self._window.get(self._value, self._rank, self._name, self._offset)

@@ -1,4 +1,4 @@
-"""Evaluations driven by the coordinator (Sandblaster): what it shows, and what workers and servers take part in."""
+"""Evaluations driven by the coordinator (Sandblaster): its notices, and the parts of workers and servers."""
 
 from __future__ import annotations
 

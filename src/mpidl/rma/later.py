@@ -24,7 +24,7 @@ class Later:
     def __init__(self, memory: np.ndarray, ranks: Sequence[int]) -> None:
         self._counters = memory[: memory.size // 8 * 8].view(np.int64)
         self._answers = {rank: deque[tuple[int, int, np.ndarray]]() for rank in ranks}
-        # The ranks that wait, in any order, and what the first answer to each waits for.
+        # The waiting ranks, in any order, and the counter and the value for which the first answer to each waits.
         self._ranks: list[int] = []
         self._places, self._least = np.zeros(len(ranks), np.intp), np.zeros(len(ranks), np.int64)
 
@@ -36,11 +36,11 @@ class Later:
         rank : int
             The rank that gets the answer.
         counter : int
-            Where in memory the int64 begins that it waits for, in bytes.
+            The place of the int64 for which it waits, in bytes.
         least : int
-            How large that must be.
+            The least value for which it waits.
         values : array
-            What is to be sent, as it is then.
+            The answer, with its values at that time.
         """
         answers = self._answers[rank]
         answers.append((counter // self._counters.itemsize, least, values))
@@ -53,7 +53,7 @@ class Later:
         self._ranks.append(rank)
 
     def take(self) -> list[tuple[int, np.ndarray]]:
-        """Take out the answers that wait no more: pairs of the rank to which one goes, and the values."""
+        """Take out the answers that wait no longer: pairs of the receiving rank and the values."""
         found: list[tuple[int, np.ndarray]] = []
         count = len(self._ranks)
         if not count:

@@ -1,4 +1,4 @@
-"""How fast the link between two nodes is, and in what pieces messages travel over it."""
+"""The speed of the link between two nodes, and the transfer chunk size that follows from it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mpi4py import MPI
 
 #: Bytes of a trial, and their number; the first one makes the connection.
 TRIAL, TRIALS = 1 << 20, 4
-#: Seconds that a piece takes, beside the time in which two ranks agree on the next one; and the bytes that it has at
-#: least and at most. What travels the other way may wait for some pieces, and each of them costs a processor some work.
+#: Seconds of a piece's transfer, beside the negotiation of the next one, and its fewest and most bytes. Messages in the
+#: other direction may wait for some pieces, and each of them costs processor time.
 DURATION, LEAST, MOST = 2e-3, 128 << 10, 8 << 20
 
 
 def piece_between(comm: MPI.Intracomm, far: int | None) -> int:
-    """Return the bytes of the pieces in which long messages travel; collective. Rank 0 tries the link out for all.
+    """Return the transfer chunk size in bytes; collective. Rank 0 measures the link for all.
 
     Parameters
     ----------

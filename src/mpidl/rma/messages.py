@@ -2,7 +2,7 @@
 
 Ranks that share memory with this one are reached through an MPI window over these ranks; all others by requests, which
 they carry out on the same memory whenever they serve. A put waits for nothing: its values, or a copy of those that may
-change, leave while the rank goes on. Nobody is asked but ranks that offer regions.
+change, are sent in the background. Only ranks that offer regions are contacted.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class MessageWindow(Owner):
     shapes : mapping of name to (dtype, count)
         The regions that this rank offers; other ranks may offer others.
     mixed : bool
-        Whether ranks of a node share an MPI window. Else messages carry everything between any two ranks.
+        Whether ranks of a node share an MPI window. Otherwise, messages carry everything between any two ranks.
     allocation : {"allocate", "create"}
-        How the window's memory is obtained; see `mpidl.rma.windows.Window`.
+        The allocation of the window's memory; see `mpidl.rma.windows.Window`.
     staging : Staging, optional
-        How vectors travel, on a rank that has them on a device.
+        The transfer of vectors on a device, on a rank that has them.
     asked_by : collection of int, optional
         The ranks that reach its regions, besides those that share an MPI window with this one; all ranks by default.
     """
@@ -82,7 +82,7 @@ class MessageWindow(Owner):
         own = self._near_ranks[comm.rank]
         self._requests = Requests(self._comm, self._sources, self._near, own, regions, self._sends, self._piece)
         self._lock = threading.RLock()
-        # Who is asked calls MPI all the time; others compute, and what they wait for goes on only if someone calls MPI.
+        # Ranks that serve call MPI all the time; others compute, and their messages advance only while MPI is called.
         several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._attended = False
         self._watches: list[MPI.Request] = []
@@ -94,7 +94,7 @@ class MessageWindow(Owner):
     def _share(
         self, shapes: Mapping[str, tuple[Any, int]], mixed: bool, allocation: str, staging: Staging | None
     ) -> Window | OwnMemory:
-        """Return the memory of this rank and what reaches that of its neighbours; note who these are."""
+        """Return the memory of this rank, which reaches that of its neighbours; note their ranks."""
         node = neighbours(self._comm)
         ranks = node.allgather(self._comm.rank) if mixed else [self._comm.rank]
         self._near_ranks: Any = {rank: number for number, rank in enumerate(ranks)}
@@ -202,7 +202,7 @@ class MessageWindow(Owner):
             self._thread.wake()
 
     def _advance(self) -> bool:
-        """Let this rank's own requests go on; return whether any have not ended that nobody else attends to."""
+        """Advance this rank's own requests; return whether the thread must advance them again."""
         if self._attended:
             return False
         with self._lock:
@@ -211,7 +211,7 @@ class MessageWindow(Owner):
             return not all(self._answered(rank) for rank in waiting) or bool(self._sends)
 
     def fence(self, rank: int) -> None:
-        """See `RemoteMemory.fence`: MPI keeps messages in order."""
+        """Finish staged copies; MPI keeps messages in order."""
         if rank in self._near_ranks:
             self._near.fence(self._near_ranks[rank])
         elif self._outgoing is not None:
@@ -234,7 +234,7 @@ class MessageWindow(Owner):
         return not answers
 
     def _wait(self, ready: Any) -> None:
-        """Wait, serving other ranks: two that wait for each other go on."""
+        """Wait, serving other ranks, so that two ranks can wait for each other."""
         looks = 0
         with self.attended():
             while not ready():
@@ -248,7 +248,7 @@ class MessageWindow(Owner):
 
     @contextmanager
     def attended(self) -> Iterator[None]:
-        """See `RemoteMemory.attended`: meanwhile the thread, which would only stand in the way, rests."""
+        """Pause the thread, which would only compete with the caller."""
         before, self._attended = self._attended, True
         try:
             yield

@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 from mpidl.launch.environment import number
 
-#: Variable that makes of a node's ranks several nodes of so many ranks each, as far as windows and doorbells go: tests
-#: of what travels between nodes run where there is one.
+#: Variable with a number of ranks: windows and doorbells take groups of that many ranks of a node for nodes, so that
+#: traffic between nodes can be tested on one.
 RANKS_PER_NODE = "MPIDL_RANKS_PER_NODE"
 
 

@@ -1,4 +1,4 @@
-"""Owning MPI objects: freed once, by all ranks together, and of no use afterwards."""
+"""Owners of MPI objects, which all ranks free together, once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any, NoReturn, Self
 
 
 class Freed:
-    """Stands where an MPI object was: every use of it raises RuntimeError, and live objects need no check.
+    """Takes the place of a freed MPI object: every use raises RuntimeError, and live objects need no check.
 
     Parameters
     ----------
     name : str
-        What has been freed, for the error.
+        Name of the object, for the error.
     """
 
     __slots__ = ("_name",)

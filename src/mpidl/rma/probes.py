@@ -1,4 +1,4 @@
-"""Trying out two ranks' ways into each other's memory: what they carry correctly, and each operation by itself."""
+"""Tests of two ranks' access to each other's memory: its correctness, and each operation by itself."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class WindowProbe(Owner):
         self._counter.fetch_add()
 
     def serve(self) -> None:
-        """Let the partner's operations go on."""
+        """Advance the partner's operations."""
         self._comm.Iprobe()
         self._window.serve()
 
     def carries_values(self) -> bool:
-        """Return, on both ranks, whether what each puts arrives and what each gets is what arrived."""
+        """Return, on both ranks, whether each one's puts arrive and its gets return what arrived."""
         own, back = np.arange(self._size) + 10 * self._comm.rank, np.zeros(self._size, np.int64)
         self.put(own)
         self._window.quiesce()
@@ -88,7 +88,7 @@ class WindowProbe(Owner):
         return puts, gets
 
     def _write(self, number: int) -> bool:
-        """Put data and announce them, as a worker does; return whether what the target announces is wrong."""
+        """Put data and announce them, as a worker does; return whether the target reports errors."""
         data, counter, answer = np.full(self._size, number), np.array([number]), np.zeros(self._size, np.int64)
         self._window.put(data, self._partner, "data")
         self._window.fence(self._partner)

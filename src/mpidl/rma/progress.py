@@ -1,4 +1,4 @@
-"""A thread that lets messages go on while its rank computes."""
+"""A thread that advances messages while its rank computes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Seconds between two looks as long as something is on its way.
+#: Seconds between two looks while messages are on their way.
 PERIOD = 100e-6
 
 
 class ProgressThread:
-    """Takes steps as long as there is something to do, from `wake` on; sleeps otherwise.
+    """Takes steps from `wake` on until there is nothing to do, and sleeps otherwise.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ class ProgressThread:
     Attributes
     ----------
     error : Exception or None
-        What a step has raised, after which there are no more.
+        The error of a step, after which there are no more.
     """
 
     def __init__(self, step: Callable[[], bool]) -> None:

@@ -1,8 +1,8 @@
-"""Samples that lie in the memory of several nodes: those of other nodes are asked for, and come as messages.
+"""Samples in the memory of several nodes: those of other nodes are requested, and arrive as messages.
 
-A batch asks each node that has some of its samples once: one worker there answers for its node. Workers compute, and
-MPI moves nothing for a rank that doesn't call it: a thread of each worker sends requests, answers those of others and
-takes in what comes.
+A batch sends one request to each node that has some of its samples: one worker there answers for its node. Workers
+compute, and MPI moves nothing for a rank that doesn't call it: a thread of each worker sends requests, answers those of
+others and receives the answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mpidl.rma.sends import Sends, pieces
 ROWS, BYTES = 1024, 1 << 23
 #: Numbers at the head of a request: the split's, and that of the samples, whose rows in the memory of the node follow.
 HEAD = 2
-#: Looks in vain before the thread sleeps: some MPIs take in one message a look.
+#: Unsuccessful looks before the thread sleeps: some MPIs take in one message per look.
 LOOKS = 3
 #: Longest sleep in seconds of the thread while it waits for no answer.
 IDLE_SLEEP = 500e-6
@@ -43,14 +43,14 @@ class Tag(IntEnum):
 
 
 class Part(NamedTuple):
-    """What a node has of a split.
+    """A node's part of a split.
 
     Attributes
     ----------
     inputs, targets : array
         Its samples.
     starts : array (nodes + 1,) of int64
-        Where the parts of all nodes begin, and where the last one ends.
+        The first sample of each node's part, and the end of the last one.
     """
 
     inputs: NDArray[Any]
@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 
 class Asked:
-    """Memory for so many samples of a split, those of each node together, until they have arrived and been used.
+    """Memory for a number of samples of a split, those of each node together, until they have arrived and been used.
 
     See `mpidl.data.cached.Pending`.
 
@@ -69,11 +69,11 @@ class Asked:
         The split's.
     inputs, targets : array
     rows : array of int64
-        Where the batch's samples lie in these.
+        The rows of the batch's samples in these.
     remote : array of int64
-        For each place in these, the row in the memory of the node that has it.
+        For each of these rows, the row in the memory of the node that has it.
     stops : array (nodes,) of int64
-        Where the samples of each node end in them.
+        The end of the samples of each node in them.
     requests : list of MPI.Request
         The answers that have yet to arrive.
     arrived : threading.Event
@@ -88,7 +88,7 @@ class Asked:
         self.arrived = threading.Event()
 
     def aim(self, indices: NDArray[np.int64], part: Part) -> None:
-        """Be for these samples."""
+        """Prepare for these samples."""
         nodes = np.searchsorted(part.starts, indices, side="right") - 1
         order = np.argsort(nodes, kind="stable")
         self.rows[order] = np.arange(len(indices))
@@ -126,14 +126,14 @@ class RemoteSamples(Owner):
     nodes : sequence of sequence of int
         The ranks of each node.
     parts : sequence of Part
-        What this rank's node has of each split, complete on all nodes.
+        The parts of this rank's node, complete on all nodes.
     guard : callable
-        Returns a context for what the thread does: an error there ends the job.
+        Returns a context for the thread's work: an error there ends the job.
 
     Attributes
     ----------
     bytes_taken : int
-        Bytes of the samples that have come from other nodes.
+        Bytes of the samples that have been requested from other nodes.
     bytes_allocated : int
         Bytes of the memory for batches under way.
     """
@@ -150,7 +150,7 @@ class RemoteSamples(Owner):
         ((self._node, place),) = [
             (node, ranks.index(comm.rank)) for node, ranks in enumerate(nodes) if comm.rank in ranks
         ]
-        # The workers of a node each ask another one.
+        # Each worker of a node asks another one.
         self._asked_ranks = [ranks[place % len(ranks)] for ranks in nodes]
         own = len(nodes[self._node])
         others = (ranks for node, ranks in enumerate(nodes) if node != self._node)
@@ -162,7 +162,7 @@ class RemoteSamples(Owner):
         self._waiting: list[Asked] = []
         self.bytes_taken = self.bytes_allocated = 0
         self._messages = np.empty((len(self._sources), HEAD + ROWS), np.int64)
-        # MPICH may lose what a receive from any source waits for, where several threads call it.
+        # MPICH may lose messages for a receive from any source where several threads call it.
         self._arrivals: Any = [self._receive(number) for number in range(len(self._sources))]
         self._ending = False
         self._all_end: Any = None
@@ -197,7 +197,7 @@ class RemoteSamples(Owner):
         self.bytes_allocated += asked.inputs.nbytes + asked.targets.nbytes
         return asked
 
-    # What the thread does.
+    # The thread.
 
     def _run(self) -> None:
         with self._guard():
@@ -207,7 +207,7 @@ class RemoteSamples(Owner):
                 self._pause()
 
     def _work(self) -> bool:
-        """Do what there is to do; return whether there was anything."""
+        """Do the work that is due; return whether there was any."""
         worked = False
         while self._asked:
             self._request(self._asked.popleft())
@@ -227,7 +227,7 @@ class RemoteSamples(Owner):
         return worked
 
     def _has_ended(self) -> bool:
-        """Return whether no rank asks for anything any more; whoever waits for that goes on to answer."""
+        """Return whether no rank requests anything any more; until then, this rank answers."""
         if self._asked or self._waiting or self._sends:
             return False
         if self._all_end is None:
@@ -276,7 +276,7 @@ class RemoteSamples(Owner):
             self._sends.start(out, rank, tag, lent)
 
     def _pause(self) -> None:
-        """Sleep until there is something to do, at most a moment."""
+        """Sleep for a moment, or until there is work."""
         if self._looks:
             self._looks -= 1
             return
@@ -286,7 +286,7 @@ class RemoteSamples(Owner):
             self._looks = LOOKS
 
     def free(self) -> None:
-        """Answer until no rank asks any more, and give everything back; collective."""
+        """Answer until no rank requests anything any more, and free everything; collective."""
         self._ending = True
         self._doorbells.ring(self._comm.rank)
         self._thread.join()

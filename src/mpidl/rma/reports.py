@@ -1,4 +1,4 @@
-"""What ranks report to the coordinator: status, results of evaluations, files on disk, signals."""
+"""Reports of ranks to the coordinator: status, results of evaluations, files on disk, signals."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Reports:
             self._doorbells.ring(self._rank)
 
     def _write(self, region: str, first: int, status: np.ndarray, posted: np.ndarray) -> None:
-        """Write status over what was posted before: the fields that announce others, after these."""
+        """Overwrite the status posted before: first the fields that others announce, then those that announce them."""
         fields = status.dtype.names or ()
         names = [name for name in ANNOUNCING if name in fields and (status[name] != posted[name]).any()]
         before = [posted[name].copy() for name in names]
@@ -86,7 +86,7 @@ class Reports:
 
 
 class ForwardedReports(Reports):
-    """The reports of a rank that forwards what workers report to it: their status and their sums.
+    """The reports of a rank that forwards the status and the sums of workers.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ class ForwardedReports(Reports):
         super().post(status, wake)
 
     def _forward(self) -> None:
-        """Post what the workers have posted, if it has changed."""
-        # What announces other fields is read before these, and what is announced last is read first.
+        """Post the workers' status and sums, if they have changed."""
+        # Fields that announce others are read before these, in the reverse order of their writing.
         announcing = {name: self._statuses[name].copy() for name in reversed(ANNOUNCING)}
         self._window.sync()
         statuses, sums = self._statuses.copy(), self._sums.copy()
@@ -124,7 +124,7 @@ class ForwardedReports(Reports):
 
 
 def runs(numbers: Sequence[int]) -> list[tuple[slice, int]]:
-    """Return where runs of consecutive numbers are, and the first number of each."""
+    """Return the runs of consecutive numbers as slices, with the first number of each."""
     starts = [place for place, each in enumerate(numbers) if place == 0 or each != numbers[place - 1] + 1]
     return [(slice(start, stop), numbers[start]) for start, stop in pairwise([*starts, len(numbers)])]
 
@@ -136,7 +136,7 @@ class WorkerReports(Reports):
     ----------
     shared : SharedState
     row, rank, reporting
-        Where its status goes; see `Reports`.
+        The place of its status; see `Reports`.
     shards : sequence of int
         Numbers of the shards that this worker itself holds, in a job without servers.
     """

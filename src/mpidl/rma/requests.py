@@ -1,8 +1,8 @@
-"""Requests: messages by which ranks read and write each other's memory, and the rank that carries them out.
+"""Requests: messages by which ranks read and write each other's memory.
 
 MPI keeps messages of a pair of ranks in order, so that data arrive before the counter that follows them, and answers in
-the order of their requests. A request tells of long data, which follow in a message of their own, straight into their
-region; what the same rank asks for after them waits until they are there.
+the order of their requests. A request announces long data, which follow in a message of their own, straight into their
+region; later requests of the same rank wait until they have arrived.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Tag(IntEnum):
     REQUEST = 1
     DATA = 2
     ANSWER = 3
-    LATER = 4  # the answer to what had to wait
+    LATER = 4  # the answer to a request that had to wait
 
 
 class Operation(IntEnum):
-    """What is asked for."""
+    """Kinds of requests."""
 
     PUT = 0  # of the bytes that follow in the same message
     LONG_PUT = 1
@@ -48,18 +48,18 @@ HEAD_BYTES = HEAD * 8
 #: Bytes of the longest data that are sent with their request: MPI libraries send such messages at once.
 SHORT = 2048
 OPERATORS = (MPI.SUM, MPI.REPLACE, MPI.MAX, MPI.NO_OP)
-#: After so many requests a rank looks around, though more may have arrived: others may ask faster than it answers.
+#: Most requests that a rank carries out before it does other work: others may ask faster than it answers.
 MOST = 64
 
 
 class Source:
-    """What a rank asks for, in its order.
+    """The requests of one rank, in its order.
 
     Attributes
     ----------
     rank : int
     message : array of uint8
-        Where its next request arrives.
+        Receives its next request.
     waiting : deque
         Requests that wait for the long data at its head: receives that have begun, and copies of messages.
     """
@@ -70,7 +70,7 @@ class Source:
 
 
 class Requests:
-    """Carries out what other ranks ask of this rank's memory.
+    """Carries out the requests of other ranks on this rank's memory.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Requests:
     ranks : sequence of int
         The ranks that may ask.
     memory : Window or OwnMemory
-        The memory, and what makes an operation on it atomic.
+        The memory, with atomic operations on it.
     own : int
         This rank's number in that window.
     regions : mapping of name to Region
@@ -120,7 +120,7 @@ class Requests:
         return bool(self._waiting)
 
     def serve(self) -> bool:
-        """Carry out what has arrived, or much of it; return whether there was anything."""
+        """Carry out the requests that have arrived, up to `MOST`; return whether there were any."""
         taken = 0
         while taken < MOST and (arrived := MPI.Request.Testsome(self._receives)):
             taken += len(arrived)
@@ -136,20 +136,20 @@ class Requests:
         return served
 
     def _take(self, source: Source) -> None:
-        """Carry out a request, or let it wait for what came before it."""
+        """Carry out a request, or let it wait for those before it."""
         head = source.message[:HEAD_BYTES].view(np.int64).tolist()
         if head[0] == Operation.LONG_PUT:
             if not source.waiting:
                 self._waiting.append(source)
             data = pieces(self._bytes(head), self._piece)
             source.waiting.extend(self._comm.Irecv(piece, source.rank, Tag.DATA) for piece in data)
-        elif source.waiting and head[0] != Operation.GET_WHEN:  # Which waits for a counter, and for nothing else.
+        elif source.waiting and head[0] != Operation.GET_WHEN:  # It only waits for a counter.
             source.waiting.append((head, source.message.copy()))
         else:
             self._carry_out(source, head, source.message)
 
     def _go_on(self, source: Source) -> bool:
-        """Go on with requests that wait for long data, if these have arrived; return whether they have."""
+        """Continue with requests that wait for long data, if these have arrived; return whether they have."""
         served = False
         while source.waiting:
             first = source.waiting[0]
@@ -189,7 +189,7 @@ class Requests:
             self.quiesced += 1
 
     def free(self) -> None:
-        """Expect nothing more."""
+        """Cancel the receives of further requests."""
         for request in self._receives:
             request.Cancel()
             request.Wait()

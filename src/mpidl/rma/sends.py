@@ -1,4 +1,4 @@
-"""Messages on their way, and the memory that they are sent from."""
+"""Messages on their way, and the memory from which they are sent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-#: MPI counts are C ints on many paths: longer transfers are cut into pieces of this many bytes.
+#: Bytes of the pieces into which longer transfers are cut: MPI's counts are C ints on many paths.
 LONGEST_MESSAGE = 1 << 30
-#: Bytes of the longest message that isn't kept waiting by those before it.
+#: Bytes of the longest message that doesn't wait for those before it.
 SHORT = 4096
-#: Pieces that MPI is given at a time for one rank: the next one is agreed on while one travels.
+#: Pieces in MPI's hands at a time for one rank: it negotiates the next one while one travels.
 AT_A_TIME = 2
 
 
@@ -39,9 +39,9 @@ class Sent(NamedTuple):
     lent : array or None
         Borrowed memory that is free once this piece has left.
     held : bool
-        Whether the values must stay as they are until this piece has left.
+        Whether the values must not change until this piece has left.
     long : bool
-        Whether it is of a message that isn't short.
+        Whether it belongs to a message that isn't short.
     """
 
     piece: list[Any]
@@ -53,17 +53,17 @@ class Sent(NamedTuple):
 
 
 class Outgoing:
-    """What is on its way to one rank.
+    """The messages on their way to one rank.
 
     Attributes
     ----------
     rank : int
     queued : deque of Sent
-        What MPI has not been given yet.
+        Pieces that have not been passed to MPI yet.
     given : int
-        Pieces of long messages that MPI has been given and that have not left.
+        Pieces of long messages that have been passed to MPI and not left.
     held : int
-        Pieces whose values must stay as they are, queued ones too.
+        Pieces whose values must not change, queued ones included.
     """
 
     def __init__(self, rank: int) -> None:
@@ -74,17 +74,17 @@ class Outgoing:
 class Sends:
     """Starts sends, and keeps the memory of each until it has left.
 
-    Long messages travel in pieces, of which MPI is given few at a time. It agrees with the receiver on each, and what
-    the two say for that, and for messages that come the other way, waits behind all that MPI has been given before.
-    Messages of one tag arrive in their order. Memory is borrowed in sizes of powers of two and used again, so that
-    there is as much of it as was ever on its way at a time.
+    Long messages travel in pieces, of which few are passed to MPI at a time: it negotiates each with the receiver, and
+    these negotiations, and messages in the other direction, wait behind everything that has been passed before.
+    Messages of one tag arrive in order. Memory is borrowed in sizes of powers of two and reused, so that its amount is
+    the largest that was ever on its way.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     piece : int, optional
-        Bytes of a piece, which receivers know. By default MPI is given all messages at once, in as few pieces as it can
-        carry.
+        Bytes of a piece, which receivers know. By default, all messages are passed to MPI at once, in as few pieces as
+        possible.
     """
 
     def __init__(self, comm: MPI.Intracomm, piece: int | None = None) -> None:
@@ -96,17 +96,17 @@ class Sends:
         self._free: dict[int, list[np.ndarray]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything is on its way; nothing is queued unless there is."""
+        """Whether any message is on its way; otherwise, none is queued."""
         return bool(self._requests)
 
     def borrow(self, size: int) -> np.ndarray:
-        """Return memory for at least `size` bytes, to be given to `start`."""
+        """Return memory for at least `size` bytes, to be passed to `start`."""
         order = max(size - 1, 1).bit_length()
         free = self._free.setdefault(order, [])
         return free.pop() if free else np.empty(1 << order, np.uint8)
 
     def start(self, values: Any, rank: int, tag: int, lent: np.ndarray | None = None) -> None:
-        """Start sending `values`, which lie in the borrowed memory `lent` or stay as they are."""
+        """Start sending `values`, which lie in the borrowed memory `lent` or don't change."""
         outgoing = self._outgoing.get(rank)
         if outgoing is None:
             outgoing = self._outgoing[rank] = Outgoing(rank)
@@ -121,7 +121,7 @@ class Sends:
         self._give_queued(outgoing)
 
     def _give_queued(self, outgoing: Outgoing) -> None:
-        """Give MPI as much of what is queued as it may have."""
+        """Pass as many queued pieces to MPI as allowed."""
         while outgoing.queued and outgoing.given < self._at_a_time:
             self._give(outgoing.queued.popleft())
 
@@ -131,11 +131,11 @@ class Sends:
         sent.to.given += sent.long
 
     def holds(self, rank: int) -> bool:
-        """Return whether values that stay where they are had not all left for `rank` at the last `advance`."""
+        """Return whether values for `rank` that must not change had not all left at the last `advance`."""
         return rank in self._outgoing and self._outgoing[rank].held > 0
 
     def advance(self) -> None:
-        """Let sends go on, and take back the memory of those that have left."""
+        """Advance sends, and take back the memory of those that have left."""
         while self._requests and (done := MPI.Request.Testsome(self._requests)):
             gone, left = set(done), [self._sent[number] for number in done]
             self._requests = [each for number, each in enumerate(self._requests) if number not in gone]

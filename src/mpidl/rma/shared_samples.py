@@ -1,4 +1,4 @@
-"""Samples that the ranks which train have in common, those of a node or all: read once, and kept in memory."""
+"""Samples that the training ranks of a node, or of all nodes, read once and keep in memory."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ ALIGNMENT = 64
 
 
 class SharedSamples(Owner):
-    """The memory of a node for the samples of splits; `free` is collective, also after an error that all ranks raise.
+    """The memory of a node for the samples of splits; `free` is collective, even after an error that all ranks raise.
 
     A node has all samples or, if they are distributed, the parts of its workers: each worker of the job has as many
-    chunks as any other. Where parts of a split can be read by themselves, each rank reads its own. Else one reads all,
-    and hands other nodes theirs.
+    chunks as any other. Where parts of a split can be read by themselves, each rank reads its own. Otherwise, one rank
+    reads all, and sends other nodes theirs.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     trains : bool
-        Whether this rank trains; others have no part in the memory.
+        Whether this rank trains; others have no access to the memory.
     splits : sequence of Cached
         The same on all ranks.
     agree : callable
@@ -45,11 +45,11 @@ class SharedSamples(Owner):
     Attributes
     ----------
     held : list of Range
-        Which samples of each split this node has; empty on a rank that doesn't train.
+        The samples of each split on this node; empty on a rank that doesn't train.
     nbytes : int
         Bytes of this node's memory.
     remote : RemoteSamples or None
-        What reaches those of other nodes, if there are any.
+        Access to the samples of other nodes, if there are any.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class SharedSamples(Owner):
         self.held: list[Range] = []
         self.nbytes = 0
         self.remote: RemoteSamples | None = None
-        # At its first reduction of objects, mpi4py duplicates a communicator and holds the GIL meanwhile: later on, a
-        # rank would so wait for others that wait for its thread.
+        # At its first reduction of objects, mpi4py duplicates a communicator and holds the GIL meanwhile: later, a rank
+        # would wait for others that wait for its thread.
         comm.allreduce(0)
         workers: Any = comm.Split(0 if trains else MPI.UNDEFINED)
         sharers = Sharers(workers, splits[0].distributed) if trains else None
@@ -98,7 +98,7 @@ class SharedSamples(Owner):
     def _join(
         self, sharers: Sharers, arrays: Sequence[Sequence[np.ndarray]], guard: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        """Reach the samples of other nodes from now on, and let them reach those of this one."""
+        """Give this node access to the samples of others from now on, and them to those of this one."""
         parts = [Part(own[0], own[1], sharers.starts(split)) for split, own in zip(self._splits, arrays, strict=True)]
         self.remote = RemoteSamples(sharers.comm, sharers.nodes, parts, guard)
         for number, split in enumerate(self._splits):
@@ -122,7 +122,7 @@ class SharedSamples(Owner):
         check_free(directory, self.nbytes, "data.keep: samples in memory", remedy)
 
     def _size(self, forms: Sequence[Form]) -> int:
-        """Return how many bytes the samples of this node take; some, if it has none."""
+        """Return the bytes of the samples on this node; not 0, even if it has none."""
         sizes = (
             held.size * prod(shape) * dtype.itemsize
             for held, form in zip(self.held, forms, strict=True)
@@ -131,7 +131,7 @@ class SharedSamples(Owner):
         return max(ALIGNMENT, sum(map(_aligned, sizes)))
 
     def _allocate(self, node: MPI.Intracomm, forms: Sequence[Form]) -> list[list[np.ndarray]]:
-        """Return arrays for the samples that this node has, in its memory."""
+        """Return arrays for the samples on this node, in its memory."""
         window: Any = MPI.Win.Allocate_shared(self.nbytes if node.rank == 0 else 0, 1, comm=node)
         self._window = window
         memory: Any = window.Shared_query(0)[0]
@@ -150,7 +150,7 @@ class SharedSamples(Owner):
             self.free()
 
     def free(self) -> None:
-        """Give the memory back, when no rank asks for samples any more: whoever needs them again reads them."""
+        """Free the memory when no rank requests samples any more; later uses read the files."""
         if self.remote is not None:
             remote, self.remote = self.remote, None
             remote.free()

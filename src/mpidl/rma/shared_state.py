@@ -1,6 +1,6 @@
-"""What the ranks of a transport share: communicators, doorbells, the window and its regions.
+"""The shared objects of a transport: communicators, doorbells, the window and its regions.
 
-All of it is owned here, so that it can be freed and made anew, for other ranks or other shards.
+They are owned here, so that they can be freed and made anew, for other ranks or other shards.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ SPIN = 50e-6
 
 
 class SharedState(Owner):
-    """One rank's part of what a transport shares; creation and `free` are collective over `comm`.
+    """One rank's part of a transport's shared objects; creation and `free` are collective over `comm`.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        The ranks that `roles` speaks of; duplicated.
+        The ranks of `roles`; duplicated.
     roles : Roles
     capacity : Capacity
     allocation : {"allocate", "create"}, optional
-        How window memory is obtained; see `Window`. The environment's choice if not given.
+        The allocation of window memory; see `Window`. By default, the environment's choice.
     staging : Staging, optional
         See `Window`.
     way : {"windows", "messages", "mixed", "auto"}
-        How ranks reach each other's memory; see `mpidl.config.topology.TopologySection`.
+        The access to other ranks' memory; see `mpidl.config.topology.TopologySection`.
     routes : Routes, optional
-        Which ranks workers push to, fetch from and report to; by default the servers and the coordinator.
+        The ranks to which workers push and report; by default the servers and the coordinator.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class SharedState(Owner):
         return peers
 
     def _regions(self) -> dict[str, tuple[Any, int]]:
-        """Return what this rank offers in the window."""
+        """Return the window regions of this rank."""
         capacity, units = self.capacity, self.capacity.units
         if self.rank == self.roles.coordinator:
             regions: dict[str, tuple[Any, int]] = {
@@ -156,7 +156,7 @@ class SharedState(Owner):
 
     @property
     def shards(self) -> Sequence[Range]:
-        """What each server holds or, without servers, each worker."""
+        """The shards of servers or, without servers, of workers."""
         return self.capacity.shards
 
     @property
@@ -166,7 +166,7 @@ class SharedState(Owner):
 
     @property
     def shared_vectors(self) -> list[np.ndarray]:
-        """The vectors that this node's workers share, if they do."""
+        """The vectors that this node's workers share; none if they don't."""
         return list(self._shared[0].vectors) if self._shared else []
 
     @property
@@ -175,11 +175,11 @@ class SharedState(Owner):
         return np.array(0) if not self._shared else self._shared[1].vectors
 
     def encodes(self, rank: int) -> bool:
-        """Return whether what travels between a server and this rank is encoded, where anything is."""
+        """Return whether this rank and a server encode what they exchange, in a job that encodes."""
         return self.capacity.within_nodes or not self.doorbells.near(rank)
 
     def encoder(self, rank: int, feedback: ErrorFeedback | None) -> ErrorFeedback | None:
-        """Return what encodes pushes to a server. What an encoding has left out before is still to be pushed."""
+        """Return the encoder of pushes to a server; one with a residual is needed until that has been pushed."""
         whole = feedback is None or not (self.encodes(rank) or feedback.wire.rows > 1 or feedback.residual.any())
         return None if whole else feedback
 
@@ -191,14 +191,14 @@ class SharedState(Owner):
         return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
 
     def quiesce(self) -> None:
-        """Wait for all ranks, serving them, until all that any of them has written has arrived; collective.
+        """Wait for all ranks, serving them, until all their writes have arrived; collective.
 
-        A rank that others reach does so before it waits for them in any other way.
+        A rank that others reach calls it before it waits for them in any other way.
         """
         self.window.quiesce()
 
     def free(self) -> None:
-        """Give everything back; collective."""
+        """Free everything; collective."""
         for shared in self._shared:
             shared.free()
         if self.peers is not None:

@@ -18,7 +18,7 @@ class SharedVectors(Owner):
     comm : MPI.Intracomm
         Ranks of one node.
     count, size : int
-        How many vectors, of how many elements.
+        Number of vectors, and of their elements.
     dtype : dtype
     """
 
@@ -32,7 +32,7 @@ class SharedVectors(Owner):
         comm.Barrier()
 
     def free(self) -> None:
-        """Give the memory back; the vectors are invalid afterwards."""
+        """Free the memory; the vectors are invalid afterwards."""
         window = self._window
         self._window = self.vectors = Freed("the shared memory")
         window.Free()

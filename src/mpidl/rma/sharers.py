@@ -1,4 +1,4 @@
-"""The ranks that have samples in common: which of them each node and each rank has, and who reads them for whom."""
+"""The ranks that share samples: the samples of each node and of each rank, and how they are read."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class Sharers:
         self._number = next(number for number, ranks in enumerate(self.nodes) if self.comm.rank in ranks)
 
     def part(self, split: Cached) -> Range:
-        """Return which samples this rank reads, where ranks read parts."""
+        """Return the samples that this rank reads, where ranks read parts."""
         return part(split.samples, split.chunk, self.comm.rank, self.comm.size)
 
     def starts(self, split: Cached) -> NDArray[np.int64]:
-        """Return where the samples of each node begin, and where those of the last one end."""
+        """Return the first sample of each node, and the end of the last one's."""
         firsts = (part(split.samples, split.chunk, ranks[0], self.comm.size).start for ranks in self.nodes)
         return np.array([*firsts, split.samples], np.int64)
 
     def held(self, split: Cached) -> Range:
-        """Return which samples this node has."""
+        """Return the samples on this node."""
         return _between(self.starts(split), self._number)
 
     def hand_out(self, split: Cached, form: Form, own: Sequence[NDArray[Any]]) -> None:
-        """Read all samples, put those of this node into arrays, and send other nodes theirs; called by rank 0.
+        """Read all samples, copy those of this node into arrays, and send other nodes theirs; called by rank 0.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Sharers:
 
 
 def keep(own: Sequence[NDArray[Any]], held: Range, block: Range, batch: Batch) -> None:
-    """Put a block of the samples into arrays that hold some of them."""
+    """Copy a block of the samples into arrays that hold some of them."""
     for values, found in zip(own, (batch.inputs, batch.targets), strict=True):
         values[slice(*block.shift(-held.start))] = found
 

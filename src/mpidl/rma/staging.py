@@ -13,7 +13,7 @@ from mpidl.errors import UsageError
 
 
 def cuda_aware() -> bool:
-    """Return whether the MPI library says that it accepts pointers to device memory."""
+    """Return whether the MPI library claims to accept pointers to device memory."""
     try:
         return bool(ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support())
     except AttributeError:
@@ -48,7 +48,7 @@ def is_direct(transfer: str) -> bool:
     Parameters
     ----------
     transfer : {"auto", "direct", "staged"}
-        "auto" is direct if the MPI library says that it is CUDA-aware.
+        "auto" is direct if the MPI library claims to be CUDA-aware.
 
     Raises
     ------
@@ -91,13 +91,13 @@ class Staging:
         return Staging(self._xp, self._direct)
 
     def outgoing(self, values: Any, rank: int) -> Any:
-        """Return what MPI is to read in the place of `values`, until `rank` is flushed."""
+        """Return the array that MPI reads in the place of `values`, until `rank` is flushed."""
         if self._direct and isinstance(values, self._xp.ndarray):
             return self._memory(values)
         return self.on_host(values, rank)
 
     def incoming(self, values: Any, rank: int) -> Any:
-        """Return what MPI is to write in the place of `values`, which have arrived once `rank` is flushed."""
+        """Return the array that MPI writes in the place of `values`, which have arrived once `rank` is flushed."""
         if not isinstance(values, self._xp.ndarray):
             return values
         if self._direct:
@@ -117,7 +117,7 @@ class Staging:
         return host
 
     def flushed(self, rank: int) -> None:
-        """Finish what was asked for of `rank`, which MPI has completed."""
+        """Finish the transfers with `rank`, which MPI has completed."""
         arrived = self._arriving.get(rank)
         if arrived:
             for values, host in arrived:

@@ -77,7 +77,7 @@ class Clocks:
         for rank in self._workers:
             self._doorbells.ring(rank)
         if not self._doorbells.alone:
-            # It is to answer the workers of other nodes.
+            # It answers the workers of other nodes.
             self._doorbells.ring(self._coordinator)
 
     def all_reached(self, clock: int) -> bool:

@@ -1,4 +1,4 @@
-"""The transport: what the ranks of a job share, and the link of each role."""
+"""The transport: the shared objects of a job's ranks, and the link of each role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpidl.wire import Differences, ErrorFeedback
 
 
 class Transport(SharedState):
-    """What the ranks of a job share; see `SharedState` for its parameters.
+    """The shared objects of a job's ranks; see `SharedState` for its parameters.
 
     Creation and `free` are collective; it is a context manager. Roles and engines take their links from it and keep
     their own state elsewhere, so that they can be bound to another transport.

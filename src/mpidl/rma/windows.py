@@ -19,19 +19,19 @@ from mpidl.rma.staging import Staging
 CACHE_LINE = 64
 PAGE = 4096
 
-#: The ways of getting window memory. MPI_Win_allocate lets MPI choose shared memory and is the fastest; MPI_Alloc_mem
-#: + MPI_Win_create avoids faults that some MPI releases have in the former.
+#: The ways of allocating window memory. MPI_Win_allocate lets MPI choose shared memory and is the fastest;
+#: MPI_Alloc_mem + MPI_Win_create avoids faults of some MPI releases in the former.
 ALLOCATIONS = ("allocate", "create")
 
 
 def allocation_chosen() -> str:
-    """Return the way of getting window memory: the environment's ``MPIDL_WINDOWS``, "allocate" or "create"."""
+    """Return the way of allocating window memory: the environment's ``MPIDL_WINDOWS``, "allocate" or "create"."""
     return os.environ.get("MPIDL_WINDOWS", "allocate")
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where a region lies in its rank's window, in bytes."""
+    """The place of a region in its rank's window, in bytes."""
 
     dtype: np.dtype
     displacement: int
@@ -74,7 +74,7 @@ class Window(Owner):
     allocation : {"allocate", "create"}
         MPI_Win_allocate, or MPI_Alloc_mem + MPI_Win_create.
     staging : Staging, optional
-        On a rank with vectors on a device: how they travel.
+        The transfer of vectors on a device, on a rank that has them.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Window(Owner):
         comm.Barrier()
 
     def region(self, rank: int, name: str) -> Region:
-        """Return where the region `name` of `rank` lies."""
+        """Return the place of the region `name` of `rank`."""
         region: Region = self._regions[rank][name]
         return region
 
@@ -143,7 +143,7 @@ class Window(Owner):
             displacement += piece[1]
 
     def supports_deferred_get(self, rank: int) -> bool:
-        """See `RemoteMemory.supports_deferred_get`: nobody looks at a window for this rank."""
+        """Return False: no rank watches a window for others."""
         return False
 
     def piece(self, rank: int) -> int:
@@ -169,11 +169,11 @@ class Window(Owner):
         self._window.Fetch_and_op(value, before, rank, region.displacement + offset * region.dtype.itemsize, op)
 
     def fence(self, rank: int) -> None:
-        """See `RemoteMemory.fence`: all is complete, here and there."""
+        """Complete all operations, here and there."""
         self.flush(rank)
 
     def flush(self, rank: int) -> None:
-        """See `RemoteMemory.flush`: all is complete, here and there."""
+        """Complete all operations, here and there."""
         self._window.Flush(rank)
         if self._staging is not None:
             self._staging.flushed(rank)
@@ -185,7 +185,7 @@ class Window(Owner):
         self._window.Sync()
 
     def serve(self) -> bool:
-        """See `RemoteMemory.serve`: MPI does that whenever it is called."""
+        """Return False: MPI serves a window whenever it is called."""
         return False
 
     def attended(self) -> AbstractContextManager[None]:

@@ -29,7 +29,7 @@ class WorkerLink:
     number : int
         The worker's number.
     feedback : sequence of ErrorFeedback
-        For each of its shards, what the wire format of pushes has left out, if there is one.
+        For each of its shards, the error feedback of pushes, if these are encoded.
     copies : sequence of Differences
         For each of its shards, its copy, if fetches are encoded.
 
