@@ -165,6 +165,34 @@ def test_keys_of_a_configuration():
     assert len(keys_of_a_configuration()) <= KEYS
 
 
+#: Members with an underscore that belong to an interface.
+INTERFACES = {"_replace", "_asdict", "_fields", "_make", "_exit"}
+#: Places where tests reach into private members: they tear messages apart, and count what nothing else shows.
+PRIVATE = 8
+
+
+def private_members(tree):
+    """Yield the private members of others that a test reads, imports or replaces."""
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+            names = [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            names = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        for name in (name.rpartition(".")[2] for name in names):
+            if name.startswith("_") and not name.startswith("__") and name not in INTERFACES:
+                yield name
+
+
+def test_tests_look_from_outside():
+    found = {
+        path.name: list(private_members(ast.parse(path.read_text()))) for path in Path(__file__).parent.rglob("*.py")
+    }
+    assert sum(map(len, found.values())) <= PRIVATE, {name: each for name, each in found.items() if each}
+
+
 def own_statements(function):
     """Yield the statements and expressions of a function, without those of functions in it."""
     for node in ast.iter_child_nodes(function):
