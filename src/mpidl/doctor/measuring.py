@@ -29,9 +29,9 @@ from mpidl.shards.shard import CHUNK_BYTES
 Shape = tuple[int, ...]
 Section = dict[str, Any]
 
-#: Dense layers that are timed: the shape of a sample, and the layers.
+#: Timed dense layers: the shape of a sample, and the layers.
 DENSE: tuple[Shape, list[Section]] = ((1536,), [{"type": "dense", "units": 1536, "activation": "relu"}] * 3)
-#: Other layers with products, by type: the shape of a sample, and the layer, of which a network has three.
+#: Other layers with products, by type: the shape of a sample, and the layer; a network has three of these.
 PRODUCTS: dict[str, tuple[Shape, Section]] = {
     "conv2d": ((16, 16, 32), {"type": "conv2d", "channels": 32, "size": 3, "padding": 1, "activation": "relu"}),
     "locally_connected2d": (
@@ -39,7 +39,7 @@ PRODUCTS: dict[str, tuple[Shape, Section]] = {
         {"type": "locally_connected2d", "channels": 16, "size": 5, "activation": "relu"},
     ),
 }
-#: Layers without products; "activation" stands for all that aren't here.
+#: Layers without products; "activation" stands for all others.
 ELEMENTWISE: dict[str, tuple[Shape, Section]] = {
     "activation": ((32, 32, 16), {"type": "activation", "activation": "relu"}),
     "max_pool2d": ((32, 32, 16), {"type": "max_pool2d", "size": 3, "stride": 1}),
@@ -47,9 +47,9 @@ ELEMENTWISE: dict[str, tuple[Shape, Section]] = {
     "local_contrast_normalisation": ((32, 32, 16), {"type": "local_contrast_normalisation", "size": 5}),
     "batch_normalisation": ((32, 32, 16), {"type": "batch_normalisation"}),
 }
-#: Samples of a gradient that is timed, and of one of which the parameters take a good part of the time.
+#: Samples of a timed gradient, and of one in which parameters take a large part of the time.
 BATCH, FEW = 64, 8
-#: How often each thing is timed: the fastest counts, which nobody disturbed.
+#: Number of timings, of which the fastest is used, as the least disturbed one.
 ROUNDS = 10
 
 
@@ -65,7 +65,7 @@ def speeds() -> dict[str, Any]:
         flops_of[name] = _operations(layers) * BATCH / max(rest, elapsed / 10)
     elements_of = {}
     for name, (shape, section) in ELEMENTWISE.items():
-        # The second layer's inputs need a gradient, those of the first don't.
+        # The second layer's inputs need a gradient, unlike those of the first.
         layers = _network(shape, [ELEMENTWISE["activation"][1], *[section] * 3])
         sizes = [prod(layer.shape) for layer in layers.summaries()[:-1]]
         elements_of[name] = sum(map(sum, pairwise(sizes))) * BATCH / _elapsed(layers, BATCH)
@@ -79,7 +79,7 @@ def speeds() -> dict[str, Any]:
 
 
 def _dense() -> tuple[float, float]:
-    """Return operations and bytes of parameters per second of dense layers: what many samples take beyond few."""
+    """Return operations and bytes of parameters per second of dense layers, from the times of many and few samples."""
     network = _network(*DENSE)
     few, many = _elapsed(network, FEW), _elapsed(network, BATCH)
     each = max(many - few, many / 10) / (BATCH - FEW)
@@ -107,14 +107,14 @@ def _elapsed(network: Network, samples: int) -> float:
 
 
 class Measuring:
-    """Probes that measure for a file.
+    """Probes that write a file of measurements.
 
     Parameters
     ----------
     pair : Pair
         The first rank's node is measured, and the link to the other rank.
     way : {"allocate", "create", "messages"}
-        What the link is measured by; see `mpidl.rma.probes.WindowProbe`.
+        The kind of `mpidl.rma.probes.WindowProbe` for measuring the link.
     path : Path
         The file.
     """
@@ -126,7 +126,7 @@ class Measuring:
     def node(self) -> Finding:
         """Measure gradients, updates and copies."""
         if not self._pair.origin and self._pair.one_node:
-            # In a job, all cores compute at once.
+            # All cores of a job compute at the same time.
             speeds()
         found = self._pair.measure(speeds)
         memcpy, update = self._pair.measure(lambda: (copy_bandwidth(), update_bandwidth()))
@@ -154,7 +154,7 @@ class Measuring:
         return Finding(f"send {quantity(send, 'B/s')}, {send_latency * 1e6:.1f} us; put and get as above")
 
     def save(self) -> Finding:
-        """Keep what was measured."""
+        """Write the measurements."""
         if self._pair.origin:
             measured.save(self._path, self._measured)
         return Finding(f"in {self._path}, for `mpidl plan` and `mpidl simulate`")

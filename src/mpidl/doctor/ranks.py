@@ -1,4 +1,4 @@
-"""The part of the examination that two ranks of a job carry out together."""
+"""The part of the examination by two ranks of a job."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
 from mpidl.wire import FORMATS, parse
 from mpidl.wire.feedback import CHUNK
 
-#: The way that isn't a window.
+#: The transport without windows.
 MESSAGES = "messages"
-#: How many times as long an exchange must be to count as longer.
+#: Ratio of times from which an exchange counts as longer.
 SHORTER = 1.1
-#: Seconds between two tests, by the ranks that take no part, for the end.
+#: Seconds between two tests for the end by ranks that take no part.
 LOOK_EVERY = 0.01
 
 
 def examine(examination: Examination, save: Path | None = None) -> int:
-    """Examine the first and the last rank while the others sleep, and return the exit code; collective.
-
-    What is measured is kept in the file `save`, if given.
-    """
+    """Examine the first and the last rank while the others sleep, and return the exit code; collective."""
     world = MPI.COMM_WORLD
     chosen = world.rank in (0, world.size - 1)
     comm = world.Split(0 if chosen else MPI.UNDEFINED)
@@ -68,13 +65,13 @@ def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> in
 
 
 def _examine_way(examination: Examination, pair: Pair, way: str, used: bool) -> bool:
-    """Examine windows that are allocated in one way, or messages, and return whether they are correct."""
+    """Examine one kind of windows, or messages, and return whether they are correct."""
     examination.heading(f"{'' if way == MESSAGES else 'windows, '}{way}{' (used)' if used else ''}")
     for what, probe in (("memory", windows.memory), ("order of data", windows.order)):
         if not examination.check(f"  {what}", partial(probe, pair, way), needed=used):
             return False
     measured = [("8 bytes", windows.latency), ("4 MiB", windows.bandwidth)]
-    if way != MESSAGES:  # Nobody answers a message while it computes.
+    if way != MESSAGES:  # a computing rank never answers messages
         measured.append(("busy target", windows.busy_target))
     for what, probe in measured:
         examination.check(f"  {what}", partial(probe, pair, way), needed=used)
@@ -90,7 +87,7 @@ def places(pair: Pair) -> Finding:
 
 
 def wire_formats(pair: Pair) -> Finding:
-    """Find how long an exchange takes in each wire format, encoding included, and which formats shorten it."""
+    """Find the time of an exchange in each wire format, encoding included, and the formats that shorten it."""
     _, bandwidth = windows.sends(pair)
     took = pair.measure(lambda: {name: exchange_seconds(name, bandwidth) for name in FORMATS})
     each = ", ".join(f"{duration(seconds)} as {name}" for name, seconds in took.items())
@@ -114,7 +111,7 @@ def exchange_seconds(name: str, bandwidth: float) -> float:
     wire.decode(data, decoded)
     encoding = typical(lambda: wire.encode(values, residual, data), 5)
     decoding = typical(lambda: wire.decode(data, decoded), 5)
-    # Of a fetch, the server adds to its copy what it has encoded, as the worker does.
+    # In a fetch, both the server and the worker decode.
     return (2 * data.nbytes / bandwidth + 2 * encoding + 3 * decoding) * 1e6 / CHUNK
 
 
@@ -130,5 +127,5 @@ def transport(sound: dict[str, bool], allocated: str, one_node: bool) -> Finding
     if sound[MESSAGES]:
         return Finding('"messages"', remedy='these ranks\' windows lose data: set transport = "messages" in [topology]')
     return Finding(
-        "none", remedy="windows and messages lose data: use another MPI library, or another network of this one"
+        "none", remedy="windows and messages lose data: use another MPI library, or another network with this one"
     )

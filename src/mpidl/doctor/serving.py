@@ -1,4 +1,4 @@
-"""Probes of a real server with one worker, on two ranks: what it costs when idle, and how soon it answers."""
+"""Probes of a real server with one worker, on two ranks: its cost when idle, and its response time."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
 from mpidl.transport.protocol import Phase, ShardClock
 
-#: Largest share of a core, and longest seconds to an answer, that are good for an idle server.
+#: Acceptable share of a core, and seconds to an answer, of an idle server.
 CHEAP, PROMPT = 0.05, 0.3e-3
 #: Seconds between two pushes to an idle server, long enough for it to fall asleep.
 PAUSE = 4e-3
 
 
 class ServerAndWorker(Owner):
-    """A server and its only worker, with the transport of every run; creation and `free` are collective.
+    """A server and its only worker, with the transport of a run; creation and `free` are collective.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ class ServerAndWorker(Owner):
     size : int
         Number of parameters, float32.
     policy : Policy, optional
-        What the server does with pushes; applies them with Adagrad by default.
+        The server's policy; by default pushes are applied by Adagrad.
     way : {"allocate", "create", "messages"}
-        See `mpidl.rma.probes.WindowProbe`.
+        As for `mpidl.rma.probes.WindowProbe`.
     chunk_bytes : int, optional
-        See `Capacity`.
+        As for `Capacity`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ServerAndWorker(Owner):
         self._transport.quiesce()
 
     def serve(self) -> float:
-        """On the server: serve until the worker is done; return the share of a core that this took."""
+        """On the server: serve until the worker is done; return the share of a core used."""
         self._transport.quiesce()
         started, worked = time.perf_counter(), time.process_time()
         self._server.run()
@@ -86,7 +86,7 @@ class ServerAndWorker(Owner):
         return share
 
     def work(self, action: Callable[[], None]) -> None:
-        """On the worker: act while the server serves, then let it stop."""
+        """On the worker: call `action` while the server serves, then stop it."""
         self._coordinator.orders.set_phase(Phase.TRAIN)
         self._transport.quiesce()
         action()
@@ -94,23 +94,23 @@ class ServerAndWorker(Owner):
         self._transport.quiesce()
 
     def idle(self, seconds: float) -> None:
-        """On the worker: wait, as a coordinator does, who calls MPI now and then so that others reach its window."""
+        """On the worker: wait as a coordinator does, calling MPI now and then so that others reach its window."""
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             self._backoff.pause()
 
     def fetch(self, parameters: np.ndarray) -> None:
-        """On the worker: bring the parameters, as the engine does."""
+        """On the worker: fetch the parameters, as the engine does."""
         self._link.fetches.start(parameters, self._clocks)
         self._link.fetches.finish()
 
     def push(self, gradient: np.ndarray) -> None:
-        """On the worker: deliver a push, as the engine does; the gradient stays as it is until it is applied."""
+        """On the worker: send a push, as the engine does; the gradient must not change until it is applied."""
         self._link.pushes.begin(self._clocks[:, ShardClock.CLOCK].tolist(), (-1, -1), zero_copy=True)
         self._wait(lambda: self._link.pushes.send(gradient))
 
     def wait_applied(self) -> None:
-        """On the worker: wait until the server has applied all that was pushed."""
+        """On the worker: wait until the server has applied everything pushed."""
         self._wait(self._link.pushes.applied)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
@@ -118,12 +118,12 @@ class ServerAndWorker(Owner):
             self._backoff.until(ready)
 
     def free(self) -> None:
-        """Give everything back; collective."""
+        """Free the transport; collective."""
         self._transport.free()
 
 
 def idle_share(served: ServerAndWorker, pair: Pair, span: float = 0.5) -> float:
-    """Return the share of a core that an idle server takes, on both ranks."""
+    """Return the share of a core used by an idle server, on both ranks."""
     if pair.origin:
         served.work(lambda: served.idle(span))
         share = 0.0
@@ -134,7 +134,7 @@ def idle_share(served: ServerAndWorker, pair: Pair, span: float = 0.5) -> float:
 
 
 def answers(served: ServerAndWorker, pair: Pair, gradient: np.ndarray, rounds: int = 50) -> list[float]:
-    """Return the seconds from the delivery of each push to the worker seeing it applied, on both ranks."""
+    """Return the seconds from each push until the worker sees it applied, on both ranks."""
     times: list[float] = []
 
     def ask() -> None:
@@ -158,7 +158,7 @@ def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
     bells = Doorbells(pair.comm)
     if not pair.one_node:
         bells.free()
-        return Finding(f"none between nodes: servers look for work every {1e3 * POLLING_SLEEP:g} ms")
+        return Finding(f"none between nodes: servers poll every {1e3 * POLLING_SLEEP:g} ms")
     times = []
     for _ in range(rounds):
         if pair.origin:
@@ -176,11 +176,11 @@ def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
     times = pair.comm.bcast(times, root=ORIGIN)
     if max(times) >= patience:
         return Finding("a sleeping rank was not woken", Verdict.FAILED, "servers will answer slowly")
-    return Finding(f"a sleeping rank wakes another and is woken in {1e6 * median(times):.0f} us")
+    return Finding(f"a rank wakes another one and is woken in {1e6 * median(times):.0f} us")
 
 
 def idle_server(pair: Pair, way: str) -> Finding:
-    """Measure what an idle server costs, and how soon it answers."""
+    """Measure the cost of an idle server, and its response time."""
     with ServerAndWorker(pair.comm, 1000, way=way) as served:
         share = idle_share(served, pair)
         times = answers(served, pair, np.zeros(1000, np.float32))

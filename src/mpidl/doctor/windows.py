@@ -20,7 +20,7 @@ ORIGIN, TARGET = 0, 1
 
 
 class Pair:
-    """A communicator of two ranks.
+    """A communicator of two ranks: the origin measures its puts into and gets from the target.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Pair:
 
 
 def seconds(action: Callable[[], object], rounds: int) -> list[float]:
-    """Return the seconds that each of `rounds` calls takes."""
+    """Return the seconds of each of `rounds` calls."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -72,15 +72,15 @@ def seconds(action: Callable[[], object], rounds: int) -> list[float]:
 
 
 def typical(action: Callable[[], object], rounds: int) -> float:
-    """Return the median of the seconds that a call takes."""
+    """Return the median of the seconds of `rounds` calls."""
     return median(seconds(action, rounds))
 
 
 #: Rounds of the test of the order of data, and elements of the data of a round (256 KiB).
 ROUNDS, ELEMENTS = 200, 1 << 15
-#: Bytes of a long transfer, and seconds for which a busy target computes at a time.
+#: Bytes of a long transfer, and seconds of a busy target's computation.
 LONG, BUSY = 4 << 20, 0.05
-#: Seconds of a get beyond which a busy target makes others wait.
+#: Seconds of a get above which a busy target makes others wait.
 PROMPT = 1e-3
 
 
@@ -97,8 +97,8 @@ def order(pair: Pair, way: str) -> Finding:
         puts, gets = probe.overtakes(ROUNDS)
     if puts or gets:
         found = f"a counter overtook its data in {puts} of {ROUNDS} puts and {gets} of {ROUNDS} gets"
-        return Finding(found, Verdict.FAILED, "gradients would be lost on this way")
-    return Finding(f"right in {ROUNDS} rounds of {ELEMENTS * 8 >> 10} KiB each way")
+        return Finding(found, Verdict.FAILED, "gradients would be lost")
+    return Finding(f"correct in {ROUNDS} rounds of {ELEMENTS * 8 >> 10} KiB in each direction")
 
 
 def latencies(pair: Pair, way: str) -> list[float]:
@@ -114,7 +114,7 @@ def latencies(pair: Pair, way: str) -> list[float]:
 
 
 def latency(pair: Pair, way: str) -> Finding:
-    """Measure how long a transfer of 8 bytes takes."""
+    """Measure the time of a transfer of 8 bytes."""
     found = [1e6 * each for each in latencies(pair, way)]
     return Finding("put {:.1f} us, get {:.1f} us, fetch-and-add {:.1f} us".format(*found))
 
@@ -133,7 +133,7 @@ def bandwidths(pair: Pair, way: str) -> list[float]:
 
 
 def sends(pair: Pair, rounds: int = 100, nbytes: int = LONG) -> tuple[float, float]:
-    """Return the seconds of a send of 8 bytes, and the bytes per second of those of `nbytes`, on both ranks."""
+    """Return the seconds of a send of 8 bytes, and the bytes per second of sends of `nbytes`, on both ranks."""
     there_and_back = []
     for size, count in ((8, rounds), (nbytes, 15)):
         buffer, answer = np.zeros(size, np.uint8), np.zeros(8, np.uint8)
@@ -161,7 +161,7 @@ def bandwidth(pair: Pair, way: str) -> Finding:
 
 
 def busy_target(pair: Pair, way: str, rounds: int = 8) -> Finding:
-    """Measure how long a get takes while its target computes and calls no MPI function."""
+    """Measure the time of a get while its target computes without calling MPI."""
     with WindowProbe(pair.comm, 1, way) as probe:
         value, times = np.zeros(1, np.int64), []
         for _ in range(rounds):
