@@ -25,14 +25,15 @@ from mpidl.rma.progress import ProgressThread
 from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Operation, Requests, Tag
 from mpidl.rma.sends import LONGEST_MESSAGE, Sends, pieces
 from mpidl.rma.staging import Staging
+from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, place
 
 #: Looks for an answer before a rank sleeps, since some MPIs take in one message per look, and seconds of a sleep.
 LOOKS, SLEEP = 100, 30e-6
 
 
-class MessageWindow(Owner):
-    """See `mpidl.rma.verbs.RemoteMemory`.
+class MessageWindow(Owner, RemoteMemory):
+    """Memory that ranks of other nodes reach by messages.
 
     Parameters
     ----------

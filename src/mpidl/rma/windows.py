@@ -15,6 +15,7 @@ from mpidl.errors import MpidlError
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.sends import LONGEST_MESSAGE, pieces
 from mpidl.rma.staging import Staging
+from mpidl.rma.verbs import RemoteMemory
 
 CACHE_LINE = 64
 PAGE = 4096
@@ -61,10 +62,8 @@ def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int
     return regions, -(-end // PAGE) * PAGE
 
 
-class Window(Owner):
+class Window(Owner, RemoteMemory):
     """A window over all ranks of a communicator, open for passive-target access from creation to `free`.
-
-    See `mpidl.rma.verbs.RemoteMemory`.
 
     Parameters
     ----------
