@@ -7,7 +7,7 @@ from mpidl.launch import signals
 
 def main() -> None:
     """Run a command, and end the process with its exit code."""
-    # Nothing is imported before: a signal that asks to stop ends a process that doesn't hold it.
+    # Nothing is imported before: until they are blocked, signals that ask to stop kill the process.
     signals.hold()
     from mpidl import cli
 

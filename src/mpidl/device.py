@@ -17,9 +17,9 @@ class Device(NamedTuple):
     xp
         The arrays' package: NumPy, or CuPy with the rank's device as the current one.
     name : str
-        For people: the GPU's, or ``"the CPU"``.
+        The GPU's name, or ``"the CPU"``.
     reason : str
-        Why ``"auto"`` found no GPU; else empty.
+        The reason why ``"auto"`` found no GPU, or empty.
     """
 
     xp: Any
@@ -38,12 +38,12 @@ def choose(kind: str, number: int) -> Device:
     kind : str
         ``"cpu"``, ``"cuda"``, or ``"auto"``: on a GPU if there is one that works.
     number : int
-        This rank's number among those of its node that compute on GPUs, which take the GPUs in turn.
+        This rank's number among those of its node that compute on GPUs, which get the GPUs in turn.
 
     Raises
     ------
     UsageError
-        A GPU was requested, but none was found; one line says what is missing.
+        A GPU was requested, but none was found.
     """
     if kind == "cpu":
         return Device(np, "the CPU")
@@ -56,7 +56,7 @@ def choose(kind: str, number: int) -> Device:
 
 
 def _gpu(number: int) -> Device | str:
-    """Return one of the GPUs, once it has computed something, or why it can't be had."""
+    """Return one of the GPUs after a test computation, or the reason why there is none."""
     try:
         import cupy
     except ModuleNotFoundError:
@@ -66,25 +66,17 @@ def _gpu(number: int) -> Device | str:
     try:
         number %= cupy.cuda.runtime.getDeviceCount()
         cupy.cuda.Device(number).use()
-        # Needs the compiler and the library of matrix products, which may be missing where CuPy is there.
+        # The compiler and the library of matrix products may be missing though CuPy is there.
         square = cupy.ones((2, 2), np.float32) + 1
         if float(cupy.matmul(square, square).sum()) != 32:
-            return f"GPU {number} computes nonsense"
+            return f"GPU {number} computes wrong results"
         return Device(cupy, cupy.cuda.runtime.getDeviceProperties(number)["name"].decode())
-    except Exception as error:  # CuPy's own errors of many kinds, and whatever a broken installation gives
+    except Exception as error:  # CuPy has many errors, and broken installations have others
         return f"no GPU that CuPy can use: {_line(error)}"
 
 
 def pinned(xp: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an array of the host's that lives in pinned memory, from and to which a GPU copies at full speed.
-
-    Parameters
-    ----------
-    xp
-        CuPy.
-    shape : tuple of int
-    dtype : dtype
-    """
+    """Return a host array in pinned memory, which a GPU copies at full speed; `xp` is CuPy."""
     dtype = np.dtype(dtype)
     memory = xp.cuda.alloc_pinned_memory(int(np.prod(shape)) * dtype.itemsize)
     return np.ndarray(shape, dtype, buffer=memory)
@@ -95,13 +87,13 @@ def _line(error: Exception) -> str:
 
 
 def to_host(values: Any) -> np.ndarray:
-    """Return a device's array copied to the host, and an array of the host's as it is."""
+    """Return a host array itself, or a copy of a device's array on the host."""
     on_host: np.ndarray = values.get() if hasattr(values, "get") else values
     return on_host
 
 
 def from_host(values: np.ndarray, out: Any) -> None:
-    """Copy an array of the host's into one of the host's or of a device's."""
+    """Copy a host array into an array on the host or a device."""
     if hasattr(out, "set"):
         out.set(values)
     else:

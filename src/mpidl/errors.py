@@ -1,13 +1,13 @@
-"""Errors that are told to a person in one line."""
+"""Errors with one line of text for people."""
 
 from __future__ import annotations
 
-#: Characters of a name or value that an error shows.
+#: Length of a name or value in an error.
 SHOWN = 60
 
 
 class MpidlError(Exception):
-    """Something that the run met and can't go on from; its text is one line for a person (exit code 1)."""
+    """A fatal error of a run, with one line of text for people (exit code 1)."""
 
     exit_code = 1
 
@@ -16,18 +16,13 @@ class MpidlError(Exception):
 
 
 class UsageError(MpidlError):
-    """What a user asked for can't be done as asked: which key or file, what was found, what would be right (exit 2)."""
+    """An invalid request by the user: the key or file, what was found, and what would be right (exit code 2)."""
 
     exit_code = 2
 
 
 class RankError(MpidlError):
-    """What one rank has met, and the coordinator tells.
-
-    Attributes
-    ----------
-    rank : int
-    """
+    """An error of one rank, reported by the coordinator."""
 
     def __init__(self, text: str, rank: int) -> None:
         super().__init__(text)
@@ -35,24 +30,24 @@ class RankError(MpidlError):
 
 
 def as_line(error: Exception) -> MpidlError:
-    """Return any error as one that is told in a line; itself if it is one."""
+    """Return an error as a `MpidlError`."""
     if isinstance(error, MpidlError):
         return error
     line: MpidlError
     if isinstance(error, MemoryError):
-        line = UsageError(f"out of memory: {error or 'what the configuration asks for does not fit'}")
+        line = UsageError(f"out of memory: {error or 'the configuration needs more than there is'}")
     else:
         line = MpidlError(f"{type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)")
     line.__cause__ = error
     return line
 
 
-#: What a person can do about numbers that are NaN or infinite.
-NOT_FINITE = "try a lower rate, or model.clip; with run.terminate_on_nan = false the run goes on"
+#: Advice on numbers that are NaN or infinite.
+NOT_FINITE = "try a lower rate, or model.clip; with run.terminate_on_nan = false the run continues"
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """Return ``", did you mean 'x'?"`` for the known word closest to `word`, else the list of known words."""
+    """Return ``", did you mean 'x'?"`` for the known word closest to `word`, or a list of the known words."""
     import difflib
 
     close = difflib.get_close_matches(word, known, n=1)
@@ -60,7 +55,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` as one line, with control characters escaped: what a file contains must not rule a terminal."""
+    """Return `text` as one line with escaped control characters, so that files can't inject escape sequences."""
     line = " ".join(part.strip() for part in text.splitlines())
     return line if line.isprintable() else "".join(_escaped(each) for each in line)
 
@@ -70,7 +65,7 @@ def _escaped(character: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return the text of a value that a user gave, for an error, shortened."""
+    """Return a user's value as text for an error, shortened."""
     return shown(repr(value))
 
 
@@ -81,7 +76,7 @@ def kind_of(value: object) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """Return the text for something that has raised an error, without the something: its first line."""
+    """Return the second half of a line about something that has raised an error: "raised ValueError: ..."."""
     text = str(error).strip().partition("\n")[0]
     return f"raised {type(error).__name__}: {text} (MPIDL_DEBUG=1 shows its traceback)"
 

@@ -1,4 +1,4 @@
-"""Packages that only some uses need, which ``pip install 'mpidl[EXTRA]'`` brings."""
+"""Optional packages, installed by ``pip install 'mpidl[EXTRA]'``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from mpidl.errors import UsageError
 
-#: Packages that a user's own code imports, and that extras of the same name bring.
+#: Packages imported by users' code, and installed by extras of the same name.
 FRAMEWORKS = ("torch", "jax")
 
 
 def require(module: str, extra: str) -> Any:
-    """Return a module of a package that one of the extras brings.
+    """Return a module of a package that belongs to one of the extras.
 
     Raises
     ------
     UsageError
-        It isn't installed; the line says what to install.
+        It isn't installed; the error says what to install.
     """
     try:
         return importlib.import_module(module)
@@ -29,5 +29,5 @@ def require(module: str, extra: str) -> Any:
 
 
 def missing(package: str, extra: str) -> str:
-    """Return the line for a package that isn't installed."""
+    """Return the error for a package that isn't installed."""
     return f"{package} is not installed, expected `pip install 'mpidl[{extra}]'`"

@@ -1,4 +1,4 @@
-"""Functions of the user's own that a configuration names as ``module:function``."""
+"""A user's functions, named in a configuration as ``module:function``."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def check_name(key: str, name: str) -> None:
 
 
 def find(key: str, name: str, takes: str) -> Callable[..., Any]:
-    """Return the function of a name; its module may lie in the current directory.
+    """Return a function by its name; its module may be in the current directory.
 
     Parameters
     ----------
     key : str
-        The key whose value the name is, such as ``"model.factory"``, for errors.
+        The key of the name, such as ``"model.factory"``, for errors.
     name : str
         ``"module:function"``.
     takes : str
-        What the function takes, such as ``"(dataset, seed)"``, for errors.
+        The function's arguments, such as ``"(dataset, seed)"``, for errors.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def find(key: str, name: str, takes: str) -> Callable[..., Any]:
         There is no such module or function, or the module raises an error.
     """
     module, _, function = name.partition(":")
-    # It stays there: the function, and what it returns, may import their neighbours whenever they like.
+    # It remains there, because the function and its result may import other modules later.
     directory = os.getcwd()
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -59,7 +59,7 @@ def find(key: str, name: str, takes: str) -> Callable[..., Any]:
 
 
 def call(key: str, name: str, takes: str, *arguments: Any) -> Any:
-    """Return what the function of a name returns; see `find`.
+    """Call the function found by `find`, and return its result.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def call(key: str, name: str, takes: str, *arguments: Any) -> Any:
 
 
 def _failure(where: str, error: BaseException) -> UsageError:
-    """Return the line for an error that the user's code has raised."""
+    """Return the error for one raised by the user's code."""
     if isinstance(error, MpidlError):
         return UsageError(f"{where}: {error}")
     if isinstance(error, ModuleNotFoundError) and error.name in FRAMEWORKS:

@@ -1,4 +1,4 @@
-"""Paths that a user gives."""
+"""Paths given by users."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from mpidl.errors import UsageError, quoted
 
-#: Most bytes of a file's name, and about those of a path.
+#: Largest lengths in bytes of a file's name, and of a path.
 NAME_BYTES, PATH_BYTES = 255, 4000
 
 
 def user_path(text: str) -> Path:
-    """Return the path that a text stands for, with a ``~`` expanded.
+    """Return the path for a text, with a ``~`` expanded.
 
     Raises
     ------
@@ -28,13 +28,13 @@ def user_path(text: str) -> Path:
 
 
 def measured_file() -> Path:
-    """Return the file in which this user keeps what was measured, if there is any."""
+    """Return the file of this user's measurements, which need not exist."""
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(home).expanduser() / "mpidl" / "measured.toml"
 
 
 def check_new(file: Path, force: bool) -> None:
-    """Raise UsageError if a file exists already, unless `force` allows to replace it, or has no directory to be in."""
+    """Raise UsageError if a file exists, unless `force` allows its replacement, or if its directory doesn't exist."""
     if os.path.lexists(file) and not (force and file.is_file()):
         expected = "--force to replace it" if file.is_file() else "the name of a file"
         raise UsageError(f"{file}: exists already, expected {expected}")
@@ -44,12 +44,12 @@ def check_new(file: Path, force: bool) -> None:
 
 @contextmanager
 def whole(file: Path) -> Iterator[Path]:
-    """Yield the path under which a file is to be written, and give the file its name when that is done.
+    """Yield a temporary path for writing a file, and rename it to the file at the end.
 
     Raises
     ------
     UsageError
-        It can't be written; nothing is left of it.
+        It can't be written; the temporary file is removed.
     """
     partial = file.with_name(f"{file.name}.partial")
     try:

@@ -1,4 +1,4 @@
-"""Build dataclasses from the sections of a configuration, with errors of one line for people."""
+"""Dataclasses built from the sections of a configuration, with one-line errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Checked:
     """A base class of dataclasses whose constructor checks its arguments as `build` does.
 
     A value is converted to its field's annotation: an integer to a float, a path to a string, NumPy's numbers to
-    Python's. A default is taken as it is. A subclass with a ``__post_init__`` of its own calls this one first.
+    Python's. A default is not converted. A subclass with its own ``__post_init__`` calls this one first.
 
     Raises
     ------
@@ -43,7 +43,7 @@ class Checked:
 
 @cache
 def _fields(cls: Any) -> dict[str, tuple[Any, Any]]:
-    """Return the annotation and the default of each field of a dataclass that its constructor takes."""
+    """Return the annotation and the default of each field in a dataclass's constructor."""
     annotations = get_type_hints(cls, include_extras=True)
     fields = dataclasses.fields(cls)
     return {field.name: (annotations[field.name], field.default) for field in fields if field.init}
@@ -69,8 +69,8 @@ def build(cls: type[T], section: str, values: Mapping[str, Any]) -> T:
     Raises
     ------
     UsageError
-        A key is unknown, a value has the wrong type or is out of bounds, or a required key is missing; or what `cls`
-        itself raises, whose text starts with the name of the key.
+        A key is unknown, a value has the wrong type or is out of bounds, or a required key is missing; or an error of
+        `cls` itself, which begins with the name of the key.
     """
     check_table(section, values)
     check_keys(section, values, keys(cls))
@@ -101,12 +101,12 @@ def check_keys(section: str, values: Mapping[str, Any], known: list[str]) -> Non
 
 
 def choose(registry: Mapping[str, T], key: str, name: Any) -> T:
-    """Return what `registry` has under `name`, the value of a `key` such as ``"server.rule"``.
+    """Return the entry of `registry` for `name`, the value of a `key` such as ``"server.rule"``.
 
     Raises
     ------
     UsageError
-        The registry has no such name; the error gives the nearest.
+        The registry has no such name; the error suggests the nearest.
     """
     if not isinstance(name, str) or name not in registry:
         raise UsageError(f"{key}: unknown name {_found(name)}{nearest(str(name), list(registry))}")
@@ -119,7 +119,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     Parameters
     ----------
     value : any
-        What a TOML parser returns, or a Python script gives.
+        From a TOML parser or a Python script.
     annotation : type
     key : str
         Name of the value in errors, such as ``"data.batch"``.
@@ -165,7 +165,7 @@ def _found(value: Any) -> str:
 
 
 def describe(annotation: Any) -> str:
-    """Return the values that an annotation allows, for people: ``"int >= 1"``, ``"'aligned' or 'literal'"``."""
+    """Return the values allowed by an annotation as text: ``"int >= 1"``, ``"'aligned' or 'literal'"``."""
     return _describe(inspect.type_info(annotation))
 
 

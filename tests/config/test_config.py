@@ -251,14 +251,14 @@ def test_the_jobs_of_the_repository(job):
     [
         ({"name": "sync"}, {}, "sync exchanges by reduction, without pushes"),
         ({"name": "sandblaster"}, {}, "sandblaster exchanges by operations, without pushes"),
-        ({"name": "softsync"}, {}, "servers need each push of softsync by itself, expected false"),
-        ({"name": "dynsgd"}, {}, "servers need each push of dynsgd by itself, expected false"),
-        ({"name": "adag"}, {}, "servers need each push of adag by itself, expected false"),
-        ({"max_staleness": 3}, {}, "algorithm.max_staleness drops pushes one by one, expected none"),
+        ({"name": "softsync"}, {}, "servers need single pushes of softsync, expected false"),
+        ({"name": "dynsgd"}, {}, "servers need single pushes of dynsgd, expected false"),
+        ({"name": "adag"}, {}, "servers need single pushes of adag, expected false"),
+        ({"max_staleness": 3}, {}, "algorithm.max_staleness drops single pushes, expected false"),
         (
             {},
             {"run": {"deterministic": True}},
-            "run.deterministic is true and needs each push by itself, expected false",
+            "run.deterministic is true and needs single pushes, expected false",
         ),
     ],
 )

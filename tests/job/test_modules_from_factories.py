@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_one_line(built, factory, keys, found):
 
 
 def test_keys_of_modules_are_not_for_layers():
-    with pytest.raises(UsageError, match=r"model.micro_batches: is for modules that model.factory returns"):
+    with pytest.raises(UsageError, match=r"model.micro_batches: only for modules returned by model.factory"):
         from_dict(
             {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}], "micro_batches": 2}}
         )

@@ -1,4 +1,4 @@
-"""The command ``mpidl``: what it ends with, and what it says of errors."""
+"""The command ``mpidl``: its exit codes and error lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command not in (commands.run_train, commands.run_simulate):
             signals.release()
         elif environment.world().size == 1:
-            # Before a run begins nothing has to be saved, and who waits at a terminal may break off.
+            # Before a run begins there is nothing to save, and Ctrl-C ends the process.
             signal.signal(signal.SIGINT, _break_off)
             signals.release({signal.SIGINT})
         return command(arguments)
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say("interrupted")
         return commands.INTERRUPTED if command in (commands.run_train, commands.run_simulate) else 1
     except BrokenPipeError:
-        # The reader of stdout is gone; nothing may be flushed into its pipe at exit.
+        # The reader of stdout is gone; flushing into its pipe at exit would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tell(error: Exception) -> int:
-    """Say what went wrong, and return the exit code. All ranks have met a `MpidlError`, any other only this one."""
+    """Report an error, and return the exit code. A `MpidlError` occurs on all ranks, any other only on this one."""
     rank, size, _ = _world()
     line, common = as_line(error), isinstance(error, MpidlError)
     if os.environ.get("MPIDL_DEBUG") and not (common and size > 1):
@@ -70,7 +70,7 @@ def _tell(error: Exception) -> int:
 
 
 def _end_job(code: int) -> None:
-    """End all ranks, if MPI has begun: some may wait for this one. Else the launcher does."""
+    """End all ranks if MPI has begun, because some may wait for this one; otherwise the launcher ends them."""
     library = sys.modules.get("mpi4py.MPI")
     if library is not None and library.Is_initialized() and not library.Is_finalized():
         # The line needs time to pass through the launcher.
@@ -79,13 +79,13 @@ def _end_job(code: int) -> None:
 
 
 def _break_off(number: int, frame: Any) -> None:
-    """End the process at once: an exception could get lost in a module that is being imported."""
+    """End the process at once, because a module that is being imported might swallow an exception."""
     say("interrupted")
     os._exit(commands.INTERRUPTED)
 
 
 def _world() -> environment.World:
-    """Return the world, or that of a process alone where the launcher's variables are junk: an error tells that."""
+    """Return the world, or that of a single process if the launcher's variables are invalid, which an error reports."""
     try:
         return environment.world()
     except UsageError:

@@ -94,7 +94,7 @@ def _add_export(parsers: Parsers) -> None:
         help="the file to write; model.safetensors, .npz, .pt or .onnx in the run's directory if not given",
     )  # fmt: skip
     export.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    _add_json(export, "what was written")
+    _add_json(export, "the result")
     export.set_defaults(command=commands.run_export)
 
 
@@ -102,7 +102,7 @@ def _add_predict(parsers: Parsers) -> None:
     predict = parsers.add_parser(
         "predict",
         help="write a trained model's outputs",
-        description="Write what a trained model gives for the samples of a file, or of the run's own data.",
+        description="Write a trained model's outputs for the samples of a file, or of the run's own data.",
     )
     _add_run(predict)
     predict.add_argument("data", metavar="DATA", help="a file .npy, .npz or .h5, or train, validation or test")
@@ -112,7 +112,7 @@ def _add_predict(parsers: Parsers) -> None:
     )  # fmt: skip
     predict.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
     predict.add_argument("--force", action="store_true", help="replace FILE.h5 if it exists")
-    _add_json(predict, "what was written")
+    _add_json(predict, "the result")
     predict.set_defaults(command=commands.run_predict)
 
 
@@ -162,17 +162,17 @@ def _add_data(parsers: Parsers) -> None:
     )  # fmt: skip
     pack.add_argument("--seed", metavar="SEED", type=int, default=0, help="seed of the order; 0 if not given")
     pack.add_argument("--force", action="store_true", help="replace FILE.h5 if it exists")
-    _add_json(pack, "what was written")
+    _add_json(pack, "the result")
     pack.set_defaults(command=commands.run_pack)
 
 
 def _add_plan(parsers: Parsers) -> None:
     plan = parsers.add_parser(
         "plan",
-        help="say how large a job would be",
+        help="show the size of a job",
         description=(
-            "Describe a job without training: its layers, their sizes, what each rank would hold; and propose how "
-            "many ranks should be servers."
+            "Describe a job without training: its layers, their sizes, and the memory of each rank; and propose a "
+            "number of servers."
         ),
     )
     plan.add_argument(
@@ -180,7 +180,7 @@ def _add_plan(parsers: Parsers) -> None:
     )
     plan.add_argument(
         "--ranks", metavar="N", type=int,
-        help="say what each of N ranks would do; without --set topology.servers also how many servers are best",
+        help="show the work of each of N ranks, and, without --set topology.servers, the best number of servers",
     )  # fmt: skip
     plan.add_argument("--apply", action="store_true", help="write the proposed topology into CONFIG")
     _add_overrides(plan)
@@ -194,7 +194,7 @@ def _add_submit(parsers: Parsers) -> None:
         help="train in a batch job",
         description=(
             "Write a batch script for Slurm, PBS or Flux beside the runs, and submit it. The job saves before its time "
-            "is up, queues itself again, and goes on from its last checkpoint."
+            "is up, queues itself again, and continues from its last checkpoint."
         ),
     )
     submit.add_argument("config", metavar="CONFIG", type=user_path, help="a TOML file, such as jobs/digits.toml")
@@ -203,16 +203,16 @@ def _add_submit(parsers: Parsers) -> None:
     submit.add_argument("--time", metavar="H:MM:SS", required=True, help="the job's time")
     submit.add_argument("--cores-per-rank", metavar="N", type=int, default=1, help="1 if not given")
     submit.add_argument("--gpus-per-node", metavar="N", type=int, default=0, help="0 if not given")
-    submit.add_argument("--queue", metavar="NAME", help="where the job waits; Slurm calls it a partition")
-    submit.add_argument("--account", metavar="NAME", help="who pays for it")
+    submit.add_argument("--queue", metavar="NAME", help="the job's queue, in Slurm its partition")
+    submit.add_argument("--account", metavar="NAME", help="the account to charge")
     submit.add_argument(
         "--setup", metavar="LINE", action="append",
-        help="a line that the script begins with, such as 'module load openmpi'; by default one that finds this mpidl",
+        help="a first line of the script, such as 'module load openmpi'; by default one that finds this mpidl",
     )  # fmt: skip
-    submit.add_argument("--scheduler", metavar="NAME", help="slurm, pbs or flux; the one whose command is there")
+    submit.add_argument("--scheduler", metavar="NAME", help="slurm, pbs or flux; by default the one that is installed")
     submit.add_argument(
         "--mpi", metavar="NAME",
-        help="what starts the ranks under Slurm: srun by pmix (Open MPI) or pmi2 (MPICH, Intel MPI), or mpirun",
+        help="start of the ranks under Slurm: srun with pmix (Open MPI) or pmi2 (MPICH, Intel MPI), or mpirun",
     )  # fmt: skip
     submit.add_argument("--print", dest="only_print", action="store_true", help="only print the script")
     _add_overrides(submit)
@@ -221,11 +221,11 @@ def _add_submit(parsers: Parsers) -> None:
 
 def _add_doctor(parsers: Parsers) -> None:
     doctor = parsers.add_parser(
-        "doctor", help="test this machine's MPI", description="Test what this machine's MPI can do, and how fast."
+        "doctor", help="test this machine's MPI", description="Test the features and the speed of this machine's MPI."
     )
     doctor.add_argument(
         "--save", metavar="FILE", type=user_path, nargs="?", const=measured_file(),
-        help="keep what was measured for plan and simulate, in FILE or ~/.config/mpidl/measured.toml",
+        help="write measurements for plan and simulate to FILE or ~/.config/mpidl/measured.toml",
     )  # fmt: skip
     doctor.set_defaults(command=commands.run_doctor)
 

@@ -1,6 +1,6 @@
-"""What each command does, from its arguments to an exit code.
+"""The commands, from their arguments to an exit code.
 
-What a command needs is imported when it runs: NumPy only after threads are limited.
+Each imports its modules when it runs, so that NumPy is imported only after threads are limited.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from mpidl.report import results
 if TYPE_CHECKING:
     from mpidl.config import Config
 
-#: Exit code of a run that a signal stopped after it was saved (EX_TEMPFAIL: schedulers take it as "requeue me").
+#: Exit code of a run stopped by a signal after saving (EX_TEMPFAIL, "requeue me" to schedulers).
 INTERRUPTED = 75
-#: The largest step that a checkpoint can have.
+#: The largest step of a checkpoint.
 LARGEST = (1 << 63) - 1
-#: Keys of the topology that `mpidl plan` proposes unless they are given.
+#: Keys that `mpidl plan` proposes unless they are given.
 TOPOLOGY = ("topology.servers", "topology.partitions", "topology.stages")
-#: The most ranks, replicas or pixels that a command takes.
+#: Limit of a command's numbers of ranks, replicas or pixels.
 MOST = 1_000_000
 
 
@@ -48,22 +48,22 @@ def run_train(arguments: argparse.Namespace) -> int:
     code = INTERRUPTED if summary.get("interrupted") else 0
     if started.rank == 0:
         _tell_done(code, started.size)
-        # A run is done, whether anyone reads of it or not.
+        # A closed stdout doesn't change the exit code.
         with tolerate_closed(STDOUT, lambda: None):
             _show(summary, arguments.json, results.summary)
     return code
 
 
 def _tell_done(code: int, ranks: int) -> None:
-    """Tell the launcher, if it listens, that all is written; the exit code will be `code`."""
+    """Inform the launcher, if it listens, that everything is written and the exit code will be `code`."""
     marks.tell(marks.saved(code))
     if ranks > 1:
-        # This, and the end of the progress bar, are still on their way through the launcher.
+        # This, and the end of the progress bar, need time to pass through the launcher.
         time.sleep(0.2)
 
 
 def _ranks(arguments: argparse.Namespace) -> int:
-    """Return how many ranks are to do the work: those that have been started, or more."""
+    """Return the requested number of ranks: those already started, or more."""
     started = environment.world().size
     ranks: int = started if arguments.ranks is None else arguments.ranks
     _check_number("-n", ranks)
@@ -155,7 +155,7 @@ def _launch_prediction(arguments: argparse.Namespace, ranks: int) -> int:
 
 
 def _step(arguments: argparse.Namespace) -> int | str | None:
-    """Return the checkpoint that is asked for: a step, "best", or None."""
+    """Return the requested checkpoint: a step, "best", or None."""
     step: str | None = arguments.step
     if step in (None, "best"):
         return step

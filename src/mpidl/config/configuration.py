@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
 from mpidl.config import toml
-from mpidl.config.combinations import check_partitions, check_relay
 from mpidl.config.earlier import modernise
 from mpidl.config.sections import (
     CheckpointSection,
@@ -22,7 +21,7 @@ from mpidl.config.sections import (
     PythonData,
     RunSection,
 )
-from mpidl.config.topology import TopologySection
+from mpidl.config.topology import TopologySection, check_partitions, check_relay
 from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Factory, Source
 from mpidl.errors import UsageError, nearest, shown
@@ -33,8 +32,7 @@ __all__ = ["SECTIONS", "Config", "from_dict", "load", "read", "set_keys"]
 
 Named = TypeVar("Named")
 
-#: The class of each section whose keys are always the same. The section ``[data]`` also has the keys of the source that
-#: it names.
+#: The class of each section with fixed keys. The section ``[data]`` also has the keys of its source.
 SECTIONS: dict[str, type] = {
     "run": RunSection,
     "data": DataSection,
@@ -47,10 +45,10 @@ SECTIONS: dict[str, type] = {
     "debug": DebugSection,
 }
 
-#: Sections whose keys are those of the class that they name, in `ALGORITHMS` and `RULES`.
+#: Sections that name a class in `ALGORITHMS` or `RULES`, and have its keys.
 NAMING = ("algorithm", "server")
 
-#: Keys that take the place of another key of their section.
+#: Keys that replace another key of their section.
 INSTEAD = {
     ("run", "epochs"): "steps",
     ("run", "steps"): "epochs",
@@ -67,14 +65,14 @@ class Config:
     Attributes
     ----------
     data_source : Source
-        What ``data.source`` names, with its own keys of ``[data]``.
+        The source named by ``data.source``, with its own keys of ``[data]``.
     algorithm : Algorithm
-        What ``algorithm.name`` names, with its own keys.
+        The algorithm named by ``algorithm.name``, with its own keys.
     rule : Rule or None
-        What ``server.rule`` names, with its own keys; the algorithm's default where it names none. None where the
-        algorithm leaves no choice of rule.
+        The rule named by ``server.rule``, with its own keys, or the algorithm's default. None if there is no choice of
+        rule.
     run, data, model, rate, topology, checkpoint, device, virtual, debug
-        The other sections; `SECTIONS` gives their classes.
+        The other sections, of the classes in `SECTIONS`.
     """
 
     run: RunSection
@@ -96,7 +94,7 @@ class Config:
         return self.topology.servers if self.algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return the configuration as a mapping of sections, which `from_dict` turns into an equal one."""
+        """Return the configuration as a mapping of sections, for `from_dict`."""
         plain = {name: _table(getattr(self, name)) for name in SECTIONS}
         plain["data"] = {"source": self.data_source.name, **_table(self.data_source), **plain["data"]}
         naming = {"algorithm": {"name": self.algorithm.name, **_table(self.algorithm)}}
@@ -105,7 +103,7 @@ class Config:
         return {name: plain[name] for name in ("run", "data", "model")} | naming | plain
 
     def to_toml(self) -> str:
-        """Return the configuration as TOML text, which `load` turns into an equal one."""
+        """Return the configuration as TOML text, for `load`."""
         return toml.dump(self.to_dict())
 
 
@@ -117,12 +115,12 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     path : str or Path
         The file; its name without suffix names the run unless ``run.name`` does.
     overrides : sequence of str
-        ``"section.key=value"``: each takes the place of the file's key. The value is TOML, or else a bare string.
+        ``"section.key=value"``: each replaces the file's key. The value is TOML or a bare string.
 
     Raises
     ------
     UsageError
-        The file doesn't exist or is not TOML, or what `from_dict` raises.
+        The file doesn't exist or is not TOML, or an error of `from_dict`.
     """
     values = read(path)
     for override in overrides:
@@ -131,7 +129,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file as a mapping of sections, with ``run.name``, which `from_dict` has yet to check.
+    """Read a TOML file as an unchecked mapping of sections, with ``run.name``.
 
     Raises
     ------
@@ -157,9 +155,9 @@ def from_dict(
     Parameters
     ----------
     values : mapping
-        Sections as TOML gives them, or as their dataclasses; those of earlier versions are understood too.
+        Sections as read from TOML, or as their dataclasses; those of earlier versions are accepted too.
     data_source, algorithm, rule : optional
-        Used instead of what the sections ``[data]``, ``[algorithm]`` and ``[server]`` name.
+        Used instead of those named in the sections ``[data]``, ``[algorithm]`` and ``[server]``.
 
     Raises
     ------
@@ -194,7 +192,7 @@ def from_dict(
 
 
 def _source(values: Mapping[str, Any]) -> Source:
-    """Return the source that ``data.source`` names."""
+    """Return the source named by ``data.source``."""
     table = values.get("data", {})
     if isinstance(table, Mapping) and table.get("source") == PythonData.name:
         return PythonData()
@@ -204,7 +202,7 @@ def _source(values: Mapping[str, Any]) -> Source:
 
 
 def _rule(algorithm: Algorithm, values: Mapping[str, Any], rule: Rule | None) -> Rule | None:
-    """Return `rule`, else that of ``[server]``, where keys not given are those of the algorithm's default rule."""
+    """Return `rule`, or that of ``[server]``, with the missing keys of the algorithm's default rule."""
     default, table = algorithm.default_rule, values.get("server", {})
     if default is None:
         return None
@@ -223,7 +221,7 @@ def _named(
     default: str | None = None,
     beside: Sequence[str] = (),
 ) -> Named:
-    """Return what a section's `key` names, built from the section's keys other than those of `beside`."""
+    """Return the object named by a section's `key`, built from the section's keys other than those of `beside`."""
     table = values.get(section, {})
     schema.check_table(section, table)
     if key not in table and default is None:
@@ -249,7 +247,7 @@ def _table(instance: Any) -> dict[str, Any]:
 
 
 def _override(values: dict[str, Any], override: str) -> None:
-    """Put one ``section.key=value`` into `values`; the section may be within another, such as ``data.augment``."""
+    """Set one ``section.key=value`` in `values`; the section may be within another, such as ``data.augment``."""
     name, equals, text = override.partition("=")
     *path, key = name.strip().split(".")
     if not (equals and path and all(path) and key):
@@ -264,7 +262,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def set_keys(table: Mapping[str, Any], section: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `table` of a section with the `given` keys, without the keys that those take the place of."""
+    """Return the `table` of a section with the `given` keys, without the keys that these replace."""
     schema.check_table(section, table)
     replaced = {INSTEAD.get((section, key)) for key in given}
     return {**{key: value for key, value in table.items() if key not in replaced}, **given}

@@ -13,7 +13,7 @@ __all__ = ["modernise"]
 #: Renamed sections.
 RENAMED = {"test": "debug"}
 
-#: Removed keys that had one valid value, and the reason to give for any other.
+#: Removed keys that had one valid value, and the reason in the error for any other.
 RETIRED = {
     ("topology", "standby"): (0, "every rank has work"),
 }

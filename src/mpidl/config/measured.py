@@ -1,4 +1,4 @@
-"""What ``mpidl doctor --save`` keeps of a machine and its network: a TOML file, and the costs that follow from it."""
+"""The measurements of ``mpidl doctor --save`` of a machine and its network: a TOML file, and the costs from it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,7 @@ HEADER = "# Measured by `mpidl doctor --save`: bytes, operations of floating poi
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(Checked):
-    """Where and when something was measured.
-
-    Attributes
-    ----------
-    hosts : tuple of str
-    mpi, date : str
-        The MPI library, and when.
-    """
+    """The hosts, the MPI library and the date of a measurement."""
 
     hosts: tuple[str, ...]
     mpi: str
@@ -52,13 +45,13 @@ class Node(Measurement):
     memcpy : float
         Bytes per second of a copy in memory.
     update : float
-        Bytes of gradient per second that a server applies, by Adagrad.
+        Bytes of gradient per second that a server applies by Adagrad.
     flops : float
-        Operations per second of a gradient, of dense layers.
+        Operations per second of a gradient of dense layers.
     flops_of : dict of str to float
-        The same of other types of layers.
+        The same for other types of layers.
     parameter_bandwidth, elements, elements_of
-        See `Costs`.
+        As in `Costs`.
     """
 
     cores: Count
@@ -74,14 +67,14 @@ class Node(Measurement):
 
 @dataclass(frozen=True, kw_only=True)
 class Link(Measurement):
-    """``[within]`` and ``[between]``: a rank and another of its node, or of another node.
+    """``[within]`` and ``[between]``: the link between two ranks of a node, or of two nodes.
 
     Attributes
     ----------
     push_bandwidth, fetch_bandwidth, send_bandwidth : float
         Bytes per second of long puts into a window, gets from one, and sends.
     push_latency, fetch_latency, send_latency : float
-        Seconds of the same of 8 bytes.
+        Seconds of the same with 8 bytes.
     """
 
     push_bandwidth: Speed
@@ -94,13 +87,7 @@ class Link(Measurement):
 
 @dataclass(frozen=True)
 class Measured:
-    """All that was measured; what wasn't is None.
-
-    Attributes
-    ----------
-    node : Node, optional
-    within, between : Link, optional
-    """
+    """All measurements; None for those that weren't made."""
 
     node: Node | None = None
     within: Link | None = None
@@ -108,7 +95,7 @@ class Measured:
 
     @property
     def costs(self) -> Costs:
-        """Costs on these nodes; the defaults of `Costs` for what wasn't measured."""
+        """Costs on these nodes, with the defaults of `Costs` for missing measurements."""
         costs = Costs()
         if self.node is not None:
             memory = self.node.memory // self.node.cores
@@ -137,7 +124,7 @@ def read(path: Path) -> Measured:
     Raises
     ------
     UsageError
-        It can't be read, or isn't what `save` writes.
+        It can't be read, or is not a file of `save`.
     """
     sections = toml.read(path)
     try:
@@ -149,7 +136,7 @@ def read(path: Path) -> Measured:
 
 
 def save(path: Path, measured: Measured) -> None:
-    """Write what was measured into a file; what it has of other links stays there.
+    """Write measurements into a file, which keeps those of other links.
 
     Raises
     ------

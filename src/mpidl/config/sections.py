@@ -1,4 +1,4 @@
-"""The sections of a configuration whose keys are always the same, each a checked dataclass."""
+"""The sections of a configuration with fixed keys, each a checked dataclass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True)
 class RunSection(Checked):
-    """``[run]``: how long a run is, and where its files go.
+    """``[run]``: the length of a run, and the directory of its files.
 
     Attributes
     ----------
@@ -37,13 +37,13 @@ class RunSection(Checked):
     dir : str
         Directory of all runs; ``~`` is your home directory.
     epochs, steps : int, optional
-        Length of the run: passes over the training data, or minibatches of all replicas together. One of them
-        is set; 10 epochs if neither is given.
+        Length of the run: passes over the training data, or minibatches of all replicas together. Only one can be
+        given; 10 epochs by default.
     seed : int
         Determines the initial parameters and the order of the data.
     deterministic : bool
         Make the whole run, not only its start, independent of the number of servers and of timing. Libraries round
-        differently with other numbers of threads: set OMP_NUM_THREADS where bits count.
+        differently with other numbers of threads: set OMP_NUM_THREADS if bits matter.
     metrics : list of str
         Figures of evaluations beside loss and accuracy: names in `mpidl.metrics.METRICS`, and ``"module:function"`` for
         a function of (outputs, targets) that returns a sum over a batch and its divisor.
@@ -117,17 +117,16 @@ class DataSection(Checked):
     batch : int
         Samples in a minibatch of one replica.
     validation : float, optional
-        Share of the training samples, chosen by ``run.seed``, that is not trained on: the model is evaluated on them
-        after each epoch, and on the test data at the end only.
+        Fraction of the training samples, chosen by ``run.seed``, that is held out: the model is evaluated on these
+        after each epoch, and on the test data only at the end.
     portion : int
-        Samples given to a replica at a time, a multiple of `batch`; four batches if not given.
+        Samples assigned to a replica at a time, a multiple of `batch`; four batches if not given.
     shuffle : {"samples", "portion"}
         The order of an epoch: a permutation of all samples; or one of portions, which are blocks of neighbours, and of
-        the samples in each. By default portions with ``hdf5``, where neighbours are read together, else samples.
+        the samples in each. By default portions with ``hdf5``, where neighbours are read together, otherwise samples.
     keep : {"files", "memory", "distributed"}
-        Where the samples are. "files": as the source has them. "memory": each node reads them once, and keeps them in
-        memory that its workers share. "distributed": each node reads and keeps a part of them, and asks the others for
-        theirs.
+        Storage of the samples. "files": the source. "memory": memory shared by the workers of a node, which reads the
+        samples once. "distributed": each node reads a part of them into memory, and fetches the rest from the others.
     augment : Augmentation
         ``[data.augment]``.
     normalise : Normalisation
@@ -150,13 +149,13 @@ class DataSection(Checked):
             raise UsageError(f"portion: {self.portion}, expected a multiple of data.batch ({self.batch})")
 
     def by_portions(self, split: Split) -> bool:
-        """Return whether portions are blocks of neighbours; see `shuffle`."""
+        """Return whether portions are blocks of neighbours, as `shuffle` says."""
         return split.contiguous if self.shuffle is None else self.shuffle == "portion"
 
 
 @dataclass(frozen=True)
 class PythonData:
-    """The source, ``data.source = "python"``, of a run whose data were given by a Python script."""
+    """``data.source = "python"``: the source of a run whose data were given by a Python script."""
 
     name: ClassVar[str] = PYTHON
 
@@ -169,7 +168,7 @@ class PythonData:
 
 
 def source_of(data: Dataset | Source) -> Source:
-    """Return what a configuration says of data that a Python script gives."""
+    """Return a configuration's source for data given by a Python script."""
     return PythonData() if isinstance(data, Dataset) or data.name == PYTHON else data
 
 
@@ -188,7 +187,7 @@ class ModelSection(Checked):
         A name in `mpidl.nn.LOSSES`. For a module that a factory returns without its loss: the name of a loss of
         `torch.nn.functional`, or ``"module:function"``.
     label_smoothing : float
-        Label smoothing of softmax cross-entropy; see `mpidl.nn.SoftmaxCrossEntropy`.
+        Label smoothing of `mpidl.nn.SoftmaxCrossEntropy`.
     l2 : float
         Adds ``l2 / 2`` times the sum of the squared weights to the loss.
     clip : float, optional
@@ -200,12 +199,12 @@ class ModelSection(Checked):
     compile : bool
         For modules: compile them by `torch.compile`.
     micro_batches : int
-        For modules: compute gradients in so many pieces of a batch, where memory is short.
+        For modules: number of pieces of a batch whose gradients are computed one by one, to save memory.
     group : tuple of Group
-        ``[[model.group]]``: parameters that are trained in a way of their own.
+        ``[[model.group]]``: parameters with their own training settings.
     initial : str, optional
-        A file whose trained values a new run begins with: .safetensors, .npz, a state_dict of PyTorch (.pt, .pth), a
-        run's directory or one of its checkpoints. Names and shapes are those of the model.
+        A file of initial values for a new run: .safetensors, .npz, a state_dict of PyTorch (.pt, .pth), a run's
+        directory or one of its checkpoints. Names and shapes are those of the model.
     """
 
     layer: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
@@ -239,7 +238,7 @@ class ModelSection(Checked):
         if self.label_smoothing and self.loss != SoftmaxCrossEntropy.name:
             raise UsageError(f"label_smoothing: {self.label_smoothing:g}, the loss {self.loss!r} takes none")
         for key in self.of_modules:
-            raise UsageError(f"{key}: is for modules that model.factory returns, not for [[model.layer]]")
+            raise UsageError(f"{key}: only for modules returned by model.factory, not for [[model.layer]]")
 
     def _check_factory(self) -> None:
         for key in ("label_smoothing", "l2", "clip"):
@@ -256,7 +255,7 @@ class ModelSection(Checked):
 
 @dataclass(frozen=True)
 class CheckpointSection(Checked):
-    """``[checkpoint]``: when to save, and what to keep.
+    """``[checkpoint]``: the interval and the number of checkpoints.
 
     Attributes
     ----------
@@ -272,16 +271,16 @@ class CheckpointSection(Checked):
 
 @dataclass(frozen=True)
 class DeviceSection(Checked):
-    """``[device]``: where ranks compute.
+    """``[device]``: the devices that ranks compute on.
 
     Attributes
     ----------
     kind : {"auto", "cpu", "cuda"}
-        Device of the workers; "auto" is a GPU if there is one that works, else the CPU.
+        Device of the workers; "auto" is a GPU if there is one that works, otherwise the CPU.
     transfer : {"auto", "direct", "staged"}
-        Whether MPI is given a GPU's memory, or pinned memory of the host; "auto" asks the MPI library.
+        Whether MPI accesses a GPU's memory directly, or pinned memory of the host; "auto" asks the MPI library.
     shards : bool
-        Whether servers use that device too, for their shards and the rule.
+        Whether servers also use that device, for their shards and the rule.
     """
 
     kind: Literal["auto", "cpu", "cuda"] = "auto"
@@ -296,16 +295,16 @@ class DeviceSection(Checked):
 
 @dataclass(frozen=True)
 class DebugSection(Checked):
-    """``[debug]``: make a worker slow, to see how an algorithm copes with it.
+    """``[debug]``: a slow worker, to test how an algorithm copes with it.
 
     Attributes
     ----------
     slow_worker : int, optional
         Number of the worker whose gradients take longer.
     slow_factor : float
-        How many times as long they take.
+        Factor of the time of its gradients.
     gradient_seconds : float
-        Shortest time in seconds that any worker takes for a gradient, before `slow_factor`.
+        Least time of any worker's gradient in seconds, before `slow_factor`.
     """
 
     slow_worker: Annotated[int, Meta(ge=0)] | None = None
@@ -313,6 +312,6 @@ class DebugSection(Checked):
     gradient_seconds: Annotated[float, Meta(ge=0)] = 0.0
 
     def delay(self, worker: int) -> Callable[[float], float]:
-        """Return a function from the seconds that a worker's gradient took to the seconds to sleep after it."""
+        """Return a function from the seconds of a worker's gradient to the seconds to sleep after it."""
         factor = self.slow_factor if worker == self.slow_worker else 1.0
         return lambda seconds: factor * max(seconds, self.gradient_seconds) - seconds

@@ -1,4 +1,4 @@
-"""TOML files: read with errors for people, written, and changed."""
+"""TOML files: reading with one-line errors, writing and changing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        The file doesn't exist, can't be read or is not TOML; the line says which file and where in it.
+        The file doesn't exist, can't be read or is not TOML; the error names the file and the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str) -> Any:
-    """Return the TOML value that `text` stands for, or `text` itself where it stands for none: a bare string."""
+    """Return the TOML value of `text`, or, if it is none, `text` itself as a bare string."""
     try:
         values = _loads(f"value = {text}")
     except _BeyondPython as error:
@@ -55,11 +55,11 @@ def parse(text: str) -> Any:
 
 
 class _BeyondPython(Exception):
-    """A document that TOML allows and Python can't take."""
+    """A valid TOML document that Python can't represent."""
 
 
 def _loads(text: str) -> dict[str, Any]:
-    """Return the values of a document, all of which have a text again."""
+    """Return the values of a document, which can be written as text again."""
     try:
         values = tomllib.loads(text)
         repr(values)
@@ -73,7 +73,7 @@ def _loads(text: str) -> dict[str, Any]:
 
 
 def dump(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return `sections` as TOML text that `read` gives back: None is left out, tuples become arrays.
+    """Return `sections` as TOML text that `read` accepts: None is left out, tuples become arrays.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def dump(sections: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def change(path: Path, section: str, values: Mapping[str, Any]) -> None:
-    """Set keys of a section of a TOML file; its other lines, and all comments, stay as they are.
+    """Set keys of a section of a TOML file without changing its other lines and comments.
 
     Raises
     ------

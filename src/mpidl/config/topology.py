@@ -1,4 +1,4 @@
-"""``[topology]``: how the ranks share the work."""
+"""``[topology]``: the division of the work over the ranks, and checks that it suits the algorithm and the run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mpidl import schema
-from mpidl.config.sections import Count
+from mpidl.algorithms import Algorithm, Exchange
+from mpidl.config.sections import Count, RunSection
 from mpidl.errors import UsageError
 from mpidl.partition.schedules import SCHEDULES
 from mpidl.schema import Checked
@@ -14,28 +15,28 @@ from mpidl.schema import Checked
 
 @dataclass(frozen=True)
 class TopologySection(Checked):
-    """``[topology]``: how the ranks share the work. The replicas are formed by the ranks that are not servers.
+    """``[topology]``: the division of the work over the ranks. Ranks other than servers form the replicas.
 
     Attributes
     ----------
     servers : int
-        Number of ranks that hold the parameters, a part each; ignored by algorithms without servers.
+        Number of ranks that hold a part of the parameters each; ignored by algorithms without servers.
     partitions : int
-        Number of ranks that the model of each replica is cut over.
+        Number of ranks that share the model of each replica.
     stages : int
-        Into how many runs of consecutive layers a replica's model is cut. Each is computed by its share of the
+        Number of runs of consecutive layers into which a replica's model is cut. Each is computed by its share of the
         replica's ranks, and minibatches pass through them in micro-batches.
     schedule : {"gpipe", "one_forward_one_backward", "zero_bubble"}
-        The order in which a stage computes micro-batches.
+        The order of micro-batches in a stage.
     micro_batches : int, optional
-        Into how many micro-batches a minibatch is divided; four for each stage if not given.
+        Number of micro-batches in a minibatch; four for each stage if not given.
     transport : {"auto", "windows", "mixed", "messages"}
-        How pushes, fetches and counters travel: through MPI windows; through windows between the ranks of a node and
-        as messages between nodes ("mixed"); as messages between any two ranks; or, by "auto", through windows where
-        all ranks are on one node, else mixed.
+        Transport of pushes, fetches and counters: MPI windows; windows between the ranks of a node and messages
+        between nodes ("mixed"); messages between any two ranks; or, by "auto", windows if all ranks are on one node,
+        otherwise mixed.
     relay : bool
-        Whether one rank of each node that has not all servers, and at least two replicas, is its relay: it sends the
-        servers the sum of what their workers push, and fetches for all of them.
+        Whether each node with at least two replicas, and without all servers, gets a relay: a rank that sends the sum
+        of its workers' pushes to the servers, and fetches for all of them.
     """
 
     servers: Count = 1
@@ -59,6 +60,28 @@ class TopologySection(Checked):
 
     @property
     def pipeline(self) -> dict[str, Any]:
-        """The schedule and the number of micro-batches: arguments of models that are cut."""
+        """The schedule and the number of micro-batches, as arguments of cut models."""
         default = 4 * self.stages if self.stages > 1 else 1
         return {"schedule": self.schedule, "micro_batches": self.micro_batches or default}
+
+
+def check_partitions(topology: TopologySection, algorithm: Algorithm) -> None:
+    """Raise UsageError if the model is cut and the algorithm needs it whole."""
+    if topology.partitions > 1 and algorithm.exchange is Exchange.SHARED_MEMORY:
+        found = f"topology.partitions: {topology.partitions}"
+        raise UsageError(f"{found}, but {algorithm.name}'s replicas share one whole vector, expected 1")
+
+
+def check_relay(topology: TopologySection, algorithm: Algorithm, run: RunSection) -> None:
+    """Raise UsageError if there are relays but the algorithm or the run needs the pushes of single workers."""
+    if not topology.relay:
+        return
+    found = "topology.relay: true, but"
+    if algorithm.exchange is not Exchange.SERVERS:
+        raise UsageError(f"{found} {algorithm.name} exchanges by {algorithm.exchange.value}, without pushes")
+    if algorithm.max_staleness is not None:
+        raise UsageError(f"{found} algorithm.max_staleness drops single pushes, expected false")
+    if not algorithm.policy(1).sums:
+        raise UsageError(f"{found} servers need single pushes of {algorithm.name}, expected false")
+    if run.deterministic:
+        raise UsageError(f"{found} run.deterministic is true and needs single pushes, expected false")

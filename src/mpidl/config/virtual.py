@@ -1,4 +1,4 @@
-"""The section ``[virtual]``: how long things take on a simulated cluster."""
+"""The section ``[virtual]``: durations on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Positive = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True)
 class Slow(Checked):
-    """``[[virtual.slow]]``: a replica that is slow.
+    """``[[virtual.slow]]``: a slow replica.
 
     Attributes
     ----------
     replica : int
         Number of the replica, from 0.
     factor : float
-        How many times as long its gradients take.
+        Factor of the time of its gradients.
     """
 
     replica: Annotated[int, Meta(ge=0)]
@@ -40,23 +40,23 @@ class VirtualSection(Checked):
     Attributes
     ----------
     calibration : str, optional
-        Directory of a real run, or a file of ``mpidl doctor --save``. Its measurements are used for what isn't given
-        here. If neither this nor `compute` is given, those of the user's own file are.
+        Directory of a real run, or a file of ``mpidl doctor --save``, with measurements for keys that aren't given
+        here. If neither this nor `compute` is given, those of the user's own file are used.
     compute, latency, service : str or float, optional
-        Seconds that a gradient takes, that a message between a replica and a server takes whatever its size, and that
-        a server takes for a push: a number, "constant:SECONDS", "jitter:MEAN:DEVIATION", "uniform:LOW:HIGH" or
+        Seconds of a gradient, of a message between a replica and a server regardless of its size, and of a server's
+        work on a push: a number, "constant:SECONDS", "jitter:MEAN:DEVIATION", "uniform:LOW:HIGH" or
         "exponential:MEAN".
     bandwidth : float, optional
-        Bytes per second of a node's network card, in each direction. All that passes the card at the same time shares
-        it fairly. With `cores`, bytes per second of a copy.
+        Bytes per second of a node's network card, in each direction, shared fairly by simultaneous messages. With
+        `cores`, bytes per second of a copy.
     memory_bandwidth : float, optional
-        Bytes per second from one rank to another of its node, past the card.
+        Bytes per second between ranks of one node.
     ranks_per_node : int, optional
-        Number of consecutive ranks on each node; each rank has a node of its own if not given.
+        Number of consecutive ranks on each node; each rank has its own node if not given.
     cores : int, optional
-        Number of cores that all ranks share, on one node; each rank has its own if not given.
+        Number of cores of one node that all ranks share; each rank has its own if not given.
     slow : tuple of Slow
-        ``[[virtual.slow]]``: replicas that are slow.
+        ``[[virtual.slow]]``: slow replicas.
     death : tuple of Death
         ``[[virtual.death]]``: replicas that die, and may return.
     """
@@ -78,10 +78,12 @@ class VirtualSection(Checked):
             if getattr(self, key) is not None:
                 parse(str(getattr(self, key)), key)
         if self.ranks_per_node is not None and self.cores is not None:
-            raise UsageError(f"ranks_per_node: {self.ranks_per_node}, but cores are those of one node for all ranks")
+            raise UsageError(
+                f"ranks_per_node: {self.ranks_per_node}, can't be combined with cores, which is for one node"
+            )
 
     def measurements(self) -> Path | None:
-        """Return the file of ``mpidl doctor --save`` that durations are to come from, if any."""
+        """Return the file of ``mpidl doctor --save`` to take durations from, if any."""
         if self.calibration is not None:
             path = user_path(self.calibration)
             return path if path.is_file() else None
@@ -89,7 +91,7 @@ class VirtualSection(Checked):
         return own if self.compute is None and own.is_file() else None
 
     def times(self, replicas: int, measured: Times | None = None) -> Times:
-        """Return the durations on a cluster of `replicas`; those measured, or of `calibration`, where none are given.
+        """Return the durations on a cluster of `replicas`; missing ones are `measured`, or those of `calibration`.
 
         Raises
         ------
@@ -132,17 +134,12 @@ class VirtualSection(Checked):
 
 
 def calibrate(run: Path) -> Times:
-    """Return the durations that a run measured.
-
-    Parameters
-    ----------
-    run : Path
-        Directory of a run on MPI ranks.
+    """Return the durations measured by a run on MPI ranks.
 
     Raises
     ------
     UsageError
-        The directory has no summary with measurements.
+        The run's directory has no summary with measurements.
     """
     try:
         timing: dict[str, Any] = json.loads((run / "summary.json").read_text())["timing"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from mpidl.algorithms import Exchange
 from mpidl.config import Config, toml
-from mpidl.config.combinations import check_relay
 from mpidl.config.sections import DataSection
+from mpidl.config.topology import check_relay
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.job import Job
