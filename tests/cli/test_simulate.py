@@ -128,7 +128,7 @@ def calibration(path):
         ),
         (
             [DIGITS, "--replicas", "2", "--set", "virtual.cores=2", "--set", "virtual.ranks_per_node=2"],
-            "virtual.ranks_per_node: 2, can't be combined with cores: these are one node's",
+            "virtual.ranks_per_node: 2, can't be combined with cores, which is for one node",
         ),
     ],
 )
