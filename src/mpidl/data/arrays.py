@@ -157,19 +157,9 @@ class Member:
 
 
 class MappedSplit(Split):
-    """Samples whose inputs are in a mapped file, and are converted batch by batch.
+    """Samples whose inputs are in a mapped file, and are converted batch by batch, as a `Gatherer` does.
 
-    Parameters
-    ----------
-    inputs, targets : Column
-        Of mapped arrays; targets are read into memory.
-    integers, double : bool
-        Whether integer inputs stay integers, and whether float64 numbers stay float64.
-
-    Raises
-    ------
-    UsageError
-        A target is not finite.
+    Targets are read into memory; UsageError if one is not finite.
     """
 
     by_parts = True

@@ -30,7 +30,6 @@ class BatchMaker:
 
         Parameters
         ----------
-        split : str
         indices : array (n,) of int64
         begin : callable
             Called with the index of each sample before it is read, and with -1 after the last.

@@ -137,7 +137,6 @@ class CachedSplit(Split):
 
     Parameters
     ----------
-    split : Split
     cached : Cached
         Its samples, which several such splits may share.
     integers, double : bool

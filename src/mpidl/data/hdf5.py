@@ -81,15 +81,7 @@ class _Block:
 
 
 class Hdf5Split(Split):
-    """Samples of an HDF5 file, read block by block.
-
-    Parameters
-    ----------
-    inputs, targets : Column
-        Columns of h5py datasets.
-    integers, double : bool
-        Whether integer inputs stay integers, and whether float64 numbers stay float64.
-    """
+    """Samples in columns of h5py datasets, read block by block, and converted as a `Gatherer` does."""
 
     contiguous = by_parts = True
 

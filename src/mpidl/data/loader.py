@@ -17,10 +17,8 @@ class Loader:
 
     Parameters
     ----------
-    schedule : Schedule
-    split : Split
     take : callable
-        Takes a ticket: returns a value of the counter that all workers share, each value once.
+        Takes a ticket: a value of the counter that all workers share, each value once.
     on_epoch : callable
         Called with an epoch's number (from 1) by the worker that takes the first portion after it.
     resumed : sequence of (int, int)

@@ -122,8 +122,7 @@ class Schedule:
     Parameters
     ----------
     portions : Portions
-    epochs : int, optional
-    steps : int, optional
+    epochs, steps : int, optional
         Length of the run in epochs, or in minibatches summed over the replicas; exactly one is given.
     next_portion : int
         First portion that hasn't been taken yet; 0 unless the run is resumed.
@@ -188,12 +187,7 @@ class Schedule:
     def position(self, taken: int, beyond: Collection[int] = ()) -> tuple[int, list[tuple[int, int]]]:
         """Return the position from which another schedule hands out what this one has not.
 
-        Parameters
-        ----------
-        taken : int
-            All tickets below it have been taken.
-        beyond : collection of int
-            Tickets from `taken` on that have been taken.
+        All tickets below `taken` have been taken, and those in `beyond`.
 
         Returns
         -------

@@ -17,17 +17,8 @@ from mpidl.errors import UsageError, shown
 class Unlabelled(Split):
     """Inputs without targets, which are None in batches; a batch reads all samples between its first and its last.
 
-    Parameters
-    ----------
-    inputs : Column
-        An array or a dataset of HDF5, (samples, *input_shape).
-    integers, double : bool
-        Whether integer inputs stay integers, and whether float64 numbers stay float64.
-
-    Raises
-    ------
-    UsageError
-        There are no samples, or their dtype is unknown.
+    The column (samples, *input_shape) is converted as a `Gatherer` does; UsageError if it has no samples, or its dtype
+    is unknown.
     """
 
     contiguous = True

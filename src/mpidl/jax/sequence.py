@@ -93,14 +93,7 @@ class JaxSequence(JaxModel):
 
 
 def sections(model: JaxModel, stages: int, costs: Sequence[float] | None = None) -> Sections:
-    """Cut a `JaxSequence` into stages.
-
-    Parameters
-    ----------
-    model : JaxModel
-    stages : int
-    costs : sequence of float, optional
-        Cost of each function, in any unit, such as measured seconds; by default, their numbers of parameters.
+    """Cut a `JaxSequence` into stages, as `mpidl.partition.sections.sections_of` does.
 
     Raises
     ------

@@ -24,7 +24,6 @@ class Tree:
 
     Parameters
     ----------
-    parameters : pytree
     name : str
         Name of the model in messages.
 

@@ -34,7 +34,6 @@ class Figures:
 
     Parameters
     ----------
-    metrics : sequence of Metric
     outputs : int
         Number of outputs of the model; 0 where it is not known yet, or not needed.
 

@@ -93,7 +93,6 @@ class OwnMetric(Metric):
     ----------
     key : str
         Its entry in ``run.metrics``, for errors.
-    name : str
     function : callable
         Called with the outputs and targets of a batch, as NumPy arrays; returns two numbers. The metric is the sum
         of the first over all batches, divided by that of the second.

@@ -27,7 +27,6 @@ class Target:
     figure : str
         The name of a figure, after "validation_" or "test_" if a split is given.
     comparison : {"<", "<=", ">", ">="}
-    value : float
     """
 
     figure: str
@@ -48,13 +47,7 @@ class Target:
 
 
 def parse(text: str, names: Sequence[str]) -> Target:
-    """Read a target.
-
-    Parameters
-    ----------
-    text : str
-    names : sequence of str
-        The figures of an evaluation: "loss", "accuracy" and those of ``run.metrics``.
+    """Read a target, given the figures of an evaluation: "loss", "accuracy" and those of ``run.metrics``.
 
     Raises
     ------

@@ -22,13 +22,6 @@ class Graph:
 
     Values are numbered: value 0 is the network's inputs, value i + 1 the outputs of layer i.
 
-    Parameters
-    ----------
-    layers
-        In topological order.
-    input_shape
-        Shape of one sample.
-
     Attributes
     ----------
     names : list of str
@@ -135,7 +128,6 @@ class Node(NamedTuple):
 
     Attributes
     ----------
-    layer : Layer
     operands : tuple of int
         Indices of the values that it takes.
     output : int

@@ -104,13 +104,7 @@ class Penalised:
     The loss includes half the weight decay times the sum of the squared parameters, and the gradient of frozen
     parameters is 0. Rates have no meaning.
 
-    Parameters
-    ----------
-    model : PlacedModel
-    segments : sequence of Segment
-        The segments of the model's vector.
-    total : callable
-        Returns the sum of a number over the ranks that compute the model together.
+    `total` returns the sum of a number over the ranks that compute the model together.
     """
 
     _adding = Sgd()

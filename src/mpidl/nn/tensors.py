@@ -22,9 +22,6 @@ class Tensors:
 
     Parameters
     ----------
-    layers : sequence of Layer
-    graph : Graph
-    dtype : dtype
     seed : int
         Seed of the initial parameters.
     xp : module

@@ -21,8 +21,6 @@ class Call:
 
     Attributes
     ----------
-    layer : Layer
-    workspace : Workspace
     inputs : list of array (n, *shape)
         One for each operand.
     outputs, output_gradient : array (n, *shape)
@@ -116,7 +114,6 @@ class Passes:
         NumPy or CuPy.
     dtype
         Dtype of values and gradients.
-    values : sequence of Value
     nodes : sequence of Node
         In the order of the forward pass.
     workspace : callable

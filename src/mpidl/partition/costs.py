@@ -66,7 +66,6 @@ class Costs:
 
         Parameters
         ----------
-        type : str
         operations : float
             Floating-point operations of its products, forward and backward.
         nbytes : float
@@ -110,7 +109,6 @@ class Basis(NamedTuple):
     ----------
     samples : int
         Samples of a minibatch.
-    costs : Costs
     itemsize : int
         Bytes of an element.
     ranks_per_node : int, optional

@@ -60,8 +60,6 @@ class Exchange:
 
     Parameters
     ----------
-    transfer : Transfer
-    group : Group
     xp
         NumPy or CuPy. CuPy arrays travel through the host's memory.
     sources, targets : sequence of array
@@ -69,7 +67,6 @@ class Exchange:
     tag : int
         The same on all ranks, and different for transfers that run at the same time. A transfer has an even tag, and
         its adjoint the next one: they never run at the same time, and share memory.
-    memory : Memory
     adds : bool
         Whether the sums are added to the targets rather than overwriting them.
     """

@@ -34,10 +34,6 @@ class Group(ABC):
 
     Messages from one rank to another with the same tag arrive in the order in which they are started. All ranks call
     collective methods in the same order.
-
-    Attributes
-    ----------
-    rank, size : int
     """
 
     rank: int

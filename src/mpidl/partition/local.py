@@ -19,7 +19,6 @@ class Movement(NamedTuple):
 
     Attributes
     ----------
-    source, target : Distribution
     tag : int
         Its number among all movements of the plan.
     departs, arrives : int or None
@@ -72,8 +71,6 @@ class Local:
 
     Parameters
     ----------
-    plan : Plan
-    rank : int
     shapes : sequence of tuple of int
         The shape of one sample of each step's whole value.
     as_is : set of int
@@ -202,7 +199,6 @@ def interior(layer: Layer, transfer: Transfer, rank: int) -> Range:
         The rank's layer.
     transfer : Transfer
         Of the layer's inputs (samples, height, ...).
-    rank : int
 
     Returns
     -------

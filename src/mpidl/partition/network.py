@@ -43,7 +43,6 @@ class CutNetwork(CompleteModel):
     ----------
     network : Network
         The whole network, of which nothing is allocated.
-    plan : Plan
     rank : int
         The rank's number in its replica.
     schedule : str

@@ -29,7 +29,6 @@ class PipeDream:
         The whole network.
     plan : Plan
         A plan with stages; the tensors of a stage may be cut over its ranks.
-    rank : int
 
     Attributes
     ----------

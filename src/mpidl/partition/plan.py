@@ -149,7 +149,6 @@ class Moving(NamedTuple):
         Its number, above 0.
     taker : int
         Index of the first step that takes it; the number of steps for the loss.
-    source, target : Distribution
     """
 
     name: str

@@ -26,26 +26,14 @@ class Program:
 
     Parameters
     ----------
-    plan : Plan
     local : Local
         The rank's part of the plan.
     tensors : Tensors
         Bound to the group.
-    sums : GradientSums
-        Sums of the tensors' gradients.
-    work : Pass
-        The arrays.
     samples : int
         Number of samples of all ranks together.
-    group : Group
-    xp
-        NumPy or CuPy.
     memory : Memory
         For messages; programs of the same slot share it, because only one of them runs at a time.
-
-    Attributes
-    ----------
-    work : Pass
     """
 
     def __init__(

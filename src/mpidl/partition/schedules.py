@@ -152,7 +152,6 @@ class MicroBatch(NamedTuple):
 
     Attributes
     ----------
-    samples : Range
     share : float
         Their share of the minibatch.
     slot : int

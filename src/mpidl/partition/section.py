@@ -26,7 +26,6 @@ class Sender:
 
     Parameters
     ----------
-    group : Group
     to : int
         The other rank.
     tag : int
@@ -111,7 +110,6 @@ class Section(CompleteModel):
     ----------
     whole : CompleteModel
         The whole model: it has the initial values.
-    plan : Sections
     rank : int
         The rank's number in its replica, and that of its stage.
     schedule : str

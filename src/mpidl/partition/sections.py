@@ -22,7 +22,6 @@ class Module(NamedTuple):
 
     Attributes
     ----------
-    trained, statistics : sequence of str
     cost : float, optional
         Cost of its forward pass per sample, in any unit; its number of trained parameters by default.
     """
@@ -69,8 +68,6 @@ def sections_of(model: CompleteModel, stages: int, costs: Sequence[float] | None
 
     Parameters
     ----------
-    model : CompleteModel
-    stages : int
     costs : sequence of float, optional
         Cost of each module, in any unit, such as measured seconds; by default, their numbers of parameters.
 
@@ -93,10 +90,8 @@ def cut_into_sections(modules: Sequence[Module], shapes: dict[str, tuple[int, ..
 
     Parameters
     ----------
-    modules : sequence of Module
     shapes : dict of str to tuple of int
         Shapes of the tensors.
-    stages : int
 
     Raises
     ------

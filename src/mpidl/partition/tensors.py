@@ -31,7 +31,6 @@ class Tensor(NamedTuple):
         The part that its layer takes.
     transfer : Transfer
         From the parts that all ranks hold to those that they take.
-    tag : int
     """
 
     step: int
@@ -43,17 +42,7 @@ class Tensor(NamedTuple):
 
 
 class Tensors:
-    """A rank's tensors.
-
-    Parameters
-    ----------
-    plan : Plan
-    rank : int
-    xp
-        NumPy or CuPy.
-    dtype : str
-    tag : int
-        The first tag of their transfers; each takes two.
+    """A rank's tensors; their transfers take two tags each, from `tag` on.
 
     Attributes
     ----------
@@ -127,17 +116,7 @@ class GradientSums:
     """Sums of the gradients of micro-batches, one after another.
 
     A layer writes the gradients of the first micro-batch into the sums, and those of the others into memory shared by
-    all layers.
-
-    Parameters
-    ----------
-    tensors : sequence of dict of str to Box
-        For each step of the plan, the boxes of the tensors that the rank's layer takes.
-    totals : sequence of dict of str to array
-        For each step, the arrays of the sums.
-    xp
-        NumPy or CuPy.
-    dtype : str
+    all layers. For each step of the plan, `tensors` are the boxes of the rank's tensors, and `totals` their sums.
     """
 
     def __init__(

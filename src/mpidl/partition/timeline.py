@@ -82,7 +82,6 @@ def timeline(schedule: Schedule, micro_batches: int, durations: Sequence[Duratio
 
     Parameters
     ----------
-    schedule : Schedule
     micro_batches : int
         Number of micro-batches of a minibatch.
     durations : sequence of Durations

@@ -22,7 +22,6 @@ class Summand(NamedTuple):
     ----------
     rank : int
         The giver.
-    box : Box
     copied, added : list of Box
         The parts of the box that no lower rank gives, and those that are added to the summands of lower ranks.
     """

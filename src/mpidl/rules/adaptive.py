@@ -50,8 +50,6 @@ class Rmsprop(Rule):
 
     Parameters
     ----------
-    rate
-        Learning rate.
     decay
         Fraction of the mean square that is kept.
     epsilon
@@ -136,12 +134,6 @@ class Adamw(Adam):
 
     Parameters
     ----------
-    rate
-        Learning rate, the paper's alpha.
-    beta1, beta2
-        Decay rates of the first and the second moment.
-    epsilon
-        Added to the root of the corrected second moment.
     weight_decay
         Weight decay per unit of rate, as in PyTorch.
 

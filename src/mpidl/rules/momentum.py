@@ -12,11 +12,6 @@ from mpidl.rules.rule import Fraction, Positive, Rule
 class Sgd(Rule):
     """Stochastic gradient descent: ``w -= rate * g``.
 
-    Parameters
-    ----------
-    rate
-        Learning rate.
-
     References
     ----------
     H. Robbins, S. Monro (1951), A stochastic approximation method.
@@ -42,8 +37,6 @@ class Momentum(Rule):
 
     Parameters
     ----------
-    rate
-        Learning rate.
     momentum
         Fraction of the velocity that is kept.
 
@@ -73,13 +66,6 @@ class Nesterov(Momentum):
     """Nesterov's momentum: ``v = momentum * v + g; w -= rate * (g + momentum * v)``.
 
     The parameters are those of the look-ahead point, where the gradient is taken, as in PyTorch.
-
-    Parameters
-    ----------
-    rate
-        Learning rate.
-    momentum
-        Fraction of the velocity that is kept.
 
     References
     ----------

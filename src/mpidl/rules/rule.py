@@ -30,7 +30,7 @@ class Rule(Checked, ScalarForm):
     states
         Names of the state vectors, each as long as the parameters.
     rate
-        Learning rate, every rule's first hyperparameter.
+        Learning rate, the first hyperparameter of every rule.
 
     Examples
     --------
@@ -50,18 +50,7 @@ class Rule(Checked, ScalarForm):
         raise NotImplementedError
 
     def init(self, parameters: Any) -> tuple[Any, ...]:
-        """Return the state before the first step.
-
-        Parameters
-        ----------
-        parameters
-            NumPy or CuPy vector.
-
-        Returns
-        -------
-        tuple
-            A vector of zeros like `parameters` for each name in `states`.
-        """
+        """Return the state before the first step: a vector of zeros like `parameters` for each name in `states`."""
         import numpy as np
 
         return tuple(np.zeros_like(parameters) for _ in self.states)

@@ -43,7 +43,6 @@ def read(rule: type[ScalarForm], decaying: bool = False) -> Parts:
 
     Parameters
     ----------
-    rule : type
     decaying : bool
         Replace the gradient by ``g + weight_decay * w``; weight decay then is the last coefficient.
 

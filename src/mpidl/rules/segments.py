@@ -15,7 +15,6 @@ class Segment(NamedTuple):
 
     Attributes
     ----------
-    range : Range
     rate : float
         Factor of the learning rate.
     weight_decay : float or None
@@ -43,7 +42,6 @@ class SegmentedRule:
 
     Parameters
     ----------
-    rule : Rule
     whole : Range
         The elements of the flat vector that are updated.
     statistics : sequence of Range

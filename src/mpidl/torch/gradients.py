@@ -23,7 +23,6 @@ class BackwardProgress:
 
     Parameters
     ----------
-    vector : Vector
     name : str
         Name of the module in messages.
 
@@ -87,7 +86,6 @@ class Gradients:
     ----------
     vector : Vector
         The module's tensors.
-    calls : Calls
     name : str
         Name of the module in messages.
     micro_batches : int

@@ -23,14 +23,7 @@ __all__ = ["TorchSection", "section", "sections"]
 
 
 def sections(model: TorchModel, stages: int, costs: Sequence[float] | None = None) -> Sections:
-    """Cut a model whose module is a `torch.nn.Sequential` into stages.
-
-    Parameters
-    ----------
-    model : TorchModel
-    stages : int
-    costs : sequence of float, optional
-        Cost of each module, in any unit, such as measured seconds; by default, their numbers of parameters.
+    """Cut a model whose module is a `torch.nn.Sequential` into stages, as `mpidl.partition.sections.sections_of` does.
 
     Raises
     ------

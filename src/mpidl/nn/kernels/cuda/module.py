@@ -52,7 +52,6 @@ class CudaModule:
 
         Parameters
         ----------
-        kernel : str
         count : int
             Number of threads, one for each element of the result.
         arguments
