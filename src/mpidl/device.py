@@ -33,17 +33,14 @@ class Device(NamedTuple):
 def choose(kind: str, number: int) -> Device:
     """Return the device of a rank, and make its GPU the current one.
 
+    Raise UsageError if a GPU was requested, but none was found.
+
     Parameters
     ----------
     kind : str
         ``"cpu"``, ``"cuda"``, or ``"auto"``: on a GPU if there is one that works.
     number : int
         This rank's number among those of its node that compute on GPUs, which get the GPUs in turn.
-
-    Raises
-    ------
-    UsageError
-        A GPU was requested, but none was found.
     """
     if kind == "cpu":
         return Device(np, "the CPU")

@@ -14,10 +14,7 @@ FRAMEWORKS = ("torch", "jax")
 def require(module: str, extra: str) -> Any:
     """Return a module of a package that belongs to one of the extras.
 
-    Raises
-    ------
-    UsageError
-        It isn't installed; the error says what to install.
+    Raise UsageError if it isn't installed; the error says what to install.
     """
     try:
         return importlib.import_module(module)

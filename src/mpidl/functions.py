@@ -24,6 +24,8 @@ def check_name(key: str, name: str) -> None:
 def find(key: str, name: str, takes: str) -> Callable[..., Any]:
     """Return a function by its name; its module may be in the current directory.
 
+    Raise UsageError if there is no such module or function, or the module raises an error.
+
     Parameters
     ----------
     key : str
@@ -32,11 +34,6 @@ def find(key: str, name: str, takes: str) -> Callable[..., Any]:
         ``"module:function"``.
     takes : str
         The function's arguments, such as ``"(dataset, seed)"``, for errors.
-
-    Raises
-    ------
-    UsageError
-        There is no such module or function, or the module raises an error.
     """
     module, _, function = name.partition(":")
     # It remains there, because the function and its result may import other modules later.
@@ -61,10 +58,7 @@ def find(key: str, name: str, takes: str) -> Callable[..., Any]:
 def call(key: str, name: str, takes: str, *arguments: Any) -> Any:
     """Call the function found by `find`, and return its result.
 
-    Raises
-    ------
-    UsageError
-        There is no such function, or it raises an error.
+    Raise UsageError if there is no such function, or it raises an error.
     """
     function = find(key, name, takes)
     try:

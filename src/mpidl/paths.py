@@ -14,13 +14,7 @@ NAME_BYTES, PATH_BYTES = 255, 4000
 
 
 def user_path(text: str) -> Path:
-    """Return the path for a text, with a ``~`` expanded.
-
-    Raises
-    ------
-    UsageError
-        No file can have such a name.
-    """
+    """Return the path for a text, with a ``~`` expanded; raise UsageError if no file can have such a name."""
     encoded = os.fsencode(text)
     if b"\0" in encoded or len(encoded) > PATH_BYTES or any(len(name) > NAME_BYTES for name in encoded.split(b"/")):
         raise UsageError(f"{quoted(text)}: no file can have such a name")
@@ -46,10 +40,7 @@ def check_new(file: Path, force: bool) -> None:
 def whole(file: Path) -> Iterator[Path]:
     """Yield a temporary path for writing a file, and rename it to the file at the end.
 
-    Raises
-    ------
-    UsageError
-        It can't be written; the temporary file is removed.
+    Raise UsageError if it can't be written; the temporary file is removed.
     """
     partial = file.with_name(f"{file.name}.partial")
     try:

@@ -103,10 +103,7 @@ def check_keys(section: str, values: Mapping[str, Any], known: list[str]) -> Non
 def choose(registry: Mapping[str, T], key: str, name: Any) -> T:
     """Return the entry of `registry` for `name`, the value of a `key` such as ``"server.rule"``.
 
-    Raises
-    ------
-    UsageError
-        The registry has no such name; the error suggests the nearest.
+    Raise UsageError if the registry has no such name; the error suggests the nearest.
     """
     if not isinstance(name, str) or name not in registry:
         raise UsageError(f"{key}: unknown name {_found(name)}{nearest(str(name), list(registry))}")
@@ -116,6 +113,8 @@ def choose(registry: Mapping[str, T], key: str, name: Any) -> T:
 def convert(value: Any, annotation: Any, key: str) -> Any:
     """Return `value` as the type of an annotation, which may contain `msgspec.Meta` bounds and dataclasses.
 
+    Raise UsageError if it has another type or is out of bounds.
+
     Parameters
     ----------
     value : any
@@ -123,11 +122,6 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     annotation : type
     key : str
         Name of the value in errors, such as ``"data.batch"``.
-
-    Raises
-    ------
-    UsageError
-        It has another type or is out of bounds.
     """
     if dataclasses.is_dataclass(annotation):
         return value if isinstance(value, annotation) else build(annotation, key, value)  # type: ignore[arg-type]

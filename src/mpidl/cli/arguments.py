@@ -26,15 +26,12 @@ class _Parser(argparse.ArgumentParser):
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return a command's arguments; ``command`` is the function of `mpidl.cli.commands` that takes them.
 
+    Raise UsageError if they are wrong.
+
     Parameters
     ----------
     argv : sequence of str, optional
         The arguments after the word ``mpidl``; those of the process by default.
-
-    Raises
-    ------
-    UsageError
-        They are wrong.
     """
     parser = _Parser(prog="mpidl", description="DistBelief on MPI: training through a sharded parameter server.")
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")

@@ -110,17 +110,14 @@ class Config:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration from a TOML file.
 
+    Raise UsageError if the file doesn't exist or is not TOML, or as `from_dict` does.
+
     Parameters
     ----------
     path : str or Path
         The file; its name without suffix names the run unless ``run.name`` does.
     overrides : sequence of str
         ``"section.key=value"``: each replaces the file's key. The value is TOML or a bare string.
-
-    Raises
-    ------
-    UsageError
-        The file doesn't exist or is not TOML, or an error of `from_dict`.
     """
     values = read(path)
     for override in overrides:
@@ -131,10 +128,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def read(path: str | Path) -> dict[str, Any]:
     """Read a TOML file as an unchecked mapping of sections, with ``run.name``.
 
-    Raises
-    ------
-    UsageError
-        The file doesn't exist or is not TOML.
+    Raise UsageError if the file doesn't exist or is not TOML.
     """
     values = toml.read(Path(path))
     run = values.get("run", {})
@@ -152,18 +146,15 @@ def from_dict(
 ) -> Config:
     """Check a configuration given as a mapping of sections, and fill in the defaults.
 
+    Raise UsageError if a section, key or name is unknown, a value has the wrong type or is out of bounds, or a required
+    key is missing.
+
     Parameters
     ----------
     values : mapping
         Sections as read from TOML, or as their dataclasses; those of earlier versions are accepted too.
     data_source, algorithm, rule : optional
         Used instead of those named in the sections ``[data]``, ``[algorithm]`` and ``[server]``.
-
-    Raises
-    ------
-    UsageError
-        A section, key or name is unknown, a value has the wrong type or is out of bounds, or a required key is
-        missing.
     """
     values = modernise(values)
     for section in values:

@@ -25,10 +25,7 @@ IGNORED = [("run", "record"), ("algorithm", "wire_within_nodes")]
 def modernise(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the names of this version; a key under its new name takes precedence.
 
-    Raises
-    ------
-    UsageError
-        A removed key has a value other than the valid one.
+    Raise UsageError if a removed key has a value other than the valid one.
     """
     values = dict(values)
     for old, new in RENAMED.items():

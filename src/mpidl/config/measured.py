@@ -119,13 +119,7 @@ KINDS = {"node": Node, "within": Link, "between": Link}
 
 
 def read(path: Path) -> Measured:
-    """Read a file.
-
-    Raises
-    ------
-    UsageError
-        It can't be read, or is not a file of `save`.
-    """
+    """Read a file; raise UsageError if it can't be read, or is not a file of `save`."""
     sections = toml.read(path)
     try:
         for name in sections:
@@ -138,10 +132,7 @@ def read(path: Path) -> Measured:
 def save(path: Path, measured: Measured) -> None:
     """Write measurements into a file, which keeps those of other links.
 
-    Raises
-    ------
-    UsageError
-        It can't be written, or is another file.
+    Raise UsageError if it can't be written, or is another file.
     """
     kept = read(path) if path.exists() else Measured()
     present = {name: getattr(measured, name) or getattr(kept, name) for name in KINDS}

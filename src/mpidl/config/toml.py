@@ -20,10 +20,7 @@ __all__ = ["change", "dump", "parse", "read"]
 def read(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
-    Raises
-    ------
-    UsageError
-        The file doesn't exist, can't be read or is not TOML; the error names the file and the line.
+    Raise UsageError if the file doesn't exist, can't be read or is not TOML; the error names the file and the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -75,10 +72,7 @@ def _loads(text: str) -> dict[str, Any]:
 def dump(sections: Mapping[str, Mapping[str, Any]]) -> str:
     """Return `sections` as TOML text that `read` accepts: None is left out, tuples become arrays.
 
-    Raises
-    ------
-    TypeError
-        A value can't be written as TOML.
+    Raise TypeError if a value can't be written as TOML.
     """
     return tomli_w.dumps(_without_none(sections))
 
@@ -86,10 +80,7 @@ def dump(sections: Mapping[str, Mapping[str, Any]]) -> str:
 def change(path: Path, section: str, values: Mapping[str, Any]) -> None:
     """Set keys of a section of a TOML file without changing its other lines and comments.
 
-    Raises
-    ------
-    UsageError
-        The file can't be read, is not TOML, or can't be written.
+    Raise UsageError if the file can't be read, is not TOML, or can't be written.
     """
     import tomlkit
 

@@ -93,10 +93,8 @@ class VirtualSection(Checked):
     def times(self, replicas: int, measured: Times | None = None) -> Times:
         """Return the durations on a cluster of `replicas`; missing ones are `measured`, or those of `calibration`.
 
-        Raises
-        ------
-        UsageError
-            The run of `calibration` has no measurements, or a section names a replica that doesn't exist.
+        Raise UsageError if the run of `calibration` has no measurements, or a section names a replica that doesn't
+        exist.
         """
         of_replicas: list[Slow | Death] = [*self.slow, *self.death]
         for section in of_replicas:
@@ -136,10 +134,7 @@ class VirtualSection(Checked):
 def calibrate(run: Path) -> Times:
     """Return the durations measured by a run on MPI ranks.
 
-    Raises
-    ------
-    UsageError
-        The run's directory has no summary with measurements.
+    Raise UsageError if the run's directory has no summary with measurements.
     """
     try:
         timing: dict[str, Any] = json.loads((run / "summary.json").read_text())["timing"]

@@ -83,10 +83,7 @@ class Batch:
     def script(self) -> str:
         """Return the script.
 
-        Raises
-        ------
-        UsageError
-            The run's name or directory has characters that a shell would interpret.
+        Raise UsageError if the run's name or directory has characters that a shell would interpret.
         """
         for key, text in (("run.name", self.name), ("run.dir", str(self.directory))):
             if not re.fullmatch(r"[\w./+-]+", text, re.ASCII):
@@ -159,10 +156,7 @@ class Batch:
 def seconds_of(text: str) -> int:
     """Return a job's time in seconds, given as ``"1:30:00"``, ``"30:00"``, or ``"90"`` minutes, as Slurm takes it.
 
-    Raises
-    ------
-    UsageError
-        The text is not a time, or too short a time for a run to save before its end.
+    Raise UsageError if the text is not a time, or too short a time for a run to save before its end.
     """
     found = re.fullmatch(r"(?:(?:(\d{1,4}):)?(\d{1,4}):(\d{2})|(\d{1,6}))", text, re.ASCII)
     if not found:
@@ -183,10 +177,7 @@ STARTERS = ("pmix", "pmi2", "mpirun")
 def batch(arguments: argparse.Namespace, name: str, directory: Path) -> Batch:
     """Return the batch script for the arguments of ``mpidl submit``, a run's name, and the directory of runs.
 
-    Raises
-    ------
-    UsageError
-        An argument is wrong, or there is no scheduler.
+    Raise UsageError if an argument is wrong, or there is no scheduler.
     """
     found = [scheduler for scheduler, (command, _) in COMMANDS.items() if shutil.which(command[0])]
     scheduler = arguments.scheduler or (found[0] if found else "slurm")
@@ -217,10 +208,7 @@ def _has(package: str) -> bool:
 def submit(script: Batch) -> str:
     """Write a batch script, submit it, and return what the scheduler says.
 
-    Raises
-    ------
-    MpidlError
-        The script can't be written, or the scheduler rejects it.
+    Raise MpidlError if the script can't be written, or the scheduler rejects it.
     """
     text = script.script()
     try:

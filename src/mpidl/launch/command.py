@@ -30,10 +30,7 @@ ABORT_DELAY = ("OMPI_MCA_opal_abort_delay", "1")
 def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the command line and the environment that run this Python with `arguments` on the ranks of an MPI job.
 
-    Raises
-    ------
-    UsageError
-        There is no mpirun.
+    Raise UsageError if there is no mpirun.
     """
     mpiexec = find_mpiexec()
     environment = {**os.environ, "PATH": f"{mpiexec.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
@@ -49,10 +46,7 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
 def find_mpiexec() -> Path:
     """Return the path of mpiexec or mpirun: in the directory of this Python, else on PATH.
 
-    Raises
-    ------
-    UsageError
-        There is neither.
+    Raise UsageError if there is neither.
     """
     # Intel's mpirun is a script that doesn't forward signals; its mpiexec does.
     own = Path(sys.executable).parent

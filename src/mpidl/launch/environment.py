@@ -64,14 +64,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 def world(environment: Mapping[str, str] = os.environ) -> World:
     """Return the rank and the size that the launcher put into the environment; rank 0 of 1 without a launcher.
 
-    ``mpirun`` and ``mpiexec`` take precedence over Slurm, whose variables are also set for them inside an
-    allocation. Slurm's variables are used only in a step that ``srun`` started: a batch script is one process,
-    whatever ``SLURM_NTASKS`` says.
-
-    Raises
-    ------
-    UsageError
-        A launcher's variables are not numbers of a rank and a world.
+    ``mpirun`` and ``mpiexec`` take precedence over Slurm, whose variables are also set for them inside an allocation.
+    Slurm's variables are used only in a step that ``srun`` started: a batch script is one process, whatever
+    ``SLURM_NTASKS`` says. Raise UsageError if a launcher's variables are not numbers of a rank and a world.
     """
     for rank, size, _ in LAUNCHERS:
         if rank in environment and size in environment:
@@ -98,10 +93,7 @@ def number(
 ) -> int:
     """Return a launcher's variable as a number; `default` if it isn't set.
 
-    Raises
-    ------
-    UsageError
-        It is not a number from `least` to `most`.
+    Raise UsageError if it is not a number from `least` to `most`.
     """
     text = environment.get(variable, str(default))
     found = int(text) if re.fullmatch("[0-9]{1,9}", text) else -1

@@ -38,6 +38,8 @@ OF_LAUNCHER = re.compile(r"ompi\.(\d+)|(?:prte|prterun)\..+\.(\d+)\.\d+")
 def check_free(directory: str | Path, needed: int, what: str, remedy: str) -> None:
     """Check that a directory has `needed` bytes free; without them, MPI libraries die or hang.
 
+    Raise MpidlError if there is less.
+
     Parameters
     ----------
     directory : str or Path
@@ -46,11 +48,6 @@ def check_free(directory: str | Path, needed: int, what: str, remedy: str) -> No
         Bytes.
     what, remedy : str
         Parts of the error: what needs the space, and what to do if it is missing.
-
-    Raises
-    ------
-    MpidlError
-        There is less.
     """
     try:
         status = os.statvfs(directory)

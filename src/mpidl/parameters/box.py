@@ -111,6 +111,8 @@ def strides(shape: Sequence[int]) -> tuple[int, ...]:
 def boxes(shape: Sequence[int], start: int, stop: int) -> list[tuple[Box, Range]]:
     """Divide elements [start, stop) of a C-ordered array into the fewest boxes, in order.
 
+    Raise ValueError if the range isn't within the array.
+
     Parameters
     ----------
     shape
@@ -123,10 +125,6 @@ def boxes(shape: Sequence[int], start: int, stop: int) -> list[tuple[Box, Range]
     list
         At most ``2 * ndim - 1`` boxes (one for ``()``), each with the range that it covers, relative to `start`.
 
-    Raises
-    ------
-    ValueError
-        The range isn't within the array.
 
     Examples
     --------

@@ -155,6 +155,8 @@ class Layout:
     def views(self, vector: Any) -> dict[str, Any]:
         """Return each tensor as a view of a flat vector, never a copy; each tensor must be one piece.
 
+        Raise ValueError if the vector's shape isn't ``(size,)``.
+
         Parameters
         ----------
         vector
@@ -164,11 +166,6 @@ class Layout:
         -------
         dict
             An array of the tensor's shape for each name.
-
-        Raises
-        ------
-        ValueError
-            The vector's shape isn't ``(size,)``.
         """
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape {vector.shape}, expected ({self.size},)")

@@ -26,17 +26,14 @@ class Copy(NamedTuple):
 def copies(old: Sequence[Range], new: Range) -> list[Copy]:
     """Return the copies that assemble the new shard from the old ones, in the order of its elements.
 
+    Raise MpidlError if an element of the new shard is in no old shard, or in two.
+
     Parameters
     ----------
     old
         The old shards, in any order.
     new
         The new shard.
-
-    Raises
-    ------
-    MpidlError
-        An element of the new shard is in no old shard, or in two.
     """
     found: list[Copy] = []
     position = new.start

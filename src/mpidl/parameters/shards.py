@@ -31,6 +31,8 @@ class Held(NamedTuple):
 def shards(size: int, servers: int, block: int = 1) -> list[Range]:
     """Return each server's shard: consecutive ranges whose sizes differ by at most a block, regardless of layers.
 
+    Raise UsageError if there are more servers than parameters, or than blocks.
+
     Parameters
     ----------
     size
@@ -39,11 +41,6 @@ def shards(size: int, servers: int, block: int = 1) -> list[Range]:
         Number of servers, at least one.
     block
         Shards begin at multiples of this number of parameters.
-
-    Raises
-    ------
-    UsageError
-        There are more servers than parameters, or than blocks.
     """
     blocks = -(-size // block)
     if servers > blocks:
@@ -55,7 +52,8 @@ def shards(size: int, servers: int, block: int = 1) -> list[Range]:
 def held_by_servers(slices: Sequence[Range], servers: int, block: int = 1) -> list[Held]:
     """Divide a vector evenly into the shards of servers, where each partition of a replica has a slice of the vector.
 
-    A server with parts of several slices holds a shard for each, so that every shard belongs to one slice.
+    A server with parts of several slices holds a shard for each, so that every shard belongs to one slice. Raise
+    UsageError if there are more servers than parameters, or than blocks.
 
     Parameters
     ----------
@@ -65,11 +63,6 @@ def held_by_servers(slices: Sequence[Range], servers: int, block: int = 1) -> li
         Number of servers, at least one.
     block
         Shards begin at multiples of this number of parameters, counted from the beginning of a slice.
-
-    Raises
-    ------
-    UsageError
-        There are more servers than parameters, or than blocks.
     """
     stops = list(accumulate((-(-own.size // block) for own in slices), initial=0))
     if len(slices) == 1 or servers > stops[-1]:
@@ -90,6 +83,8 @@ def held_by_replicas(
 ) -> list[Held]:
     """Divide each partition's slice among the replicas, which hold the shards where there are no servers.
 
+    Raise UsageError if a slice or a fragment has fewer parameters than there are replicas.
+
     Parameters
     ----------
     slices
@@ -99,11 +94,6 @@ def held_by_replicas(
     fragments
         For each slice, consecutive ranges of it, counted from its beginning, that are divided separately. By default,
         each slice is one.
-
-    Raises
-    ------
-    UsageError
-        A slice or a fragment has fewer parameters than there are replicas.
     """
     fragments = fragments or [[Range(0, own.size)] for own in slices]
     for partition, own in enumerate(slices):

@@ -77,15 +77,14 @@ class Recorder:
     def metric(self, record: Mapping[str, Any]) -> None:
         """Append a report to ``metrics.jsonl``; numbers that are not finite become null.
 
-        Raises
-        ------
-        MpidlError
-            The line can't be written, for example because the disk is full.
+        Raise MpidlError if the line can't be written, for example because the disk is full.
         """
         self._append(self._metrics, record)
 
     def event(self, kind: str, rank: int, role: str, **details: Any) -> None:
         """Append an event to ``events.jsonl``, with the time in seconds since the epoch.
+
+        Raise MpidlError if the line can't be written.
 
         Parameters
         ----------
@@ -97,22 +96,11 @@ class Recorder:
             The rank's role.
         **details
             Further items of the record.
-
-        Raises
-        ------
-        MpidlError
-            The line can't be written.
         """
         self._append(self._events, _event(kind, rank, role, details))
 
     def summary(self, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json`` completely or not at all.
-
-        Raises
-        ------
-        MpidlError
-            The file can't be written.
-        """
+        """Write ``summary.json`` completely or not at all; raise MpidlError if the file can't be written."""
         path = self.directory / "summary.json"
         try:
             _write_file(path, msgspec.json.format(encode(summary), indent=2) + b"\n")

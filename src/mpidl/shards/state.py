@@ -140,15 +140,12 @@ class ShardState:
     def bind(self, memory: Mapping[str, np.ndarray]) -> None:
         """Move vectors into other memory, such as a window's, and copy their values there.
 
+        Raise ValueError if the memory has another shape or dtype than the vector.
+
         Parameters
         ----------
         memory : mapping of str to array, shape (range.size,)
             Memory for some vectors by their names.
-
-        Raises
-        ------
-        ValueError
-            The memory has another shape or dtype than the vector.
         """
         for name, array in memory.items():
             self.vectors[name] = moved(self.vectors[name], array)

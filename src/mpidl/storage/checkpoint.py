@@ -102,6 +102,8 @@ class Checkpoint:
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
         """Read a range of a vector from all shards that have parts of it.
 
+        Raise MpidlError if a file can't be read, or the range isn't in the checkpoint.
+
         Parameters
         ----------
         vector : str
@@ -114,11 +116,6 @@ class Checkpoint:
         Returns
         -------
         array, shape (range.size,)
-
-        Raises
-        ------
-        MpidlError
-            A file can't be read, or the range isn't in the checkpoint.
         """
         return self._vectors.read(vector, range, layout)
 

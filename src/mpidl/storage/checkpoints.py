@@ -22,10 +22,7 @@ from mpidl.storage.position import Best
 def steps(checkpoints: Path) -> list[int]:
     """Return the steps of the checkpoints in a run's directory, ascending.
 
-    Raises
-    ------
-    MpidlError
-        The directory can't be read.
+    Raise MpidlError if the directory can't be read.
     """
     try:
         return sorted(int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal())
@@ -125,12 +122,7 @@ def prune(checkpoints: Path, keep: int, newest: int, best: int | None = None) ->
 def sweep(checkpoints: Path) -> None:
     """Remove the incomplete checkpoints of a run that died; give a complete one its name, unless that is taken.
 
-    A run that resumes calls this before it looks for its newest checkpoint.
-
-    Raises
-    ------
-    MpidlError
-        A file can't be read.
+    A run that resumes calls this before it looks for its newest checkpoint. Raise MpidlError if a file can't be read.
     """
     for entry in sorted(checkpoints.glob(".*"), key=lambda entry: entry.suffix):
         with contextlib.suppress(DamagedError):
@@ -148,10 +140,7 @@ BEST = "best.json"
 def read_best(run: Path) -> Best | None:
     """Return the best checkpoint of the run in a directory; None if it has none.
 
-    Raises
-    ------
-    MpidlError
-        The file can't be read.
+    Raise MpidlError if the file can't be read.
     """
     path = run / BEST
     try:
@@ -165,10 +154,7 @@ def read_best(run: Path) -> Best | None:
 def write_best(run: Path, best: Best) -> None:
     """Name the best checkpoint of the run in a directory; the file changes as a whole.
 
-    Raises
-    ------
-    MpidlError
-        The file can't be written.
+    Raise MpidlError if the file can't be written.
     """
     path, temporary = run / BEST, run / f".{BEST}"
     try:
@@ -184,10 +170,7 @@ def write_best(run: Path, best: Best) -> None:
 def step_of(run: Path, step: int | str) -> int:
     """Return a step, given as a number or as ``"best"``.
 
-    Raises
-    ------
-    UsageError
-        It is something else, or the run has no best checkpoint.
+    Raise UsageError if it is something else, or the run has no best checkpoint.
     """
     if step == "best":
         best = read_best(run)

@@ -44,10 +44,7 @@ def encoded_layout(layout: Layout) -> str:
 def decoded_layout(text: str | bytes, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
     """Return the layout of tensors of these shapes that `encoded_layout` has encoded.
 
-    Raises
-    ------
-    ValueError
-        The text is malformed, or of other tensors.
+    Raise ValueError if the text is malformed, or of other tensors.
     """
     found = msgspec.json.decode(text, type=list[tuple[str, tuple[Range, ...]]])
     return Layout(shapes.items(), [(name, Box(ranges)) for name, ranges in found])
@@ -69,10 +66,7 @@ def describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:
 def datasets(path: Path, group: str = "/") -> Iterator[tuple[str, Any]]:
     """Yield the names and the datasets in a group of an HDF5 file, while it is open; none if there is no such group.
 
-    Raises
-    ------
-    MpidlError
-        The file can't be read.
+    Raise MpidlError if the file can't be read.
     """
     try:
         with h5py.File(path) as file:

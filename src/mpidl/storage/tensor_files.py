@@ -49,6 +49,8 @@ class TensorFile(NamedTuple):
 def save(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mapping[str, str]) -> None:
     """Write a file of tensors; it appears once it is complete.
 
+    Raise UsageError if the format's package isn't installed, or the file can't be written.
+
     Parameters
     ----------
     path : Path
@@ -59,11 +61,6 @@ def save(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mappin
         Names of one tensor have the same array.
     about : mapping of str to str
         Origin of the tensors, which safetensors stores as metadata.
-
-    Raises
-    ------
-    UsageError
-        The format's package isn't installed, or the file can't be written.
     """
     write: Callable[..., object]
     if kind == "safetensors":

@@ -89,13 +89,7 @@ def checkpoint_of(
 
 
 def read(checkpoint: Checkpoint) -> Trained:
-    """Return the trained model of a checkpoint.
-
-    Raises
-    ------
-    MpidlError
-        A file can't be read.
-    """
+    """Return the trained model of a checkpoint; raise MpidlError if a file can't be read."""
     index, replica = checkpoint.path / INDEX, checkpoint.path / replica_file(0)
     try:
         with h5py.File(index) as file:

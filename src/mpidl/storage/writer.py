@@ -61,6 +61,8 @@ class BackgroundTask:
 def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write and seal an HDF5 file, and wait until it is on disk.
 
+    Raise MpidlError if the file can't be written, for example because the disk is full.
+
     Parameters
     ----------
     path : Path
@@ -69,11 +71,6 @@ def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, n
         Attributes of the file's root.
     arrays : mapping of str to array
         Datasets by name; not to be changed meanwhile.
-
-    Raises
-    ------
-    MpidlError
-        The file can't be written, for example because the disk is full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +111,8 @@ def save_shard(
 ) -> None:
     """Write a shard's file.
 
+    Raise MpidlError if the file can't be written, or a parameter is not finite though it should be.
+
     Parameters
     ----------
     directory : Path
@@ -127,11 +126,6 @@ def save_shard(
     finite : bool
         Write nothing if a parameter is NaN or infinite: a run that fails because of it resumes from an earlier
         checkpoint.
-
-    Raises
-    ------
-    MpidlError
-        The file can't be written, or a parameter is not finite though it should be.
     """
     parameters = state["parameters"]
     # The extremes show it without memory for a mask.
@@ -155,7 +149,8 @@ def save_index(
 ) -> None:
     """Write the index over the sealed files in `directory`, then rename that to the checkpoint's final name.
 
-    The files are named here because a directory's listing may lag behind where ranks of several nodes write.
+    The files are named here because a directory's listing may lag behind where ranks of several nodes write. Raise
+    MpidlError if a file can't be written or read, or isn't sealed.
 
     Parameters
     ----------
@@ -178,11 +173,6 @@ def save_index(
         Tensors of the model that training doesn't change.
     aliases : mapping of str to str, optional
         Other names of tensors of the layout.
-
-    Raises
-    ------
-    MpidlError
-        A file can't be written or read, or isn't sealed.
     """
     encoded, other_names = (msgspec.json.encode(dict(each or {})).decode() for each in (data, aliases))
     path, names = directory / INDEX, [shard_file(number) for number in range(shards)]

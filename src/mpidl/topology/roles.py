@@ -129,7 +129,8 @@ def assign(
     broken by the most free ranks, then by the order of nodes. With `relay`, the lowest free rank of each node that
     doesn't have all servers becomes its relay, if enough ranks are left for two replicas. Each replica takes ranks of
     the node with the most free ranks and, if they don't suffice, of the next such node, so that it spans few nodes; one
-    that spans several has no relay. Replicas are numbered by their lowest rank. The remaining ranks are standby.
+    that spans several has no relay. Replicas are numbered by their lowest rank. The remaining ranks are standby. Raise
+    UsageError if the world is too small for one replica.
 
     Parameters
     ----------
@@ -143,11 +144,6 @@ def assign(
         Ranks to hold back, besides those that can't form a replica.
     relay : bool
         Whether nodes have relays.
-
-    Raises
-    ------
-    UsageError
-        The world is too small for one replica.
     """
     needed = 1 + servers + partitions + standby
     if len(nodes) < needed:

@@ -18,10 +18,7 @@ SIMPLE: dict[str, type[Wire]] = {each.name: each for each in (Bf16, Int8, OneBit
 def parse(text: str, key: str = "wire") -> Wire | None:
     """Return the wire format named by `key`, or None for "fp32", which encodes nothing.
 
-    Raises
-    ------
-    UsageError
-        There is no such format.
+    Raise UsageError if there is no such format.
     """
     if text == "auto":
         raise UsageError(f"{key}: 'auto' is gone, `mpidl plan CONFIG --ranks N` recommends a format")
