@@ -12,8 +12,6 @@ from typing import Any
 from mpidl.errors import MpidlError, UsageError, quoted, raised
 from mpidl.extras import FRAMEWORKS, missing
 
-__all__ = ["call", "check_name", "find"]
-
 
 def check_name(key: str, name: str) -> None:
     """Raise UsageError unless `name`, the value of `key`, is of the form ``module:function``."""

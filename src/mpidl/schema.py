@@ -13,8 +13,6 @@ from msgspec import inspect
 
 from mpidl.errors import UsageError, nearest, quoted, shown
 
-__all__ = ["Checked", "build", "check_keys", "check_table", "choose", "convert", "describe", "keys"]
-
 T = TypeVar("T")
 
 #: Largest integer of TOML, HDF5 and NumPy.
@@ -119,7 +117,6 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     ----------
     value : any
         From a TOML parser or a Python script.
-    annotation : type
     key : str
         Name of the value in errors, such as ``"data.batch"``.
     """

@@ -65,7 +65,6 @@ class ReplicaState:
 
         Parameters
         ----------
-        name : str
         vector : array, shape (size,)
             The replica's own memory, on the host or a device.
         """
@@ -112,7 +111,6 @@ class Step:
 
     Parameters
     ----------
-    rule : Rule
     segmented : SegmentedRule
         The same rule with the parameters' segments.
     parameters : array, shape (size,)

@@ -24,7 +24,6 @@ def stream(
         The replica's own.
     step : Step
         Makes a local step.
-    state : ReplicaState
     window : int
         Number of steps between two exchanges of a fragment, H.
     fragments : int

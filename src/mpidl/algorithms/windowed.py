@@ -31,7 +31,6 @@ def local_steps(
         Largest number of steps.
     step : callable
         Takes a gradient, shape (size,), and changes the parameters by it.
-    state : ReplicaState
     """
     counts = state.counts
     while counts["done"] < window and (batch := (yield NextBatch())) is not None:
@@ -90,8 +89,6 @@ def commit_windows(
         Learning rate, eta.
     window : int
         Number of steps between pushes, lambda; the last push of a run may have fewer.
-    state : ReplicaState
-    factor : float
     with_origin : bool
         Whether each `Push` includes the fetched parameters.
     """

@@ -15,8 +15,6 @@ from mpidl.version import VERSION
 if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction["_Parser"]
 
-__all__ = ["parse"]
-
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:

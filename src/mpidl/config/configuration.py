@@ -28,8 +28,6 @@ from mpidl.errors import UsageError, nearest, shown
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
 
-__all__ = ["SECTIONS", "Config", "from_dict", "load", "read", "set_keys"]
-
 Named = TypeVar("Named")
 
 #: The class of each section with fixed keys. The section ``[data]`` also has the keys of its source.

@@ -8,8 +8,6 @@ from typing import Any
 from mpidl import schema
 from mpidl.errors import UsageError, quoted
 
-__all__ = ["modernise"]
-
 #: Renamed sections.
 RENAMED = {"test": "debug"}
 

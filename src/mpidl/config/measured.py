@@ -15,8 +15,6 @@ from mpidl.partition.costs import Costs
 from mpidl.paths import whole
 from mpidl.schema import Checked
 
-__all__ = ["Link", "Measured", "Node", "read", "save"]
-
 Speed = Annotated[float, Meta(gt=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -39,7 +37,6 @@ class Node(Measurement):
 
     Attributes
     ----------
-    cores : int
     memory : int
         Bytes of the node.
     memcpy : float

@@ -14,8 +14,6 @@ import tomli_w
 from mpidl.errors import UsageError
 from mpidl.paths import whole
 
-__all__ = ["change", "dump", "parse", "read"]
-
 
 def read(path: Path) -> dict[str, Any]:
     """Read a TOML file.

@@ -68,7 +68,6 @@ class Totals:
         Time that a replica spent on the test data during training; mean over the replicas.
     staleness : Histogram
         Staleness of the pushes to all shards.
-    spent : Spent
     """
 
     now: float

@@ -22,12 +22,10 @@ class Training:
 
     Parameters
     ----------
-    algorithm : Algorithm
     model : Model
         Computes the gradients of all replicas.
     split : Split
         The training data.
-    schedule : Schedule
     rate_at : callable
         Takes a portion's number and returns the factor of the replicas' own learning rates.
     statistics, segments, buffers, fragments

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from mpidl.errors import MpidlError, UsageError, quoted
 
-__all__ = ["COMMANDS", "Batch", "batch", "seconds_of", "submit"]
-
 #: Seconds before the end of a job's time at which its run is asked to save and stop.
 MARGIN = 120
 #: Seconds before the end of a Flux job's time at which its ranks must have ended, so that its script can continue.
@@ -44,7 +42,6 @@ class Batch:
         The run's name; that of its directory has the job's number too.
     directory : Path
         Directory of runs, the script and the log.
-    nodes, ranks_per_node, cores_per_rank, gpus_per_node : int
     time : int
         Seconds.
     mpi : str

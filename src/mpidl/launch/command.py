@@ -14,8 +14,6 @@ from mpidl.errors import UsageError
 from mpidl.launch.environment import job, number
 from mpidl.launch.output import interject
 
-__all__ = ["command", "find_mpiexec"]
-
 ROOT_PERMISSIONS = tuple(
     f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")
 )

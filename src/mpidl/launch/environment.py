@@ -13,18 +13,12 @@ from typing import NamedTuple
 from mpidl.errors import UsageError, printable, shown
 from mpidl.launch import marks
 
-__all__ = [
-    "World", "check_world", "job", "limit_threads", "number", "prepare_mpi", "threads",
-    "under_foreign_launcher", "world",
-]  # fmt: skip
-
 
 class World(NamedTuple):
     """The rank of this process among those started with it.
 
     Attributes
     ----------
-    rank, size : int
     variable : str
         Name of the environment variable with the size; empty if there is none.
     """

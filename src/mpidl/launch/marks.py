@@ -7,11 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
-__all__ = [
-    "COMMAND", "NODES", "PROGRESS", "READY", "SAVED", "TERMINAL", "VARIABLE", "listen", "nodes_as_text",
-    "nodes_from_text", "saved", "tell",
-]  # fmt: skip
-
 #: Environment variable of ranks whose launcher listens.
 VARIABLE = "MPIDL_LAUNCHER"
 #: Environment variable that gives ranks the launcher's own command line.

@@ -22,8 +22,6 @@ from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import Deaths, quieten
 from mpidl.topology.roles import assign
 
-__all__ = ["check_ranks", "launch"]
-
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, 75)
 STOPPED = 75
@@ -185,7 +183,6 @@ class _Forwarding:
 
     Parameters
     ----------
-    screen : Screen
     nodes : list of int
         The node of each rank, until the job reports it.
 

@@ -13,8 +13,6 @@ from types import TracebackType
 from mpidl.errors import MpidlError, printable
 from mpidl.launch import environment
 
-__all__ = ["STDERR", "STDOUT", "interject", "say", "tell_once", "terminate", "tolerate_closed"]
-
 STDOUT, STDERR = 1, 2
 
 #: Errors of a write to a pipe without a reader, and to a closed terminal.

@@ -20,8 +20,6 @@ from typing import Any
 
 from mpidl.errors import MpidlError
 
-__all__ = ["SHARED_MEMORY", "check_free", "note", "of_launchers", "sweep"]
-
 SHARED_MEMORY = Path("/dev/shm")
 
 #: Names that Open MPI, MPICH, UCX and Intel MPI give to files in shared memory.

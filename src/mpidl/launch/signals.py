@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["STOPPING", "handled", "held", "hold", "release"]
-
 #: Ctrl-C, a scheduler's notice that time is up, its configurable warning before that, and a terminal that closes.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 

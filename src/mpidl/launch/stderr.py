@@ -7,8 +7,6 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-__all__ = ["Deaths", "quieten"]
-
 #: Open MPI writes a message between two of these lines.
 RULE = b"-" * 74
 

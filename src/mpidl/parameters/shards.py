@@ -16,7 +16,6 @@ class Held(NamedTuple):
 
     Attributes
     ----------
-    range : Range
     holder : int
         Number of the server that holds it or, without servers, of the replica.
     partition : int

@@ -15,8 +15,6 @@ import msgspec
 from mpidl.launch import marks
 from mpidl.launch.output import STDERR, tolerate_closed
 
-__all__ = ["ForwardedProgress", "LogProgress", "Progress", "TerminalProgress", "choose"]
-
 #: Time constant of the averaged rate, in seconds.
 AVERAGING_TIME = 10.0
 
@@ -161,12 +159,7 @@ class _Figures(Progress):
 
 
 class TerminalProgress(_Figures):
-    """A bar, with a line above it for each evaluation.
-
-    Parameters
-    ----------
-    title : Title
-    """
+    """A bar, with a line above it for each evaluation."""
 
     drawn = True
 
@@ -200,12 +193,7 @@ class TerminalProgress(_Figures):
 
 
 class LogProgress(_Figures):
-    """A line for each report, with the time of day.
-
-    Parameters
-    ----------
-    title : Title
-    """
+    """A line for each report, with the time of day."""
 
     drawn = False
 

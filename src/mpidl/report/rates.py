@@ -80,7 +80,6 @@ class RecentLoss:
     ----------
     samples : int
         Samples in an epoch.
-    seconds : float
     """
 
     def __init__(self, samples: int, seconds: float) -> None:

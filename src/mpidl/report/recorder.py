@@ -25,8 +25,6 @@ from mpidl.launch import environment, marks
 from mpidl.storage.lock import Lock
 from mpidl.version import VERSION
 
-__all__ = ["Recorder", "encode", "first_failure", "record_event"]
-
 #: Name of the file that the first rank to fail leaves.
 FAILED = ".failed"
 
@@ -44,10 +42,6 @@ class Recorder:
         Written as ``config.toml``, with the directory's name as ``run.name``.
     resume : bool
         Whether to continue in the directory given by ``run.dir`` and ``run.name``.
-
-    Attributes
-    ----------
-    directory : Path
 
     Raises
     ------
@@ -199,7 +193,6 @@ def origin(hosts: Sequence[str], mpi: str | None, seed: int, virtual: bool = Fal
         The host of each rank.
     mpi : str or None
         Name and version of the MPI library, if there is one.
-    seed : int
     virtual : bool
         Whether the run was on a virtual cluster, so that its times and rates are predictions.
     """

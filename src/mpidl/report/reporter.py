@@ -41,14 +41,11 @@ class Reporter:
 
     Parameters
     ----------
-    placed : PlacedJob
-    recorder : Recorder
     origin : mapping
         Items of the summary about the origin of its figures.
 
     Attributes
     ----------
-    recorder : Recorder
     due : float
         Time of the next record, in seconds since the epoch on the clock of the totals.
     """

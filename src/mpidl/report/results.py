@@ -8,9 +8,6 @@ from typing import Any
 from mpidl.launch.output import say
 from mpidl.report.text import quantity
 
-__all__ = ["evaluation", "exported", "packed", "predicted", "summary", "warn_unchanged"]
-
-
 #: Data that models are evaluated on.
 SPLITS = ("test", "validation")
 

@@ -17,10 +17,6 @@ class Snapshot:
     of distributed systems). What other workers push before their marks is applied to the shard and to the copy. The
     copy's time stands still until all have marked, and then runs out: steps with enough pushes are over in the copies
     of all shards, whenever they end on the shards.
-
-    Parameters
-    ----------
-    shard : Shard
     """
 
     def __init__(self, shard: Shard) -> None:

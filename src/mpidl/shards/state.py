@@ -58,7 +58,6 @@ class ShardState:
         The shard's elements of the flat parameter vector.
     parameters : array, shape (range.size,)
         Their values, float32 or float64, changed in place.
-    rule : ScheduledRule
     chunk : int
         Elements of a chunk. Pushes arrive in chunks; the last chunk may be shorter.
     state : mapping of str to array, optional

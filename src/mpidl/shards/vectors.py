@@ -82,7 +82,6 @@ class Accrual:
 
     Parameters
     ----------
-    vectors : Vectors
     pieces : list of Range
         The chunks, within the shard.
 

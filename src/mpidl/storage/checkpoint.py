@@ -51,8 +51,6 @@ class Checkpoint:
 
     Attributes
     ----------
-    path : Path
-    position : Position
     config : str
         The run's resolved configuration as TOML text.
     sections : dict of str to dict

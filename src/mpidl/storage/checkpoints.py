@@ -43,7 +43,6 @@ def newest_good(
     ----------
     run : Path
         ``runs/NAME``.
-    rank : int
     gather : callable
         Returns the values of all ranks on every rank, like ``comm.allgather``.
 
@@ -101,7 +100,6 @@ def prune(checkpoints: Path, keep: int, newest: int, best: int | None = None) ->
 
     Parameters
     ----------
-    checkpoints : Path
     keep : int
         From 1.
     newest : int

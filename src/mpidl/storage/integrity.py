@@ -108,7 +108,6 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     ----------
     path : Path
         The checkpoint's directory.
-    rank, size : int
 
     Raises
     ------

@@ -172,8 +172,6 @@ def cut_position(
     ----------
     start : Position
         Position at which the run and `schedule` began or were resumed.
-    replicas : sequence of ReplicaPosition
-    schedule : Schedule
     taken : int or None
         Tickets below it had been taken when the checkpoint was ordered; None in a deterministic run, where worker w's
         i-th ticket is w + i * workers.

@@ -30,7 +30,6 @@ class TensorFile(NamedTuple):
 
     Attributes
     ----------
-    path : Path
     shapes : mapping of str to tuple of int
         The tensors' shapes, by their names.
     part : callable

@@ -42,7 +42,6 @@ class SavedVectors:
 
         Parameters
         ----------
-        range : Range
         layout : Layout, optional
             Layout of the vector that the range is of; that of the files by default.
         """
@@ -55,7 +54,6 @@ class SavedVectors:
 
         Parameters
         ----------
-        vector : str
         range, layout
             As for `holders`.
 

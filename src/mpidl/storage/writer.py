@@ -160,7 +160,6 @@ def save_index(
         The model's tensors.
     shards : int
         Number of shards.
-    position : Position
     config : str
         The run's resolved configuration as TOML text.
     version : str

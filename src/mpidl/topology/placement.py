@@ -8,8 +8,6 @@ from itertools import groupby
 
 from mpidl.topology.roles import Roles
 
-__all__ = ["placement"]
-
 #: The roles that come first in a line, and those that come last.
 FIRST, LAST = ("coordinator", "server"), ("worker", "standby")
 #: Limits of the lines of a map, and of the runs of numbers in a line.

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from mpidl.errors import UsageError
 
-__all__ = ["Relay", "Roles", "assign", "check_number", "most_ranks"]
-
 #: Fewest replicas on a node that get a relay: with two it saves half of the bytes.
 FEWEST_FOR_RELAY = 2
 
@@ -21,7 +19,6 @@ class Relay(NamedTuple):
 
     Attributes
     ----------
-    rank : int
     workers : tuple of int
         Ranks of these workers, replica by replica, in the order of the partitions.
     """

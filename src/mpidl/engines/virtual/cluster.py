@@ -105,7 +105,6 @@ class VirtualReplica(Exchanger):
         The vector at which it computes gradients.
     loader : Loader
         Its supply of minibatches.
-    state : ReplicaState
 
     Attributes
     ----------
@@ -228,10 +227,8 @@ class VirtualCluster:
 
     Parameters
     ----------
-    environment : simpy.Environment
     machines : Machines or None
         Models the passage of time; None if nothing takes time.
-    servers : list of VirtualServer
     dtype : dtype
         The parameters' dtype.
     clock : callable
@@ -239,7 +236,6 @@ class VirtualCluster:
 
     Attributes
     ----------
-    replicas : list of VirtualReplica
     spares : Spares
         Vectors of the parameters' dtype.
     totals : Totals

@@ -17,7 +17,6 @@ class Cores:
 
     Parameters
     ----------
-    environment : simpy.Environment
     count : int
         Number of cores.
     """

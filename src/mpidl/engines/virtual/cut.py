@@ -88,7 +88,6 @@ def gradient(
 
     Parameters
     ----------
-    environment : simpy.Environment
     flows : sequence of Flow
         The work of each rank.
     work : callable

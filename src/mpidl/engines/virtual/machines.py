@@ -32,8 +32,6 @@ class Machines:
 
     Parameters
     ----------
-    environment : simpy.Environment
-    times : Times
     seed : int
         Determines every duration.
     replicas, servers : int
@@ -45,7 +43,6 @@ class Machines:
         Bytes of a push with which a server begins, from `Times`.
     replicas : int
         Number of replicas. As arguments of methods, relays have the numbers after these.
-    roles : Roles
     relays : list of list of int
         For each relay, the replicas that it pushes and fetches for.
     """

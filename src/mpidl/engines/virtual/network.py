@@ -144,7 +144,6 @@ class Network:
 
     Parameters
     ----------
-    environment : simpy.Environment
     bandwidths : array, shape (nodes,)
         Bytes per second of each node's card, in each direction.
 

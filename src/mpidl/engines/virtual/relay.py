@@ -58,7 +58,6 @@ class VirtualRelay(Exchanger):
         The replicas whose relay it is.
     cluster : VirtualCluster
         A cluster with virtual time.
-    traffic : Traffic
     wire : Wire or None
         How pushes are encoded. None: not at all.
     """

@@ -38,7 +38,6 @@ class UnitInFlight(InFlight):
 
     Attributes
     ----------
-    unit : Unit
     loss, weight : float
         Sum of its batches' losses, each times the batch's weight, and sum of these weights.
     """
@@ -53,7 +52,6 @@ class VirtualSandblaster(ThroughServers):
 
     Parameters
     ----------
-    cluster : VirtualCluster
     training : Training
         Units consist of the portions of the schedule's first epoch; the run ends with the schedule.
     compute : callable

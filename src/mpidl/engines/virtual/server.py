@@ -33,11 +33,6 @@ class Signal:
 class VirtualServer:
     """A shard and the queue of pushes to it.
 
-    Parameters
-    ----------
-    environment : simpy.Environment
-    shard : Shard
-
     Attributes
     ----------
     part : slice

@@ -20,7 +20,6 @@ class InFlight:
 
     Attributes
     ----------
-    sender : Exchanger
     vector : array, shape (size,) or (2, size)
         The vector; returned to the spare ones when no server needs it any more.
     awaited : int
@@ -47,7 +46,6 @@ class Traffic:
 
     Parameters
     ----------
-    cluster : VirtualCluster
     wire_fetch : Wire or None
         Encoding of fetches, if any.
     wait_free : bool

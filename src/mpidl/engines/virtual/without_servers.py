@@ -21,7 +21,6 @@ class Reduction:
 
     Attributes
     ----------
-    part : Range
     whole : bool
         Whether the whole vector is reduced, with everything that the replicas have computed; they wait for it.
     mean : bool

@@ -95,7 +95,6 @@ class DampedChange(_Compensating):
     ----------
     rate : float
         The workers' learning rate, the thesis' eta.
-    norm : bool
 
     References
     ----------

@@ -75,7 +75,6 @@ class Policy:
 
         Parameters
         ----------
-        shard : ShardState
         now : float
             Seconds, by any monotonic clock; infinity ends all waiting.
 
