@@ -10,8 +10,7 @@ import pytest
 from mpidl.algorithms import Diloco
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, StartReduction, drive
-from mpidl.algorithms.streaming import stream
-from mpidl.algorithms.windowed import inner_steps
+from mpidl.algorithms.windowed import inner_steps, stream
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training

@@ -47,7 +47,7 @@ def test_a_library_that_spoils_what_it_sends(cupy):
         + "class Spoilt(ndarray):\n    def __eq__(self, other): return array([False])\n"
         + "def zeros_like(a): return empty_like(a).view(Spoilt)\n"
     )
-    assert cuda.gpu().found == "Tensor Tron; MPI is not CUDA-aware: it changes what it sends"
+    assert cuda.gpu().found == "Tensor Tron; MPI is not CUDA-aware: it changes the values it sends"
 
 
 def test_a_library_that_hangs(cupy, monkeypatch):

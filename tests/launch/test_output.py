@@ -15,7 +15,7 @@ UNREAD = "import os; reader, writer = os.pipe(); os.close(reader); os.dup2(write
     [
         ("from mpidl.launch.output import say; say('nothing')", 0),
         ("from mpidl.launch.output import say, terminate; say('nothing', terminate)", -15),
-        ("from mpidl.report.results import warn_unchanged; warn_unchanged({'pushes': 3})", 0),
+        ("from mpidl.report.text import warn_unchanged; warn_unchanged({'pushes': 3})", 0),
     ],
 )
 def test_a_line_that_nobody_reads_is_no_error(bare_environment, line, code):

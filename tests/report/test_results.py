@@ -1,6 +1,6 @@
 """Results of commands, as text."""
 
-from mpidl.report import results
+from mpidl.report import text
 
 QUALITY = {
     "train_loss": 0.5, "validation_loss": 0.25, "validation_accuracy": 0.75, "validation_f1": None, "test_loss": 0.375,
@@ -17,7 +17,7 @@ def summary(**more):
 
 def test_a_summary_tells_of_all_data_and_of_the_end():
     ended = {"stopped": "in 2 epochs ...", "best_step": 40, "best_epoch": 1.5, "best_validation_loss": 0.125}
-    assert results.summary(summary(**ended)).splitlines()[:5] == [
+    assert text.summary(summary(**ended)).splitlines()[:5] == [
         "test exact match 0.6250, test loss 0.3750, train loss 0.5000",
         "test f1 0.5000",
         "validation exact match 0.7500, validation loss 0.2500",
@@ -28,15 +28,15 @@ def test_a_summary_tells_of_all_data_and_of_the_end():
 
 def test_a_summary_of_a_run_without_them_says_nothing_of_them():
     before = {name: value for name, value in summary(best_step=None, stopped=None).items() if "validation" not in name}
-    text = results.summary(before | {"test_f1": None})
-    assert text.splitlines()[:2] == [
+    shown = text.summary(before | {"test_f1": None})
+    assert shown.splitlines()[:2] == [
         "test exact match 0.6250, test loss 0.3750, train loss 0.5000",
         "100 samples in 2.0 s, 50 samples/s",
     ]
 
 
 def test_an_evaluation_tells_of_all_data():
-    assert results.evaluation({**QUALITY, "run_dir": "runs/x", "step": 40}).splitlines() == [
+    assert text.evaluation({**QUALITY, "run_dir": "runs/x", "step": 40}).splitlines() == [
         "test exact match 0.6250, test loss 0.3750",
         "test f1 0.5000",
         "validation exact match 0.7500, validation loss 0.2500",

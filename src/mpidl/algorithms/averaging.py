@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Reduce
-from mpidl.algorithms.windowed import Inner, inner_steps, local_steps, local_window
+from mpidl.algorithms.windowed import Inner, averaged_rounds, inner_steps
 from mpidl.rules import Rule
 from mpidl.shards.policies import Assign, Policy
 
@@ -48,12 +47,7 @@ class Averaging(Algorithm):
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the replica."""
         step = inner_steps(parameters, self.inner, self.rate, state)
-        while True:
-            window = yield from local_window(self.tau, self.dynamic, state)
-            done = yield from local_steps(parameters, window, step, state)
-            weight = float(done) if self.dynamic else 1.0
-            if not (yield Reduce(parameters if done else None, parameters, weight=weight)):
-                break
+        return averaged_rounds(parameters, self.tau, self.dynamic, step, state)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that assigns the mean."""

@@ -10,8 +10,7 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Push, Reduce
-from mpidl.algorithms.streaming import stream
-from mpidl.algorithms.windowed import Inner, inner_steps, local_steps, local_window
+from mpidl.algorithms.windowed import Inner, inner_steps, local_steps, local_window, stream
 from mpidl.errors import UsageError
 from mpidl.rules import Nesterov, Rule
 from mpidl.shards.policies import ApplyAtOnce, DelayedNesterov, FirstOfStep, Policy

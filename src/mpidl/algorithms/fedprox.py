@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Reduce
-from mpidl.algorithms.windowed import Inner, inner_steps, local_steps, local_window
+from mpidl.algorithms.windowed import Inner, averaged_rounds, inner_steps
 from mpidl.rules import Rule, Sgd
 from mpidl.shards.policies import Assign, Policy
 
@@ -59,14 +58,10 @@ class Fedprox(Algorithm):
             adding.update(gradient, (), start, 1, self.mu)
             local(gradient)
 
-        while True:
-            if not state.counts["done"]:
-                start[:] = parameters
-            window = yield from local_window(self.window, self.dynamic, state)
-            done = yield from local_steps(parameters, window, step, state)
-            weight = float(done) if self.dynamic else 1.0
-            if not (yield Reduce(parameters if done else None, parameters, weight=weight)):
-                break
+        def begin() -> None:
+            start[:] = parameters
+
+        return averaged_rounds(parameters, self.window, self.dynamic, step, state, begin)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that assigns the mean."""

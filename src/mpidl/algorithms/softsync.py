@@ -29,8 +29,8 @@ class Softsync(Algorithm):
     -----
     1-softsync is not synchronous SGD: a fast replica may contribute two of the gathered gradients.
 
-    The mean staleness is (replicas - 1) / c, whatever the timing, as long as each replica computes all the time. Where
-    exchanges take as long as gradients it is less: a replica that waits for its push computes nothing that gets stale.
+    The mean staleness is (replicas - 1) / c, regardless of timing, if each replica computes all the time. It is less if
+    exchanges take as long as gradients, because a replica that waits for its push computes nothing that becomes stale.
     """
 
     name: ClassVar[str] = "softsync"

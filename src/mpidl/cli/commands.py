@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mpidl.errors import UsageError, printable, quoted
 from mpidl.launch import environment, marks
 from mpidl.launch.output import STDOUT, say, tolerate_closed
-from mpidl.report import results
+from mpidl.report import text
 
 if TYPE_CHECKING:
     from mpidl.config import Config
@@ -50,7 +50,7 @@ def run_train(arguments: argparse.Namespace) -> int:
         _tell_done(code, started.size)
         # A closed stdout doesn't change the exit code.
         with tolerate_closed(STDOUT, lambda: None):
-            _show(summary, arguments.json, results.summary)
+            _show(summary, arguments.json, text.summary)
     return code
 
 
@@ -107,7 +107,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     from mpidl.runs.evaluate import evaluate, newest
 
     run = arguments.run_dir if arguments.exact else newest(arguments.run_dir)
-    _show(evaluate(run, step=_step(arguments)), arguments.json, results.evaluation)
+    _show(evaluate(run, step=_step(arguments)), arguments.json, text.evaluation)
     return 0
 
 
@@ -120,7 +120,7 @@ def run_export(arguments: argparse.Namespace) -> int:
 
     run = arguments.run_dir if arguments.exact else newest(arguments.run_dir)
     exported = export(run, arguments.to, _step(arguments), arguments.output, arguments.force)
-    _show(exported, arguments.json, results.exported)
+    _show(exported, arguments.json, text.exported)
     return 0
 
 
@@ -139,7 +139,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
     predicted = predict(run, arguments.data, arguments.output, step, arguments.force)
     if started.rank == 0:
         _tell_done(0, started.size)
-        _show(predicted, arguments.json, results.predicted)
+        _show(predicted, arguments.json, text.predicted)
     return 0
 
 
@@ -172,7 +172,7 @@ def run_simulate(arguments: argparse.Namespace) -> int:
 
     _check_number("--replicas", arguments.replicas)
     summary = simulate(_config(arguments), arguments.replicas)
-    _show(summary, arguments.json, results.summary)
+    _show(summary, arguments.json, text.summary)
     return INTERRUPTED if summary.get("interrupted") else 0
 
 
@@ -188,7 +188,7 @@ def run_pack(arguments: argparse.Namespace) -> int:
         arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed,
         force=arguments.force,
     )  # fmt: skip
-    _show(packed, arguments.json, results.packed)
+    _show(packed, arguments.json, text.packed)
     return 0
 
 

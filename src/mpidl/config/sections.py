@@ -51,7 +51,8 @@ class RunSection(Checked):
         Stop when an evaluation fulfils this comparison, such as ``"validation_loss < 0.1"``. Without a split, as in
         ``"accuracy >= 0.9"``: on the validation data, or on the test data if there are none.
     patience : int, optional
-        Stop when the figure of `target`, or else the loss of evaluations, has not become better for so many epochs.
+        Stop when the figure of `target`, or without it the loss of evaluations, has not improved for this number of
+        epochs.
     report : float
         Seconds between two reports where the output is a log and not a terminal.
     terminate_on_nan : bool

@@ -77,7 +77,7 @@ def probe() -> None:
     if cuda_aware():
         print(PROMISED, flush=True)
     right = keeps_device_values(cupy)
-    print(AWARE if right else f"{NOT_AWARE}: it changes what it sends", flush=True)
+    print(AWARE if right else f"{NOT_AWARE}: it changes the values it sends", flush=True)
 
 
 if __name__ == "__main__":

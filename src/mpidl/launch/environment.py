@@ -59,8 +59,8 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
     """Return the rank and the size that the launcher put into the environment; rank 0 of 1 without a launcher.
 
     ``mpirun`` and ``mpiexec`` take precedence over Slurm, whose variables are also set for them inside an allocation.
-    Slurm's variables are used only in a step that ``srun`` started: a batch script is one process, whatever
-    ``SLURM_NTASKS`` says. Raise UsageError if a launcher's variables are not numbers of a rank and a world.
+    Slurm's variables are used only in a step that ``srun`` started: a batch script is one process, regardless of
+    ``SLURM_NTASKS``. Raise UsageError if a launcher's variables are not numbers of a rank and a world.
     """
     for rank, size, _ in LAUNCHERS:
         if rank in environment and size in environment:

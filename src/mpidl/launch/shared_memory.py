@@ -86,7 +86,7 @@ def note() -> None:
 
 
 def sweep() -> None:
-    """Remove what dead jobs of this user have noted on this node and nobody uses, then their notes."""
+    """Remove unused files that dead jobs of this user have noted on this node, and their notes."""
     dead = [(path, record) for path, record in _notes() if not any(map(_lives, record["processes"]))]
     if not dead:
         return

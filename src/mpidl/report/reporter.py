@@ -108,7 +108,7 @@ class Reporter:
             if kind == "interrupted":
                 show_on_terminal(f"mpidl: stopping; saved so far: {saved}")
             elif self._interrupted and kind == "checkpoint":
-                show_on_terminal(f"mpidl: saved: {saved}; go on with `mpidl train --resume {directory}`")
+                show_on_terminal(f"mpidl: saved: {saved}; continue with `mpidl train --resume {directory}`")
 
     def assigned(self, roles: Roles) -> None:
         """Record and show the roles of each host."""

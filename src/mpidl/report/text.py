@@ -1,8 +1,11 @@
-"""Numbers and tables as plain text."""
+"""Numbers, tables and the results of commands as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mpidl.launch.output import say
 
 PREFIXES = ("", "k", "M", "G", "T", "P")
 
@@ -38,3 +41,87 @@ def table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+#: Data that models are evaluated on.
+SPLITS = ("test", "validation")
+
+
+def summary(summary: Mapping[str, Any]) -> str:
+    """Return the summary of a run as text."""
+    staleness = "staleness mean {mean:.2f}, p50 {p50}, p99 {p99}, max {max}".format(**summary["staleness"])
+    virtual = " of virtual time" if summary.get("virtual") else ""
+    cut = f" of {summary['partitions']} partitions" if summary.get("partitions", 1) > 1 else ""
+    text = [
+        *_quality(summary, beside=["train_loss"]),
+        *_ending(summary),
+        f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
+        f"{summary['samples_per_second']:.0f} samples/s",
+        f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}{cut}, {staleness}",
+        f"{summary['run_dir']}: {summary['epochs']:.4g} epochs done",
+    ]
+    if summary.get("interrupted"):
+        text[-1] += f"; continue with `mpidl train --resume {summary['run_dir']}`"
+    return "\n".join(text)
+
+
+def warn_unchanged(summary: Mapping[str, Any]) -> None:
+    """Warn on stderr that a run has pushed gradients without changing its parameters."""
+    if summary["pushes"]:
+        say(f"no parameter has changed in {summary['pushes']} pushes: is the rate 0, or every gradient?")
+
+
+def evaluation(result: Mapping[str, Any]) -> str:
+    """Return the result of an evaluation as text."""
+    return "\n".join([*_quality(result), _origin(result)])
+
+
+def exported(result: Mapping[str, Any]) -> str:
+    """Return a description of an exported model as text."""
+    return f"{result['file']}: {result['tensors']} tensors, {quantity(result['bytes'], 'B')}\n{_origin(result)}"
+
+
+def predicted(result: Mapping[str, Any]) -> str:
+    """Return a description of a file of outputs as text."""
+    shape = ", ".join(map(str, (result["samples"], *result["shape"])))
+    return f"{result['file']}: outputs ({shape})\n{_origin(result)}"
+
+
+def _origin(result: Mapping[str, Any]) -> str:
+    return f"{result['run_dir']}, step {result['step']}"
+
+
+def packed(result: Mapping[str, Any]) -> str:
+    """Return a description of a packed file as text."""
+    text = "{file}: {train_samples} images to train with, {test_samples} to test with, {classes} classes"
+    return text.format(**result)
+
+
+def _quality(result: Mapping[str, Any], beside: Sequence[str] = ()) -> list[str]:
+    """Return lines for the test data, with other figures, and for their metrics; likewise for validation data."""
+    lines = []
+    for split, others in zip(SPLITS, (beside, ()), strict=True):
+        first = [f"{split}_accuracy", f"{split}_loss"]
+        metrics = [name for name in result if name.startswith(f"{split}_") and name not in first]
+        lines += [_figures(result, names) for names in ([*first, *others], metrics)]
+    return [line for line in lines if line]
+
+
+def _figures(result: Mapping[str, Any], names: Sequence[str]) -> str:
+    called = {f"{split}_accuracy": f"{split} {result.get('accuracy_name', 'accuracy')}" for split in SPLITS}
+    known = [(called.get(name, name.replace("_", " ")), result[name]) for name in names if result.get(name) is not None]
+    return ", ".join(f"{name} {value:.4f}" for name, value in known)
+
+
+def _ending(summary: Mapping[str, Any]) -> list[str]:
+    """Return lines on decisions by evaluations: an early end of the run, and its best checkpoint."""
+    lines = [f"stopped early: {summary['stopped']}"] if summary.get("stopped") else []
+    if summary.get("best_step") is not None:
+        figure = next(name for name in summary if name.startswith(tuple(f"best_{split}_" for split in SPLITS)))
+        named, epochs = figure.replace("_", " "), f"{summary['best_epoch']:.4g} epochs"
+        lines.append(f"{named} {summary[figure]:.4g} after {epochs}: step {summary['best_step']}")
+    return lines
+
+
+def _count(summary: Mapping[str, Any], name: str) -> str:
+    return f"{summary[name]} {name if summary[name] != 1 else name.removesuffix('s')}"

@@ -30,7 +30,7 @@ from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
-from mpidl.report.results import warn_unchanged
+from mpidl.report.text import warn_unchanged
 from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Save, Test, dropped
 from mpidl.roles.run_control import RunControl

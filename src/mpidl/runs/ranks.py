@@ -27,7 +27,7 @@ from mpidl.metrics.figures import Figures
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
 from mpidl.report.reporter import Reporter
-from mpidl.report.results import warn_unchanged
+from mpidl.report.text import warn_unchanged
 from mpidl.rma.shared_samples import SharedSamples
 from mpidl.rma.shm_space import check_window_space
 from mpidl.rma.transport import Transport

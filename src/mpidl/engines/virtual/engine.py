@@ -252,9 +252,9 @@ class VirtualEngine:
         yield replica.process  # its pushes arrive first
         self._hooks.on_event("recovery", replica.number)
         others = [other.clock for other in self.replicas if other.active]
-        anew = self.replicas[replica.number] = self._start(replica.number)
-        anew.clock = min(others, default=0)
-        self._handler.add_replica(anew)
+        returned = self.replicas[replica.number] = self._start(replica.number)
+        returned.clock = min(others, default=0)
+        self._handler.add_replica(returned)
 
     def _give_back(self, replica: VirtualReplica) -> None:
         """Make the batches that a dead replica had taken and not pushed available again."""
