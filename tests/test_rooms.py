@@ -45,7 +45,7 @@ KEYS = 195
 MEMBERS = 39
 #: Files that may name an optional feature: a pattern of its words, and how many.
 FEATURES = {
-    "relays": (r"relay", 26),
+    "relays": (r"relay", 12),
     "wait-free back-propagation": (r"wait_?free|wait-free|leaves? early|left early|report_final|TakeFinal", 8),
 }
 

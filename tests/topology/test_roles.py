@@ -1,6 +1,7 @@
 """Roles: every rank has one, servers spread over nodes, a replica stays on one node where it fits."""
 
 from collections import Counter
+from functools import partial
 from itertools import chain
 
 import pytest
@@ -133,9 +134,9 @@ def test_the_most_ranks_that_make_so_many_replicas(replicas, servers, partitions
     def roles(ranks, relay=True):
         return assign([rank // of_node for rank in range(ranks)], servers, partitions, relay=relay)
 
-    least = most_ranks(replicas, servers, partitions, of_node, relay=False)
+    least = most_ranks(replicas, servers, partitions, of_node)
     assert (len(roles(least, relay=False).replicas), roles(least, relay=False).standby) == (replicas, ())
-    most = most_ranks(replicas, servers, partitions, of_node, relay=True)
+    most = most_ranks(replicas, servers, partitions, of_node, partial(assign, relay=True))
     assert (len(roles(most).replicas), roles(most).standby) == (replicas, ())
     assert not any(
         len(roles(ranks).replicas) == replicas and not roles(ranks).standby for ranks in range(most + 1, 2 * most + 1)

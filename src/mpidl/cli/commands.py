@@ -75,14 +75,10 @@ def _ranks(arguments: argparse.Namespace) -> int:
 def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     from mpidl.launch.mpiexec import check_ranks, launch
     from mpidl.report.screen import Screen
-    from mpidl.topology.roles import assign, check_number
 
     check_ranks(ranks)
     config = _config(arguments)
-    partitions = config.topology.partitions
-    assign([0] * ranks, config.servers, partitions)
-    if not config.topology.relay:  # The number of relays depends on the nodes.
-        check_number(ranks, config.servers, partitions)
+    config.topology.check_ranks(ranks, config.servers)
     passed = ["train"]
     if arguments.config is not None:
         passed.append(str(arguments.config))
@@ -91,7 +87,7 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return launch(ranks, passed, Screen(), config.servers, partitions, config.topology.relay)
+    return launch(ranks, passed, Screen(), lambda nodes: config.topology.assign(nodes, config.servers))
 
 
 def _config(arguments: argparse.Namespace) -> Config:
@@ -228,12 +224,8 @@ def run_submit(arguments: argparse.Namespace) -> int:
         _check_number("--gpus-per-node", arguments.gpus_per_node)
     config = _config(arguments)
     from mpidl.launch.batch import batch, submit
-    from mpidl.topology.roles import assign, check_number
 
-    ranks, partitions = arguments.nodes * arguments.ranks_per_node, config.topology.partitions
-    assign([0] * ranks, config.servers, partitions)
-    if not config.topology.relay:  # The number of relays depends on the nodes.
-        check_number(ranks, config.servers, partitions)
+    config.topology.check_ranks(arguments.nodes * arguments.ranks_per_node, config.servers)
     script = batch(arguments, config.run.name, config.run.directory.parent)
     if arguments.only_print:
         print(script.script(), end="", flush=True)

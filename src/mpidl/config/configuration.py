@@ -21,7 +21,7 @@ from mpidl.config.sections import (
     PythonData,
     RunSection,
 )
-from mpidl.config.topology import TopologySection, check_partitions, check_relay
+from mpidl.config.topology import TopologySection
 from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Factory, Source
 from mpidl.errors import UsageError, nearest, shown
@@ -175,8 +175,7 @@ def from_dict(
             f"virtual.death: a replica that returns can't take part in a run of {algorithm.name} with fragments or "
             "overlap, expected no returns"
         )
-    check_partitions(config.topology, config.algorithm)
-    check_relay(config.topology, config.algorithm, config.run)
+    config.topology.check(config.algorithm, config.run)
     return config
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mpidl import schema
@@ -11,6 +12,7 @@ from mpidl.config.sections import Count, RunSection
 from mpidl.errors import UsageError
 from mpidl.partition.schedules import SCHEDULES
 from mpidl.schema import Checked
+from mpidl.topology.roles import Roles, assign, check_number
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,38 @@ class TopologySection(Checked):
         if self.stages == 1 and (self.micro_batches or 1) > 1:
             raise UsageError(f"micro_batches: {self.micro_batches}, but stages is 1, expected at least 2 stages")
 
+    def assign(self, nodes: Sequence[int], servers: int, partitions: int | None = None) -> Roles:
+        """Return the role of each rank, given its node and the number of servers; see `mpidl.topology.roles.assign`."""
+        return assign(nodes, servers, self.partitions if partitions is None else partitions, relay=self.relay)
+
+    def check_ranks(self, ranks: int, servers: int) -> None:
+        """Raise UsageError if there are too few ranks, or if some are sure to have no work wherever they are."""
+        assign([0] * ranks, servers, self.partitions)
+        if not self.relay:  # The number of relays depends on the nodes.
+            check_number(ranks, servers, self.partitions)
+
+    def check(self, algorithm: Algorithm, run: RunSection) -> None:
+        """Raise UsageError if the topology is incompatible with the algorithm or the run."""
+        if self.partitions > 1 and algorithm.exchange is Exchange.SHARED_MEMORY:
+            found = f"topology.partitions: {self.partitions}"
+            raise UsageError(f"{found}, but {algorithm.name}'s replicas share one whole vector, expected 1")
+        if not self.relay:
+            return
+        found = "topology.relay: true, but"
+        if algorithm.exchange is not Exchange.SERVERS:
+            raise UsageError(f"{found} {algorithm.name} exchanges by {algorithm.exchange.value}, without pushes")
+        if algorithm.max_staleness is not None:
+            raise UsageError(f"{found} algorithm.max_staleness drops single pushes, expected false")
+        if not algorithm.policy(1).sums:
+            raise UsageError(f"{found} servers need single pushes of {algorithm.name}, expected false")
+        if run.deterministic:
+            raise UsageError(f"{found} run.deterministic is true and needs single pushes, expected false")
+
+    def alternatives(self) -> dict[str, TopologySection]:
+        """Return topologies that differ in how workers reach the servers, by the setting that chooses each."""
+        other = replace(self, relay=not self.relay)
+        return {f"topology.relay = {str(other.relay).lower()}": other}
+
     @property
     def messages(self) -> bool:
         """Whether nodes exchange by messages."""
@@ -63,25 +97,3 @@ class TopologySection(Checked):
         """The schedule and the number of micro-batches, as arguments of cut models."""
         default = 4 * self.stages if self.stages > 1 else 1
         return {"schedule": self.schedule, "micro_batches": self.micro_batches or default}
-
-
-def check_partitions(topology: TopologySection, algorithm: Algorithm) -> None:
-    """Raise UsageError if the model is cut and the algorithm needs it whole."""
-    if topology.partitions > 1 and algorithm.exchange is Exchange.SHARED_MEMORY:
-        found = f"topology.partitions: {topology.partitions}"
-        raise UsageError(f"{found}, but {algorithm.name}'s replicas share one whole vector, expected 1")
-
-
-def check_relay(topology: TopologySection, algorithm: Algorithm, run: RunSection) -> None:
-    """Raise UsageError if there are relays but the algorithm or the run needs the pushes of single workers."""
-    if not topology.relay:
-        return
-    found = "topology.relay: true, but"
-    if algorithm.exchange is not Exchange.SERVERS:
-        raise UsageError(f"{found} {algorithm.name} exchanges by {algorithm.exchange.value}, without pushes")
-    if algorithm.max_staleness is not None:
-        raise UsageError(f"{found} algorithm.max_staleness drops single pushes, expected false")
-    if not algorithm.policy(1).sums:
-        raise UsageError(f"{found} servers need single pushes of {algorithm.name}, expected false")
-    if run.deterministic:
-        raise UsageError(f"{found} run.deterministic is true and needs single pushes, expected false")

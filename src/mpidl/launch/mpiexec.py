@@ -20,7 +20,7 @@ from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free
 from mpidl.launch.signals import STOPPING, handled
 from mpidl.launch.stderr import Deaths, quieten
-from mpidl.topology.roles import assign
+from mpidl.topology.roles import Roles, assign
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, 75)
@@ -58,7 +58,10 @@ class Screen(Protocol):
 
 
 def launch(
-    ranks: int, arguments: Sequence[str], screen: Screen, servers: int = 0, partitions: int = 1, relay: bool = False
+    ranks: int,
+    arguments: Sequence[str],
+    screen: Screen,
+    roles: Callable[[Sequence[int]], Roles] = lambda nodes: assign(nodes, servers=0),
 ) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
 
@@ -75,12 +78,8 @@ def launch(
         Arguments of the command.
     screen : Screen
         Shows the job's stderr and, if that is a terminal, the run's progress.
-    servers : int
-        Number of ranks that are servers.
-    partitions : int
-        Number of ranks of a replica.
-    relay : bool
-        Whether nodes have relays.
+    roles : callable
+        Returns the roles of ranks, given their nodes, for messages about a rank.
 
     Returns
     -------
@@ -97,7 +96,7 @@ def launch(
     """
     forwarding = _Forwarding(screen, [0] * ranks)
     deaths = Deaths(
-        lambda rank: assign(forwarding.nodes, servers, partitions, relay=relay).role(rank),
+        lambda rank: roles(forwarding.nodes).role(rank),
         lambda: len(set(forwarding.nodes)) > 1,
     )
     with handled(forwarding.handle), forwarding:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpidl.engines.patience import Patience
 from mpidl.parameters.ranges import Range
+from mpidl.relays.batching_window import BatchingWindow
 from mpidl.rma.inboxes import ForwardingInbox
 from mpidl.transport.protocol import Message
 
@@ -69,7 +69,7 @@ class PushAggregator:
         The workers whose pushes are late. Early and late ones are not added to each other.
     closing : bool
         Whether no further push is begun, so that those begun end.
-    patience : Patience
+    window : BatchingWindow
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PushAggregator:
         # Pushes begun by each worker, and shards of them that have not arrived whole.
         self._begun, self._missing = [0] * workers, [0] * workers
         self.active, self.marked = set(range(workers)), set[int]()
-        self.patience = Patience(clock(), workers)
+        self.window = BatchingWindow(clock(), workers)
         self._begin()
 
     def _begin(self) -> None:
@@ -113,7 +113,7 @@ class PushAggregator:
     @property
     def worth_waiting(self) -> bool:
         """Whether more pushes should be waited for."""
-        return not self._has_whole or self.patience.waits(self._here, self._clock())
+        return not self._has_whole or self.window.waits(self._here, self._clock())
 
     def take(self) -> bool:
         """Add up what has arrived; return whether there was anything."""
@@ -148,7 +148,7 @@ class PushAggregator:
         self._begun[worker] = push + 1
         self._pushes += 1
         self._missing[worker] += len(self._shards)
-        self.patience.begins_push(worker, self._clock())
+        self.window.begins_push(worker, self._clock())
         return True
 
     def _add(self, shard: int, message: Message) -> None:
@@ -170,7 +170,7 @@ class PushAggregator:
         self._portions = min(first, known_first), max(last, known_last)
         self._missing[worker] -= 1
         if not self._missing[worker]:
-            self.patience.ends_push(worker, self._clock(), first=not self._has_whole)
+            self.window.ends_push(worker, self._clock(), first=not self._has_whole)
             self._has_whole = True
 
     def swap(self) -> Gathered:
@@ -191,7 +191,7 @@ class PushAggregator:
         """Show the workers that the servers have applied a sum, in an exchange that took so many seconds."""
         for worker, taken in gathered.taken.items():
             self._show(worker, taken if worker in self._here else None)
-        self.patience.exchanged([each for each in gathered.taken if each not in self._here], seconds, self._clock())
+        self.window.exchanged([each for each in gathered.taken if each not in self._here], seconds, self._clock())
 
     def _show(self, worker: int, taken: Sequence[int] | None = None) -> None:
         """Show a worker that what has been taken of it is applied: all, if nothing of it is gathered."""

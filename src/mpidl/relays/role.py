@@ -169,7 +169,7 @@ class Relay(Role):
         aggregator, worker = self._aggregator, message.worker
         if message.chunk == END:
             aggregator.active.discard(worker)
-            aggregator.patience.leaves(worker)
+            aggregator.window.leaves(worker)
         elif message.portions[0] > self._order:
             # What has been gathered so far is before this order. An earlier one that is not complete is given up.
             self._order, self._cutting, aggregator.late = message.portions[0], True, False

@@ -42,7 +42,7 @@ from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import save_shard, write_file
 from mpidl.topology.roles import Roles
 
-#: Vectors that a relay has: what it shows and fetches, and two sums.
+#: Vectors of a rank that exchanges for replicas: what it shows and fetches, and two sums.
 VECTORS = 4
 #: Seconds between two looks at the totals.
 LOOK_EVERY = 0.05
@@ -105,9 +105,9 @@ class OneProcess:
         placed, replicas = self._placed, self._placed.replicas
         vectors = 1 + len(placed.job.states) + 2 + replicas
         check_memory(placed, vectors, replicas)
-        if times is not None and times.relay:
-            relays = place_ranks(times, replicas, placed.job.config.servers)[1].relays
-            check_memory(placed, vectors + VECTORS * len(relays), replicas)
+        if times is not None and times.intermediaries is not None:
+            others = place_ranks(times, replicas, placed.job.config.servers)[1].others
+            check_memory(placed, vectors + VECTORS * len(others), replicas)
 
     def _fill(self, local: LocalModel) -> list[Shard]:
         """Return the shards; those of a replica alone that only reads the parameters lie in its own vector."""

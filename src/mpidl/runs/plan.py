@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
+from mpidl.config.topology import TopologySection
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.job.planning import plan_model
-from mpidl.job.slices import shards_of
+from mpidl.job.slices import answer_bytes, shards_of
 from mpidl.nn.capabilities import LayerSummary, activation_bytes, summaries
 from mpidl.nn.evaluation import BATCH
-from mpidl.parameters import Range, split, within
+from mpidl.parameters import Range, split
 from mpidl.partition.plan import Plan
-from mpidl.relays.routes import relay_mailboxes
 from mpidl.report.text import quantity, size, table
-from mpidl.topology.roles import Roles, assign
+from mpidl.runs.features import others
+from mpidl.topology.roles import Roles
 from mpidl.transport.mailbox_geometry import MailboxGeometry
-from mpidl.wire import encoded_bytes
 
 #: Operations of a gradient per operation of the forward pass: the backward pass takes as many again for the gradient
 #: of the inputs, and as many for that of the weights.
@@ -78,7 +78,7 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
         return described
     of_node = config.virtual.ranks_per_node or ranks
     nodes = [rank // of_node for rank in range(ranks)]
-    return described | of_ranks(job, nodes, config.servers, cut, config.topology.relay)
+    return described | of_ranks(job, nodes, config.servers, cut, config.topology)
 
 
 def of_model(job: Job) -> dict[str, Any]:
@@ -119,11 +119,11 @@ def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
 
 
 def of_ranks(
-    job: Job, nodes: Sequence[int], servers: int, cut: Plan | None = None, relay: bool = False
+    job: Job, nodes: Sequence[int], servers: int, cut: Plan | None, topology: TopologySection
 ) -> dict[str, Any]:
-    """Describe the ranks of a job on these nodes, so many of which are servers, maybe with relays; see `plan`."""
+    """Describe the ranks of a job on these nodes, with a number of servers; see `plan`."""
     ranks, partitions = len(nodes), 1 if cut is None else cut.partitions
-    assigned = assign(nodes, servers, partitions, relay=relay)
+    assigned = topology.assign(nodes, servers, partitions)
     job.algorithm.check_replicas(len(assigned.replicas), job.config.run.deterministic)
     roles = _roles(job, assigned, ranks, cut)
     needed = sum(sum(rank["memory"].values()) for rank in roles)
@@ -151,7 +151,6 @@ class _Part(NamedTuple):
 def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[str, Any]]:
     """Return the role, the shard and the memory of each rank."""
     names, parts = roles.names(), _parts(job, cut)
-    relays = {each.rank: len(each.workers) // len(parts) for each in roles.relays}
     workers = {rank: part for replica in roles.replicas for rank, part in zip(replica, parts, strict=True)}
     if roles.servers:
         shards = dict(zip(roles.servers, shards_of(job, len(roles.servers)), strict=True))
@@ -169,9 +168,9 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
             "rank": rank,
             "role": names[rank],
             "shard": shards.get(rank),
-            "memory": _memory(job, shards.get(rank), roles, workers.get(rank), roles.relay_of(rank) is not None)
-            if rank not in relays
-            else _memory_of_relay(job, shards_of(job, len(roles.servers)), relays[rank]),
+            "memory": dict.fromkeys(PARTS, 0) | others.memory(job, roles, rank)
+            if rank in roles.others
+            else _memory(job, shards.get(rank), roles, workers.get(rank), roles.is_direct(rank)),
         }
         for rank in range(ranks)
     ]
@@ -189,30 +188,7 @@ def _parts(job: Job, cut: Plan | None) -> list[_Part]:
     ]
 
 
-def _memory_of_relay(job: Job, shards: Sequence[Range], replicas: int) -> dict[str, int]:
-    """Return the bytes of a relay: the parameters that it fetches and shows, two sums and its workers' mailboxes.
-
-    With a wire format, it also keeps what its two rings at the servers have left out.
-    """
-    held = 2 * job.original.layout.size * job.dtype.itemsize
-    exchange = held + sum(each.nbytes for each in relay_mailboxes(shards, replicas, job.dtype)) + _answers(job, shards)
-    exchange += 0 if job.algorithm.encoding() is None else held
-    return {**dict.fromkeys(PARTS, 0), "parameters": held, "exchange": exchange}
-
-
-def _answers(job: Job, shards: Sequence[Range]) -> int:
-    """Return the bytes of encoded answers to fetches of these shards."""
-    fetched = job.algorithm.fetch_encoding()
-    return (
-        0
-        if fetched is None
-        else sum(
-            encoded_bytes(fetched, shard.size, job.dtype, within(job.original.statistics, shard)) for shard in shards
-        )
-    )
-
-
-def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, relayed: bool) -> dict[str, int]:
+def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, direct: bool) -> dict[str, int]:
     """Return the most bytes that a rank needs at any time; a vector that ranks share is counted once."""
     memory = dict.fromkeys(PARTS, 0)
     exchange, itemsize = job.algorithm.exchange, job.dtype.itemsize
@@ -226,18 +202,18 @@ def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, rel
             geometry = MailboxGeometry.of(shard, rings, job.dtype, encoding, statistics=job.original.statistics)
             memory["exchange"] += geometry.nbytes
             if job.algorithm.fetch_encoding() is not None:
-                memory["exchange"] += len(roles.fetchers()) * (own + _answers(job, [shard]))
+                memory["exchange"] += len(roles.fetchers()) * (own + answer_bytes(job, [shard]))
         elif exchange is Exchange.REDUCTION:
             memory["exchange"] += own * len(roles.replicas)  # the shard's part of each worker's vector
     if part is not None:
         held = part.parameters * itemsize
         memory["parameters"] += held
         memory["gradient"] += held
-        if (job.algorithm.fetch_encoding() is not None and not relayed) or job.algorithm.streamed:
+        if (job.algorithm.fetch_encoding() is not None and direct) or job.algorithm.streamed:
             memory["exchange"] += held  # a copy that follows the shards
-        if not relayed and exchange is Exchange.SERVERS:
+        if direct and exchange is Exchange.SERVERS:
             if job.algorithm.fetch_encoding() is not None:
-                memory["exchange"] += _answers(job, split(part.parameters, len(roles.servers)))
+                memory["exchange"] += answer_bytes(job, split(part.parameters, len(roles.servers)))
             memory["exchange"] += 0 if job.algorithm.encoding() is None else held  # what it leaves out
         if exchange is not Exchange.SHARED_MEMORY:
             memory["evaluation"] += held  # a copy of the worker's own parameters while others are evaluated

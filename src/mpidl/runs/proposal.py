@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 from mpidl.algorithms import Exchange
 from mpidl.config import Config, toml
 from mpidl.config.sections import DataSection
-from mpidl.config.topology import check_relay
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.job import Job
@@ -21,6 +20,8 @@ from mpidl.runs.plan import of_cuts, of_model, of_ranks, plan
 from mpidl.runs.search import BETTER, KEYS, Search, speed
 from mpidl.wire import FORMATS
 
+#: Roles that every proposal has or names otherwise.
+COMMON = ("coordinator", "server", "worker", "standby")
 #: The most ranks for which a speed is predicted.
 MOST = 1024
 #: Tickets for portions that a coordinator hands out to other nodes in a second; see ``benchmarks/coordinator.py``.
@@ -65,7 +66,7 @@ def propose(config: Config, ranks: int) -> dict[str, Any]:
     search = Search(job, ranks)
     best = search.best()
     cut = search.plan(best)
-    described = of_ranks(job, search.nodes, best["servers"], cut, config.topology.relay)
+    described = of_ranks(job, search.nodes, best["servers"], cut, config.topology)
     return of_model(job) | ({} if cut is None else {"cuts": of_cuts(job, cut)}) | described | {
         "proposal": {key: best[key] for key in KEYS},
         "candidates": search.compared,
@@ -105,7 +106,7 @@ def _why(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
     if times.cores is None:
         yield from _tickets(best["samples_per_second"], job.config.data)
     yield from _compared(search, best)
-    yield from _with_relays_or_without(search, job, best)
+    yield from _alternatives(search, job, best)
     yield from _wire_format(search, job, best)
 
 
@@ -137,18 +138,16 @@ def _compared(search: Search, best: Mapping[str, Any]) -> Iterator[str]:
         yield "no topology fits the memory of these nodes: take fewer ranks on each, or a smaller model"
 
 
-def _with_relays_or_without(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line that compares with relays, or without those that there are."""
-    config, cut = job.config, search.candidates.known[best["partitions"], best["stages"]]
-    with_relays = replace(config.topology, relay=True)
-    try:
-        check_relay(with_relays, config.algorithm, config.run)
-    except UsageError:
-        return
-    if search.roles(best["servers"], cut, relay=True).relays:
-        relay = not config.topology.relay
-        other = search.topology(best["servers"], cut, relay)
-        yield f"topology.relay = {str(relay).lower()} would give {_against(other, best)}"
+def _alternatives(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each other way from workers to servers that the job may take and that changes roles."""
+    config, cut, servers = job.config, search.candidates.known[best["partitions"], best["stages"]], best["servers"]
+    for setting, section in config.topology.alternatives().items():
+        try:
+            section.check(config.algorithm, config.run)
+        except UsageError:
+            continue
+        if search.roles(servers, cut, section) != search.roles(servers, cut, config.topology):
+            yield f"{setting} would give {_against(search.topology(servers, cut, section), best)}"
 
 
 def _wire_format(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
@@ -216,8 +215,9 @@ def as_text(proposed: Mapping[str, Any]) -> str:
     if proposed["candidates"]:
         lines += ["", *_candidate_table(proposed["candidates"], proposed["proposal"]), ""]
     proposal = proposed["proposal"]
-    relays = sum(each["role"].startswith("relay") for each in proposed["roles"])
-    numbers = {key: proposal[key] for key in ("servers", "replicas")} | ({"relays": relays} if relays else {})
+    kinds = Counter(each["role"].split()[0] for each in proposed["roles"])
+    numbers = {key: proposal[key] for key in ("servers", "replicas")}
+    numbers |= {f"{kind}s": number for kind, number in kinds.items() if kind not in COMMON}
     *others, last = (_count(number, key.removesuffix("s")) for key, number in numbers.items())
     way = f", {_way(proposal)}" if proposal["partitions"] > 1 else ""
     lines += [f"proposed: {', '.join(others)} and {last}{way}", *(f"- {line}" for line in proposed["why"])]

@@ -7,14 +7,16 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mpidl.config.measured import Measured, read
+from mpidl.config.topology import TopologySection
 from mpidl.engines.virtual import Times
 from mpidl.job.durations import durations
 from mpidl.job.job import Job
 from mpidl.partition.plan import Plan
 from mpidl.runs.candidates import Candidate, Candidates
+from mpidl.runs.features import virtual_others
 from mpidl.runs.plan import of_ranks
 from mpidl.runs.prediction import predict
-from mpidl.topology.roles import Roles, assign
+from mpidl.topology.roles import Roles
 
 #: The most partitions of a replica that are considered.
 MOST_PARTITIONS = 64
@@ -118,12 +120,12 @@ class Search:
         while servers and 1 + (servers := servers + max(1, servers // 2)) + partitions <= self._ranks:
             yield servers
 
-    def topology(self, servers: int, cut: Candidate, relay: bool | None = None) -> dict[str, Any]:
-        """Predict a topology, maybe with or without relays in place of what the job has."""
-        job, ranks, relay = self._job, self._ranks, self._job.config.topology.relay if relay is None else relay
-        described = of_ranks(job, self.nodes, servers, cut.plan, relay)
-        replicas = len(self.roles(servers, cut, relay).replicas)
-        times = self._times_of(servers, replicas, cut, relay)
+    def topology(self, servers: int, cut: Candidate, section: TopologySection | None = None) -> dict[str, Any]:
+        """Predict a topology, with the ways to the servers of a section, by default the job's."""
+        job, ranks, section = self._job, self._ranks, section or self._job.config.topology
+        described = of_ranks(job, self.nodes, servers, cut.plan, section)
+        replicas = len(self.roles(servers, cut, section).replicas)
+        times = self._times_of(servers, replicas, cut, section)
         largest = max(sum(rank["memory"].values()) for rank in described["roles"])
         node = self._measured.node
         needed = described["memory_bytes"] if times.cores is not None else largest * min(ranks, times.ranks_per_node)
@@ -135,20 +137,22 @@ class Search:
         """Predict a topology whose pushes and fetches travel in a wire format."""
         servers, replicas, partitions, stages = (topology[key] for key in KEYS[:4])
         algorithm = replace(self._job.algorithm, wire=wire, wire_fetch=wire)
-        cut, relay = self.candidates.known[partitions, stages], self._job.config.topology.relay
-        times = self._times_of(servers, replicas, cut, relay)
+        cut, section = self.candidates.known[partitions, stages], self._job.config.topology
+        times = self._times_of(servers, replicas, cut, section)
         return {**topology, **asdict(predict(self._job, servers, replicas, times, algorithm))}
 
-    def _times_of(self, servers: int, replicas: int, cut: Candidate, relay: bool) -> Times:
-        return replace(self.times(servers, replicas), cut=cut.virtual, relay=relay, ranks=self._ranks)
+    def _times_of(self, servers: int, replicas: int, cut: Candidate, section: TopologySection) -> Times:
+        return replace(
+            self.times(servers, replicas), cut=cut.virtual, intermediaries=virtual_others(section), ranks=self._ranks
+        )
 
-    def roles(self, servers: int, cut: Candidate, relay: bool) -> Roles:
+    def roles(self, servers: int, cut: Candidate, section: TopologySection) -> Roles:
         """Return which rank is what."""
-        return assign(self.nodes, servers, cut.partitions, relay=relay)
+        return section.assign(self.nodes, servers, cut.partitions)
 
     def _most(self, servers: int, cut: Candidate) -> float:
         """Return the samples/s of so many servers if exchanges took no time."""
-        replicas = len(self.roles(servers, cut, self._job.config.topology.relay).replicas)
+        replicas = len(self.roles(servers, cut, self._job.config.topology).replicas)
         return replicas * self._job.config.data.batch / cut.seconds
 
     def times(self, servers: int, replicas: int) -> Times:

@@ -20,7 +20,7 @@ from mpidl.launch import marks
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.rma.nodes import neighbours
 from mpidl.runs.agreement import together
-from mpidl.topology.roles import assign, check_number
+from mpidl.topology.roles import check_number
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class World:
             if len(set(self.nodes)) > 1 and (text := marks.nodes_as_text(self.nodes)) is not None:
                 marks.tell(f"{marks.NODES} {text}")
         topology, hosts = config.topology, tuple(comm.allgather(MPI.Get_processor_name()))
-        self.roles = replace(assign(self.nodes, config.servers, topology.partitions, relay=topology.relay), hosts=hosts)
+        self.roles = replace(topology.assign(self.nodes, config.servers), hosts=hosts)
         check_number(comm.size, config.servers, topology.partitions, len(self.roles.others))
         self.workers = [rank for replica in self.roles.replicas for rank in replica]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from mpidl.errors import UsageError
 
+#: Returns the roles of ranks, given their nodes, the number of servers, and that of a replica's partitions.
+Assign: TypeAlias = "Callable[[Sequence[int], int, int], Roles]"
 #: Fewest replicas on a node that get a relay: with two it saves half of the bytes.
 FEWEST_FOR_RELAY = 2
 
@@ -89,6 +91,14 @@ class Roles:
     def others(self) -> list[int]:
         """The ranks that push and fetch without being workers. They follow the coordinator's orders as servers do."""
         return [relay.rank for relay in self.relays]
+
+    def served(self, rank: int) -> tuple[int, ...]:
+        """Return the workers that one of the `others` exchanges for."""
+        return next(relay.workers for relay in self.relays if relay.rank == rank)
+
+    def is_direct(self, worker: int) -> bool:
+        """Return whether a worker exchanges with the servers itself."""
+        return self.relay_of(worker) is None
 
     def place(self, rank: int) -> str:
         """Return a rank's host as ``" on node7"``; nothing if there is only one."""
@@ -179,14 +189,17 @@ def assign(
     return Roles(tuple(server_ranks), tuple(replicas), tuple(left), relays=tuple(relayed))
 
 
-def most_ranks(replicas: int, servers: int, partitions: int, of_node: int, relay: bool) -> int:
-    """Return the largest number of ranks, `of_node` per node, that `assign` divides into `replicas` without standby."""
+def most_ranks(replicas: int, servers: int, partitions: int, of_node: int, place: Assign | None = None) -> int:
+    """Return the largest number of ranks, `of_node` per node, of which `place` makes `replicas` without standby.
+
+    By default that is `assign` without relays.
+    """
     least = 1 + servers + replicas * partitions
-    if not relay:
+    if place is None:
         return least
 
     def roles(ranks: int) -> Roles:
-        return assign([rank // of_node for rank in range(ranks)], servers, partitions, relay=True)
+        return place([rank // of_node for rank in range(ranks)], servers, partitions)
 
     numbers = range(least, 2 * least + 1)
     most = bisect_right(numbers, replicas, key=lambda ranks: len(roles(ranks).replicas)) - 1

@@ -23,12 +23,12 @@ from mpidl.wire import Differences, ErrorFeedback, Wire
 
 
 class Exchanger:
-    """A replica, or a relay, which pushes to the servers and fetches from them.
+    """A replica, or an intermediary of several, which pushes to the servers and fetches from them.
 
     Parameters
     ----------
     number : int
-        Replicas are numbered first, then relays.
+        Replicas are numbered first, then intermediaries.
 
     Attributes
     ----------

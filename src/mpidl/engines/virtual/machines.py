@@ -21,10 +21,12 @@ from mpidl.topology.roles import Roles, assign, most_ranks
 def place_ranks(times: Times, replicas: int, servers: int) -> tuple[list[int], Roles]:
     """Return the node of each rank of a virtual cluster, and its role."""
     partitions, of_node = times.cut.partitions, times.ranks_per_node
-    relay = times.relay and times.cores is None  # ranks that share cores are on one node
-    ranks = times.ranks or most_ranks(replicas, servers, partitions, of_node, relay)
+    # Ranks that share cores are on one node.
+    between = times.intermediaries if times.cores is None else None
+    place = assign if between is None else between.assign
+    ranks = times.ranks or most_ranks(replicas, servers, partitions, of_node, None if between is None else place)
     nodes = [rank // of_node for rank in range(ranks)]
-    return nodes, assign(nodes, servers, partitions, relay=relay)
+    return nodes, place(nodes, servers, partitions)
 
 
 class Machines:
@@ -42,25 +44,25 @@ class Machines:
     chunk : float
         Bytes of a push with which a server begins, from `Times`.
     replicas : int
-        Number of replicas. As arguments of methods, relays have the numbers after these.
-    relays : list of list of int
-        For each relay, the replicas that it pushes and fetches for.
+        Number of replicas. As arguments of methods, intermediaries have the numbers after these.
+    served : list of list of int
+        For each intermediary, the replicas that it pushes and fetches for.
     """
 
     def __init__(self, environment: simpy.Environment, times: Times, seed: int, replicas: int, servers: int) -> None:
         self._environment, self._times, self.chunk = environment, times, times.chunk
         nodes, self.roles = place_ranks(times, replicas, servers)
         roles = self.roles
-        streams = np.random.default_rng(seed).spawn(replicas + servers + len(roles.relays))
+        streams = np.random.default_rng(seed).spawn(replicas + servers + len(roles.others))
         self._servers = streams[replicas : replicas + servers]
         self._replicas = streams[:replicas] + streams[replicas + servers :]
         self._cores = Cores(environment, times.cores) if times.cores is not None else None
         self._cut = times.cut
         first = {ranks[0]: replica for replica, ranks in enumerate(roles.replicas)}
-        self.replicas = replicas
-        self.relays = [[first[rank] for rank in each.workers if rank in first] for each in roles.relays]
+        self.replicas, self.intermediaries = replicas, times.intermediaries
+        self.served = [[first[rank] for rank in roles.served(other) if rank in first] for other in roles.others]
         self._of_replica = [[nodes[rank] for rank in ranks] for ranks in roles.replicas]
-        self._of_replica += [[nodes[relay.rank]] for relay in roles.relays]
+        self._of_replica += [[nodes[rank]] for rank in roles.others]
         self._of_server = [nodes[rank] for rank in roles.servers]
         self._shares = times.cut.shares(servers)
         self._paths = cache(self._find_paths)
@@ -112,7 +114,7 @@ class Machines:
         return self._pass_parts(replica, size, [(its, own, share) for own, its, share in self._paths(replica, server)])
 
     def share(self, replica: int, size: float) -> Generator[simpy.Event, Any, None]:
-        """Send `size` bytes between a replica and its relay; each rank of the replica has a part of them."""
+        """Send `size` bytes between a replica and its intermediary; each rank of the replica has a part of them."""
         yield from self.tell(replica)
         yield self._environment.timeout(self.copying(size * max(self._cut.parts)))
 
@@ -161,7 +163,7 @@ class Machines:
     def _find_paths(self, replica: int, server: int) -> list[tuple[int, int, float]]:
         """Return for each rank of a replica its node, the server's, and its share of their messages."""
         own, its = self._of_replica[replica], self._of_server[server]
-        shares = self._shares[server] if replica < self.replicas else [(0, 1.0)]  # a relay is one rank
+        shares = self._shares[server] if replica < self.replicas else [(0, 1.0)]  # an intermediary is one rank
         return [(own[rank], its, share) for rank, share in shares]
 
     def _pass_parts(

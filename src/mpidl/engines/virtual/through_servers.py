@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -10,9 +11,34 @@ from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, RequestHandler
-from mpidl.engines.virtual.relay import VirtualRelay
 from mpidl.engines.virtual.server import Process
 from mpidl.engines.virtual.traffic import PushInFlight, Traffic
+
+
+class Intermediary(Protocol):
+    """Exchanges with the servers for several replicas.
+
+    Attributes
+    ----------
+    fetched : list of int
+        The clock of each shard in what it shows the replicas.
+    """
+
+    fetched: list[int]
+
+    def leaves(self, replica: int) -> None:
+        """Expect no more pushes of a replica."""
+
+    def joins(self, replica: int) -> None:
+        """Expect pushes of a replica that begins anew."""
+
+    def push(self, replica: int, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> Process:
+        """Take a push, and return a process that ends when the servers have applied it."""
+        ...
+
+    def fetch(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
+        """Fetch into a replica's vector; return the shards' clocks."""
+        ...
 
 
 class ThroughServers(RequestHandler):
@@ -22,18 +48,17 @@ class ThroughServers(RequestHandler):
         self._cluster, self._wire = cluster, algorithm.encoding()
         self._pattern = algorithm.pattern(replicas)
         self._traffic = Traffic(cluster, algorithm.fetch_encoding(), wait_free=self._pattern.pushes_gradients)
-        self._relays: dict[int, VirtualRelay] = {}
+        self._intermediaries: dict[int, Intermediary] = {}
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
-        relays = () if cluster.machines is None else cluster.machines.relays
-        first = 0 if cluster.machines is None else cluster.machines.replicas
-        for number, workers in enumerate(relays, first):
-            relay = VirtualRelay(number, workers, cluster, self._traffic, self._wire)
-            self._relays |= dict.fromkeys(workers, relay)
+        if (machines := cluster.machines) is not None and (between := machines.intermediaries) is not None:
+            for number, served in enumerate(machines.served, machines.replicas):
+                made: Intermediary = between.make(number, served, cluster, self._traffic, self._wire)
+                self._intermediaries |= dict.fromkeys(served, made)
 
     def remove_replica(self, replica: VirtualReplica) -> Process:
         """Tell the servers that no more pushes of the replica follow."""
-        if replica.number in self._relays:
-            self._relays[replica.number].leaves(replica.number)
+        if replica.number in self._intermediaries:
+            self._intermediaries[replica.number].leaves(replica.number)
         yield from self.wait_applied(replica)
         for server in self._cluster.servers:
             server.shard.remove_worker(replica.number)
@@ -41,8 +66,8 @@ class ThroughServers(RequestHandler):
         self._traffic.updated.announce()
 
     def add_replica(self, replica: VirtualReplica) -> None:
-        if replica.number in self._relays:
-            self._relays[replica.number].joins(replica.number)
+        if replica.number in self._intermediaries:
+            self._intermediaries[replica.number].joins(replica.number)
         for server in self._cluster.servers:
             server.shard.add_worker(replica.number)
 
@@ -70,8 +95,8 @@ class ThroughServers(RequestHandler):
     def _bring(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
         """Fetch into a vector, behind the last push if possible; return the shards' clocks."""
         following, replica.following = replica.following, {}
-        relay = self._relays.get(replica.number)
-        return self._traffic.fetch(replica, vector, following) if relay is None else relay.fetch(replica, vector)
+        between = self._intermediaries.get(replica.number)
+        return self._traffic.fetch(replica, vector, following) if between is None else between.fetch(replica, vector)
 
     def _take_ahead(self, replica: VirtualReplica, parameters: np.ndarray) -> Process:
         """Copy the parameters fetched ahead; the first time, fetch them now."""
@@ -88,14 +113,14 @@ class ThroughServers(RequestHandler):
         replica.fetching = self._cluster.environment.process(self._bring(replica, replica.spare))
 
     def _all_newer(self, replica: VirtualReplica) -> bool:
-        relay, fetched = self._relays.get(replica.number), replica.fetched
-        clocks = [server.shard.clock for server in self._cluster.servers] if relay is None else relay.fetched
+        between, fetched = self._intermediaries.get(replica.number), replica.fetched
+        clocks = [server.shard.clock for server in self._cluster.servers] if between is None else between.fetched
         return not fetched or all(clock > before for clock, before in zip(clocks, fetched, strict=True))
 
     def _push(self, replica: VirtualReplica, request: Push) -> Process:
         cluster, machines = self._cluster, self._cluster.machines
-        if replica.number in self._relays:
-            self._push_to_relay(replica, request.vector)
+        if replica.number in self._intermediaries:
+            self._push_to_intermediary(replica, request.vector)
             return
         followed, fetched = list[int](), replica.fetched
         following: np.ndarray | None = replica.parameters
@@ -122,9 +147,9 @@ class ThroughServers(RequestHandler):
         if replica.brought:
             self._fetch_ahead(replica)
 
-    def _push_to_relay(self, replica: VirtualReplica, vector: np.ndarray) -> None:
+    def _push_to_intermediary(self, replica: VirtualReplica, vector: np.ndarray) -> None:
         portions = self._pushed(replica)
-        taken = self._relays[replica.number].push(replica.number, vector, replica.fetched, portions)
+        taken = self._intermediaries[replica.number].push(replica.number, vector, replica.fetched, portions)
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
         replica.unapplied.append(self._cluster.environment.process(taken))
 

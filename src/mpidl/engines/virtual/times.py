@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from msgspec import Meta
@@ -13,6 +13,8 @@ from msgspec import Meta
 from mpidl.engines.virtual.cut import UNCUT, Cut
 from mpidl.errors import UsageError, quoted
 from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.topology.roles import Roles
+from mpidl.wire import Wire
 
 
 class Distribution(Protocol):
@@ -145,6 +147,18 @@ class Death:
             raise UsageError(f"returns: {self.returns:g}, expected more than at ({self.at:g})")
 
 
+class Intermediaries(Protocol):
+    """Ranks that exchange with the servers for replicas."""
+
+    def assign(self, nodes: Sequence[int], servers: int, partitions: int) -> Roles:
+        """Return the role of each rank, given its node."""
+        ...
+
+    def make(self, number: int, replicas: Sequence[int], cluster: Any, traffic: Any, wire: Wire | None) -> Any:
+        """Return intermediary `number` of a virtual cluster, which exchanges for `replicas`, with its traffic."""
+        ...
+
+
 @dataclass(frozen=True)
 class Times:
     """The durations in a virtual cluster.
@@ -166,10 +180,10 @@ class Times:
         Number of consecutive ranks on each node. By default each rank has its own node.
     cores : int, optional
         Number of cores of one node that all replicas and servers share. By default each has its own core.
-    relay : bool
-        Whether nodes have relays.
+    intermediaries : Intermediaries, optional
+        Ranks that exchange with the servers for replicas; by default there are none.
     ranks : int, optional
-        Number of ranks of the whole cluster, which may vary with relays; by default the most that make its replicas.
+        Number of ranks of the whole cluster; by default the most that make its replicas.
     messages : bool
         Whether nodes exchange by messages, so that a fetch can follow right behind a push; through windows it can't.
     chunk : float
@@ -189,7 +203,7 @@ class Times:
     memory_bandwidth: float = float("inf")
     ranks_per_node: int = 1
     cores: int | None = None
-    relay: bool = False
+    intermediaries: Intermediaries | None = None
     ranks: int | None = None
     messages: bool = True
     chunk: float = CHUNK_BYTES

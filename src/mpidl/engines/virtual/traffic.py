@@ -1,4 +1,4 @@
-"""Traffic between the servers of the virtual cluster and the replicas and relays that exchange with them."""
+"""Traffic between the servers of the virtual cluster and the replicas and intermediaries that exchange with them."""
 
 from __future__ import annotations
 

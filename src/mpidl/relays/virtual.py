@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import simpy
 
-from mpidl.engines.patience import Patience
 from mpidl.engines.virtual.cluster import Exchanger, VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.server import Process, Signal
 from mpidl.engines.virtual.traffic import PushInFlight, Traffic
+from mpidl.relays.batching_window import BatchingWindow
+from mpidl.topology.roles import Roles, assign
 from mpidl.wire import Wire
 
 
@@ -75,7 +76,7 @@ class VirtualRelay(Exchanger):
         self._statistics = [
             slice(*part.shift(server.part.start)) for server in cluster.servers for part in server.shard.statistics
         ]
-        self._patience = Patience(self._now, len(replicas))
+        self._window = BatchingWindow(self._now, len(replicas))
         self._sums: deque[Sum] = deque()
         self._changed = Signal(cluster.environment)
         # When it has added up all that has come.
@@ -88,12 +89,12 @@ class VirtualRelay(Exchanger):
 
     def leaves(self, replica: int) -> None:
         """Expect no more pushes of a replica."""
-        self._patience.leaves(self._workers[replica])
+        self._window.leaves(self._workers[replica])
         self._changed.announce()
 
     def joins(self, replica: int) -> None:
         """Expect pushes of a replica that begins anew."""
-        self._patience.joins(self._workers[replica], self._now)
+        self._window.joins(self._workers[replica], self._now)
 
     def push(self, replica: int, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> Process:
         """Add a push to a sum, and return a process that ends when the servers have applied the sum."""
@@ -107,7 +108,7 @@ class VirtualRelay(Exchanger):
         self._add(gathered, vector, fetched, portions)
         gathered.workers.add(worker)
         gathered.missing += 1
-        self._patience.begins_push(worker, self._now)
+        self._window.begins_push(worker, self._now)
         return self._arrive(gathered, replica, vector.nbytes)
 
     def _add(self, gathered: Sum, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> None:
@@ -128,7 +129,7 @@ class VirtualRelay(Exchanger):
         yield self._cluster.environment.timeout(self._free - self._now)
         gathered.missing -= 1
         first = gathered.missing == gathered.pushes - 1
-        self._patience.ends_push(self._workers[replica], self._now, first)
+        self._window.ends_push(self._workers[replica], self._now, first)
         self._changed.announce()
         yield gathered.applied
 
@@ -152,7 +153,7 @@ class VirtualRelay(Exchanger):
             if gathered.missing == gathered.pushes:
                 yield self._changed.next
                 continue
-            wait = self._patience.deadline(gathered.workers) - self._now
+            wait = self._window.deadline(gathered.workers) - self._now
             # The present time may be rounded.
             gathered.closed = self._now + wait <= self._now
             if not gathered.closed:
@@ -176,5 +177,20 @@ class VirtualRelay(Exchanger):
         self._shown, self._next, self.fetched = self._next, self._shown, clocks
         gathered.applied.succeed()
         behind = self._sums[0].workers if self._sums else set[int]()
-        self._patience.exchanged(gathered.workers - behind, self._now - started, self._now)
+        self._window.exchanged(gathered.workers - behind, self._now - started, self._now)
         self._traffic.updated.announce()
+
+
+@dataclass(frozen=True)
+class VirtualRelays:
+    """The relays of a virtual cluster."""
+
+    def assign(self, nodes: Sequence[int], servers: int, partitions: int) -> Roles:
+        """Return the role of each rank, given its node."""
+        return assign(nodes, servers, partitions, relay=True)
+
+    def make(
+        self, number: int, replicas: Sequence[int], cluster: VirtualCluster, traffic: Traffic, wire: Wire | None
+    ) -> VirtualRelay:
+        """Return relay `number`, which exchanges for `replicas`."""
+        return VirtualRelay(number, replicas, cluster, traffic, wire)

@@ -15,11 +15,11 @@ from mpidl.engines.training import Training
 from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.cluster import VirtualCluster
 from mpidl.engines.virtual.machines import Machines
-from mpidl.engines.virtual.relay import VirtualRelay
 from mpidl.engines.virtual.server import VirtualServer
 from mpidl.engines.virtual.times import Constant, Death, Exponential, Times
 from mpidl.engines.virtual.traffic import Traffic
 from mpidl.parameters import Range, shards
+from mpidl.relays.virtual import VirtualRelay, VirtualRelays
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
@@ -47,7 +47,7 @@ def engine(problem, algorithm, times, replicas, servers=1, seed=3, statistics=()
 
 def two_nodes(**durations):
     """Return times of nodes of four ranks: with a server and five replicas, three are beside it, two have a relay."""
-    return Times(**{"compute": Exponential(1.0), "ranks_per_node": 4, "relay": True, **durations})
+    return Times(**{"compute": Exponential(1.0), "ranks_per_node": 4, "intermediaries": VirtualRelays(), **durations})
 
 
 def test_nodes_without_all_servers_have_relays(tally):
@@ -186,7 +186,7 @@ def by_hand():
         machines = Machines(environment, times, seed=3, replicas=5, servers=1)
         servers = [VirtualServer(environment, shard)]
         cluster = VirtualCluster(environment, machines, servers, vector.dtype, lambda: float(environment.now))
-        relay = VirtualRelay(machines.replicas, *machines.relays, cluster, Traffic(cluster, None), None)
+        relay = VirtualRelay(machines.replicas, *machines.served, cluster, Traffic(cluster, None), None)
 
         def push(replica, fetched=6, portion=0):
             return environment.process(relay.push(replica, vector, [fetched], (portion, portion)))

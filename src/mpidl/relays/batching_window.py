@@ -10,7 +10,7 @@ from collections.abc import Collection
 SHARE = 0.6
 
 
-class Patience:
+class BatchingWindow:
     """Knows when workers push, and tells whether to wait for one of them is worth it.
 
     It is for workers that would push soon after the first one. A worker that is slower, or that does something else,

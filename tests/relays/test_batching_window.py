@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpidl.engines.patience import Patience
+from mpidl.relays.batching_window import BatchingWindow
 
 TICK = 0.01
 
@@ -15,7 +15,7 @@ def simulate(steps, exchange, starts, jitter=0.0, until=200.0, away=()):
     In `away` are (worker, begin, end) of a time in which a worker does something else.
     """
     random = np.random.default_rng(0)
-    patience, due = Patience(0.0, len(steps)), list(starts)
+    window, due = BatchingWindow(0.0, len(steps)), list(starts)
     here, sent, done, exchanges = [], [], [0] * len(steps), 0
     free = 0.0
     for tick in range(int(until / TICK)):
@@ -25,17 +25,17 @@ def simulate(steps, exchange, starts, jitter=0.0, until=200.0, away=()):
                 due[worker] = end
         for worker, time in enumerate(due):
             if time <= now:
-                patience.begins_push(worker, now)
-                patience.ends_push(worker, now, first=not here)
+                window.begins_push(worker, now)
+                window.ends_push(worker, now, first=not here)
                 here.append(worker)
                 done[worker] += 1
                 due[worker] = np.inf
         if sent and now >= free:
-            patience.exchanged(sent, exchange, now)
+            window.exchanged(sent, exchange, now)
             for worker in sent:
                 due[worker] = now + steps[worker] * (1 + jitter * random.standard_normal())
             sent = []
-        if here and not sent and not patience.waits(here, now):
+        if here and not sent and not window.waits(here, now):
             sent, here, exchanges, free = here, [], exchanges + 1, now + exchange
     return exchanges, done
 
@@ -75,13 +75,13 @@ def test_workers_that_begin_a_little_later_are_waited_for_once():
 
 
 def test_a_worker_that_has_left_is_not_waited_for():
-    patience = Patience(0.0, 2)
+    window = BatchingWindow(0.0, 2)
     for worker in (0, 1):
-        patience.begins_push(worker, 1.0)
-        patience.ends_push(worker, 1.0, first=worker == 0)
-    patience.exchanged([0, 1], 0.1, 1.1)
-    patience.begins_push(0, 2.1)
-    patience.ends_push(0, 2.1, first=True)
-    assert patience.waits([0], 2.2)
-    patience.leaves(1)
-    assert not patience.waits([0], 2.2)
+        window.begins_push(worker, 1.0)
+        window.ends_push(worker, 1.0, first=worker == 0)
+    window.exchanged([0, 1], 0.1, 1.1)
+    window.begins_push(0, 2.1)
+    window.ends_push(0, 2.1, first=True)
+    assert window.waits([0], 2.2)
+    window.leaves(1)
+    assert not window.waits([0], 2.2)
