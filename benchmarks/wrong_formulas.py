@@ -97,7 +97,7 @@ FORMULAS = (
     Wrong("shards/policies/first.py", "clock, None, False", "clock, self._end, False"),
     Wrong("shards/policies/first.py", "clock, None, False", "clock, None, self._ended"),
     Wrong("shards/policies/first.py", '"ended": np.array(self._ended', '"ended": np.array(False'),
-    Wrong("shards/snapshot.py", "            self.copy.look(math.inf)\n", "            pass\n"),
+    Wrong("shards/snapshot.py", "            self.copy.pass_time(math.inf)\n", "            pass\n"),
     Wrong("shards/shard.py", "self.begun += self.policy.takes(staleness)", "self.begun += 1"),
     # Rules.
     Wrong("rules/adaptive.py", "sum = sum + g * g", "sum = sum + abs(g)"),

@@ -97,10 +97,10 @@ def test_what_changes_when_a_grace_window_ends_is_published(cupy):
     for shard in (host, device):
         for chunk, piece in reversed([*enumerate(shard.pieces)]):
             shard.receive_chunk(0, chunk, shard.clock, np.ones(piece.size), (0, 0))
-        assert shard.look(3.0) == 4.0
+        assert shard.pass_time(3.0) == 4.0
     assert published.tobytes() == before.tobytes()
     for shard in (host, device):
-        shard.look(4.0)
+        shard.pass_time(4.0)
     assert published.tobytes() == host.parameters.tobytes() != before.tobytes()
 
 

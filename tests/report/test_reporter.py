@@ -52,10 +52,10 @@ def totals(seconds, epochs, loss):
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_the_last_report_and_the_summary_have_the_last_figures(reporter, capsys, interrupted):
     """Ten epochs in 0.4 s, at a loss of 10, 9, ..., 1: rates over a while were computed once, after 0.35 s."""
-    reporter.look(totals(0.35, 1, 10.0))
+    reporter.report_due(totals(0.35, 1, 10.0))
     for epoch in range(2, 10):
         now = totals(0.35 + epoch / 1000, epoch, sum(range(11 - epoch, 11)))
-        reporter.look(now)
+        reporter.report_due(now)
         reporter.evaluated(now, epoch, {"test_loss": 0.5, "test_accuracy": 0.75})
     end = totals(0.4, 10, 55.0)
     if not interrupted:
@@ -73,7 +73,7 @@ def test_the_last_report_and_the_summary_have_the_last_figures(reporter, capsys,
 
 def test_the_training_loss_is_that_of_the_last_epoch_or_of_the_last_seconds(reporter):
     for second in range(1, 200):  # an epoch takes 100 s, and its loss in each second is the second's number
-        reporter.look(totals(second, second / 100, second * (second + 1) / 200))
+        reporter.report_due(totals(second, second / 100, second * (second + 1) / 200))
     assert records(reporter)[-1]["train_loss"] == pytest.approx(185, abs=2)  # over the last 10 s
 
 
@@ -81,7 +81,7 @@ def test_metrics_grow_by_what_is_reported_and_not_by_epochs(reporter):
     """An hour of epochs of 10 ms."""
     for epoch in range(1, 360_001, 10):
         now = totals(epoch / 100, epoch, 0.5 * epoch)
-        reporter.look(now)
+        reporter.report_due(now)
         reporter.evaluated(now, epoch, {"test_loss": 0.5, "test_accuracy": 0.75})
     found = records(reporter)
     assert len(found) < 5000
@@ -96,10 +96,10 @@ def test_evaluations_of_a_run_of_usual_length_are_all_recorded(reporter):
 
 
 def test_an_epoch_that_was_evaluated_is_over(reporter):
-    reporter.look(totals(15.0, 2.4, 2.0))
+    reporter.report_due(totals(15.0, 2.4, 2.0))
     reporter.evaluated(totals(16.0, 2.5, 2.0), 3, {"test_loss": 0.5, "test_accuracy": 0.75})
     for second in range(17, 40):
-        reporter.look(totals(second, 2.6 + (second - 17) / 20, 2.0))
+        reporter.report_due(totals(second, 2.6 + (second - 17) / 20, 2.0))
     epochs = [record["epoch"] for record in records(reporter)]
     assert epochs == sorted(epochs)
     assert epochs[1] == 3

@@ -29,34 +29,34 @@ def test_a_step_with_a_grace_window_takes_who_comes_before_its_end():
     shard = make(FirstOfStep(2, 4, 1.5))
     before = shard.parameters.copy()
     give(shard, 3, whole(shard))
-    assert shard.look(10.0) == math.inf
+    assert shard.pass_time(10.0) == math.inf
     give(shard, 1, whole(shard))
-    assert shard.look(20.0) == 21.5
+    assert shard.pass_time(20.0) == 21.5
     give(shard, 0, whole(shard))
-    assert shard.look(21.0) == 21.5
+    assert shard.pass_time(21.0) == 21.5
     assert shard.clock == 0
-    assert shard.look(21.5) == math.inf
+    assert shard.pass_time(21.5) == math.inf
     assert np.array_equal(shard.parameters, before - (4 + 2 + 1) / 3)
     give(shard, 2, whole(shard))
     assert (shard.clock, shard.pushes, shard.dropped) == (1, 4, 1)
     # The next step has a window of its own.
     give(shard, 0, whole(shard), 1)
     give(shard, 1, whole(shard), 1)
-    assert shard.look(30.0) == 31.5
+    assert shard.pass_time(30.0) == 31.5
 
 
 def test_a_step_ends_before_its_window_when_all_have_given():
     shard = make(FirstOfStep(1, 2, 100.0))
     before = shard.parameters.copy()
     give(shard, 1, whole(shard))
-    assert shard.look(1.0) == 101.0
+    assert shard.pass_time(1.0) == 101.0
     give(shard, 0, whole(shard))
     assert shard.clock == 1
     assert np.array_equal(shard.parameters, before - 1.5)
     # What the window would have ended is over.
-    assert shard.look(101.0) == math.inf
+    assert shard.pass_time(101.0) == math.inf
     give(shard, 1, whole(shard), 1)
-    assert shard.look(102.0) == 202.0
+    assert shard.pass_time(102.0) == 202.0
 
 
 def test_a_push_that_begins_within_the_window_counts_as_a_whole_and_a_later_one_not_at_all():
@@ -64,15 +64,15 @@ def test_a_push_that_begins_within_the_window_counts_as_a_whole_and_a_later_one_
     before, (first, *rest) = shard.parameters.copy(), whole(shard)
     give(shard, 0, whole(shard))
     give(shard, 1, whole(shard))
-    assert shard.look(5.0) == 6.0
+    assert shard.pass_time(5.0) == 6.0
     give(shard, 2, [first])
-    assert shard.look(6.0) == math.inf
+    assert shard.pass_time(6.0) == math.inf
     give(shard, 3, whole(shard))
-    assert shard.look(7.0) == math.inf
+    assert shard.pass_time(7.0) == math.inf
     assert np.array_equal(shard.parameters, before)
     assert shard.dropped == 1
     give(shard, 2, rest)
-    shard.look(8.0)
+    shard.pass_time(8.0)
     assert np.array_equal(shard.parameters, before - 2)
     assert (shard.clock, shard.pushes, shard.dropped) == (1, 4, 1)
 
@@ -82,9 +82,9 @@ def test_the_window_begins_when_the_quorum_has_arrived_whole():
     first, *rest = whole(shard)
     give(shard, 0, whole(shard))
     give(shard, 1, [first])
-    assert shard.look(5.0) == math.inf
+    assert shard.pass_time(5.0) == math.inf
     give(shard, 1, rest)
-    assert shard.look(7.0) == 8.0
+    assert shard.pass_time(7.0) == 8.0
 
 
 def test_who_leaves_within_the_window_is_waited_for_no_longer():
@@ -92,7 +92,7 @@ def test_who_leaves_within_the_window_is_waited_for_no_longer():
     before = shard.parameters.copy()
     give(shard, 0, whole(shard))
     give(shard, 1, whole(shard))
-    assert shard.look(1.0) == 101.0
+    assert shard.pass_time(1.0) == 101.0
     shard.remove_worker(2)
     assert np.array_equal(shard.parameters, before - 1.5)
     shard.remove_worker(0)
@@ -104,27 +104,27 @@ def test_who_leaves_within_the_window_is_waited_for_no_longer():
 def test_a_resumed_step_begins_its_window_anew():
     shard, resumed = (make(FirstOfStep(1, 2, 1.0)) for _ in range(2))
     give(shard, 0, whole(shard))
-    assert shard.look(1.0) == 2.0
+    assert shard.pass_time(1.0) == 2.0
     resumed.load(shard.state())
-    assert resumed.look(70.0) == 71.0
-    resumed.look(71.0)
+    assert resumed.pass_time(70.0) == 71.0
+    resumed.pass_time(71.0)
     assert resumed.clock == 1
 
 
 def test_without_a_window_time_changes_nothing():
     shard = make(DropStale(FirstOfStep(2, 3), 5))
     give(shard, 0, whole(shard))
-    assert shard.look(math.inf) == math.inf
+    assert shard.pass_time(math.inf) == math.inf
     assert shard.clock == 0
     for policy in (ApplyAtOnce(), Gather(2)):
-        assert make(policy).look(1.0) == math.inf
+        assert make(policy).pass_time(1.0) == math.inf
 
 
 def test_a_window_within_a_bound_of_staleness():
     shard = make(DropStale(FirstOfStep(1, 2, 1.0), 5))
     give(shard, 0, whole(shard))
-    assert shard.look(1.0) == 2.0
-    shard.look(2.0)
+    assert shard.pass_time(1.0) == 2.0
+    shard.pass_time(2.0)
     assert shard.clock == 1
 
 
@@ -133,12 +133,12 @@ def test_a_step_resumed_in_the_middle_of_a_push_stays_closed_to_others():
     first, *rest = whole(shard)
     before = shard.parameters.copy()
     give(shard, 0, whole(shard))
-    shard.look(5.0)
+    shard.pass_time(5.0)
     give(shard, 1, [first])
-    shard.look(6.0)
+    shard.pass_time(6.0)
     resumed.load(shard.state())
     give(resumed, 2, whole(resumed))
     assert resumed.dropped == 1
     give(resumed, 1, rest)
-    resumed.look(math.inf)
+    resumed.pass_time(math.inf)
     assert np.array_equal(resumed.parameters, before - 1.5)

@@ -42,7 +42,7 @@ class Served:
     def act(self, worker, action, lag=0):
         """Let a worker do something, if it can at this moment, or let time pass."""
         if action == "wait":
-            self.shard.look(math.inf)
+            self.shard.pass_time(math.inf)
             self._log.append("wait")
             return
         if worker not in self._training:
@@ -84,7 +84,7 @@ class Served:
             self.expected = make(*self._arguments)
             for each in self._log:
                 if each == "wait":
-                    self.expected.look(math.inf)
+                    self.expected.pass_time(math.inf)
                 elif isinstance(each, tuple):
                     self.expected.receive_chunk(*each)
                 else:
@@ -96,7 +96,7 @@ class Served:
     def _end_if_complete(self):
         """Steps that have what they need end with the snapshot."""
         if self.complete:
-            self.expected.look(math.inf)
+            self.expected.pass_time(math.inf)
 
     def check(self):
         if self._begun:
@@ -310,8 +310,8 @@ def test_a_step_waits_for_who_gave_to_it_and_begins_anew(grace):
     shard.receive_push(1, 0, np.full(5, 6.0))
     if grace:
         # Three have given, and worker 2 may still join.
-        assert shard.look(0.0) == grace
-        shard.look(grace)
+        assert shard.pass_time(0.0) == grace
+        shard.pass_time(grace)
     assert shard.clock == 1
     assert shard.parameters.tolist() == [-6.0] * 5
     # The next step expects it, too.

@@ -132,7 +132,7 @@ class Reporter:
         for line in textwrap.wrap("; ".join(parts), COLUMNS - 1, break_on_hyphens=False):
             self._progress.write(line)
 
-    def look(self, totals: Totals) -> None:
+    def report_due(self, totals: Totals) -> None:
         """Show and record the totals if they are due."""
         if not totals.first_fetch:
             return

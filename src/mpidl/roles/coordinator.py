@@ -124,7 +124,7 @@ class Coordinator(Role):
             values = zip(self._ready.figures.names, result["values"].tolist(), strict=True)
             self._control.evaluated(then, {f"{self._split}_{name}": value for name, value in values}, epoch)
         self._look_for_divergence()
-        self._reporter.look(totals)
+        self._reporter.report_due(totals)
         return totals
 
     def _totals(self) -> Totals:

@@ -146,7 +146,7 @@ class OneProcess:
             try:
                 totals = engine.run()
             except UsageError:
-                if not engine.look().samples:
+                if not engine.current_totals().samples:
                     self._recorder.discard()
                 raise
             self._ready.local.model.parameters[:] = engine.parameters()
@@ -174,8 +174,8 @@ class OneProcess:
         if time.time() - self._looked_at < LOOK_EVERY and self._engine.now < self._reporter.due:
             return
         self._looked_at = time.time()
-        totals = self._engine.look()
-        self._reporter.look(totals)
+        totals = self._engine.current_totals()
+        self._reporter.report_due(totals)
         self._control.tell(Looked(totals))
 
     def _diverged(self, replica: int, portion: int, loss: float) -> None:
@@ -183,7 +183,7 @@ class OneProcess:
 
     def _iterated(self, iteration: Iteration) -> bool:
         """Report an iteration of the algorithm's coordinator; return whether to stop."""
-        self._control.iterated(self._engine.look(), iteration)
+        self._control.iterated(self._engine.current_totals(), iteration)
         return self._ending
 
     def _evaluate_epoch(self, epoch: float | None = None) -> None:
@@ -192,7 +192,7 @@ class OneProcess:
         values = self._evaluate(next(iter(self._ready.job.evaluated)))
         if not self._virtual:
             self._engine.totals.evaluation_seconds += time.time() - started
-        self._control.evaluated(self._engine.look(), values, epoch)
+        self._control.evaluated(self._engine.current_totals(), values, epoch)
         self._looked_at = 0.0  # If it is the best so far, it is saved before the next batch.
 
     def _log(self, kind: str, replica: int, **details: Any) -> None:
@@ -201,7 +201,7 @@ class OneProcess:
         assert roles is not None, "replicas die in virtual time only"
         self._recorder.event(
             kind, rank=roles.replicas[replica][0], role=f"worker {replica}", **details,
-            virtual_time=self._engine.look().seconds,
+            virtual_time=self._engine.current_totals().seconds,
         )  # fmt: skip
 
     def _log_drop(self, shard: int, push: PushHeader) -> None:
@@ -230,7 +230,7 @@ class OneProcess:
 
     def _position(self) -> Position:
         placed, engine = self._placed, self._engine
-        seconds = placed.position.seconds + engine.look().seconds
+        seconds = placed.position.seconds + engine.current_totals().seconds
         in_turn = placed.job.config.run.deterministic and not self._virtual
         taken = None if in_turn else engine.tickets
         position = cut_position(placed.position, engine.positions(), placed.schedule, taken=taken, seconds=seconds)

@@ -97,9 +97,9 @@ class ShardOnDevice(Shard):
         self.chunk(chunk).get(out=self.part(self._published, chunk))
         return completed
 
-    def look(self, now: float) -> float:
+    def pass_time(self, now: float) -> float:
         before = self.clock
-        due = super().look(now)
+        due = super().pass_time(now)
         if self.clock != before:
             self.publish()
         return due

@@ -158,9 +158,9 @@ class Shard(ShardState):
     def _scaled(self) -> np.ndarray:
         return np.empty_like(self._sum)
 
-    def look(self, now: float) -> float:
-        """Let the policy handle the passage of time, and return when the next call is due, as `Policy.look` does."""
-        return self.policy.look(self, now)
+    def pass_time(self, now: float) -> float:
+        """Let the policy handle the passage of time, and return when the next call is due."""
+        return self.policy.pass_time(self, now)
 
     def remove_worker(self, worker: int) -> None:
         """Expect no more pushes of a worker."""

@@ -53,7 +53,7 @@ class Snapshot:
 
     def _end_if_complete(self) -> None:
         if self.complete:
-            self.copy.look(math.inf)
+            self.copy.pass_time(math.inf)
 
     def receive_chunk(
         self, worker: int, chunk: int, fetched: int, values: np.ndarray, portions: tuple[int, int]

@@ -193,9 +193,9 @@ class VirtualEngine:
         self._model.parameters = own
         for shard in self.shards:
             shard.apply_rest()
-        return self.look()
+        return self.current_totals()
 
-    def look(self) -> Totals:
+    def current_totals(self) -> Totals:
         """Return the totals so far, including those of the shards."""
         return replace(
             self.totals,

@@ -44,7 +44,7 @@ class VirtualServer:
     busy_seconds : float
         Time that the server has worked so far.
     due : float
-        Time of the next call of `Shard.look`.
+        Time of the next call of `Shard.pass_time`.
     """
 
     def __init__(self, environment: simpy.Environment, shard: Shard) -> None:
@@ -81,5 +81,5 @@ class VirtualServer:
         shard = self.shard.copy()
         for push in self.coming.values():
             shard.receive_push(*push)
-        shard.look(math.inf)
+        shard.pass_time(math.inf)
         return shard

@@ -62,7 +62,7 @@ class ThroughServers(RequestHandler):
         yield from self.wait_applied(replica)
         for server in self._cluster.servers:
             server.shard.remove_worker(replica.number)
-            self._traffic.look(server, self._cluster.environment.now)
+            self._traffic.pass_time(server, self._cluster.environment.now)
         self._traffic.updated.announce()
 
     def add_replica(self, replica: VirtualReplica) -> None:

@@ -187,19 +187,19 @@ class Traffic:
         started = self._cluster.clock()
         server.shard.receive_push(*server.coming.pop(push))
         server.busy_seconds += self._cluster.clock() - started
-        self.look(server, self._cluster.environment.now)
+        self.pass_time(server, self._cluster.environment.now)
         if server.shard.policy.awaited:
             self.updated.announce()
 
-    def look(self, server: VirtualServer, now: float) -> None:
+    def pass_time(self, server: VirtualServer, now: float) -> None:
         """Let a shard's policy handle the passage of time, now and whenever it is due again."""
-        due = server.shard.look(now)
+        due = server.shard.pass_time(now)
         if due not in (server.due, math.inf):
-            self._cluster.environment.process(self._look_at(server, due))
+            self._cluster.environment.process(self._pass_time_at(server, due))
         server.due = due
 
-    def _look_at(self, server: VirtualServer, due: float) -> Process:
+    def _pass_time_at(self, server: VirtualServer, due: float) -> Process:
         yield self._cluster.environment.timeout(due - self._cluster.environment.now)
         # Use the policy's own number, because the current time may be rounded.
-        self.look(server, due)
+        self.pass_time(server, due)
         self.updated.announce()

@@ -69,7 +69,7 @@ class FirstOfStep(Policy):
         if not self._taken.pop(push.worker, 0):
             shard.drop(push)
 
-    def look(self, shard: ShardState, now: float) -> float:
+    def pass_time(self, shard: ShardState, now: float) -> float:
         """End a step after its grace window, once no push to it is open."""
         # A worker's chunks arrive from the last to the first, so chunk 0 is the last of its push.
         if not self._grace or self._given[0] < self._count:

@@ -58,8 +58,8 @@ class DropStale(Policy):
     def attach(self, shard: ShardState) -> None:
         self._policy.attach(shard)
 
-    def look(self, shard: ShardState, now: float) -> float:
-        return self._policy.look(shard, now)
+    def pass_time(self, shard: ShardState, now: float) -> float:
+        return self._policy.pass_time(shard, now)
 
     def remove_worker(self, shard: ShardState, worker: int) -> None:
         self._policy.remove_worker(shard, worker)

@@ -70,7 +70,7 @@ class Policy:
         """Finish a push after its last chunk; by default each push advances the shard's clock by 1."""
         shard.clock += 1
 
-    def look(self, shard: ShardState, now: float) -> float:
+    def pass_time(self, shard: ShardState, now: float) -> float:
         """Handle the passage of time; called between chunks.
 
         Parameters
