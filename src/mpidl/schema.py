@@ -6,14 +6,21 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from os import PathLike, fspath
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 from mpidl.errors import UsageError, nearest, quoted, shown
 
 T = TypeVar("T")
+
+#: Numbers within bounds, for annotations of fields.
+Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
 
 #: Largest integer of TOML, HDF5 and NumPy.
 LARGEST = (1 << 63) - 1

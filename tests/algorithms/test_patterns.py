@@ -9,15 +9,16 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 
 PATTERNS = {
-    Downpour(): Pattern(False, True, True),
-    Downpour(n_push=2): Pattern(False, True, False),
+    Downpour(): Pattern(False, True, True, only_reads=True),
+    Downpour(n_push=2): Pattern(False, True, False, only_reads=True),
+    Downpour(wire_fetch="bf16"): Pattern(False, True, True),
     Downpour(overlap=True): Pattern(True, True, False),
     Downpour(n_push=3, overlap=True): Pattern(True, True, False),
     Downpour(3, overlap=True): Pattern(True, False, False),
     Downpour(3): Pattern(),
     Downpour(3, rate=0.1): Pattern(),
     Downpour(4, schedule="literal"): Pattern(),
-    Downpour(max_staleness=3): Pattern(),
+    Downpour(max_staleness=3): Pattern(only_reads=True),
     Ssp(): Pattern(pushes_gradients=True),
     Ssp(max_staleness=3): Pattern(),
     BackupSync(): Pattern(pushes_gradients=True),

@@ -10,7 +10,7 @@ import pytest
 from mpidl.algorithms import Diloco
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, StartReduction, drive
-from mpidl.algorithms.windowed import inner_steps, stream
+from mpidl.algorithms.windowed import stream
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.training import Training
@@ -61,7 +61,7 @@ class Streamed(Diloco):
         return self.fragments
 
     def replica(self, number, parameters, replicas, state):
-        step = inner_steps(parameters, self.inner, self.rate, state)
+        step = self.inner_steps(parameters, state)
         return stream(parameters, step, state, self.window, self.fragments, self.overlap, self.mixing)
 
 

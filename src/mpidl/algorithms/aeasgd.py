@@ -3,47 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from msgspec import Meta
-
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.easgd import default_alpha
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
-from mpidl.rules import Rule, Sgd
+from mpidl.algorithms.windowed import Windowed
+from mpidl.rules import Sgd
+from mpidl.schema import Count, NonNegative, Positive
 from mpidl.shards.policies import AddChange, Policy
 
 
 @dataclass(frozen=True)
-class Aeasgd(Algorithm):
+class Aeasgd(Windowed):
     """Replicas make `window` local steps, then fetch the center; both move toward each other by an elastic force.
 
     A replica at x moves by -E and the center c by E, where E = rate rho (x - c).
 
     Parameters
     ----------
-    rate : float
-        Learning rate of the local steps, eta.
-    window : int
-        Number of local steps between exchanges with the center, lambda.
     rho : float, optional
         Strength of the force. By default such that rate rho = 0.9 / replicas, at most 0.5.
     """
 
     name: ClassVar[str] = "aeasgd"
-    default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.3
-    window: Annotated[int, Meta(ge=1)] = 4
-    rho: Annotated[float, Meta(ge=0)] | None = None
+    rate: Positive = 0.3
+    window: Count = 4
+    rho: NonNegative | None = None
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the thesis."""
         counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
         rho = self.rho if self.rho is not None else default_alpha(replicas) / self.rate
-        elastic = parameters.copy()
-        center = parameters.copy()
+        center, elastic = parameters.copy(), parameters.copy()
         state.keep("parameters", parameters)
         if not counts["fetched"]:
             yield Fetch(parameters)

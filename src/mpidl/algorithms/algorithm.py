@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar, NamedTuple
-
-from msgspec import Meta
+from typing import Any, ClassVar, NamedTuple
 
 from mpidl.algorithms.coordination import CoordinatorRequest
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Request
 from mpidl.errors import UsageError, quoted
 from mpidl.rules import Adagrad, Rule
-from mpidl.schema import Checked
+from mpidl.schema import Checked, Natural
 from mpidl.shards.policies import ApplyAtOnce, DropStale, Policy
 from mpidl.wire import Wire, WithOrigin, parse
 
@@ -98,16 +96,19 @@ class Algorithm(Checked):
         Whether the shards' rule is an outer rule, whose rate a schedule doesn't change.
     takes_statistics : bool
         Whether models may keep statistics, such as running means, among their parameters.
+    pushes_gradients : bool
+        Whether replicas push each gradient unchanged, as in `Pattern`.
     """
 
     name: ClassVar[str]
     default_rule: ClassVar[Rule | None] = Adagrad(0.01)
     outer: ClassVar[bool] = False
     takes_statistics: ClassVar[bool] = True
+    pushes_gradients: ClassVar[bool] = False
 
     wire: str = "fp32"
     wire_fetch: str = "fp32"
-    max_staleness: Annotated[int, Meta(ge=0)] | None = None
+    max_staleness: Natural | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for settings out of bounds or incompatible with each other."""
@@ -163,8 +164,8 @@ class Algorithm(Checked):
         return policy if self.max_staleness is None else DropStale(policy, self.max_staleness)
 
     def pattern(self, replicas: int) -> Pattern:
-        """Return the properties of the replicas' requests that engines can rely on; by default none."""
-        return Pattern()
+        """Return the properties of the replicas' requests that engines can rely on."""
+        return Pattern(pushes_gradients=self.pushes_gradients and not self.shard_policy(replicas).by_arrival)
 
     def encoding(self) -> Wire | None:
         """Return the encoding of pushes, if any."""

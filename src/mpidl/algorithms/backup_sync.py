@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from msgspec import Meta
-
-from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica, check_timing
+from mpidl.algorithms.algorithm import Algorithm, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.rules import Rule
+from mpidl.schema import Natural, NonNegative
 from mpidl.shards.policies import FirstOfStep, Policy
 
 
@@ -27,9 +26,10 @@ class BackupSync(Algorithm):
     """
 
     name: ClassVar[str] = "backup_sync"
+    pushes_gradients: ClassVar[bool] = True
 
-    backup: Annotated[int, Meta(ge=0)] = 1
-    grace: Annotated[float, Meta(ge=0)] = 0.0
+    backup: Natural = 1
+    grace: NonNegative = 0.0
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker in algorithm 3 of the paper."""
@@ -37,9 +37,6 @@ class BackupSync(Algorithm):
             yield Fetch(parameters, newer=True)
             gradient = yield Gradient(parameters, batch)
             yield Push(gradient)
-
-    def pattern(self, replicas: int) -> Pattern:
-        return Pattern(pushes_gradients=not self.shard_policy(replicas).by_arrival)
 
     def policy(self, replicas: int) -> Policy:
         """Return the parameter server in algorithm 4 of the paper."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
-
-from msgspec import Meta
+from typing import Any, ClassVar
 
 from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.algorithms.windowed import beside
+from mpidl.schema import Fraction, NonNegative
 from mpidl.shards.policies import DelayCompensated, Policy
 
 
@@ -31,9 +30,9 @@ class Dcasgd(Algorithm):
 
     name: ClassVar[str] = "dcasgd"
 
-    variance: Annotated[float, Meta(ge=0)] | None = None
+    variance: NonNegative | None = None
     adaptive: bool = False
-    decay: Annotated[float, Meta(ge=0, lt=1)] = 0.95
+    decay: Fraction = 0.95
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper."""

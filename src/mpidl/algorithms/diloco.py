@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from msgspec import Meta
-
-from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
+from mpidl.algorithms.algorithm import Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Fetch, Push, Reduce
-from mpidl.algorithms.windowed import Inner, inner_steps, local_steps, local_window, stream
+from mpidl.algorithms.requests import Fetch, Push
+from mpidl.algorithms.windowed import Inner, Rounds, Windowed, stream
 from mpidl.errors import UsageError
 from mpidl.rules import Nesterov, Rule
+from mpidl.schema import Count, Fraction, Natural, NonNegative, Positive
 from mpidl.shards.policies import ApplyAtOnce, DelayedNesterov, FirstOfStep, Policy
 
 #: Fraction of a window's change of statistics that is used with delayed Nesterov. It applies means of changes, half of
@@ -22,30 +21,20 @@ STATISTICS_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
-class Diloco(Algorithm):
-    """Replicas make `window` inner steps; an outer rule applies the mean of their changes as a gradient.
+class Diloco(Rounds, Windowed):
+    """Replicas make `window` local steps; an outer rule applies the mean of their changes as a gradient.
 
     The shards' rule is the outer rule. By default it is Nesterov(0.7, 0.9), as in the paper.
 
     Parameters
     ----------
-    rate : float
-        Learning rate of the inner steps.
-    window : int
-        Number of inner steps in a round, H.
-    inner : str
-        Rule of the inner steps, any of `mpidl.rules`, with its other settings at their defaults. Its state stays on the
-        replica.
     fragments : int
         Number of fragments of the parameters, P, of whole layers if there are enough. Each is exchanged every `window`
         steps, at its own offset, so that every exchange is short.
     overlap : int
-        Number of inner steps during an exchange, tau.
+        Number of local steps during an exchange, tau.
     mixing : float
         Weight of the replica's own values of a fragment at the end of an exchange, alpha; the result has the rest.
-    dynamic : bool
-        Whether a slower replica makes fewer steps in a round, in proportion to its speed, so that all end together
-        (dynamic local updates). Replicas are then weighted in the mean by their steps.
     asynchronous : bool
         Whether servers apply the change of each replica by delayed Nesterov when it arrives, so that replicas don't
         wait.
@@ -64,17 +53,16 @@ class Diloco(Algorithm):
     default_rule: ClassVar[Rule | None] = Nesterov(0.7, 0.9)
     outer: ClassVar[bool] = True
 
-    rate: Annotated[float, Meta(gt=0)] = 0.001
-    window: Annotated[int, Meta(ge=1)] = 16
-    inner: Inner = "adamw"
-    fragments: Annotated[int, Meta(ge=1)] = 1
-    overlap: Annotated[int, Meta(ge=0)] = 0
-    mixing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    dynamic: bool = False
+    rate: Positive = 0.001
+    window: Count = 16
+    inner: Inner = field(default="adamw", kw_only=True)
+    fragments: Count = 1
+    overlap: Natural = 0
+    mixing: Fraction = 0.0
     asynchronous: bool = False
-    delay: Annotated[int, Meta(ge=1)] | None = None
-    quorum: Annotated[int, Meta(ge=1)] | None = None
-    grace: Annotated[float, Meta(ge=0)] = 0.0
+    delay: Count | None = None
+    quorum: Count | None = None
+    grace: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,7 +96,7 @@ class Diloco(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the first paper (algorithm 1), or of the others."""
-        step = inner_steps(parameters, self.inner, self.rate, state)
+        step = self.inner_steps(parameters, state)
         if self.streamed:
             yield from stream(parameters, step, state, self.window, self.fragments, self.overlap, self.mixing)
             return
@@ -121,12 +109,10 @@ class Diloco(Algorithm):
                     yield Fetch(parameters, newer=not self.asynchronous)
                     state.counts["fetched"] = 1
                 change[:] = parameters
-            window = yield from local_window(self.window, self.dynamic, state)
-            done = yield from local_steps(parameters, window, step, state)
+            done = yield from self.local_steps(self.window, parameters, step, state)
             change -= parameters
             if not through_servers:
-                weight = float(done) if self.dynamic else 1.0
-                if not (yield Reduce(change if done else None, parameters, weight=weight)):
+                if not (yield self.reduction(change, parameters, done)):
                     break
             elif done:
                 del state.counts["fetched"]
@@ -143,7 +129,7 @@ class Diloco(Algorithm):
         return DelayedNesterov(self.delay or 2 * replicas) if self.asynchronous else ApplyAtOnce()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        check_timing("dynamic", self.dynamic, deterministic)
+        super().check(deterministic, rule)
         check_timing("grace", self.grace, deterministic)
         if self.asynchronous and not isinstance(rule, Nesterov):
             found = "none" if rule is None else rule.name

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
-
-from msgspec import Meta
+from typing import Any, ClassVar, Literal
 
 from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
 from mpidl.errors import UsageError
 from mpidl.rules import Rule, Sgd
+from mpidl.schema import Count, NonNegative, Positive
 from mpidl.shards.policies import ApplyAtOnce
 
 
@@ -43,11 +42,11 @@ class Downpour(Algorithm):
 
     name: ClassVar[str] = "downpour"
 
-    n_fetch: Annotated[int, Meta(ge=1)] = 1
-    n_push: Annotated[int, Meta(ge=1)] = 1
+    n_fetch: Count = 1
+    n_push: Count = 1
     schedule: Literal["aligned", "literal"] = "aligned"
-    rate: Annotated[float, Meta(gt=0)] | None = None
-    warm_start: Annotated[float, Meta(ge=0)] = 0.0
+    rate: Positive | None = None
+    warm_start: NonNegative = 0.0
     overlap: bool = False
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:

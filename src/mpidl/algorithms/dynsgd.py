@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from msgspec import Meta
-
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.windowed import commit_windows
-from mpidl.rules import Rule
+from mpidl.algorithms.windowed import Windowed, commit_windows
+from mpidl.schema import Count, Positive
 from mpidl.shards.policies import AddChange, Policy, inverse_plus_one
 
 
 @dataclass(frozen=True)
-class Dynsgd(Algorithm):
-    """Replicas commit the change of `window` local steps, which servers divide by its staleness + 1.
-
-    Parameters
-    ----------
-    rate : float
-        Learning rate of the local steps, eta.
-    window : int
-        Number of local steps between commits, lambda.
-    """
+class Dynsgd(Windowed):
+    """Replicas commit the change of `window` local steps, which servers divide by its staleness + 1."""
 
     name: ClassVar[str] = "dynsgd"
-    default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.2
-    window: Annotated[int, Meta(ge=1)] = 4
+    rate: Positive = 0.2
+    window: Count = 4
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the thesis."""

@@ -3,46 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from msgspec import Meta
-
-from mpidl.algorithms.algorithm import Algorithm, Replica
-from mpidl.algorithms.easgd import default_alpha
+from mpidl.algorithms.algorithm import Replica
+from mpidl.algorithms.easgd import Elastic
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
-from mpidl.rules import Momentum, Rule
-from mpidl.shards.policies import AddChange, Policy
+from mpidl.rules import Momentum
+from mpidl.schema import Count, Fraction, Positive
 
 
 @dataclass(frozen=True)
-class Eamsgd(Algorithm):
+class Eamsgd(Elastic):
     """`Easgd` with Nesterov's momentum on the replicas: v = delta v - rate g(x + delta v), x = x + v.
 
     Parameters
     ----------
-    rate : float
-        Learning rate of the replicas, eta.
-    tau : int
-        Number of steps between two exchanges with the center.
-    alpha : float, optional
-        Strength of the force, eta rho. By default 0.9 / replicas, at most 0.5.
     delta : float
         Momentum.
     """
 
     name: ClassVar[str] = "eamsgd"
-    default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.03
-    tau: Annotated[int, Meta(ge=1)] = 4
-    alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
-    delta: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    rate: Positive = 0.03
+    tau: Count = 4
+    delta: Fraction = 0.9
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper."""
-        alpha = self.alpha if self.alpha is not None else default_alpha(replicas)
-        center, elastic = parameters.copy(), parameters.copy()
+        alpha, center, elastic = self.force(replicas), parameters.copy(), parameters.copy()
         counts, x = state.counts, state.keep("x", parameters.copy())
         # The rule's velocity is -v / rate.
         local = state.step_by(Momentum(self.rate, self.delta), x)
@@ -63,7 +52,3 @@ class Eamsgd(Algorithm):
             local((yield Gradient(parameters, batch)))
             if exchange:
                 x -= elastic
-
-    def policy(self, replicas: int) -> Policy:
-        """Return the policy that adds the elastic differences to the center."""
-        return AddChange()

@@ -7,10 +7,12 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.algorithm import Exchange, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
-from mpidl.rules import Rule, Sgd
+from mpidl.algorithms.windowed import LocalSteps
+from mpidl.rules import Sgd
+from mpidl.schema import Count, Positive
 from mpidl.shards.policies import AddChange, Policy
 
 
@@ -20,18 +22,36 @@ def default_alpha(replicas: int) -> float:
 
 
 @dataclass(frozen=True)
-class Easgd(Algorithm):
+class Elastic(LocalSteps):
+    """An algorithm whose replicas train by themselves, tied to a center by an elastic force.
+
+    Parameters
+    ----------
+    tau : int
+        Number of local steps between two exchanges with the center.
+    alpha : float, optional
+        Strength of the force, eta rho. By default 0.9 / replicas, at most 0.5. The stronger the force, the less a
+        replica explores.
+    """
+
+    tau: Count
+    alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    def force(self, replicas: int) -> float:
+        """Return `alpha`, or its default."""
+        return default_alpha(replicas) if self.alpha is None else self.alpha
+
+    def policy(self, replicas: int) -> Policy:
+        """Return the policy that adds the elastic differences to the center."""
+        return AddChange()
+
+
+@dataclass(frozen=True)
+class Easgd(Elastic):
     """Replicas train by themselves, and an elastic force ties them to a center.
 
     Parameters
     ----------
-    rate : float
-        Learning rate of the replicas, eta.
-    tau : int
-        Number of steps between two exchanges with the center.
-    alpha : float, optional
-        Strength of the force, eta rho. By default 0.9 / replicas, at most 0.5. The stronger the force, the less a
-        replica explores.
     asynchronous : bool
         Whether each replica exchanges by its own clock with the servers, which have the center. If not, all replicas
         exchange together, without servers.
@@ -43,11 +63,9 @@ class Easgd(Algorithm):
     """
 
     name: ClassVar[str] = "easgd"
-    default_rule: ClassVar[Rule | None] = None
 
-    rate: Annotated[float, Meta(gt=0)] = 0.4
-    tau: Annotated[int, Meta(ge=1)] = 1
-    alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
+    rate: Positive = 0.4
+    tau: Count = 1
     asynchronous: bool = True
 
     @property
@@ -57,8 +75,7 @@ class Easgd(Algorithm):
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper (algorithm 1, or equations 5 and 6)."""
         counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
-        alpha = self.alpha if self.alpha is not None else default_alpha(replicas)
-        center, elastic = parameters.copy(), parameters.copy()
+        alpha, center, elastic = self.force(replicas), parameters.copy(), parameters.copy()
         state.keep("parameters", parameters)
         if self.asynchronous and not counts["fetched"]:
             yield Fetch(parameters)
@@ -78,7 +95,3 @@ class Easgd(Algorithm):
                 parameters -= elastic
         while not self.asynchronous and (yield Reduce(None, center, mean=False)):
             yield NextBatch()
-
-    def policy(self, replicas: int) -> Policy:
-        """Return the policy that adds the elastic differences to the center."""
-        return AddChange()

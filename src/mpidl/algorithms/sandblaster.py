@@ -26,6 +26,7 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
+from mpidl.schema import Count, Natural, NonNegative, Positive
 from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
 
 #: Vectors on the shards besides the parameters, the gradient and the history.
@@ -69,11 +70,11 @@ class Sandblaster(Coordinated):
     history: Annotated[int, Meta(ge=1, le=1000)] = 10
     batch: Annotated[float, Meta(gt=0, le=1)] = 1.0
     overlap: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
-    unit: Annotated[int, Meta(ge=1)] = 2
+    unit: Count = 2
     backups: bool = True
-    warm_start: Annotated[int, Meta(ge=0)] = 0
-    warm_rate: Annotated[float, Meta(gt=0)] = 0.01
-    tolerance: Annotated[float, Meta(ge=0)] = 0.0
+    warm_start: Natural = 0
+    warm_rate: Positive = 0.01
+    tolerance: NonNegative = 0.0
 
     def vectors(self) -> tuple[str, ...]:
         parts = () if self.batch == 1 else (FIRST, MIDDLE, LAST)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from msgspec import Meta
-
-from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
+from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.schema import Count
 from mpidl.shards.policies import Gather, Policy, inverse, unscaled
 
 
@@ -34,8 +33,9 @@ class Softsync(Algorithm):
     """
 
     name: ClassVar[str] = "softsync"
+    pushes_gradients: ClassVar[bool] = True
 
-    n: Annotated[int, Meta(ge=1)] = 1
+    n: Count = 1
     modulate: bool = True
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
@@ -44,9 +44,6 @@ class Softsync(Algorithm):
             yield Fetch(parameters)
             gradient = yield Gradient(parameters, batch)
             yield Push(gradient)
-
-    def pattern(self, replicas: int) -> Pattern:
-        return Pattern(pushes_gradients=not self.shard_policy(replicas).by_arrival)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that gathers floor(replicas / n) gradients, the paper's c."""

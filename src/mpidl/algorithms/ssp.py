@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from msgspec import Meta
-
-from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
+from mpidl.algorithms.algorithm import Algorithm, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
+from mpidl.schema import Natural
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,9 @@ class Ssp(Algorithm):
     """
 
     name: ClassVar[str] = "ssp"
+    pushes_gradients: ClassVar[bool] = True
 
-    bound: Annotated[int, Meta(ge=0)] = 3
+    bound: Natural = 3
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker, which at clock c reads all updates up to c - s - 1."""
@@ -33,6 +33,3 @@ class Ssp(Algorithm):
             gradient = yield Gradient(parameters, batch)
             yield Push(gradient)
             yield Clock(self.bound)
-
-    def pattern(self, replicas: int) -> Pattern:
-        return Pattern(pushes_gradients=not self.shard_policy(replicas).by_arrival)

@@ -1,14 +1,15 @@
-"""Parts of algorithms whose replicas make several local steps between two exchanges."""
+"""Base classes and common parts of algorithms whose replicas make local steps between exchanges."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Replica
+from mpidl.algorithms.algorithm import Algorithm, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState, Step
 from mpidl.algorithms.requests import (
     Fetch,
@@ -22,88 +23,110 @@ from mpidl.algorithms.requests import (
     StartReduction,
 )
 from mpidl.parameters.ranges import split
-from mpidl.rules import RULES, Sgd
+from mpidl.rules import RULES, Rule, Sgd
+from mpidl.schema import Count, Positive
 
 #: Names of the rules that local steps can use.
 Inner = Literal["adagrad", "adam", "adamw", "momentum", "nesterov", "rmsprop", "sgd"]
 
 
-def local_steps(
-    parameters: Any, window: int, step: Callable[[Any], None], state: ReplicaState
-) -> Generator[Request, Any, int]:
-    """Make `window` steps, or fewer if the data run out, and return their number.
-
-    A resumed replica makes the remaining ones; ``counts["done"]`` is the number of those made, 0 between two windows.
+@dataclass(frozen=True)
+class LocalSteps(Algorithm):
+    """An algorithm whose replicas make steps of their own.
 
     Parameters
     ----------
-    parameters : array, shape (size,)
-        The replica's own; gradients are computed at them.
-    window : int
-        Largest number of steps.
-    step : callable
-        Takes a gradient, shape (size,), and changes the parameters by it.
+    rate : float
+        Learning rate of the local steps, eta.
     """
-    counts = state.counts
-    while counts["done"] < window and (batch := (yield NextBatch())) is not None:
-        step((yield Gradient(parameters, batch)))
-        counts["done"] += 1
-    return counts.pop("done", 0)
+
+    default_rule: ClassVar[Rule | None] = None
+
+    rate: Positive | None
 
 
-def local_window(window: int, dynamic: bool, state: ReplicaState) -> Generator[Request, Any, int]:
-    """Return this replica's number of steps in the current round: `window`, or fewer if it is slower.
+@dataclass(frozen=True)
+class Windowed(LocalSteps):
+    """An algorithm whose replicas exchange after every `window` local steps.
 
     Parameters
     ----------
     window : int
-        Number of steps of the fastest replica.
+        Number of local steps between exchanges: lambda in Hermans' thesis, H in the papers on DiLoCo.
+    """
+
+    window: Count
+
+
+@dataclass(frozen=True)
+class Rounds(LocalSteps):
+    """An algorithm whose replicas make a round of local steps by a rule of their own before each exchange.
+
+    Parameters
+    ----------
+    inner : str
+        Rule of the local steps, any of `mpidl.rules`, with its other settings at their defaults. Its state stays on the
+        replica.
     dynamic : bool
-        Whether a slower one makes fewer, in proportion to its speed, so that all end together.
-    state : ReplicaState
-        Has the number as ``counts["window"]`` until the next round.
+        Whether a slower replica makes fewer steps in a round, in proportion to its speed, so that all end together
+        (dynamic local updates). Replicas are then weighted in the mean by their steps.
 
     References
     ----------
     B. Liu et al. (2024), Asynchronous local-SGD training for language modeling, section 4.2: dynamic local updates.
     """
-    if not dynamic:
-        return window
-    if not state.counts["done"]:
-        state.counts["window"] = max(1, int(window * (yield Speed())))
-    return state.counts["window"]
+
+    _: KW_ONLY
+    inner: Inner = "momentum"
+    dynamic: bool = False
+
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
+        check_timing("dynamic", self.dynamic, deterministic)
+
+    def inner_steps(self, parameters: Any, state: ReplicaState) -> Step:
+        """Return a function of a gradient that makes a step of the replica's parameters by the inner rule."""
+        state.keep("parameters", parameters)
+        return state.step_by(RULES[self.inner](rate=self.rate), parameters)  # type: ignore[call-arg]
+
+    def local_steps(
+        self, steps: int, parameters: Any, step: Callable[[Any], None], state: ReplicaState
+    ) -> Generator[Request, Any, int]:
+        """Make the steps of a round, or fewer if the data run out, and return their number.
+
+        A resumed replica makes the remaining ones; ``counts["done"]`` is the number of those made, 0 between two
+        rounds, and ``counts["window"]`` the length of a dynamic round.
+
+        Parameters
+        ----------
+        steps : int
+            Number of steps, or that of the fastest replica if `dynamic` is set.
+        parameters : array, shape (size,)
+            The replica's own; gradients are computed at them.
+        step : callable
+            Takes a gradient, shape (size,), and changes the parameters by it.
+        state : ReplicaState
+        """
+        counts = state.counts
+        if self.dynamic:
+            if not counts["done"]:
+                counts["window"] = max(1, int(steps * (yield Speed())))
+            steps = counts["window"]
+        while counts["done"] < steps and (batch := (yield NextBatch())) is not None:
+            step((yield Gradient(parameters, batch)))
+            counts["done"] += 1
+        return counts.pop("done", 0)
+
+    def reduction(self, vector: Any, parameters: Any, done: int) -> Reduce:
+        """Return the request for the mean of the replicas' vectors, to which a replica without steps adds none."""
+        return Reduce(vector if done else None, parameters, weight=float(done) if self.dynamic else 1.0)
 
 
-def averaged_rounds(
-    parameters: Any,
-    window: int,
-    dynamic: bool,
-    step: Callable[[Any], None],
-    state: ReplicaState,
-    begin: Callable[[], None] = lambda: None,
-) -> Replica:
-    """Make rounds of `window` steps, each followed by a mean of all replicas' parameters; call `begin` before each."""
-    while True:
-        if not state.counts["done"]:
-            begin()
-        done = yield from local_steps(parameters, (yield from local_window(window, dynamic, state)), step, state)
-        weight = float(done) if dynamic else 1.0
-        if not (yield Reduce(parameters if done else None, parameters, weight=weight)):
-            break
-
-
-def inner_steps(parameters: Any, name: str, rate: float, state: ReplicaState) -> Step:
-    """Return a function of a gradient that makes a replica's local steps by the rule `name` in `mpidl.rules.RULES`."""
-    state.keep("parameters", parameters)
-    return state.step_by(RULES[name](rate=rate), parameters)  # type: ignore[call-arg]
-
-
-def falling_rate(replicas: int) -> float:
-    """Return the default rate of replicas that commit the mean of a window's steps: 0.5, or 0.8 / replicas if lower.
+def falling_rate(rate: float | None, replicas: int) -> float:
+    """Return `rate`, or the default for commits of the mean of a window's steps: 0.5, or 0.8 / replicas if lower.
 
     The staleness of a commit grows with the number of replicas, and the highest rate that trains falls with it.
     """
-    return min(0.5, 0.8 / replicas)
+    return min(0.5, 0.8 / replicas) if rate is None else rate
 
 
 def commit_windows(
